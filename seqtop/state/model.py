@@ -1,0 +1,93 @@
+"""The state of an engine as plain data: what `EngineState.apply` writes and every view reads.
+
+Everything here is a msgspec struct, so a state can be encoded whole (a snapshot), compared field
+by field and kept by the hundred thousand without burdening the garbage collector.
+"""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from seqtop.sequence import (
+    Logprob,
+    PoolingParams,
+    RequestMetrics,
+    SamplingParams,
+    SequenceStatus,
+)
+from seqtop.wire.messages import PreemptionMode, WaitReason
+
+SpanKind: TypeAlias = Literal["queued", "prefill", "decode", "preempted", "swapped"]
+
+
+class Span(msgspec.Struct):
+    """A stretch of a request's life, for its timeline. Times are epoch seconds."""
+
+    kind: SpanKind
+    start: float
+    end: float | None
+    """`None` while it lasts."""
+    num_steps: int = 0
+    num_tokens: int = 0
+    """Tokens computed in it."""
+
+
+class SequenceState(msgspec.Struct):
+    """One sequence after the last applied step."""
+
+    seq_id: int
+    request_id: str
+    status: SequenceStatus = SequenceStatus.WAITING
+    num_prompt_tokens: int = 0
+    num_computed_tokens: int = 0
+    """Tokens whose keys and values are in the KV cache."""
+    num_cached_tokens: int = 0
+    """Of those, tokens found in the prefix cache."""
+    output_token_ids: list[int] = []
+    output_logprobs: list[float] = []
+    top_logprobs: dict[int, dict[int, Logprob]] = {}
+    """Output index to the candidates there, where the request asked for them."""
+    cumulative_logprob: float = 0.0
+    text: str = ""
+    last_delta_length: int = 0
+    """How many characters of `text` the newest delta brought."""
+    block_table: list[int] = []
+    stop_reason: int | str | None = None
+    parent_seq_id: int | None = None
+    last_step: int = -1
+    """The last step that changed this sequence."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt and output tokens together."""
+        return self.num_prompt_tokens + len(self.output_token_ids)
+
+
+class RequestState(msgspec.Struct):
+    """One request: what was asked, how it fares, and the sequences that answer it."""
+
+    request_id: str
+    metrics: RequestMetrics
+    seq_ids: list[int]
+    num_prompt_tokens: int = 0
+    prompt: str | None = None
+    prompt_token_ids: list[int] = []
+    sampling_params: SamplingParams | None = None
+    pooling_params: PoolingParams | None = None
+    priority: int = 0
+    spans: list[Span] = []
+    """What it has gone through, oldest first; the last one may still be open."""
+    token_chunk_size: int = 0
+    """Tokens per sequence scheduled for it the last time it was scheduled."""
+    num_scheduled_steps: int = 0
+    num_preemptions: int = 0
+    num_lost_tokens: int = 0
+    """Computed tokens that preemptions threw away."""
+    last_preemption_mode: PreemptionMode | None = None
+    preempted_for: str | None = None
+    """The request that the last preemption made room for."""
+    wait_reason: WaitReason | None = None
+    """Why the scheduler left it waiting, if it said so of this very request."""
+    finish_reason: str | None = None
+    """`stop`, `length` or `abort`, as the OpenAI API names them; `None` while unfinished."""
+    preemption_steps: list[int] = []

@@ -1,0 +1,290 @@
+"""How each event changes the state. The only code that writes one.
+
+Events come from the network, so nothing here trusts that they fit together: an update for a
+sequence nobody announced is counted as an anomaly and otherwise ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from seqtop.sequence import (
+    RequestMetrics,
+    SequenceData,
+    SequenceGroupMetadata,
+    SequenceGroupMetadataDelta,
+    SequenceStatus,
+)
+from seqtop.state.model import RequestState, SequenceState, Span, SpanKind
+from seqtop.wire.messages import (
+    EngineInfo,
+    EngineStopped,
+    Event,
+    Heartbeat,
+    Preemption,
+    RequestArrived,
+    RequestFinished,
+    SequenceUpdate,
+    Step,
+)
+
+if TYPE_CHECKING:
+    from seqtop.state import EngineState
+
+
+def apply(state: EngineState, event: Event) -> Iterable[int]:
+    """Change `state` by one event; return the ids of the sequences that changed or went."""
+    match event:
+        case Step():
+            return _step(state, event)
+        case RequestArrived():
+            return _arrived(state, event)
+        case RequestFinished():
+            return _finished(state, event)
+        case Heartbeat():
+            state.time = max(state.time, event.time)
+        case EngineInfo():
+            state.info = event
+            state.time = max(state.time, event.start_time)
+        case EngineStopped():
+            state.stopped = event.reason or "the engine stopped"
+            state.time = max(state.time, event.time)
+    return ()
+
+
+def _arrived(state: EngineState, event: RequestArrived) -> Iterable[int]:
+    if event.request_id in state.requests:
+        state.note_anomaly(f"request {event.request_id} arrived twice")
+        return ()
+    request = _new_request(state, event.request_id, event.arrival_time)
+    request.num_prompt_tokens = event.num_prompt_tokens
+    request.prompt = event.prompt
+    request.prompt_token_ids = event.prompt_token_ids
+    request.sampling_params = event.sampling_params
+    request.pooling_params = event.pooling_params
+    request.priority = event.priority
+    for seq_id in event.seq_ids:
+        if seq_id in state.sequences:
+            state.note_anomaly(f"sequence {seq_id} announced twice")
+        else:
+            _new_sequence(state, request, seq_id)
+    state.time = max(state.time, event.arrival_time)
+    return request.seq_ids
+
+
+def _step(state: EngineState, step: Step) -> Iterable[int]:
+    # A stream of bare vLLM deltas has no updates: then the deltas are all there is to go by.
+    bare = not step.sequences
+    touched: list[int] = []
+    for group in step.execute.seq_group_metadata_list:
+        if isinstance(group, SequenceGroupMetadata):
+            touched += _full(state, step, group, bare=bare)
+        else:
+            touched += _delta(state, step, group, bare=bare)
+    for update in step.sequences:
+        _sequence_update(state, step, update)
+        touched.append(update.seq_id)
+    for preemption in step.preemptions:
+        _preempted(state, step, preemption)
+    for reason in step.wait_reasons:
+        if waiting := state.requests.get(reason.request_id):
+            waiting.wait_reason = reason
+            touched += waiting.seq_ids
+    for request_id, metrics in step.metrics.items():
+        if request := state.requests.get(request_id):
+            request.metrics = metrics
+    state.step = step.step
+    state.time = max(state.time, step.time)
+    state.stats = step.stats
+    state.num_steps_seen += 1
+    return touched
+
+
+def _full(
+    state: EngineState, step: Step, group: SequenceGroupMetadata, *, bare: bool
+) -> Iterable[int]:
+    request = state.requests.get(group.request_id)
+    if request is None:
+        # No arrival was announced (plain vLLM announces none): the full tells what it can.
+        request = _new_request(state, group.request_id, step.start_time)
+    request.sampling_params = group.sampling_params
+    request.pooling_params = group.pooling_params
+    for seq_id, data in group.seq_data.items():
+        sequence = state.sequences.get(seq_id) or _new_sequence(state, request, seq_id)
+        _take_over(request, sequence, data)
+        sequence.block_table = group.block_tables.get(seq_id, [])
+        _set_status(state, sequence, SequenceStatus.RUNNING)
+        sequence.last_step = step.step
+    _scheduled(request, step, is_prompt=group.is_prompt, chunk=group.token_chunk_size)
+    return group.seq_data if bare else ()
+
+
+def _take_over(request: RequestState, sequence: SequenceState, data: SequenceData) -> None:
+    """Let a full correct what updates have said so far."""
+    sequence.num_prompt_tokens = request.num_prompt_tokens = data.get_prompt_len()
+    sequence.num_computed_tokens = data.get_num_computed_tokens()
+    sequence.num_cached_tokens = data.get_num_cached_tokens()
+    sequence.cumulative_logprob = data.cumulative_logprob
+    if data.get_output_len() != len(sequence.output_token_ids):
+        sequence.output_token_ids = list(data.output_token_ids)
+    if not request.prompt_token_ids:
+        request.prompt_token_ids = list(data.prompt_token_ids)
+
+
+def _delta(
+    state: EngineState, step: Step, group: SequenceGroupMetadataDelta, *, bare: bool
+) -> Iterable[int]:
+    request = state.requests.get(group.request_id)
+    if request is None:
+        state.note_anomaly(f"delta for unknown request {group.request_id}")
+        return ()
+    _scheduled(request, step, is_prompt=group.is_prompt, chunk=group.token_chunk_size)
+    for seq_id, table in group.block_tables.items():
+        if sequence := state.sequences.get(seq_id):
+            sequence.block_table = table
+    if not bare:
+        return ()
+    for seq_id, data in group.seq_data_delta.items():
+        sequence = state.sequences.get(seq_id)
+        if sequence is None:
+            state.note_anomaly(f"delta for unknown sequence {seq_id}")
+            continue
+        sequence.output_token_ids.extend(data.new_output_token_ids)
+        sequence.num_computed_tokens = data.new_num_computed_tokens
+        sequence.cumulative_logprob = data.new_cumulative_logprob
+        sequence.last_step = step.step
+        _set_status(state, sequence, SequenceStatus.RUNNING)
+    return group.seq_data_delta
+
+
+def _scheduled(request: RequestState, step: Step, *, is_prompt: bool, chunk: int | None) -> None:
+    """Account one step to a request that was in its batch."""
+    request.token_chunk_size = chunk or 1
+    request.num_scheduled_steps += 1
+    request.wait_reason = None
+    metrics, stats = request.metrics, step.stats
+    metrics.scheduler_time = (metrics.scheduler_time or 0.0) + stats.scheduler_time
+    metrics.model_forward_time = (metrics.model_forward_time or 0.0) + stats.model_forward_time
+    metrics.model_execute_time = (metrics.model_execute_time or 0.0) + stats.model_execute_time
+    kind: SpanKind = "prefill" if is_prompt else "decode"
+    last = request.spans[-1]
+    if kind == "decode" and last.kind == "decode":
+        span = last
+    else:
+        _close_span(request, step.start_time)
+        span = Span(kind, start=step.start_time, end=None)
+        request.spans.append(span)
+    # Each prefill chunk is a span of its own; decode steps share one until something intervenes.
+    span.end = step.time
+    span.num_steps += 1
+    span.num_tokens += request.token_chunk_size
+
+
+def _sequence_update(state: EngineState, step: Step, update: SequenceUpdate) -> None:
+    sequence = state.sequences.get(update.seq_id)
+    if sequence is None:
+        request = state.requests.get(update.request_id or "")
+        if request is None:
+            state.note_anomaly(f"update for unknown sequence {update.seq_id}")
+            return
+        sequence = _new_sequence(state, request, update.seq_id)
+        sequence.parent_seq_id = update.parent_seq_id
+    if update.new_token_ids or update.text_delta:
+        _append_output(state, step, sequence, update)
+    sequence.num_computed_tokens = update.num_computed_tokens
+    sequence.num_cached_tokens = update.num_cached_tokens
+    if update.block_table is not None:
+        sequence.block_table = update.block_table
+    else:
+        sequence.block_table.extend(update.new_blocks)
+    if update.stop_reason is not None:
+        sequence.stop_reason = update.stop_reason
+    sequence.last_step = step.step
+    _set_status(state, sequence, update.status)
+
+
+def _append_output(
+    state: EngineState, step: Step, sequence: SequenceState, update: SequenceUpdate
+) -> None:
+    if update.top_logprobs:
+        first = len(sequence.output_token_ids)
+        sequence.top_logprobs |= dict(enumerate(update.top_logprobs, first))
+    sequence.output_token_ids.extend(update.new_token_ids)
+    sequence.output_logprobs.extend(update.new_logprobs)
+    for logprob in update.new_logprobs:  # one by one: the engine's own order of additions
+        sequence.cumulative_logprob += logprob
+    if update.text_delta:
+        sequence.text += update.text_delta
+        sequence.last_delta_length = len(update.text_delta)
+    state.num_output_tokens += len(update.new_token_ids)
+    if update.new_token_ids and (request := state.requests.get(sequence.request_id)):
+        request.metrics.last_token_time = step.time
+
+
+def _preempted(state: EngineState, step: Step, preemption: Preemption) -> None:
+    request = state.requests.get(preemption.request_id)
+    if request is None:
+        state.note_anomaly(f"preemption of unknown request {preemption.request_id}")
+        return
+    request.num_preemptions += 1
+    request.num_lost_tokens += preemption.num_lost_tokens
+    request.last_preemption_mode = preemption.mode
+    request.preempted_for = preemption.for_request_id
+    request.preemption_steps.append(step.step)
+    _close_span(request, step.start_time)
+    kind: SpanKind = "swapped" if preemption.mode == "swap" else "preempted"
+    request.spans.append(Span(kind, start=step.start_time, end=None))
+
+
+def _finished(state: EngineState, event: RequestFinished) -> Iterable[int]:
+    request = state.requests.get(event.request_id)
+    if request is None or request.finish_reason is not None:
+        state.note_anomaly(f"end of unknown or ended request {event.request_id}")
+        return ()
+    for seq_id in request.seq_ids:
+        sequence = state.sequences[seq_id]
+        if not SequenceStatus.is_finished(sequence.status):
+            _set_status(state, sequence, event.status)
+            sequence.block_table = []
+    request.metrics = event.metrics
+    request.wait_reason = None
+    request.finish_reason = SequenceStatus.get_finished_reason(event.status) or "stop"
+    _close_span(request, event.time)
+    state.time = max(state.time, event.time)
+    return [*request.seq_ids, *state.retire(event.request_id)]
+
+
+def _new_request(state: EngineState, request_id: str, arrival_time: float) -> RequestState:
+    metrics = RequestMetrics(
+        arrival_time=arrival_time,
+        last_token_time=arrival_time,
+        first_scheduled_time=None,
+        first_token_time=None,
+        time_in_queue=None,
+    )
+    request = RequestState(request_id, metrics, seq_ids=[])
+    request.spans.append(Span("queued", start=arrival_time, end=None))
+    state.requests[request_id] = request
+    return request
+
+
+def _new_sequence(state: EngineState, request: RequestState, seq_id: int) -> SequenceState:
+    sequence = SequenceState(seq_id, request.request_id)
+    sequence.num_prompt_tokens = request.num_prompt_tokens
+    request.seq_ids.append(seq_id)
+    state.sequences[seq_id] = sequence
+    state.num_by_status[sequence.status] += 1
+    return sequence
+
+
+def _set_status(state: EngineState, sequence: SequenceState, status: SequenceStatus) -> None:
+    state.num_by_status[sequence.status] -= 1
+    state.num_by_status[status] += 1
+    sequence.status = status
+
+
+def _close_span(request: RequestState, time: float) -> None:
+    last = request.spans[-1]
+    if last.end is None:
+        last.end = time

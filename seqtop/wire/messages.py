@@ -1,0 +1,253 @@
+"""The messages of the seqtop protocol, version 1 (`docs/protocol.md` is its specification).
+
+Every message is an array-like msgspec struct whose first element is its tag. Fields are only
+ever appended, and always with a default, so an old viewer reads a newer engine and the reverse
+(msgspec's schema-evolution rules). Times are wall-clock seconds since the epoch, durations are
+seconds, lengths are tokens unless a name says blocks.
+
+`None` in an optional figure means "this engine has no such thing", which is not zero.
+"""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from seqtop.sequence import (
+    ExecuteModelRequest,
+    Logprob,
+    PoolingParams,
+    RequestMetrics,
+    SamplingParams,
+    SequenceStatus,
+)
+
+PROTOCOL_VERSION = 1
+
+PreemptionMode: TypeAlias = Literal["recompute", "swap"]
+WaitCause: TypeAlias = Literal["no_blocks", "token_budget", "seq_limit"]
+
+
+class Message(msgspec.Struct, array_like=True, kw_only=True):
+    """Base of everything that travels; subclasses set their tag."""
+
+
+class EngineInfo(Message, tag="EngineInfo", frozen=True):
+    """Who is speaking: sent when the engine starts, and part of every snapshot."""
+
+    protocol_version: int
+    engine_id: str
+    """The name a user gave this engine; several engines in one viewer are told apart by it."""
+    incarnation: str
+    """A random id that changes each time the engine starts."""
+    engine: str
+    """Software and version, `engine_stub 0.1.0` say."""
+    model: str
+    dtype: str
+    device: str
+    start_time: float
+    block_size: int
+    """Slots (tokens) per KV-cache block."""
+    num_gpu_blocks: int
+    """Blocks of the device's KV pool; vLLM's name, also where the device is a CPU."""
+    num_cpu_blocks: int | None
+    """Blocks in host memory to swap to."""
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    """The token budget of one step."""
+    max_model_len: int
+    enable_chunked_prefill: bool
+    enable_prefix_caching: bool
+    preemption_mode: PreemptionMode
+    control: bool = False
+    """Whether this engine accepts `Submit` and `Abort`."""
+    redacted: bool = False
+    """Whether text and token ids are kept off the wire."""
+    heartbeat_interval: float = 1.0
+    """Seconds between heartbeats while nothing else is sent."""
+
+
+class RequestArrived(Message, tag="RequestArrived"):
+    """A request entered the waiting queue; nothing of it is scheduled yet."""
+
+    request_id: str
+    arrival_time: float
+    seq_ids: list[int]
+    num_prompt_tokens: int
+    prompt: str | None = None
+    prompt_token_ids: list[int] = []
+    sampling_params: SamplingParams | None = None
+    pooling_params: PoolingParams | None = None
+    priority: int = 0
+
+
+class SequenceUpdate(Message):
+    """What one step changed about one sequence. State is that *after* the step."""
+
+    seq_id: int
+    status: SequenceStatus
+    num_computed_tokens: int
+    num_cached_tokens: int = 0
+    new_token_ids: list[int] = []
+    """Tokens sampled by this step, the request's last one included (vLLM's deltas never
+    carry that one)."""
+    new_logprobs: list[float] = []
+    """Log-probability of each of `new_token_ids`."""
+    text_delta: str = ""
+    new_blocks: list[int] = []
+    """Physical blocks appended to the block table."""
+    block_table: list[int] | None = None
+    """The whole block table, where appending does not describe the change."""
+    stop_reason: int | str | None = None
+    top_logprobs: list[dict[int, Logprob]] | None = None
+    """For each of `new_token_ids` the candidates a request asked to see (`logprobs=n`)."""
+    parent_seq_id: int | None = None
+    """The sequence this one was forked from; sent once, with `request_id`."""
+    request_id: str | None = None
+
+
+class Preemption(Message):
+    """A running request lost its place in this step."""
+
+    request_id: str
+    mode: PreemptionMode
+    num_lost_tokens: int
+    """Computed tokens that must be computed again (0 for a swap)."""
+    for_request_id: str | None = None
+    """The request whose need for blocks caused it."""
+
+
+class WaitReason(Message):
+    """Why the scheduler, having looked at this waiting request, left it waiting.
+
+    A waiting request that a step does not name waits behind one that it does.
+    """
+
+    request_id: str
+    cause: WaitCause
+    num_missing: int = 0
+    """Blocks missing for `no_blocks`, tokens of budget missing for `token_budget`."""
+
+
+class StepStats(Message):
+    """The engine's figures at the end of a step."""
+
+    num_running: int
+    num_waiting: int
+    num_used_blocks: int
+    """Blocks in some block table."""
+    num_free_blocks: int
+    """Blocks that hold nothing."""
+    num_cached_blocks: int
+    """Blocks in no table whose content the prefix cache can still reuse."""
+    num_prefill_tokens: int
+    """Prompt tokens this step computed."""
+    num_decode_tokens: int
+    prefix_cache_queries: int
+    """Prompt tokens looked up in the prefix cache since the engine started."""
+    prefix_cache_hits: int
+    """Of those, tokens found."""
+    num_preemptions: int
+    """Preemptions since the engine started."""
+    scheduler_time: float
+    model_forward_time: float
+    model_execute_time: float
+    """Forward pass, sampling and everything between: at least `model_forward_time`."""
+    num_swapped: int | None = None
+    num_free_cpu_blocks: int | None = None
+
+
+class Step(Message, tag="Step"):
+    """One iteration of the engine: what it was asked to run and what came of it.
+
+    `execute` is the `ExecuteModelRequest` as vLLM encodes it, except that deltas may leave
+    `block_tables` empty: tables travel in `sequences` as changes, which is a few bytes where
+    vLLM resends every block. Fulls always carry theirs.
+
+    Each request in `execute` has `scheduler_time`, `model_forward_time` and
+    `model_execute_time` of `stats` added to its metrics, and `last_token_time` set to `time` if
+    it sampled; `metrics` names only the requests whose metrics changed in another way.
+    """
+
+    step: int
+    start_time: float
+    """When scheduling began."""
+    time: float
+    """When the outputs had been processed."""
+    execute: ExecuteModelRequest
+    sequences: list[SequenceUpdate]
+    stats: StepStats
+    metrics: dict[str, RequestMetrics] = {}
+    preemptions: list[Preemption] = []
+    wait_reasons: list[WaitReason] = []
+
+
+class RequestFinished(Message, tag="RequestFinished"):
+    """A request left the engine; sent after the step that ended it."""
+
+    request_id: str
+    time: float
+    status: SequenceStatus
+    """The end of every sequence of the request that has not reached one of its own."""
+    metrics: RequestMetrics
+
+
+class Heartbeat(Message, tag="Heartbeat"):
+    """Sent while nothing else is, so that silence means trouble."""
+
+    time: float
+    step: int
+
+
+class EngineStopped(Message, tag="EngineStopped"):
+    """The engine says goodbye; nothing follows under this incarnation."""
+
+    time: float
+    reason: str = ""
+
+
+Event: TypeAlias = EngineInfo | RequestArrived | Step | RequestFinished | Heartbeat | EngineStopped
+
+
+class SnapshotRequest(Message, tag="SnapshotRequest"):
+    """Ask for the whole state; answered by `Snapshot`."""
+
+    protocol_version: int = PROTOCOL_VERSION
+
+
+class Submit(Message, tag="Submit"):
+    """Ask the engine to run a prompt; answered by `Accepted` or `Refused`."""
+
+    prompt: str
+    sampling_params: SamplingParams
+    priority: int = 0
+
+
+class Abort(Message, tag="Abort"):
+    """Ask the engine to end a request; answered by `Accepted` or `Refused`."""
+
+    request_id: str
+
+
+Command: TypeAlias = SnapshotRequest | Submit | Abort
+
+
+class Snapshot(Message, tag="Snapshot"):
+    """The state after message `sequence_number` of `incarnation`."""
+
+    protocol_version: int
+    incarnation: str
+    sequence_number: int
+    state: msgspec.Raw
+    """An encoded `seqtop.state.EngineState`."""
+
+
+class Accepted(Message, tag="Accepted"):
+    request_id: str
+
+
+class Refused(Message, tag="Refused"):
+    error: str
+    """One sentence for the user."""
+
+
+Reply: TypeAlias = Snapshot | Accepted | Refused
