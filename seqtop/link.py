@@ -35,3 +35,7 @@ class Link(msgspec.Struct):
     num_errors: int = 0
     """Messages that were refused."""
     last_error: str = ""
+
+
+class ControlError(Exception):
+    """A submit or abort did not happen; `str()` is one sentence for the user."""

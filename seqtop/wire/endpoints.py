@@ -1,0 +1,72 @@
+"""ZeroMQ endpoints: what may be bound, and where a live stream's snapshots are served."""
+
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+DEFAULT_ENDPOINT = "tcp://127.0.0.1:5557"
+
+
+class EndpointError(ValueError):
+    """The endpoint cannot be used as asked; `str()` is one sentence for the user."""
+
+
+def check(endpoint: str) -> str:
+    """Return `endpoint` if it is one that ZeroMQ could connect to.
+
+    Raises:
+        EndpointError: it is not of the form `tcp://HOST:PORT` or `ipc://PATH`.
+    """
+    scheme, separator, address = endpoint.partition("://")
+    if not separator or scheme not in {"tcp", "ipc", "inproc"} or not address:
+        raise EndpointError(
+            f"{endpoint!r} is not an endpoint; write tcp://HOST:PORT or ipc:///PATH"
+        )
+    if scheme == "tcp":
+        _host_and_port(endpoint)
+    return endpoint
+
+
+def snapshot_endpoint(endpoint: str) -> str:
+    """Where an engine that publishes at `endpoint` answers snapshot requests by convention.
+
+    That is the next port for TCP, and the same name with `.snapshot` appended for IPC.
+    """
+    if endpoint.startswith("tcp://"):
+        host, port = _host_and_port(endpoint)
+        return f"tcp://{host}:{port + 1}"
+    return f"{endpoint}.snapshot"
+
+
+def check_bind(endpoint: str, *, insecure: bool) -> str:
+    """Return `endpoint` if an engine may publish there.
+
+    Raises:
+        EndpointError: it is malformed, or reachable from other machines and `insecure` is not
+            set: the stream carries prompts and has no encryption of its own.
+    """
+    check(endpoint)
+    if not insecure and endpoint.startswith("tcp://"):
+        host, _ = _host_and_port(endpoint)
+        if not _is_loopback(host):
+            raise EndpointError(
+                f"{endpoint} can be reached from other machines, and whoever reaches it reads"
+                " every prompt; bind to 127.0.0.1 and tunnel, or pass --insecure"
+            )
+    return endpoint
+
+
+def _host_and_port(endpoint: str) -> tuple[str, int]:
+    parts = urlsplit(endpoint)
+    host, _, port = parts.netloc.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65535:
+        raise EndpointError(f"{endpoint!r} needs a host and a port between 1 and 65534")
+    return host, int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,252 @@
+"""The viewer's end of the wire: receives, notices what is missing, and heals it.
+
+Joining late follows the Clone pattern of the ZeroMQ guide: subscribe, keep what arrives, ask for
+a snapshot, take it over, then apply what was kept and is newer. A gap in the numbers, another
+incarnation or a message that cannot be read sends the subscriber through the same door again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections import deque
+from typing import Protocol
+
+import zmq
+
+from seqtop.link import Link, LinkState
+from seqtop.wire import codec, frames, parse
+from seqtop.wire.endpoints import check, snapshot_endpoint
+from seqtop.wire.errors import WireError
+from seqtop.wire.frames import Frame
+from seqtop.wire.messages import (
+    PROTOCOL_VERSION,
+    EngineStopped,
+    Event,
+    Refused,
+    Snapshot,
+    SnapshotRequest,
+)
+
+MAX_SNAPSHOT_BYTES = 512 * 2**20
+MAX_KEPT_MESSAGES = 50_000
+"""Live messages kept while a snapshot is awaited; beyond it the oldest go, and are a gap."""
+
+SILENCE_SECONDS = 3.5
+"""An engine silent for this long is called lost: three heartbeats and some grace."""
+
+_SNAPSHOT_RETRY_SECONDS = 1.0
+_MESSAGES_PER_ROUND = 500
+_LONGEST_POLL_MS = 250
+
+
+class Sink(Protocol):
+    """Where a subscriber puts what it receives. Called on the subscriber's thread."""
+
+    def apply(self, event: Event, sequence_number: int) -> None: ...
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Replace the state; raises `WireError` if the snapshot holds none."""
+
+    def link_changed(self) -> None: ...
+
+
+class Subscriber:
+    """Follows one engine on a thread of its own, from `start` to `close`.
+
+    Raises:
+        EndpointError: `endpoint` is malformed.
+    """
+
+    def __init__(self, endpoint: str, sink: Sink) -> None:
+        self.link = Link(check(endpoint))
+        self._sink = sink
+        self._kept: deque[Frame] = deque(maxlen=MAX_KEPT_MESSAGES)
+        self._incarnation: str | None = None
+        """The start of the engine that the state belongs to; `None` before the first snapshot."""
+        self._last_number = -1
+        self._synced = False
+        self._asked_at = 0.0
+        self._heard_at: float | None = None
+        self._context = zmq.Context()
+        self._thread = threading.Thread(target=self._run, name="seqtop-subscriber", daemon=True)
+
+    def start(self) -> None:
+        self._live = self._context.socket(zmq.SUB)
+        self._live.rcvhwm = MAX_KEPT_MESSAGES
+        self._live.maxmsgsize = frames.MAX_MESSAGE_BYTES
+        # Everything, so that a foreign publisher is noticed rather than silently filtered out.
+        self._live.subscribe(b"")
+        self._live.connect(self.link.endpoint)
+        self._questions = self._context.socket(zmq.DEALER)
+        self._questions.maxmsgsize = MAX_SNAPSHOT_BYTES
+        self._questions.linger = 0
+        self._questions.connect(snapshot_endpoint(self.link.endpoint))
+        wake_name = f"inproc://{uuid.uuid4().hex}"
+        self._woken = self._context.socket(zmq.PAIR)
+        self._woken.bind(wake_name)
+        self._wake = self._context.socket(zmq.PAIR)
+        self._wake.connect(wake_name)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop receiving; returns when the thread has ended."""
+        if self._thread.is_alive():
+            self._wake.send(b"")
+            self._thread.join()
+            self._wake.close()
+        self._context.destroy(linger=0)
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        for socket in (self._live, self._questions, self._woken):
+            poller.register(socket, zmq.POLLIN)
+        self._ask()
+        while True:
+            ready = dict(poller.poll(_LONGEST_POLL_MS))
+            if self._woken in ready:
+                break
+            if self._live in ready:
+                self._receive_some()
+            if self._questions in ready:
+                self._receive_answers()
+            self._watch_the_clock()
+        for socket in (self._live, self._questions, self._woken):
+            socket.close()
+
+    def _receive_some(self) -> None:
+        for _ in range(_MESSAGES_PER_ROUND):
+            try:
+                parts = self._live.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            self._received(parts)
+
+    def _received(self, parts: list[bytes]) -> None:
+        self.link.num_messages += 1
+        self.link.num_bytes += sum(map(len, parts))
+        try:
+            frame = frames.unpack(parts)
+        except WireError as error:
+            self._refused(error)
+            if not self._synced:
+                self._show(LinkState.INCOMPATIBLE, self._foreign_sentence(error))
+            return
+        self._heard_at = time.monotonic()
+        if not self._synced:
+            self._kept.append(frame)
+        elif frame.incarnation != self._incarnation:
+            self._resync("the engine has been restarted", frame)
+        elif frame.sequence_number > self._last_number + 1:
+            missed = frame.sequence_number - self._last_number - 1
+            self.link.num_missed += missed
+            self._resync(f"{missed} messages were missed", frame)
+        elif frame.sequence_number == self._last_number + 1:
+            self._take(frame)
+        # A number already seen is a repetition, which changes nothing.
+
+    def _take(self, frame: Frame) -> None:
+        """Apply the next message in line."""
+        try:
+            event = parse.event(frame.payload)
+        except WireError as error:
+            self._refused(error)
+            self._resync(f"a message could not be read: {error}", frame)
+            return
+        self._last_number = frame.sequence_number
+        self._sink.apply(event, frame.sequence_number)
+        if isinstance(event, EngineStopped):
+            self._show(LinkState.STOPPED, event.reason or "the engine has stopped")
+        elif self.link.state is not LinkState.LIVE:
+            self._show(LinkState.LIVE)
+
+    def _resync(self, why: str, frame: Frame) -> None:
+        self._synced = False
+        self._kept.clear()
+        self._kept.append(frame)
+        self.link.num_resyncs += 1
+        self._show(LinkState.SYNCING, why)
+        self._ask()
+
+    def _ask(self) -> None:
+        self._asked_at = time.monotonic()
+        request = SnapshotRequest(protocol_version=PROTOCOL_VERSION)
+        with contextlib.suppress(zmq.Again):  # asked again after a while
+            self._questions.send(codec.encode(request), zmq.DONTWAIT)
+
+    def _receive_answers(self) -> None:
+        while True:
+            try:
+                parts = self._questions.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            try:
+                reply = parse.reply(parts[-1])
+                if isinstance(reply, Snapshot) and not self._synced:
+                    self._restore(reply)
+                elif isinstance(reply, Refused):
+                    self._show(LinkState.INCOMPATIBLE, reply.error)
+            except WireError as error:
+                self._refused(error)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        if snapshot.protocol_version != PROTOCOL_VERSION:
+            raise frames.ProtocolVersionError(
+                f"the snapshot is of version {snapshot.protocol_version} of the protocol"
+            )
+        same_engine = snapshot.incarnation == self._incarnation
+        if same_engine and snapshot.sequence_number < self._last_number:
+            return  # the late answer to an earlier question
+        self._sink.restore(snapshot)
+        self._heard_at = time.monotonic()
+        self._incarnation = snapshot.incarnation
+        self._last_number = snapshot.sequence_number
+        self._synced = True
+        self._show(LinkState.LIVE)
+        kept, self._kept = self._kept, deque(maxlen=MAX_KEPT_MESSAGES)
+        for position, frame in enumerate(kept):
+            self._replay(frame)
+            if not self._synced:  # a hole among the kept ones: start over with what is left
+                self._kept.extend(list(kept)[position + 1 :])
+                return
+
+    def _replay(self, frame: Frame) -> None:
+        if frame.incarnation != self._incarnation:
+            return
+        if frame.sequence_number == self._last_number + 1:
+            self._take(frame)
+        elif frame.sequence_number > self._last_number + 1:
+            missed = frame.sequence_number - self._last_number - 1
+            self.link.num_missed += missed
+            self._resync(f"{missed} messages were missed", frame)
+
+    def _watch_the_clock(self) -> None:
+        now = time.monotonic()
+        if not self._synced and now - self._asked_at > _SNAPSHOT_RETRY_SECONDS:
+            self._ask()
+        if self._heard_at is None:
+            if self.link.state is LinkState.CONNECTING and not self.link.detail:
+                self._show(LinkState.CONNECTING, f"no engine answers at {self.link.endpoint} yet")
+            return
+        silence = now - self._heard_at
+        if silence > SILENCE_SECONDS and self.link.state in (LinkState.LIVE, LinkState.SYNCING):
+            self._show(
+                LinkState.LOST, f"nothing heard from {self.link.endpoint}; waiting for it to return"
+            )
+
+    def _refused(self, error: WireError) -> None:
+        self.link.num_errors += 1
+        self.link.last_error = str(error)
+        self._sink.link_changed()
+
+    def _foreign_sentence(self, error: WireError) -> str:
+        if isinstance(error, frames.ProtocolVersionError):
+            return str(error)
+        return f"what is published at {self.link.endpoint} is not a seqtop stream: {error}"
+
+    def _show(self, state: LinkState, detail: str = "") -> None:
+        self.link.state = state
+        self.link.detail = detail
+        self._sink.link_changed()
