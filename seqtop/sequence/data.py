@@ -1,0 +1,308 @@
+"""The tokens of one sequence, and how far the model has got with them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence as GenericSequence
+from itertools import chain, repeat
+
+import msgspec
+
+from seqtop.sequence.errors import SequenceError
+from seqtop.sequence.status import SequenceStage
+from seqtop.sequence.tensors import Tensor, concatenate
+from seqtop.sequence.tokens import VLLM_TOKEN_ID_ARRAY_TYPE, TokenArray
+
+
+class SequenceDataDelta(msgspec.Struct, array_like=True, omit_defaults=True):
+    """What changed in a `SequenceData` since the last one or the last delta was sent.
+
+    Attributes:
+        new_output_token_ids: Tokens to append to the output.
+        new_cumulative_logprob: Replaces the cumulative log probability.
+        new_num_computed_tokens: Replaces the number of computed tokens.
+        new_stage: Replaces the stage.
+    """
+
+    new_output_token_ids: list[int]
+    new_cumulative_logprob: float
+    new_num_computed_tokens: int
+    new_stage: SequenceStage
+
+
+class SequenceData(msgspec.Struct, omit_defaults=True):
+    """Prompt and output tokens of a sequence with its progress, as sent to workers.
+
+    Build one with `from_seqs` or `from_prompt_token_counts`. The wire carries every field, the
+    caches included; a receiver rebuilds the caches from the two token arrays.
+
+    Raises:
+        SequenceError: A token array has a type code other than "l".
+    """
+
+    _prompt_token_ids: TokenArray
+    # A lambda, since msgspec would leave an empty value out if the factory were a bare type.
+    _output_token_ids: TokenArray = msgspec.field(
+        default_factory=lambda: array(VLLM_TOKEN_ID_ARRAY_TYPE)
+    )
+    _prompt_embeds: Tensor | None = None  # [prompt_len, hidden_size]
+    _output_embeds: Tensor | None = None  # [output_len, hidden_size]
+
+    _cumulative_logprob: float = 0.0
+    _prompt_token_ids_tuple: tuple[int, ...] = msgspec.field(default_factory=tuple)
+    _num_computed_tokens: int = 0
+    _num_cached_tokens: int = 0
+    _stage: SequenceStage = SequenceStage.PREFILL
+    _cached_all_token_ids: list[int] = msgspec.field(default_factory=list)
+    _cached_all_token_embeds: Tensor | None = None
+    # Tokens appended since the last delta was taken.
+    _new_appended_tokens: list[int] = msgspec.field(default_factory=list)
+    _mrope_position_delta: int | None = None
+
+    def __post_init__(self) -> None:
+        for ids in (self._prompt_token_ids, self._output_token_ids):
+            if ids.typecode != VLLM_TOKEN_ID_ARRAY_TYPE:
+                raise SequenceError(
+                    f"token ids need an array of type code {VLLM_TOKEN_ID_ARRAY_TYPE!r}, "
+                    f"not {ids.typecode!r}"
+                )
+        self._prompt_token_ids_tuple = tuple(self._prompt_token_ids)
+        self._update_cached_all_tokens()
+        if self._prompt_embeds is not None:
+            self._update_cached_all_token_embeds()
+
+    @staticmethod
+    def from_prompt_token_counts(*token_counts: tuple[int, int]) -> SequenceData:
+        """A prompt of runs of equal tokens, each given as ``(token_id, count)``."""
+        runs = (repeat(token_id, count) for token_id, count in token_counts)
+        return SequenceData.from_seqs(list(chain.from_iterable(runs)))
+
+    @staticmethod
+    def from_seqs(
+        prompt_token_ids: GenericSequence[int],
+        output_token_ids: GenericSequence[int] | None = None,
+        *,
+        prompt_embeds: Tensor | None = None,
+    ) -> SequenceData:
+        """A sequence of these prompt tokens and, if any, output tokens.
+
+        Given output counts as sent already: it does not show up in the next delta.
+
+        Args:
+            prompt_embeds: Embeddings that stand for the prompt, ``[prompt_len, hidden_size]``.
+        """
+        return SequenceData(
+            array(VLLM_TOKEN_ID_ARRAY_TYPE, prompt_token_ids),
+            array(VLLM_TOKEN_ID_ARRAY_TYPE, () if output_token_ids is None else output_token_ids),
+            prompt_embeds,
+        )
+
+    def _update_cached_all_tokens(self) -> None:
+        self._cached_all_token_ids = [*self._prompt_token_ids, *self._output_token_ids]
+
+    def _update_cached_all_token_embeds(self) -> None:
+        if not isinstance(self._prompt_embeds, Tensor):
+            raise SequenceError("output embeddings need prompt embeddings before them")
+        self._cached_all_token_embeds = (
+            self._prompt_embeds
+            if self._output_embeds is None
+            else concatenate(self._prompt_embeds, self._output_embeds)
+        )
+
+    @property
+    def cumulative_logprob(self) -> float:
+        """Sum of the log probabilities of the output tokens."""
+        return self._cumulative_logprob
+
+    @property
+    def prompt_token_ids(self) -> tuple[int, ...]:
+        return self._prompt_token_ids_tuple
+
+    @prompt_token_ids.setter
+    def prompt_token_ids(self, new_prompt_token_ids: GenericSequence[int]) -> None:
+        raise NotImplementedError("a prompt cannot change once its sequence exists")
+
+    @property
+    def prompt_token_ids_array(self) -> TokenArray:
+        """The prompt as kept: the array itself, not a copy."""
+        return self._prompt_token_ids
+
+    @property
+    def output_token_ids(self) -> tuple[int, ...]:
+        return tuple(self._output_token_ids)
+
+    @output_token_ids.setter
+    def output_token_ids(self, new_output_token_ids: GenericSequence[int]) -> None:
+        self._output_token_ids = array(VLLM_TOKEN_ID_ARRAY_TYPE, new_output_token_ids)
+        self._update_cached_all_tokens()
+
+    @property
+    def output_token_ids_array(self) -> TokenArray:
+        """The output as kept: the array itself, not a copy."""
+        return self._output_token_ids
+
+    @property
+    def prompt_embeds(self) -> Tensor | None:
+        return self._prompt_embeds
+
+    @prompt_embeds.setter
+    def prompt_embeds(self, prompt_embeds: Tensor) -> None:
+        self._prompt_embeds = prompt_embeds
+        self._update_cached_all_token_embeds()
+
+    @property
+    def output_embeds(self) -> Tensor | None:
+        return self._output_embeds
+
+    @output_embeds.setter
+    def output_embeds(self, new_output_token_embeds: Tensor) -> None:
+        self._output_embeds = new_output_token_embeds
+        self._update_cached_all_token_embeds()
+
+    @property
+    def mrope_position_delta(self) -> int | None:
+        """Offset between token index and multimodal rotary position; None without M-RoPE."""
+        return self._mrope_position_delta
+
+    @mrope_position_delta.setter
+    def mrope_position_delta(self, new_mrope_position_delta: int | None) -> None:
+        self._mrope_position_delta = new_mrope_position_delta
+
+    @property
+    def stage(self) -> SequenceStage:
+        return self._stage
+
+    def append_token_id(
+        self, token_id: int, logprob: float, token_embed: Tensor | None = None
+    ) -> None:
+        """Add a generated token, to be sent with the next delta.
+
+        Args:
+            token_embed: Its embedding, ``[hidden_size]``, for a sequence of embeddings.
+
+        Raises:
+            SequenceError: The embedding has more dimensions, or the prompt has no embeddings.
+        """
+        if token_embed is not None:
+            self._append_token_embed(token_embed)
+        self._output_token_ids.append(token_id)
+        self._new_appended_tokens.append(token_id)
+        self._cached_all_token_ids.append(token_id)
+        self._cumulative_logprob += logprob
+
+    def _append_token_embed(self, token_embed: Tensor) -> None:
+        if token_embed.ndim != 1:
+            raise SequenceError(f"a token embedding has 1 dimension, not {token_embed.ndim}")
+        if self._cached_all_token_embeds is None:
+            raise SequenceError("output embeddings need prompt embeddings before them")
+        row = token_embed.detach().cpu().unsqueeze(0)
+        self._output_embeds = (
+            row if self._output_embeds is None else concatenate(self._output_embeds, row)
+        )
+        self._cached_all_token_embeds = concatenate(
+            self._cached_all_token_embeds, row.to(self._cached_all_token_embeds.device)
+        )
+
+    def get_len(self) -> int:
+        """Number of prompt and output tokens."""
+        return len(self._prompt_token_ids) + len(self._output_token_ids)
+
+    def get_prompt_len(self) -> int:
+        return len(self._prompt_token_ids)
+
+    def get_output_len(self) -> int:
+        return len(self._output_token_ids)
+
+    def get_token_ids(self) -> list[int]:
+        """Prompt and output tokens: the cached list itself, not a copy."""
+        return self._cached_all_token_ids
+
+    def get_token_embeddings(self) -> Tensor | None:
+        """Embeddings of prompt and output, ``[len, hidden_size]``, or None."""
+        return self._cached_all_token_embeds
+
+    def get_prefix_token_ids(
+        self, num_tokens: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+        """The first `num_tokens` tokens, hashable: from the prompt, and from the output.
+
+        The second part is None when the prompt alone holds them all.
+        """
+        prompt = self._prompt_token_ids_tuple
+        if num_tokens <= len(prompt):
+            return prompt[:num_tokens], None
+        return prompt, tuple(self._output_token_ids[: num_tokens - len(prompt)])
+
+    def get_num_computed_tokens(self) -> int:
+        """Number of tokens whose KV entries exist."""
+        return self._num_computed_tokens
+
+    def update_num_computed_tokens(self, num_new_computed_tokens: int) -> None:
+        """Count more tokens as computed; with none left, prefill turns into decode.
+
+        Raises:
+            SequenceError: There are not that many tokens. Nothing changes then.
+        """
+        computed = self._num_computed_tokens + num_new_computed_tokens
+        if computed > self.get_len():
+            raise SequenceError(f"{computed} computed tokens of {self.get_len()}")
+        self._num_computed_tokens = computed
+        if computed == self.get_len():
+            self._stage = SequenceStage.DECODE
+
+    def get_num_cached_tokens(self) -> int:
+        """Number of tokens whose KV entries came from the prefix cache."""
+        return self._num_cached_tokens
+
+    def update_num_cached_tokens(self, num_cached_tokens: int) -> None:
+        """Replace the number of tokens found in the prefix cache."""
+        self._num_cached_tokens = num_cached_tokens
+
+    def reset_state_for_recompute(self) -> None:
+        """Go back to an uncomputed prefill, keeping the output: preemption by recompute."""
+        self._num_computed_tokens = 0
+        self._stage = SequenceStage.PREFILL
+        self._new_appended_tokens = []
+
+    def get_num_uncomputed_tokens(self) -> int:
+        """Number of tokens yet to compute; recomputation covers the output, so it counts too."""
+        return self.get_len() - self._num_computed_tokens
+
+    def get_last_token_id(self) -> int:
+        """The last output token, or the last of the prompt while there is no output."""
+        return (self._output_token_ids or self._prompt_token_ids)[-1]
+
+    def get_prompt_token_ids(self) -> tuple[int, ...]:
+        return self.prompt_token_ids
+
+    def get_output_token_ids(self) -> tuple[int, ...]:
+        return self.output_token_ids
+
+    def get_delta_and_reset(self) -> SequenceDataDelta:
+        """The change since the last call, which starts the next one."""
+        delta = SequenceDataDelta(
+            new_output_token_ids=self._new_appended_tokens,
+            new_cumulative_logprob=self._cumulative_logprob,
+            new_num_computed_tokens=self._num_computed_tokens,
+            new_stage=self._stage,
+        )
+        self._new_appended_tokens = []
+        return delta
+
+    def apply_delta(self, delta: SequenceDataDelta) -> None:
+        """Bring this copy up to date with the sender's."""
+        self._num_computed_tokens = delta.new_num_computed_tokens
+        self._cumulative_logprob = delta.new_cumulative_logprob
+        self._stage = delta.new_stage
+        self._output_token_ids.extend(delta.new_output_token_ids)
+        self._cached_all_token_ids.extend(delta.new_output_token_ids)
+
+    def __repr__(self) -> str:
+        shape = getattr(self._prompt_embeds, "shape", None)
+        return (
+            f"SequenceData(prompt_token_ids={self._prompt_token_ids}, "
+            f"prompt_embeds.shape={shape}, "
+            f"output_token_ids={self.output_token_ids}, "
+            f"cumulative_logprob={self.cumulative_logprob}, "
+            f"get_num_computed_tokens={self.get_num_computed_tokens()})"
+        )

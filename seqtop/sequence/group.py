@@ -1,0 +1,249 @@
+"""The sequences of one request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from seqtop.sequence.adapters import LoRARequest, PromptAdapterRequest
+from seqtop.sequence.errors import SequenceError
+from seqtop.sequence.inputs import MultiModalKwargs, MultiModalPlaceholderDict
+from seqtop.sequence.metadata import SequenceGroupState
+from seqtop.sequence.metrics import RequestMetrics
+from seqtop.sequence.outputs import PromptLogprobs
+from seqtop.sequence.params import PoolingParams, SamplingParams
+from seqtop.sequence.sequence import Sequence
+from seqtop.sequence.status import SequenceStatus
+from seqtop.sequence.tensors import Tensor
+
+
+class SequenceGroup:
+    """Sequences generated from one prompt, with the request they answer.
+
+    Args:
+        request_id: Unique among the engine's requests.
+        seqs: The sequences, at least one.
+        arrival_time: When the request came, a Unix timestamp in seconds.
+        sampling_params: How to generate, or
+        pooling_params: how to pool.
+        pooled_data: What a pooling model has extracted.
+        encoder_seq: The encoder's sequence in an encoder-decoder model.
+        trace_headers: OpenTelemetry headers.
+        priority: Smaller goes first under priority scheduling.
+        draft_size: The most tokens one step may yield: drafted ones and the target model's own.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        seqs: list[Sequence],
+        arrival_time: float,
+        sampling_params: SamplingParams | None = None,
+        lora_request: LoRARequest | None = None,
+        pooling_params: PoolingParams | None = None,
+        pooled_data: Tensor | None = None,
+        encoder_seq: Sequence | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        prompt_adapter_request: PromptAdapterRequest | None = None,
+        priority: int = 0,
+        draft_size: int = 1,
+    ) -> None:
+        self.request_id = request_id
+        self.seqs = seqs
+        self.first_seq = seqs[0]
+        self.is_single_seq = len(seqs) == 1
+        self.seqs_dict = {seq.seq_id: seq for seq in seqs}
+        self.arrival_time = arrival_time
+        self.sampling_params = sampling_params
+        self.lora_request = lora_request
+        self.pooling_params = pooling_params
+        self.pooled_data = pooled_data
+        self.encoder_seq = encoder_seq
+        self.trace_headers = trace_headers
+        self.prompt_adapter_request = prompt_adapter_request
+        self.priority = priority
+
+        self.metrics = RequestMetrics(
+            arrival_time=arrival_time,
+            last_token_time=arrival_time,
+            first_scheduled_time=None,
+            first_token_time=None,
+            time_in_queue=None,
+            spec_token_acceptance_counts=[0] * draft_size,
+        )
+        self.last_token_latency = 0.0
+        self.state = SequenceGroupState()
+        self.prompt_logprobs: PromptLogprobs | None = None
+        self.cached_request_output: Any = None
+
+    @property
+    def prompt(self) -> str | None:
+        return self.first_seq.prompt
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        return self.first_seq.prompt_token_ids
+
+    @property
+    def encoder_prompt(self) -> str | None:
+        return self.encoder_seq.prompt if self.encoder_seq is not None else None
+
+    @property
+    def encoder_prompt_token_ids(self) -> list[int] | None:
+        return self.encoder_seq.prompt_token_ids if self.encoder_seq is not None else None
+
+    @property
+    def token_type_ids(self) -> list[int] | None:
+        return self.first_seq.token_type_ids
+
+    @property
+    def multi_modal_data(self) -> MultiModalKwargs:
+        """The decoder's other modalities or, if it has none, the encoder's."""
+        if self.first_seq.multi_modal_data or self.encoder_seq is None:
+            return self.first_seq.multi_modal_data
+        return self.encoder_seq.multi_modal_data
+
+    @property
+    def multi_modal_placeholders(self) -> MultiModalPlaceholderDict:
+        """Placeholders for `multi_modal_data`, from the same sequence."""
+        if self.first_seq.multi_modal_data:
+            return self.first_seq.multi_modal_placeholders
+        return self.encoder_seq.multi_modal_placeholders if self.encoder_seq is not None else {}
+
+    @property
+    def lora_int_id(self) -> int:
+        """Id of the LoRA adapter; 0 without one."""
+        return self.lora_request.lora_int_id if self.lora_request else 0
+
+    @property
+    def prompt_adapter_id(self) -> int:
+        """Id of the prompt adapter; 0 without one."""
+        adapter = self.prompt_adapter_request
+        return adapter.prompt_adapter_id if adapter else 0
+
+    @property
+    def prompt_adapter_num_virtual_tokens(self) -> int:
+        adapter = self.prompt_adapter_request
+        return adapter.prompt_adapter_num_virtual_tokens if adapter else 0
+
+    def init_multi_step(self, num_steps: int) -> None:
+        """Start a run of `num_steps` steps without rescheduling."""
+        self.state.num_steps = num_steps
+        self.state.current_step = 0
+
+    def init_multi_step_from_lookahead_slots(
+        self,
+        num_lookahead_slots: int,
+        num_scheduler_steps: int,
+        is_multi_step: bool,
+        enable_chunking: bool,
+    ) -> None:
+        """Start a run whose length follows from the lookahead slots the scheduler reserved.
+
+        Raises:
+            SequenceError: The slots do not fit the scheduler's steps: a chunked prefill has one
+                slot per step, another prefill none, a decode one fewer than there are steps.
+        """
+        if not is_multi_step:
+            self.init_multi_step(num_scheduler_steps)
+            return
+        prefill = self.is_prefill()
+        if prefill and enable_chunking:
+            expected, num_steps = num_scheduler_steps, num_lookahead_slots
+        else:
+            expected = 0 if prefill else num_scheduler_steps - 1
+            num_steps = num_lookahead_slots + 1
+        if num_lookahead_slots != expected:
+            raise SequenceError(f"{num_lookahead_slots} lookahead slots instead of {expected}")
+        self.init_multi_step(num_steps)
+
+    def set_last_token_time(self, now: float) -> None:
+        """Record a token generated at `now`, and its latency.
+
+        Raises:
+            SequenceError: The group is in prefill, where no token has been generated.
+        """
+        self._require_decode()
+        self.last_token_latency = now - self.metrics.last_token_time
+        self.metrics.last_token_time = now
+
+    def get_last_token_latency(self) -> float:
+        """Seconds between the last two tokens.
+
+        Raises:
+            SequenceError: The group is in prefill, where no token has been generated.
+        """
+        self._require_decode()
+        return self.last_token_latency
+
+    def _require_decode(self) -> None:
+        if self.is_prefill():
+            raise SequenceError(f"request {self.request_id!r} is in prefill: no token to time")
+
+    def maybe_set_first_token_time(self, time: float) -> None:
+        """Record the first token, once; a recomputed group keeps the time it has."""
+        if self.metrics.first_token_time is None and self.first_seq.get_output_len() == 1:
+            self.metrics.first_token_time = time
+
+    def maybe_set_first_scheduled_time(self, time: float) -> None:
+        """Record the first time it is scheduled, once, and the time in the queue with it."""
+        if self.metrics.first_scheduled_time is None:
+            self.metrics.first_scheduled_time = time
+            self.metrics.time_in_queue = time - self.metrics.arrival_time
+
+    def set_finished_time(self, time: float | None) -> None:
+        self.metrics.finished_time = time
+
+    def get_max_num_running_seqs(self) -> int:
+        """The most sequences that can run at once from here on: the unfinished ones."""
+        return self.num_seqs() - self.num_finished_seqs()
+
+    def get_seqs(self, status: SequenceStatus | None = None) -> list[Sequence]:
+        """All sequences, or those of a status."""
+        if status is None:
+            return self.seqs
+        return [seq for seq in self.seqs if seq.status == status]
+
+    def is_encoder_decoder(self) -> bool:
+        return self.encoder_seq is not None
+
+    def get_encoder_seq(self) -> Sequence | None:
+        return self.encoder_seq
+
+    def get_finished_seqs(self) -> list[Sequence]:
+        return [seq for seq in self.seqs if seq.is_finished()]
+
+    def update_num_computed_tokens(self, num_new_computed_tokens: int) -> None:
+        """Count more tokens of every unfinished sequence as computed."""
+        for seq in self.seqs:
+            if not seq.is_finished():
+                seq.data.update_num_computed_tokens(num_new_computed_tokens)
+
+    def get_num_uncomputed_tokens(self) -> int:
+        """Tokens yet to compute, over all unfinished sequences."""
+        return sum(
+            seq.data.get_num_uncomputed_tokens() for seq in self.seqs if not seq.is_finished()
+        )
+
+    def num_seqs(self, status: SequenceStatus | None = None) -> int:
+        return len(self.get_seqs(status))
+
+    def num_finished_seqs(self) -> int:
+        return len(self.get_finished_seqs())
+
+    def is_finished(self) -> bool:
+        return all(seq.is_finished() for seq in self.seqs)
+
+    def is_prefill(self) -> bool:
+        return self.first_seq.is_prefill()
+
+    def uses_prompt_embeds(self) -> bool:
+        """Whether any sequence's prompt is made of embeddings."""
+        return any(seq.data.prompt_embeds is not None for seq in self.seqs)
+
+    def __repr__(self) -> str:
+        return (
+            f"SequenceGroup(request_id={self.request_id}, "
+            f"sampling_params={self.sampling_params}, "
+            f"num_seqs={len(self.seqs)})"
+        )

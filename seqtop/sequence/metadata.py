@@ -1,0 +1,179 @@
+"""What a worker needs to know about a scheduled sequence group: in full once, then by deltas."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import msgspec
+
+from seqtop.sequence.adapters import LoRARequest, PromptAdapterRequest
+from seqtop.sequence.data import SequenceData, SequenceDataDelta
+from seqtop.sequence.errors import SequenceError
+from seqtop.sequence.inputs import MultiModalKwargs, MultiModalPlaceholderDict
+from seqtop.sequence.params import PoolingParams, SamplingParams
+
+
+class SequenceGroupState(msgspec.Struct, omit_defaults=True):
+    """Where a sequence group stands within a multi-step run."""
+
+    num_steps: int = 1
+    current_step: int = 0
+
+    @property
+    def remaining_steps(self) -> int:
+        return self.num_steps - self.current_step
+
+
+class SequenceGroupMetadataDelta(msgspec.Struct, tag=True, array_like=True, omit_defaults=True):
+    """What changed in a sequence group that the worker already knows in full.
+
+    Attributes:
+        seq_data_delta: The change of each sequence, by sequence id.
+        block_tables: Each sequence's whole block table, by sequence id.
+        computed_block_nums: Sent, but not applied.
+        state: Sent, but not applied.
+    """
+
+    seq_data_delta: dict[int, SequenceDataDelta]
+    request_id: str
+    block_tables: dict[int, list[int]]
+    is_prompt: bool
+    do_sample: bool = True
+    token_chunk_size: int | None = None
+    computed_block_nums: list[int] | None = None
+    state: SequenceGroupState | None = msgspec.field(default_factory=SequenceGroupState)
+
+
+class SequenceGroupMetadata(msgspec.Struct, tag=True, array_like=True, omit_defaults=True):
+    """A scheduled sequence group in full.
+
+    Attributes:
+        request_id: The request's id.
+        is_prompt: Whether this step computes the prompt (or recomputes it with the output).
+        seq_data: The sequences, by sequence id.
+        sampling_params: How to sample.
+        block_tables: Physical KV block numbers in logical order, by sequence id.
+        do_sample: Whether this step samples a token; all but the last chunk of a prefill do not.
+        computed_block_nums: Blocks found in the prefix cache; None if the cache is not in use.
+        state: Progress of a multi-step run.
+        multi_modal_data: Model inputs of other modalities.
+        multi_modal_placeholders: Where those belong in the prompt.
+        encoder_seq_data: The encoder's sequence in an encoder-decoder model.
+        cross_block_table: The encoder's KV blocks.
+        token_chunk_size: Tokens of each sequence to compute in this step. If None, construction
+            sets all tokens of the first sequence for a prompt, else 1.
+        num_speculative_tokens: Drafted tokens; None without speculative decoding, 0 while off.
+
+    Raises:
+        SequenceError: A prompt without sequences is given no `token_chunk_size`.
+    """
+
+    request_id: str
+    is_prompt: bool
+    seq_data: dict[int, SequenceData]
+    sampling_params: SamplingParams | None
+    block_tables: dict[int, list[int]]
+    do_sample: bool = True
+    pooling_params: PoolingParams | None = None
+    lora_request: LoRARequest | None = None
+    computed_block_nums: list[int] | None = None
+    state: SequenceGroupState | None = msgspec.field(default_factory=SequenceGroupState)
+    token_type_ids: list[int] | None = None
+    multi_modal_data: MultiModalKwargs | None = None
+    multi_modal_placeholders: MultiModalPlaceholderDict | None = None
+    encoder_seq_data: SequenceData | None = None
+    cross_block_table: list[int] | None = None
+    prompt_adapter_request: PromptAdapterRequest | None = None
+    token_chunk_size: int | None = None
+    num_speculative_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.token_chunk_size is None and self.seq_data is not None:
+            self.token_chunk_size = self._first_len() if self.is_prompt else 1
+
+    def _first_len(self) -> int:
+        for data in self.seq_data.values():
+            return data.get_len()
+        raise SequenceError(f"prompt {self.request_id!r} has neither sequences nor a chunk size")
+
+    @property
+    def lora_int_id(self) -> int:
+        """Id of the LoRA adapter; 0 without one."""
+        return self.lora_request.lora_int_id if self.lora_request else 0
+
+    @property
+    def prompt_adapter_id(self) -> int:
+        """Id of the prompt adapter; 0 without one."""
+        adapter = self.prompt_adapter_request
+        return adapter.prompt_adapter_id if adapter else 0
+
+    @property
+    def prompt_adapter_num_virtual_tokens(self) -> int:
+        adapter = self.prompt_adapter_request
+        return adapter.prompt_adapter_num_virtual_tokens if adapter else 0
+
+    @property
+    def is_single_step_prompt(self) -> bool:
+        """Whether this step completes the prompt, and so samples."""
+        return self.is_prompt and self.do_sample
+
+    def get_first_seq_id(self) -> int:
+        return next(iter(self.seq_data))
+
+    def apply_delta(self, sequence_group_metadata_delta: SequenceGroupMetadataDelta) -> None:
+        """Bring this copy up to date with the sender's.
+
+        `computed_block_nums` and `state` keep their values; a `token_chunk_size` of None
+        replaces the one here.
+
+        Raises:
+            SequenceError: The delta is another request's, or for a sequence not in `seq_data`.
+                Nothing changes then.
+        """
+        delta = sequence_group_metadata_delta
+        if delta.request_id != self.request_id:
+            raise SequenceError(
+                f"a delta of request {delta.request_id!r} cannot change {self.request_id!r}"
+            )
+        unknown = delta.seq_data_delta.keys() - self.seq_data.keys()
+        if unknown:
+            raise SequenceError(f"request {self.request_id!r} has no sequence {min(unknown)}")
+        for seq_id, change in delta.seq_data_delta.items():
+            self.seq_data[seq_id].apply_delta(change)
+        self.block_tables = delta.block_tables
+        self.token_chunk_size = delta.token_chunk_size
+        self.do_sample = delta.do_sample
+        self.is_prompt = delta.is_prompt
+
+    def finish_step(self) -> None:
+        """Count one more step of a multi-step run.
+
+        Raises:
+            SequenceError: The run has ended, or there is none.
+        """
+        if self.state is None or self.state.remaining_steps <= 0:
+            raise SequenceError(f"request {self.request_id!r} has no step left in {self.state}")
+        self.state.current_step += 1
+
+
+SequenceGroupMetadataLike: TypeAlias = SequenceGroupMetadata | SequenceGroupMetadataDelta
+"""A scheduled group as a step carries it."""
+
+
+def get_all_seq_ids(seq_group_metadata_list: Iterable[SequenceGroupMetadata]) -> list[int]:
+    """The ids of all sequences of these groups, in order."""
+    return [seq_id for group in seq_group_metadata_list for seq_id in group.seq_data]
+
+
+def get_all_seq_ids_and_request_ids(
+    seq_group_metadata_list: Iterable[SequenceGroupMetadata],
+) -> tuple[list[int], dict[str, set[int]]]:
+    """The ids of all sequences of these groups, in order, and those of each request."""
+    seq_ids: list[int] = []
+    by_request: defaultdict[str, set[int]] = defaultdict(set)
+    for group in seq_group_metadata_list:
+        seq_ids.extend(group.seq_data)
+        by_request[group.request_id].update(group.seq_data)
+    return seq_ids, by_request

@@ -1,0 +1,115 @@
+"""Requests that the engine splits into several and puts together again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from seqtop.sequence.errors import SequenceError
+from seqtop.sequence.group import SequenceGroup
+from seqtop.sequence.params import RequestOutputKind, SamplingParams
+
+
+@dataclass
+class SequenceGroupBase:
+    """One request that runs as several sequence groups.
+
+    Attributes:
+        group_id: The id the request came with.
+        assembled_seq_group: The group to report in place of the parts.
+        seq_id_to_index: Each part's index, by the part's request id.
+        to_be_finished: The running parts by request id, in order.
+        finished_reqs: The finished parts by request id.
+        streaming: Whether outputs are reported as they come.
+        output_produced: Whether the final output has been reported.
+    """
+
+    group_id: str
+    assembled_seq_group: SequenceGroup | None = None
+    seq_id_to_index: dict[str, int] = field(default_factory=dict)
+    to_be_finished: dict[str, SequenceGroup] = field(default_factory=dict)
+    finished_reqs: dict[str, SequenceGroup] = field(default_factory=dict)
+    streaming: bool = False
+    output_produced: bool = False
+
+    @staticmethod
+    def add_request(request_id: str, engine: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Split a request and add its parts to the engine."""
+        raise NotImplementedError
+
+    def finish_seq(self, seq: SequenceGroup) -> None:
+        """Note that a part is finished."""
+        self.finished_reqs[seq.request_id] = self.to_be_finished.pop(seq.request_id)
+
+    def maybe_assemble_group(self, seq_group: SequenceGroup) -> SequenceGroup | None:
+        """What to report now that this part has moved on, if anything."""
+        raise NotImplementedError
+
+
+class ParallelSampleSequenceGroup(SequenceGroupBase):
+    """A request for `n` samples that runs as `n` requests for one."""
+
+    @staticmethod
+    def add_request(
+        request_id: str, engine: Any, params: SamplingParams, *args: Any, **kwargs: Any
+    ) -> None:
+        """Add requests ``<request_id>_parallel_sample_<i>`` with `n` of 1 and seeds `seed` + i.
+
+        Args:
+            engine: Offers ``_add_processed_request(request_id, params=…, **kwargs)``, which
+                returns the new `SequenceGroup`, and a dict ``seq_id_to_seq_group``.
+
+        Raises:
+            SequenceError: The engine returned no group.
+        """
+        group = ParallelSampleSequenceGroup(request_id)
+        for index in range(params.n):
+            part_id = f"{request_id}_parallel_sample_{index}"
+            part_params = params.clone()
+            part_params.n = 1
+            if part_params.seed is not None:
+                part_params.seed += index
+            part = engine._add_processed_request(part_id, params=part_params, **kwargs)
+            if part is None:
+                raise SequenceError(f"the engine made no sequence group of {part_id!r}")
+            engine.seq_id_to_seq_group[part_id] = group
+            group.seq_id_to_index[part_id] = index
+            group.to_be_finished[part_id] = part
+
+        group.assembled_seq_group = SequenceGroup(
+            request_id=request_id,
+            seqs=[part.seqs[0] for part in group.to_be_finished.values()],
+            arrival_time=part.arrival_time,
+            sampling_params=params,
+            lora_request=part.lora_request,
+            pooling_params=part.pooling_params,
+            pooled_data=part.pooled_data,
+            encoder_seq=part.encoder_seq,
+            trace_headers=part.trace_headers,
+            prompt_adapter_request=part.prompt_adapter_request,
+            priority=part.priority,
+        )
+        group.streaming = params.output_kind is RequestOutputKind.DELTA
+
+    def maybe_assemble_group(self, seq_group: SequenceGroup) -> SequenceGroup | None:
+        """The whole request, at the one moment per step or lifetime when it is due.
+
+        While streaming, that is when the first of the parts still running moves on; otherwise
+        when the last one finishes, once, cut to the best `_real_n` samples if there are more.
+        """
+        if self.streaming:
+            first_running = next(iter(self.to_be_finished))
+            return self.assembled_seq_group if seq_group.request_id == first_running else None
+
+        last_to_finish = list(self.to_be_finished) == [seq_group.request_id]
+        if self.output_produced or not last_to_finish or not seq_group.is_finished():
+            return None
+        self.output_produced = True
+        whole = self.assembled_seq_group
+        if whole is None or whole.sampling_params is None:
+            raise SequenceError("a parallel sample is assembled when it is added, with parameters")
+        best = whole.sampling_params._real_n
+        if best is not None:
+            by_logprob = sorted(whole.seqs, key=lambda seq: -seq.get_cumulative_logprob())
+            whole.seqs = by_logprob[:best]
+        return whole

@@ -1,0 +1,223 @@
+"""What a request asks of the engine: sampling, guided decoding or pooling."""
+
+from __future__ import annotations
+
+import copy
+import enum
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from seqtop.sequence.errors import SequenceError
+
+_GREEDY_BELOW: Final = 1e-5  # temperatures under this one mean greedy sampling
+_LOWEST_TEMPERATURE: Final = 1e-2  # lower ones overflow the scaled logits, so they are raised to it
+
+
+class RequestOutputKind(enum.Enum):
+    """What each output of a request contains."""
+
+    CUMULATIVE = 0  # everything so far
+    DELTA = 1  # what is new
+    FINAL_ONLY = 2  # nothing until the request is finished
+
+
+class SamplingType(enum.IntEnum):
+    """How the sampler draws a token."""
+
+    GREEDY = 0
+    RANDOM = 1
+    RANDOM_SEED = 2
+
+
+@dataclass
+class GuidedDecodingParams:
+    """A constraint on the output's form; at most one of the first five may be given.
+
+    Raises:
+        ValueError: Several constraints are given.
+    """
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    backend: str | None = None
+    backend_was_auto: bool = False
+    disable_fallback: bool = False
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+    structural_tag: str | None = None
+
+    def __post_init__(self) -> None:
+        guides = ("json", "regex", "choice", "grammar", "json_object")
+        given = [guide for guide in guides if getattr(self, guide) is not None]
+        if len(given) > 1:
+            raise ValueError(f"guided decoding takes one constraint, not {', '.join(given)}")
+
+
+class SamplingParams(msgspec.Struct, omit_defaults=True):
+    """How to choose a request's tokens and when to stop; defaults follow OpenAI's completions.
+
+    Construction puts the values into the form the engine works with: `stop`, `stop_token_ids` and
+    `bad_words` become lists; `best_of` becomes `n`, while `_real_n` keeps the number to return;
+    a seed of -1 becomes None; a temperature above 0 is raised to at least 0.01; one of 0 means
+    greedy sampling and resets `top_p`, `top_k` and `min_p`.
+
+    Raises:
+        ValueError: A value is out of range or contradicts another one.
+    """
+
+    n: int = 1
+    best_of: int | None = None
+    _real_n: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0  # 0 or -1: no limit
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    logits_processors: Any | None = None
+    include_stop_str_in_output: bool = False
+    truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    # Characters the detokenizer holds back, lest the start of a stop string be shown.
+    output_text_buffer_length: int = 0
+    _all_stop_token_ids: set[int] = msgspec.field(default_factory=set)
+    guided_decoding: GuidedDecodingParams | None = None
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    extra_args: dict[str, Any] | None = None
+    bad_words: list[str] | None = None
+    _bad_words_token_ids: list[list[int]] | None = None
+
+    def __post_init__(self) -> None:
+        self._settle_counts()
+        self._settle_lists()
+        self._verify()
+        if self.temperature < _GREEDY_BELOW:
+            self._settle_greedy()
+        self._all_stop_token_ids.update(self.stop_token_ids or ())
+
+    def _settle_counts(self) -> None:
+        if self.best_of:
+            if self.best_of < self.n:
+                raise ValueError(f"best_of must be at least n={self.n}, got {self.best_of}")
+            if not self._real_n:
+                self._real_n, self.n = self.n, self.best_of
+        if 0 < self.temperature < _LOWEST_TEMPERATURE:
+            self.temperature = _LOWEST_TEMPERATURE
+        if self.seed == -1:
+            self.seed = None
+        if self.logprobs is True:
+            self.logprobs = 1
+        if self.prompt_logprobs is True:
+            self.prompt_logprobs = 1
+
+    def _settle_lists(self) -> None:
+        self.stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        self.stop_token_ids = self.stop_token_ids or []
+        self.bad_words = self.bad_words or []
+        if self.stop and not self.include_stop_str_in_output:
+            self.output_text_buffer_length = max(map(len, self.stop)) - 1
+
+    def _settle_greedy(self) -> None:
+        if self.n > 1:
+            raise ValueError(f"greedy sampling gives one output, so n must be 1, got {self.n}")
+        self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
+
+    def _verify(self) -> None:
+        for name, valid, rule in (
+            ("n", self.n >= 1, "at least 1"),
+            ("presence_penalty", -2 <= self.presence_penalty <= 2, "from -2 to 2"),
+            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "from -2 to 2"),
+            ("repetition_penalty", self.repetition_penalty > 0, "greater than 0"),
+            ("temperature", self.temperature >= 0, "at least 0"),
+            ("top_p", 0 < self.top_p <= 1, "greater than 0 and at most 1"),
+            ("top_k", self.top_k >= -1, "at least 1, or 0 for no limit"),
+            ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
+            ("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "at least 1"),
+            ("min_tokens", self.min_tokens >= 0, "at least 0"),
+            (
+                "min_tokens",
+                self.max_tokens is None or self.min_tokens <= self.max_tokens,
+                f"at most max_tokens={self.max_tokens}",
+            ),
+            ("logprobs", self.logprobs is None or self.logprobs >= 0, "at least 0"),
+            (
+                "prompt_logprobs",
+                self.prompt_logprobs is None or self.prompt_logprobs >= 0,
+                "at least 0",
+            ),
+            (
+                "truncate_prompt_tokens",
+                self.truncate_prompt_tokens is None or self.truncate_prompt_tokens >= 1,
+                "at least 1",
+            ),
+            ("stop", all(self.stop or ()), "without empty strings"),
+            ("stop", not self.stop or self.detokenize, "empty unless detokenize is set"),
+            (
+                "best_of",
+                self.best_of == self._real_n or self.output_kind is not RequestOutputKind.DELTA,
+                "equal to n for outputs of kind DELTA",
+            ),
+        ):
+            if not valid:
+                raise ValueError(f"{name} must be {rule}, got {getattr(self, name)!r}")
+
+    @property
+    def all_stop_token_ids(self) -> set[int]:
+        """Every token that ends the output: the requested ones and those the engine added."""
+        return self._all_stop_token_ids
+
+    @property
+    def bad_words_token_ids(self) -> list[list[int]] | None:
+        """`bad_words` in tokens, once a tokenizer has seen them."""
+        return self._bad_words_token_ids
+
+    @property
+    def sampling_type(self) -> SamplingType:
+        if self.temperature < _GREEDY_BELOW:
+            return SamplingType.GREEDY
+        return SamplingType.RANDOM if self.seed is None else SamplingType.RANDOM_SEED
+
+    def clone(self) -> SamplingParams:
+        """A deep copy, except that logits processors are shared or cloned by their own means."""
+        processors = self.logits_processors or ()
+        shared = {id(each): each.clone() if hasattr(each, "clone") else each for each in processors}
+        return copy.deepcopy(self, shared)
+
+
+class PoolingParams(msgspec.Struct, array_like=True, omit_defaults=True):
+    """How to pool hidden states into an embedding or a score.
+
+    Raises:
+        SequenceError: `output_kind` is not `FINAL_ONLY`; pooling has no partial output.
+    """
+
+    dimensions: int | None = None
+    use_cross_encoder: bool = False
+    additional_data: Any | None = None
+    output_kind: RequestOutputKind = RequestOutputKind.FINAL_ONLY
+
+    def __post_init__(self) -> None:
+        if self.output_kind is not RequestOutputKind.FINAL_ONLY:
+            raise SequenceError(f"pooling gives its output at the end, not {self.output_kind.name}")
+
+    def clone(self) -> PoolingParams:
+        return PoolingParams(self.dimensions, self.use_cross_encoder, self.additional_data)

@@ -1,0 +1,222 @@
+"""One sequence: its tokens, its status and the text generated so far."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence as GenericSequence
+
+from seqtop.sequence.adapters import LoRARequest, PromptAdapterRequest
+from seqtop.sequence.data import SequenceData
+from seqtop.sequence.errors import SequenceError
+from seqtop.sequence.inputs import (
+    MultiModalKwargs,
+    MultiModalPlaceholderDict,
+    SingletonInputs,
+)
+from seqtop.sequence.outputs import Logprob, SampleLogprobs
+from seqtop.sequence.status import SequenceStage, SequenceStatus
+from seqtop.sequence.tensors import Tensor
+
+
+class Sequence:
+    """A prompt and what has been generated from it, as the engine keeps it.
+
+    Args:
+        seq_id: Unique among the engine's sequences.
+        inputs: The prompt; see `seqtop.sequence.inputs`.
+        block_size: Tokens per KV cache block.
+        eos_token_id: The token that ends a sequence, if the model has one.
+        lora_request: The LoRA adapter to use.
+        prompt_adapter_request: The prompt adapter to use.
+    """
+
+    def __init__(
+        self,
+        seq_id: int,
+        inputs: SingletonInputs,
+        block_size: int,
+        eos_token_id: int | None = None,
+        lora_request: LoRARequest | None = None,
+        prompt_adapter_request: PromptAdapterRequest | None = None,
+    ) -> None:
+        self.seq_id = seq_id
+        self.inputs = inputs
+        self.block_size = block_size
+        self.eos_token_id = eos_token_id
+        self.lora_request = lora_request
+        self.prompt_adapter_request = prompt_adapter_request
+
+        self.data = SequenceData.from_seqs(
+            self.prompt_token_ids,
+            prompt_embeds=inputs["prompt_embeds"] if inputs["type"] == "embeds" else None,
+        )
+        self.status = SequenceStatus.WAITING
+        self.stop_reason: int | str | None = None
+        self.output_logprobs: SampleLogprobs = []
+        self.output_text = ""
+
+        # Up to where outputs have been handed out as deltas.
+        self._last_output_token_ids_offset = 0
+        self._last_output_text_offset = 0
+
+        # The detokenizer's window into the tokens, and their texts (prompt and output).
+        self.prefix_offset = 0
+        self.read_offset = 0
+        self.tokens: list[str] | None = None
+
+    @property
+    def n_blocks(self) -> int:
+        """KV cache blocks needed for all tokens."""
+        return -(-self.get_len() // self.block_size)
+
+    @property
+    def prompt(self) -> str | None:
+        """The prompt's text, if it had one."""
+        return None if self.inputs["type"] == "embeds" else self.inputs.get("prompt")
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        """The prompt's tokens; zeros, one per row, if it is made of embeddings."""
+        if self.inputs["type"] == "embeds":
+            return [0] * len(self.inputs["prompt_embeds"])
+        return self.inputs["prompt_token_ids"]
+
+    @property
+    def token_type_ids(self) -> list[int]:
+        return [] if self.inputs["type"] == "embeds" else self.inputs.get("token_type_ids", [])
+
+    @property
+    def multi_modal_data(self) -> MultiModalKwargs:
+        return self.inputs["mm_kwargs"] if self.inputs["type"] == "multimodal" else {}
+
+    @property
+    def multi_modal_placeholders(self) -> MultiModalPlaceholderDict:
+        return self.inputs["mm_placeholders"] if self.inputs["type"] == "multimodal" else {}
+
+    @property
+    def lora_int_id(self) -> int:
+        """Id of the LoRA adapter; 0 without one."""
+        return self.lora_request.lora_int_id if self.lora_request else 0
+
+    @property
+    def prompt_adapter_id(self) -> int:
+        """Id of the prompt adapter; 0 without one."""
+        adapter = self.prompt_adapter_request
+        return adapter.prompt_adapter_id if adapter else 0
+
+    def get_output_text_to_return(self, buffer_length: int, delta: bool) -> str:
+        """The output text, less the last `buffer_length` characters while unfinished.
+
+        Args:
+            buffer_length: Characters that may yet turn out to belong to a stop string.
+            delta: Return only what no earlier call with `delta` returned.
+        """
+        end = len(self.output_text)
+        if buffer_length and not self.is_finished():
+            end = max(end - buffer_length, 0)
+        if not delta:
+            return self.output_text[:end]
+        start = self._last_output_text_offset
+        if start >= end:
+            return ""
+        self._last_output_text_offset = end
+        return self.output_text[start:end]
+
+    def get_output_token_ids_to_return(self, delta: bool) -> GenericSequence[int] | int:
+        """The output tokens, or with `delta` those no earlier call with `delta` returned.
+
+        A delta of exactly one token is that token, not a list.
+        """
+        if not delta:
+            return self.get_output_token_ids()
+        output_len = self.get_output_len()
+        num_new = output_len - self._last_output_token_ids_offset
+        self._last_output_token_ids_offset = output_len
+        if num_new == 0:
+            return []
+        if num_new == 1:
+            return self.data.get_token_ids()[-1]
+        return self.data.get_token_ids()[-num_new:]
+
+    def hash_of_block(self, logical_idx: int) -> int:
+        """Hash of all tokens up to the end of a block, and of the LoRA adapter."""
+        num_tokens = self.num_hashed_tokens_of_block(logical_idx)
+        return hash((self.data.get_prefix_token_ids(num_tokens), self.lora_int_id))
+
+    def extra_hash(self) -> int | None:
+        """What besides tokens decides the content of blocks: the adapters; None without any."""
+        adapters = (self.prompt_adapter_id, self.lora_int_id)
+        return hash(adapters) if any(adapters) else None
+
+    def num_hashed_tokens_of_block(self, logical_idx: int) -> int:
+        """Number of tokens up to the end of a block."""
+        return (logical_idx + 1) * self.block_size
+
+    def reset_state_for_recompute(self) -> None:
+        """Go back to an uncomputed prefill, keeping the output."""
+        self.data.reset_state_for_recompute()
+
+    def append_token_id(
+        self, token_id: int, logprobs: dict[int, Logprob], token_embed: Tensor | None = None
+    ) -> None:
+        """Add a generated token.
+
+        Args:
+            logprobs: Candidates by token id, the token itself among them.
+            token_embed: Its embedding, ``[hidden_size]``, for a sequence of embeddings.
+
+        Raises:
+            SequenceError: `logprobs` lacks the token, or the embedding does not fit.
+        """
+        if token_id not in logprobs:
+            raise SequenceError(f"token {token_id} has no log probability among those given")
+        self.data.append_token_id(token_id, logprobs[token_id].logprob, token_embed)
+        self.output_logprobs.append(logprobs)
+
+    def get_len(self) -> int:
+        return self.data.get_len()
+
+    def get_prompt_len(self) -> int:
+        return self.data.get_prompt_len()
+
+    def get_output_len(self) -> int:
+        return self.data.get_output_len()
+
+    def get_token_ids(self) -> list[int]:
+        return self.data.get_token_ids()
+
+    def get_prompt_token_ids(self) -> tuple[int, ...]:
+        return self.data.get_prompt_token_ids()
+
+    def get_last_token_id(self) -> int:
+        return self.data.get_last_token_id()
+
+    def get_output_token_ids(self) -> tuple[int, ...]:
+        return self.data.get_output_token_ids()
+
+    def get_cumulative_logprob(self) -> float:
+        return self.data.cumulative_logprob
+
+    def is_finished(self) -> bool:
+        return SequenceStatus.is_finished(self.status)
+
+    def fork(self, new_seq_id: int) -> Sequence:
+        """An independent copy under another id."""
+        child = copy.deepcopy(self)
+        child.seq_id = new_seq_id
+        return child
+
+    def get_num_new_tokens(self) -> int:
+        """Tokens the next step may compute: 1 in decode, all uncomputed ones in prefill."""
+        return 1 if not self.is_prefill() else self.data.get_num_uncomputed_tokens()
+
+    def get_num_computed_tokens(self) -> int:
+        return self.data.get_num_computed_tokens()
+
+    def is_prefill(self) -> bool:
+        return self.data.stage is SequenceStage.PREFILL
+
+    def __repr__(self) -> str:
+        return (
+            f"Sequence(seq_id={self.seq_id}, status={self.status.name}, num_blocks={self.n_blocks})"
+        )
