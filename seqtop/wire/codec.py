@@ -1,0 +1,128 @@
+"""Sequence types to bytes and back, byte for byte as vLLM 0.9.2 encodes them.
+
+The format is MessagePack, laid out by the struct definitions in `seqtop.sequence`. Beyond what
+MessagePack has:
+
+- An array of token ids is `bin`: signed, 8 bytes per id, little-endian, on every machine.
+- A tensor is the extension described in `seqtop.wire.tensors`. Where vLLM would send nil in the
+  place of a tensor, this encoder sends the tensor; nil from vLLM decodes to None.
+- A mapping other than a dict is a map, and an integer or real number of a foreign type (numpy's,
+  say) is that number.
+- Everything else, callbacks among it, is refused by name. vLLM silently sends nil.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Mapping
+from functools import cache
+from numbers import Integral, Real
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
+
+from seqtop.sequence.tensors import Tensor
+from seqtop.sequence.tokens import VLLM_TOKEN_ID_ARRAY_TYPE, TokenArray
+from seqtop.wire.errors import WireError
+from seqtop.wire.tensors import TENSOR_CODE, pack_tensor, unpack_tensor
+
+T = TypeVar("T")
+
+_ID_BYTES: Final = 8
+_ID_ARRAY_TYPE: Final = "q"  # 8 bytes everywhere, as a C long is not
+_ARRAY_IS_WIRE_FORM: Final = (
+    sys.byteorder == "little" and array(VLLM_TOKEN_ID_ARRAY_TYPE).itemsize == _ID_BYTES
+)
+
+
+def encode(obj: Any) -> bytes:
+    """The bytes that stand for a sequence type, or for anything made of them.
+
+    Raises:
+        WireError: Something in it has no form on the wire; the message says what, and where.
+    """
+    try:
+        return _encoder.encode(obj)
+    except Exception as error:
+        raise WireError(f"cannot encode {type(obj).__name__}: {error}") from error
+
+
+def decode(data: bytes | memoryview, type: type[T]) -> T:  # noqa: A002 - msgspec's own name for it
+    """The object of type `type` that `data` stands for.
+
+    Args:
+        data: One encoded object, in any buffer of bytes.
+        type: The expected type, or any annotation msgspec understands.
+
+    Raises:
+        WireError: `data` is anything else; the message says what is wrong, and where.
+    """
+    decoder = _decoder(type)
+    try:
+        return cast(T, decoder.decode(data))
+    except Exception as error:
+        raise WireError(f"cannot decode {type.__name__}: {error}") from error
+
+
+def _encode_other(obj: Any) -> Any:
+    if isinstance(obj, array):
+        return _token_bytes(obj)
+    if isinstance(obj, Tensor):
+        return pack_tensor(obj)
+    if isinstance(obj, Mapping):
+        return dict(obj)
+    if isinstance(obj, Integral):
+        return int(obj)
+    if isinstance(obj, Real):
+        return float(obj)
+    raise TypeError(f"{type(obj).__qualname__} has no form on the wire")
+
+
+def _decode_other(expected: type, obj: Any) -> Any:
+    if expected is array:
+        return _token_array(obj)
+    if isinstance(obj, expected):
+        return obj
+    raise TypeError(f"expected {expected.__name__}, got {type(obj).__name__}")
+
+
+def _decode_extension(code: int, data: memoryview) -> Any:
+    if code == TENSOR_CODE:
+        return unpack_tensor(data)
+    raise ValueError(f"unknown extension type {code}")
+
+
+def _token_bytes(ids: TokenArray) -> memoryview | bytes:
+    if ids.typecode != VLLM_TOKEN_ID_ARRAY_TYPE:
+        raise TypeError(
+            f"token ids need an array of type code {VLLM_TOKEN_ID_ARRAY_TYPE!r}, "
+            f"not {ids.typecode!r}"
+        )
+    if _ARRAY_IS_WIRE_FORM:
+        return memoryview(ids)
+    wide = array(_ID_ARRAY_TYPE, ids)
+    if sys.byteorder == "big":
+        wide.byteswap()
+    return wide.tobytes()
+
+
+def _token_array(data: Any) -> TokenArray:
+    if not isinstance(data, bytes):
+        raise TypeError(f"expected token ids as bytes, got {type(data).__name__}")
+    if len(data) % _ID_BYTES:
+        raise ValueError(f"{len(data)} bytes of token ids are not a multiple of {_ID_BYTES}")
+    if _ARRAY_IS_WIRE_FORM:
+        return array(VLLM_TOKEN_ID_ARRAY_TYPE, data)
+    wide = array(_ID_ARRAY_TYPE, data)
+    if sys.byteorder == "big":
+        wide.byteswap()
+    return array(VLLM_TOKEN_ID_ARRAY_TYPE, wide)
+
+
+_encoder: Final = msgspec.msgpack.Encoder(enc_hook=_encode_other)
+
+
+@cache
+def _decoder(target: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(target, dec_hook=_decode_other, ext_hook=_decode_extension)
