@@ -46,6 +46,10 @@ class EngineState(msgspec.Struct):
     num_anomalies: int = 0
     """Events that did not fit what came before them."""
     last_anomaly: str | None = None
+    num_prefill_tokens: int = 0
+    """Prompt tokens computed since the first applied step."""
+    num_finished: int = 0
+    """Requests finished since the first applied event, kept or not."""
 
     def apply(self, event: Event) -> Iterable[int]:
         """Change this state by one event.
@@ -62,6 +66,7 @@ class EngineState(msgspec.Struct):
         the sequence ids dropped.
         """
         self.finished.append(request_id)
+        self.num_finished += 1
         if len(self.finished) <= self.max_finished:
             return []
         num_dropped = max(len(self.finished) - self.max_finished, self.max_finished // 8)

@@ -98,6 +98,7 @@ def _step(state: EngineState, step: Step) -> Iterable[int]:
     state.time = max(state.time, step.time)
     state.stats = step.stats
     state.num_steps_seen += 1
+    state.num_prefill_tokens += step.stats.num_prefill_tokens
     return touched
 
 
