@@ -1,0 +1,182 @@
+"""The filter language: which sequences to show.
+
+A filter is words separated by spaces, all of which must hold:
+
+    story                   in the request id, the prompt or the output; any case
+    "once upon"             the same with a space in it
+    re:/req-[0-9]$/         a regular expression in any of the three, any case
+    status:waiting          the field holds this text; `status:waiting,swapped` for either
+    request=req-7           the field is exactly this
+    prompt>1000  itl<=50ms  comparisons; numbers take k, M, and durations µs, ms, s, m, h
+    -status:stop  !preempt  a leading - or ! turns a word round
+
+A field whose value is unknown satisfies no comparison.
+"""
+
+import difflib
+import math
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from seqtop.state.columns import FIELDS, Column
+from seqtop.state.model import RequestState, SequenceState
+
+Test: TypeAlias = Callable[[RequestState, SequenceState, float], bool]
+
+_WORD = re.compile(
+    r"""(?P<no>[-!]?)
+    (?: re:/(?P<regex>(?:\\.|[^/\\])*)(?P<slash>/?)
+      | "(?P<quoted>[^"]*)"?
+      | (?P<field>[a-z0-9_]+)(?P<op>:|<=|>=|!=|==?|<|>)(?:"(?P<text>[^"]*)"?|(?P<bare>\S*))
+      | (?P<plain>\S+)
+    )(?=\s|$)""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_NUMBER = re.compile(r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))(?P<unit>[a-zµμ]*)", re.IGNORECASE)
+_UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9} | {
+    "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0
+}  # fmt: skip
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+    "==": operator.eq,
+    ":": operator.eq,
+    "!=": operator.ne,
+}
+
+
+class FilterError(ValueError):
+    """A filter that cannot be understood; `str()` is one sentence that says why."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A parsed filter. `grows` tells whether time alone can change what matches."""
+
+    source: str
+    tests: tuple[Test, ...] = ()
+    grows: bool = False
+
+    def matches(self, request: RequestState, sequence: SequenceState, now: float) -> bool:
+        """Whether this sequence of `request` is to be shown at the engine's time `now`."""
+        return all(test(request, sequence, now) for test in self.tests)
+
+
+EVERYTHING = Filter("")
+
+
+def parse(source: str) -> Filter:
+    """Understand a filter as typed.
+
+    Raises:
+        FilterError: a field or a number is unknown, or a regular expression is broken.
+    """
+    tests: list[Test] = []
+    grows = False
+    position = 0
+    while (position := _skip_spaces(source, position)) < len(source):
+        word = _WORD.match(source, position)
+        if word is None:
+            raise FilterError(f"cannot read {source[position:].split()[0]!r}")
+        position = word.end()
+        test = _test(word)
+        tests.append(_negated(test) if word["no"] else test)
+        field = FIELDS.get((word["field"] or "").lower())
+        grows = grows or (field is not None and field.grows)
+    return Filter(source.strip(), tuple(tests), grows)
+
+
+def _skip_spaces(source: str, position: int) -> int:
+    while position < len(source) and source[position].isspace():
+        position += 1
+    return position
+
+
+def _test(word: re.Match[str]) -> Test:
+    if word["regex"] is not None:
+        if not word["slash"]:
+            raise FilterError("the regular expression has no closing /")
+        return _regex(word["regex"])
+    if word["quoted"] is not None:
+        return _regex(re.escape(word["quoted"]))
+    if word["field"] is not None:
+        wanted = word["bare"] if word["text"] is None else word["text"]
+        return _field(word["field"].lower(), word["op"], wanted)
+    return _regex(re.escape(word["plain"]))
+
+
+def _regex(pattern: str) -> Test:
+    try:
+        search = re.compile(pattern, re.IGNORECASE).search
+    except re.error as error:
+        raise FilterError(f"the regular expression is broken: {error}") from error
+
+    def test(request: RequestState, sequence: SequenceState, _: float) -> bool:
+        return bool(
+            search(request.request_id) or search(sequence.text) or search(request.prompt or "")
+        )
+
+    return test
+
+
+def _field(name: str, comparison: str, wanted: str) -> Test:
+    column = FIELDS.get(name)
+    if column is None:
+        close = difflib.get_close_matches(name, FIELDS, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(FIELDS))}"
+        raise FilterError(f"no field {name!r}: {hint}")
+    if not wanted:
+        raise FilterError(f"{name}{comparison} compares with nothing yet")
+    alternatives = [_compare(column, comparison, part) for part in wanted.split(",") if part]
+    if not alternatives:
+        raise FilterError(f"{name}{comparison} compares with nothing yet")
+    combine = all if comparison == "!=" else any
+    return lambda r, s, now: combine(test(r, s, now) for test in alternatives)
+
+
+def _compare(column: Column, comparison: str, wanted: str) -> Test:
+    number = _number(wanted)
+    if number is None and comparison in {"<", "<=", ">", ">="}:
+        raise FilterError(f"{column.key}{comparison} needs a number, not {wanted!r}")
+    compare = _COMPARISONS[comparison]
+    folded = wanted.casefold()
+
+    def test(request: RequestState, sequence: SequenceState, now: float) -> bool:
+        found = column.value(request, sequence, now)
+        if found is None:
+            return False
+        if not isinstance(found, str):
+            return number is not None and compare(found, number)
+        text = found.casefold()
+        match comparison:
+            case ":":
+                return folded in text
+            case "=" | "==":
+                return folded == text
+            case "!=":
+                return folded != text
+        return False
+
+    return test
+
+
+def _number(text: str) -> float | None:
+    word = _NUMBER.fullmatch(text)
+    if word is None:
+        return None
+    unit = word["unit"]
+    scale = _UNITS.get(unit, _UNITS.get(unit.lower()))
+    if scale is None:
+        raise FilterError(f"no unit {unit!r}: there are {', '.join(filter(None, _UNITS))}")
+    number = float(word["number"]) * scale
+    return number if math.isfinite(number) else None
+
+
+def _negated(test: Test) -> Test:
+    return lambda request, sequence, now: not test(request, sequence, now)

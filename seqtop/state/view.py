@@ -1,0 +1,182 @@
+"""Which sequences are shown and in what order, kept up to date by touching only what changed.
+
+A view of n sequences costs O(log n) per sequence touched, whatever n is; only a new sort or a
+new filter looks at all of them.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Any
+
+from sortedcontainers import SortedList
+
+from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState
+from seqtop.state.columns import FIELDS, Value
+from seqtop.state.filter import EVERYTHING
+from seqtop.state.model import RequestState, SequenceState
+
+_DIGITS = re.compile(r"(\d+)")
+_LONGEST_KEY = 200
+"""Characters of a text that its place in the order depends on."""
+
+
+@dataclass(frozen=True)
+class Sort:
+    """An order: by a column, or by life (`key` empty).
+
+    By life, running sequences come first in order of arrival, then the waiting and swapped in
+    the order of the queue, then the finished, latest first: rows stay where they are for as
+    long as their sequence stays what it is.
+    """
+
+    key: str = ""
+    descending: bool = False
+
+
+class SequenceView:
+    """The ids of the sequences of an `EngineState` that a filter lets through, in order."""
+
+    def __init__(self) -> None:
+        self.sort = Sort()
+        self.filter = EVERYTHING
+        self.running: set[int] = set()
+        """Sequences that are running, whether or not the filter shows them."""
+        self.queue: SortedList = SortedList()
+        """`(*place, id)` of every waiting sequence, in the order they are to be scheduled."""
+        self._order: SortedList = SortedList()
+        self._entries: dict[int, tuple[Any, ...]] = {}
+        self._queued: dict[int, tuple[Any, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def page(self, start: int, stop: int) -> list[int]:
+        """The ids in rows `start` to `stop`, fewer at the end."""
+        return [entry[-1] for entry in self._order.islice(max(start, 0), max(stop, 0))]
+
+    def index(self, seq_id: int | None) -> int | None:
+        """The row of a sequence; `None` if it is not shown."""
+        entry = self._entries.get(seq_id) if seq_id is not None else None
+        return None if entry is None else int(self._order.index(entry))
+
+    def queue_place(self, seq_id: int) -> tuple[int, int] | None:
+        """How many waiting sequences are ahead of this one, and which is right ahead of it.
+
+        `None` if it does not wait. For the head of the queue the second is its own id.
+        """
+        queued = self._queued.get(seq_id)
+        if queued is None:
+            return None
+        ahead = int(self.queue.index(queued))
+        return ahead, self.queue[max(ahead - 1, 0)][-1]
+
+    def rebuild(self, state: EngineState) -> None:
+        """Sort and filter everything anew: after another sort, another filter or another state."""
+        self.running.clear()
+        self._queued.clear()
+        self._entries.clear()
+        for sequence in state.sequences.values():
+            self._place(state, sequence)
+        self._order = SortedList(self._entries.values())
+        self.queue = SortedList(self._queued.values())
+
+    def update(self, state: EngineState, touched: Iterable[int]) -> None:
+        """Move, add or remove the sequences `touched`, after `state` changed."""
+        for seq_id in touched:
+            entry, queued = self._entries.pop(seq_id, None), self._queued.pop(seq_id, None)
+            self.running.discard(seq_id)
+            if sequence := state.sequences.get(seq_id):
+                self._place(state, sequence)
+            _replace(self._order, entry, self._entries.get(seq_id))
+            _replace(self.queue, queued, self._queued.get(seq_id))
+
+    def tick(self, state: EngineState) -> None:
+        """Let time pass: move the waiting whose place or match depends on how long they wait."""
+        column = FIELDS.get(self.sort.key)
+        if self.filter.grows or (column is not None and column.grows):
+            self.update(state, list(self._queued))
+
+    def _place(self, state: EngineState, sequence: SequenceState) -> None:
+        seq_id = sequence.seq_id
+        request = state.requests[sequence.request_id]
+        if sequence.status == SequenceStatus.RUNNING:
+            self.running.add(seq_id)
+        elif sequence.status == SequenceStatus.WAITING:
+            self._queued[seq_id] = (*_queue_place(request), seq_id)
+        if self.filter.matches(request, sequence, state.time):
+            self._entries[seq_id] = self._entry(request, sequence, state.time)
+
+    def _entry(self, request: RequestState, sequence: SequenceState, now: float) -> tuple[Any, ...]:
+        """What to sort by, ending in the sequence id, which breaks ties the same way always."""
+        column = FIELDS.get(self.sort.key)
+        if column is None:
+            place = _life_place(request, sequence)
+            return (
+                (_Reversed(place), sequence.seq_id)
+                if self.sort.descending
+                else (place, sequence.seq_id)
+            )
+        key = _comparable(column.sort_value(request, sequence, now))
+        if key is None:
+            return (1, sequence.seq_id)
+        if not self.sort.descending:
+            return (0, key, sequence.seq_id)
+        return (0, -key if isinstance(key, float) else _Reversed(key), sequence.seq_id)
+
+
+def _life_place(request: RequestState, sequence: SequenceState) -> tuple[float, ...]:
+    arrival = _number(request.metrics.arrival_time)
+    if SequenceStatus.is_finished(sequence.status):
+        return (2, -_number(request.metrics.finished_time or request.metrics.last_token_time))
+    if sequence.status == SequenceStatus.RUNNING:
+        return (0, arrival)
+    return (1, *_queue_place(request))
+
+
+def _queue_place(request: RequestState) -> tuple[float, ...]:
+    """What has been preempted is scheduled first, then by priority, then by arrival."""
+    preempted = request.num_preemptions > 0
+    return (not preempted, request.priority, _number(request.metrics.arrival_time))
+
+
+def _comparable(value: Value) -> float | tuple[Any, ...] | None:
+    """A key that orders `req-7` before `req-10`; numbers become floats."""
+    if not isinstance(value, str):
+        return None if value is None else _number(value)
+    parts = _DIGITS.split(value[:_LONGEST_KEY].casefold())
+    return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
+
+
+def _number(value: float) -> float:
+    """A float that orders: NaN, which orders nothing, counts as zero."""
+    number = float(value)
+    return 0.0 if math.isnan(number) else number
+
+
+def _replace(order: SortedList, old: object, new: object) -> None:
+    if old == new:
+        return
+    if old is not None:
+        order.remove(old)
+    if new is not None:
+        order.add(new)
+
+
+@total_ordering
+class _Reversed:
+    """A key that sorts the other way round."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: tuple[Any, ...]) -> None:
+        self.key = key
+
+    def __lt__(self, other: "_Reversed") -> bool:
+        return bool(other.key < self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Reversed) and self.key == other.key
