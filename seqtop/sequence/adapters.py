@@ -24,7 +24,7 @@ class LoRARequest(msgspec.Struct, array_like=True, omit_defaults=True):
     lora_local_path: str | None = None  # the path's former name, still honoured
     long_lora_max_len: int | None = None
     base_model_name: str | None = None
-    tensorizer_config_dict: dict[str, Any] | None = None
+    tensorizer_config_dict: dict[Any, Any] | None = None
 
     def __post_init__(self) -> None:
         self.lora_path = self.lora_path or self.lora_local_path or ""

@@ -29,6 +29,17 @@ class SequenceDataDelta(msgspec.Struct, array_like=True, omit_defaults=True):
     new_num_computed_tokens: int
     new_stage: SequenceStage
 
+    def new_output_token_ids_array(self) -> TokenArray:
+        """The new tokens in the form in which `SequenceData` keeps them.
+
+        Raises:
+            SequenceError: One of them is no integer, or too large for a token id array.
+        """
+        try:
+            return array(VLLM_TOKEN_ID_ARRAY_TYPE, self.new_output_token_ids)
+        except (TypeError, OverflowError) as error:
+            raise SequenceError(f"a delta appends what is no token id: {error}") from error
+
 
 class SequenceData(msgspec.Struct, omit_defaults=True):
     """Prompt and output tokens of a sequence with its progress, as sent to workers.
@@ -290,12 +301,16 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
         return delta
 
     def apply_delta(self, delta: SequenceDataDelta) -> None:
-        """Bring this copy up to date with the sender's."""
+        """Bring this copy up to date with the sender's.
+
+        Raises:
+            SequenceError: The new tokens are no token ids. Nothing changes then.
+        """
+        self._output_token_ids.extend(delta.new_output_token_ids_array())
+        self._cached_all_token_ids.extend(delta.new_output_token_ids)
         self._num_computed_tokens = delta.new_num_computed_tokens
         self._cumulative_logprob = delta.new_cumulative_logprob
         self._stage = delta.new_stage
-        self._output_token_ids.extend(delta.new_output_token_ids)
-        self._cached_all_token_ids.extend(delta.new_output_token_ids)
 
     def __repr__(self) -> str:
         shape = getattr(self._prompt_embeds, "shape", None)

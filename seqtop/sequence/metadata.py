@@ -129,8 +129,8 @@ class SequenceGroupMetadata(msgspec.Struct, tag=True, array_like=True, omit_defa
         replaces the one here.
 
         Raises:
-            SequenceError: The delta is another request's, or for a sequence not in `seq_data`.
-                Nothing changes then.
+            SequenceError: The delta is another request's, or for a sequence not in `seq_data`, or
+                appends what is no token id. Nothing changes then.
         """
         delta = sequence_group_metadata_delta
         if delta.request_id != self.request_id:
@@ -140,6 +140,8 @@ class SequenceGroupMetadata(msgspec.Struct, tag=True, array_like=True, omit_defa
         unknown = delta.seq_data_delta.keys() - self.seq_data.keys()
         if unknown:
             raise SequenceError(f"request {self.request_id!r} has no sequence {min(unknown)}")
+        for change in delta.seq_data_delta.values():
+            change.new_output_token_ids_array()  # raises before any sequence has changed
         for seq_id, change in delta.seq_data_delta.items():
             self.seq_data[seq_id].apply_delta(change)
         self.block_tables = delta.block_tables

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -39,7 +40,7 @@ class GuidedDecodingParams:
         ValueError: Several constraints are given.
     """
 
-    json: str | dict[str, Any] | None = None
+    json: str | dict[Any, Any] | None = None
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
@@ -143,7 +144,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
 
     def _verify(self) -> None:
         for name, valid, rule in (
-            ("n", self.n >= 1, "at least 1"),
+            ("n", isinstance(self.n, int) and self.n >= 1, "an integer of at least 1"),
+            ("best_of", self.best_of is None or self.best_of >= 1, "at least 1"),
             ("presence_penalty", -2 <= self.presence_penalty <= 2, "from -2 to 2"),
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "from -2 to 2"),
             ("repetition_penalty", self.repetition_penalty > 0, "greater than 0"),
@@ -168,6 +170,11 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
                 "truncate_prompt_tokens",
                 self.truncate_prompt_tokens is None or self.truncate_prompt_tokens >= 1,
                 "at least 1",
+            ),
+            (
+                "stop_token_ids",
+                all(isinstance(token_id, int) for token_id in self.stop_token_ids or ()),
+                "integers",
             ),
             ("stop", all(self.stop or ()), "without empty strings"),
             ("stop", not self.stop or self.detokenize, "empty unless detokenize is set"),
@@ -195,6 +202,28 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         if self.temperature < _GREEDY_BELOW:
             return SamplingType.GREEDY
         return SamplingType.RANDOM if self.seed is None else SamplingType.RANDOM_SEED
+
+    def update_from_generation_config(
+        self, generation_config: Mapping[str, Any], model_eos_token_id: int | None = None
+    ) -> None:
+        """Let the model's end-of-sequence tokens end the output.
+
+        Args:
+            generation_config: Its `eos_token_id`, one id or several, is added to the tokens that
+                stop the output (unless `ignore_eos` is set) and to all of them in any case.
+            model_eos_token_id: The primary one. The engine stops at it by itself, so it counts
+                among all stop tokens only.
+        """
+        if model_eos_token_id is not None:
+            self._all_stop_token_ids.add(model_eos_token_id)
+        given = generation_config.get("eos_token_id")
+        if given is None:
+            return
+        others = {given} if isinstance(given, int) else set(given)
+        others.discard(model_eos_token_id)
+        self._all_stop_token_ids |= others
+        if others and not self.ignore_eos:
+            self.stop_token_ids = list(others.union(self.stop_token_ids or ()))
 
     def clone(self) -> SamplingParams:
         """A deep copy, except that logits processors are shared or cloned by their own means."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor as Tensor  # so spelled, it may be imported from here
 else:
 
     class _TensorType(type):
@@ -77,8 +77,6 @@ class IntermediateTensors:
         if self.tensors.keys() != other.tensors.keys():
             return False
         return all(_same(tensor, other.tensors[name]) for name, tensor in self.tensors.items())
-
-    __hash__ = None  # type: ignore[assignment]  # mutable, compared by value
 
     def __repr__(self) -> str:
         return f"IntermediateTensors(tensors={self.tensors})"

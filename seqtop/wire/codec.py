@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cache
 from numbers import Integral, Real
 from typing import Any, Final, TypeVar, cast
@@ -25,6 +25,7 @@ import msgspec
 from seqtop.sequence.tensors import Tensor
 from seqtop.sequence.tokens import VLLM_TOKEN_ID_ARRAY_TYPE, TokenArray
 from seqtop.wire.errors import WireError
+from seqtop.wire.paths import blame, explain, name_of
 from seqtop.wire.tensors import TENSOR_CODE, pack_tensor, unpack_tensor
 
 T = TypeVar("T")
@@ -45,7 +46,9 @@ def encode(obj: Any) -> bytes:
     try:
         return _encoder.encode(obj)
     except Exception as error:
-        raise WireError(f"cannot encode {type(obj).__name__}: {error}") from error
+        place = blame(_encoder.encode, obj)
+        reason = f"{place}: {error}" if place else str(error)
+        raise WireError(f"cannot encode {type(obj).__qualname__}: {reason}") from error
 
 
 def decode(data: bytes | memoryview, type: type[T]) -> T:  # noqa: A002 - msgspec's own name for it
@@ -58,11 +61,12 @@ def decode(data: bytes | memoryview, type: type[T]) -> T:  # noqa: A002 - msgspe
     Raises:
         WireError: `data` is anything else; the message says what is wrong, and where.
     """
-    decoder = _decoder(type)
+    decoder = _decoder(cast(Hashable, type))
     try:
         return cast(T, decoder.decode(data))
     except Exception as error:
-        raise WireError(f"cannot decode {type.__name__}: {error}") from error
+        reason = explain(error, type, data)
+        raise WireError(f"cannot decode {name_of(type)}: {reason}") from error
 
 
 def _encode_other(obj: Any) -> Any:
@@ -76,7 +80,8 @@ def _encode_other(obj: Any) -> Any:
         return int(obj)
     if isinstance(obj, Real):
         return float(obj)
-    raise TypeError(f"{type(obj).__qualname__} has no form on the wire")
+    foreign = type(obj)
+    raise TypeError(f"{foreign.__module__}.{foreign.__qualname__} has no form on the wire")
 
 
 def _decode_other(expected: type, obj: Any) -> Any:
@@ -124,5 +129,5 @@ _encoder: Final = msgspec.msgpack.Encoder(enc_hook=_encode_other)
 
 
 @cache
-def _decoder(target: Any) -> msgspec.msgpack.Decoder[Any]:
+def _decoder(target: Hashable) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(target, dec_hook=_decode_other, ext_hook=_decode_extension)
