@@ -43,7 +43,8 @@ def keep_history(new: EngineState, old: EngineState) -> None:
 def _check(state: EngineState) -> None:
     owners: dict[int, str] = {}
     for request_id, request in state.requests.items():
-        if request.request_id != request_id or not request.spans:
+        repeats = len(set(request.seq_ids)) != len(request.seq_ids)
+        if request.request_id != request_id or not request.spans or repeats:
             raise WireError(f"snapshot: request {request_id!r} is malformed")
         for seq_id in request.seq_ids:
             if owners.setdefault(seq_id, request_id) != request_id:

@@ -4,6 +4,9 @@ The layout is that of vLLM's KV-event stream. The topic is `seqtop/<version>/<in
 that every message says which protocol it speaks and which start of the engine it belongs to,
 before anything of its payload is looked at. The sequence number is 8 bytes, big-endian, and
 grows by one with each message of an incarnation.
+
+A publisher greets each new subscription with the topic alone (`ZMQ_XPUB_WELCOME_MSG`): what is
+published from then on will arrive, so that is the moment to ask for a snapshot.
 """
 
 import struct
@@ -33,23 +36,40 @@ class Frame(NamedTuple):
     payload: bytes
 
 
+class Greeting(NamedTuple):
+    incarnation: str
+
+
+def topic(incarnation: str) -> bytes:
+    """The first frame of every message, and the whole of a greeting."""
+    return f"seqtop/{PROTOCOL_VERSION}/{incarnation}".encode()
+
+
 def pack(incarnation: str, sequence_number: int, payload: bytes) -> list[bytes]:
     """The frames of one message, ready for `send_multipart`."""
-    topic = f"seqtop/{PROTOCOL_VERSION}/{incarnation}".encode()
-    return [topic, _SEQUENCE_NUMBER.pack(sequence_number), payload]
+    return [topic(incarnation), _SEQUENCE_NUMBER.pack(sequence_number), payload]
 
 
-def unpack(frames: list[bytes]) -> Frame:
+def unpack(frames: list[bytes]) -> Frame | Greeting:
     """Take one message apart.
 
     Raises:
         ForeignMessageError: these are not the frames of a seqtop message.
         ProtocolVersionError: they are, but of another version.
     """
-    if len(frames) != 3 or len(frames[0]) > _MAX_TOPIC_BYTES:
+    if len(frames) not in (1, 3):
         raise ForeignMessageError(f"expected topic, number and payload, got {len(frames)} frames")
-    topic, number, payload = frames
-    name, _, rest = topic.partition(b"/")
+    incarnation = _incarnation(frames[0])
+    if len(frames) == 1:
+        return Greeting(incarnation)
+    _, number, payload = frames
+    if len(number) != _SEQUENCE_NUMBER.size:
+        raise ForeignMessageError(f"the sequence number has {len(number)} bytes instead of 8")
+    return Frame(incarnation, _SEQUENCE_NUMBER.unpack(number)[0], payload)
+
+
+def _incarnation(topic: bytes) -> str:
+    name, _, rest = topic[:_MAX_TOPIC_BYTES].partition(b"/")
     version, _, incarnation = rest.partition(b"/")
     if name != b"seqtop" or not version.isdigit() or not incarnation.isascii():
         raise ForeignMessageError("the topic is not seqtop's")
@@ -58,6 +78,4 @@ def unpack(frames: list[bytes]) -> Frame:
             f"the engine speaks version {int(version)} of the seqtop protocol,"
             f" this viewer version {PROTOCOL_VERSION}"
         )
-    if len(number) != _SEQUENCE_NUMBER.size:
-        raise ForeignMessageError(f"the sequence number has {len(number)} bytes instead of 8")
-    return Frame(incarnation.decode("ascii"), _SEQUENCE_NUMBER.unpack(number)[0], payload)
+    return incarnation.decode("ascii")

@@ -31,7 +31,7 @@ class Message(msgspec.Struct, array_like=True, kw_only=True):
     """Base of everything that travels; subclasses set their tag."""
 
 
-class EngineInfo(Message, tag="EngineInfo", frozen=True):
+class EngineInfo(Message, tag="EngineInfo"):
     """Who is speaking: sent when the engine starts, and part of every snapshot."""
 
     protocol_version: int

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import zmq
 
-from seqtop.wire import codec
+from seqtop.wire import codec, frames
 from seqtop.wire.endpoints import check_bind, snapshot_endpoint
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
@@ -93,7 +93,7 @@ class Publisher:
         )
         self._context = zmq.Context()
         try:
-            live, router = self._bind()
+            live, router = self._bind(frames.topic(info.incarnation))
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise PublishError(_bind_failure(endpoint, error)) from error
@@ -103,8 +103,9 @@ class Publisher:
         self._thread.start()
         self.publish(info)
 
-    def _bind(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        live = self._context.socket(zmq.PUB)
+    def _bind(self, greeting: bytes) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        live = self._context.socket(zmq.XPUB)  # a PUB that can greet
+        live.setsockopt(zmq.XPUB_WELCOME_MSG, greeting)
         live.sndhwm = MAX_VIEWER_BACKLOG
         live.linger = 500
         live.bind(self.endpoint)

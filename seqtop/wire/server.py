@@ -80,6 +80,7 @@ class StreamServer:
         poller = zmq.Poller()
         poller.register(self._inbox, zmq.POLLIN)
         poller.register(self._router, zmq.POLLIN)
+        poller.register(self._live, zmq.POLLIN)
         serving = True
         while serving:
             ready = dict(poller.poll(self._milliseconds_to_heartbeat()))
@@ -87,6 +88,8 @@ class StreamServer:
                 serving = self._forward()
             if self._router in ready:
                 self._answer_some()
+            if self._live in ready:
+                self._live.recv()  # who subscribes and leaves is of no interest, but must be read
             self._beat_if_idle()
         for socket in (self._live, self._router, self._inbox):
             socket.close()
@@ -109,9 +112,7 @@ class StreamServer:
                 return False
 
     def _send(self, payload: bytes) -> None:
-        self._live.send_multipart(
-            frames.pack(self._info.incarnation, self._next_number, payload)
-        )
+        self._live.send_multipart(frames.pack(self._info.incarnation, self._next_number, payload))
         self._next_number += 1
         self._last_sent = time.monotonic()
         self._snapshot = None

@@ -1,8 +1,9 @@
 """The viewer's end of the wire: receives, notices what is missing, and heals it.
 
-Joining late follows the Clone pattern of the ZeroMQ guide: subscribe, keep what arrives, ask for
-a snapshot, take it over, then apply what was kept and is newer. A gap in the numbers, another
-incarnation or a message that cannot be read sends the subscriber through the same door again.
+Joining late follows the Clone pattern of the ZeroMQ guide: subscribe, wait for the first sign
+that the subscription holds, keep what arrives, ask for a snapshot, take it over, then apply what
+was kept and is newer. A gap in the numbers, another incarnation or a message that cannot be read
+sends the subscriber through the same door again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from seqtop.link import Link, LinkState
 from seqtop.wire import codec, frames, parse
 from seqtop.wire.endpoints import check, snapshot_endpoint
 from seqtop.wire.errors import WireError
-from seqtop.wire.frames import Frame
+from seqtop.wire.frames import Frame, Greeting
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
     EngineStopped,
@@ -103,7 +104,6 @@ class Subscriber:
         poller = zmq.Poller()
         for socket in (self._live, self._questions, self._woken):
             poller.register(socket, zmq.POLLIN)
-        self._ask()
         while True:
             ready = dict(poller.poll(_LONGEST_POLL_MS))
             if self._woken in ready:
@@ -125,7 +125,6 @@ class Subscriber:
             self._received(parts)
 
     def _received(self, parts: list[bytes]) -> None:
-        self.link.num_messages += 1
         self.link.num_bytes += sum(map(len, parts))
         try:
             frame = frames.unpack(parts)
@@ -134,9 +133,17 @@ class Subscriber:
             if not self._synced:
                 self._show(LinkState.INCOMPATIBLE, self._foreign_sentence(error))
             return
+        first_sign = self._heard_at is None
         self._heard_at = time.monotonic()
+        if isinstance(frame, Greeting):
+            if not self._synced:
+                self._ask()
+            return
+        self.link.num_messages += 1
         if not self._synced:
             self._kept.append(frame)
+            if first_sign:
+                self._ask()
         elif frame.incarnation != self._incarnation:
             self._resync("the engine has been restarted", frame)
         elif frame.sequence_number > self._last_number + 1:
@@ -224,12 +231,12 @@ class Subscriber:
 
     def _watch_the_clock(self) -> None:
         now = time.monotonic()
-        if not self._synced and now - self._asked_at > _SNAPSHOT_RETRY_SECONDS:
-            self._ask()
         if self._heard_at is None:
             if self.link.state is LinkState.CONNECTING and not self.link.detail:
                 self._show(LinkState.CONNECTING, f"no engine answers at {self.link.endpoint} yet")
             return
+        if not self._synced and now - self._asked_at > _SNAPSHOT_RETRY_SECONDS:
+            self._ask()
         silence = now - self._heard_at
         if silence > SILENCE_SECONDS and self.link.state in (LinkState.LIVE, LinkState.SYNCING):
             self._show(

@@ -1,0 +1,168 @@
+"""The `seqtop` command.
+
+Exit status: 0 for success, 1 when the engine cannot be reached or understood, 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from seqtop import __version__
+from seqtop.link import LinkState
+from seqtop.wire.endpoints import DEFAULT_ENDPOINT, EndpointError
+
+_EXAMPLES = """\
+examples:
+  seqtop demo                              watch the bundled engine on this machine
+  seqtop attach tcp://127.0.0.1:5557       look at a running engine
+  seqtop show --json | jq .stats           print its state once, for a script
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except EndpointError as error:
+        return _fail(str(error), status=2)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): nothing is left to say, or to say it to.
+        sys.stderr.close()
+        return 141
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="seqtop",
+        description="See what an LLM inference engine is doing to every sequence, live.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"seqtop {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_demo(commands)
+    _add_attach(commands)
+    _add_show(commands)
+    return parser
+
+
+def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="start the bundled engine with a workload and watch it",
+        description="Start the bundled engine in a process of its own, give it something to do and"
+        " watch it. Both end together.",
+        epilog="example: seqtop demo --pace 5",
+    )
+    demo.add_argument("--model", help="a directory with a Llama checkpoint (default: the bundled)")
+    demo.add_argument("--device", default="auto", help="cpu, cuda or auto (default: auto)")
+    demo.add_argument(
+        "--pace",
+        type=float,
+        default=15.0,
+        metavar="STEPS",
+        help="at most so many engine steps per second, 0 for no limit (default: 15)",
+    )
+    demo.set_defaults(run=_demo)
+
+
+def _add_attach(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    attach = commands.add_parser(
+        "attach",
+        help="look at a running engine",
+        description="Look at a running engine. The engine does not notice, and goes on after you"
+        " leave.",
+        epilog="example: seqtop attach tcp://127.0.0.1:5557",
+    )
+    _add_endpoint(attach)
+    attach.set_defaults(run=_attach)
+
+
+def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    show = commands.add_parser(
+        "show",
+        help="print the state of a running engine once",
+        description="Print the state of a running engine once, for scripts.",
+        epilog="example: seqtop show --json | jq '.requests[].request_id'",
+    )
+    _add_endpoint(show)
+    form = show.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="everything, as one JSON document")
+    form.add_argument("--text", action="store_true", help="the table, as plain text (default)")
+    show.add_argument(
+        "--timeout",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="how long to wait for the engine (default: 5)",
+    )
+    show.set_defaults(run=_show)
+
+
+def _add_endpoint(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "endpoint",
+        nargs="?",
+        default=DEFAULT_ENDPOINT,
+        metavar="ENDPOINT",
+        help=f"tcp://HOST:PORT or ipc:///PATH (default: {DEFAULT_ENDPOINT})",
+    )
+
+
+def _attach(options: argparse.Namespace) -> int:
+    from seqtop.session import Session
+    from seqtop.tui.app import SeqtopApp
+
+    with Session(options.endpoint) as session:
+        return SeqtopApp(session).run() or 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from seqtop.demo import DemoEngine, DemoError
+    from seqtop.session import Session
+    from seqtop.tui.app import SeqtopApp
+
+    try:
+        with (
+            DemoEngine(model=options.model, device=options.device, pace=options.pace) as engine,
+            Session(engine.endpoint) as session,
+        ):
+            status = SeqtopApp(session).run() or 0
+            failure = engine.failure()
+    except DemoError as error:
+        return _fail(str(error))
+    return _fail(failure) if failure else status
+
+
+def _show(options: argparse.Namespace) -> int:
+    from seqtop.export import document, text
+    from seqtop.session import Session
+
+    with Session(options.endpoint) as session:
+        settled = session.wait_for(LinkState.LIVE, LinkState.INCOMPATIBLE, timeout=options.timeout)
+        if not settled:
+            return _fail(
+                f"no engine answered at {options.endpoint} within {options.timeout:g} s;"
+                " is one running there?"
+            )
+        if session.link.state is LinkState.INCOMPATIBLE:
+            return _fail(session.link.detail)
+        with session.lock:
+            shown = (
+                document.encode(session.state, session.link).decode()
+                if options.json
+                else text.table(session.state)
+            )
+    print(shown)
+    return 0
+
+
+def _fail(sentence: str, *, status: int = 1) -> int:
+    print(f"seqtop: {sentence}", file=sys.stderr)
+    return status

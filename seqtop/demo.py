@@ -1,0 +1,70 @@
+"""Start the bundled engine in a process of its own, for `seqtop demo`.
+
+The engine is a separate program: this module knows its command line and nothing else of it, so
+that watching never needs what running a model needs.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+_SECONDS_TO_END = 5.0
+
+
+class DemoError(Exception):
+    """The engine cannot be started; `str()` is one sentence for the user."""
+
+
+class DemoEngine:
+    """The bundled engine with its demo workload, alive while the context lasts.
+
+    Raises:
+        DemoError: on entering, if what the engine needs is not installed.
+    """
+
+    def __init__(self, *, model: str | None, device: str, pace: float) -> None:
+        self._arguments = ["--device", device, "--pace", str(pace)]
+        if model is not None:
+            self._arguments += ["--model", model]
+
+    def __enter__(self) -> DemoEngine:
+        missing = [name for name in ("torch", "tokenizers") if not importlib.util.find_spec(name)]
+        if missing:
+            raise DemoError(
+                f"the bundled engine needs {' and '.join(missing)}:"
+                " install it with `pip install 'seqtop[engine]'`"
+            )
+        # A directory that only this user can enter keeps the sockets private.
+        self._directory = tempfile.TemporaryDirectory(prefix="seqtop-")
+        self._log = Path(self._directory.name, "engine.log")
+        self.endpoint = f"ipc://{self._directory.name}/engine"
+        command = [sys.executable, "-m", "engine_stub", "serve", "--demo", "--control"]
+        command += ["--bind", self.endpoint, "--until-stdin-closes", *self._arguments]
+        with self._log.open("wb") as log:
+            # Its standard input is its lifeline: however this process ends, the pipe closes.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._directory.cleanup()
+
+    def failure(self) -> str | None:
+        """If the engine has ended by itself with an error, the last thing it said."""
+        if not self._process.poll():
+            return None
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        last = lines[-1] if lines else f"exit status {self._process.returncode}"
+        return f"the bundled engine ended: {last}"

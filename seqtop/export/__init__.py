@@ -1,0 +1,1 @@
+"""What leaves seqtop for other programs: the state as JSON."""

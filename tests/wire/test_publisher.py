@@ -1,0 +1,198 @@
+"""The engine's end over real sockets, followed by real sessions."""
+
+import threading
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+import zmq
+from support import arrival, engine_info, step, wait_until
+
+from seqtop.link import ControlError, LinkState
+from seqtop.sequence import SamplingParams
+from seqtop.session import Session
+from seqtop.state import EngineState
+from seqtop.wire import codec, control, publisher
+from seqtop.wire.endpoints import EndpointError, check, check_bind, snapshot_endpoint
+from seqtop.wire.messages import Abort, SnapshotRequest, Submit
+from seqtop.wire.publisher import Publisher, PublishError
+
+
+@pytest.fixture
+def engine(endpoint: str) -> Iterator[Publisher]:
+    with Publisher(endpoint, engine_info(control=True), EngineState()) as running:
+        yield running
+
+
+def test_two_viewers_that_join_at_different_times_agree(engine: Publisher) -> None:
+    with Session(engine.endpoint) as early:
+        assert early.wait_for(LinkState.LIVE, timeout=10)
+        for number in range(5):
+            engine.publish(arrival(number))
+        with Session(engine.endpoint) as late:
+            assert late.wait_for(LinkState.LIVE, timeout=10)
+            engine.publish(step(0))
+            wait_until(lambda: early.state.step == late.state.step == 0)
+            wait_until(lambda: early.sequence_number == late.sequence_number)
+            with early.lock, late.lock:
+                assert early.state == late.state
+            assert len(late.state.requests) == 5
+
+
+def test_heartbeats_keep_an_idle_engine_alive_in_the_viewer(engine: Publisher) -> None:
+    with Session(engine.endpoint) as session:
+        assert session.wait_for(LinkState.LIVE, timeout=10)
+        before = session.sequence_number
+        wait_until(lambda: session.sequence_number >= before + 3)
+        assert session.link.num_missed == 0
+
+
+def test_goodbye_arrives(engine: Publisher) -> None:
+    with Session(engine.endpoint) as session:
+        assert session.wait_for(LinkState.LIVE, timeout=10)
+        engine.publish(arrival(1))
+        engine.close("time to go")
+        assert session.wait_for(LinkState.STOPPED, timeout=10)
+        assert session.link.detail == "time to go"
+        assert "req-1" in session.state.requests
+
+
+def test_dropped_messages_are_counted_and_healed(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        Publisher(endpoint, engine_info(), EngineState()) as engine,
+        Session(endpoint) as session,
+    ):
+        assert session.wait_for(LinkState.LIVE, timeout=10)
+        engine.publish(object())  # type: ignore[arg-type]  # cannot be encoded
+        assert engine.num_dropped == 1
+        assert "object has no form on the wire" in (engine.last_error or "")
+        engine.publish(arrival(1))
+        wait_until(lambda: session.link.num_missed == 1)
+        assert session.wait_for(LinkState.LIVE, timeout=10)
+        wait_until(lambda: "req-1" in session.state.requests)
+
+
+def test_publishing_to_a_stalled_thread_drops_instead_of_blocking(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "MAX_QUEUED_MESSAGES", 10)
+    stalled, release = threading.Event(), threading.Event()
+
+    class StallingMirror:
+        def apply(self, event: object) -> None:
+            stalled.set()
+            release.wait()
+
+    engine = Publisher(endpoint, engine_info(), StallingMirror())
+    try:
+        assert stalled.wait(10)
+        for number in range(1_000):
+            engine.publish(arrival(number))
+        assert engine.num_dropped > 900
+    finally:
+        release.set()
+        engine.close()
+
+
+def test_submit_and_abort_reach_the_engine_and_its_answer_returns(engine: Publisher) -> None:
+    answers: list[object] = []
+
+    def view() -> None:
+        with Session(engine.endpoint) as session:
+            answers.append(session.submit("Once", SamplingParams(max_tokens=3)))
+            with pytest.raises(ControlError, match="no such request"):
+                session.abort("req-9")
+            answers.append("refused")
+
+    viewer = threading.Thread(target=view)
+    viewer.start()
+    (submit,) = engine.commands(timeout=10)
+    assert isinstance(submit.command, Submit)
+    assert submit.command.prompt == "Once"
+    assert submit.command.sampling_params.max_tokens == 3
+    submit.accept("req-1")
+    (abort,) = engine.commands(timeout=10)
+    assert isinstance(abort.command, Abort)
+    abort.refuse("no such request: req-9")
+    viewer.join()
+    assert answers == ["req-1", "refused"]
+    assert engine.commands() == []
+
+
+def test_control_is_refused_where_the_engine_does_not_grant_it(endpoint: str) -> None:
+    with (
+        Publisher(endpoint, engine_info(control=False), EngineState()) as engine,
+        Session(endpoint) as session,
+    ):
+        with pytest.raises(ControlError, match="does not accept control"):
+            session.submit("x", SamplingParams())
+        assert engine.commands() == []
+
+
+def test_control_without_an_engine_times_out(endpoint: str) -> None:
+    with pytest.raises(ControlError, match="did not answer"):
+        control.ask(endpoint, Abort(request_id="x"), timeout=0.05)
+
+
+def test_viewer_of_another_version_is_told_so(engine: Publisher) -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.connect(snapshot_endpoint(engine.endpoint))
+        socket.send(codec.encode(SnapshotRequest(protocol_version=99)))
+        assert socket.poll(10_000)
+        assert b"speaks version 1" in socket.recv()
+        socket.send(b"\xc1 garbage")
+        assert socket.poll(10_000)
+        assert b"cannot be read" in socket.recv()
+
+
+def test_endpoint_in_use_is_said_in_one_sentence() -> None:
+    with zmq.Context() as context, context.socket(zmq.PUB) as other:
+        port = other.bind_to_random_port("tcp://127.0.0.1", min_port=20_000, max_port=60_000)
+        with pytest.raises(PublishError, match="already in use"):
+            Publisher(f"tcp://127.0.0.1:{port}", engine_info(), EngineState())
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "",
+        "5557",
+        "127.0.0.1:5557",
+        "tcp://",
+        "tcp://host",
+        "tcp://host:0",
+        "tcp://h:65535",
+        "x://y",
+    ],
+)
+def test_malformed_endpoints_are_refused(endpoint: str) -> None:
+    with pytest.raises(EndpointError):
+        check(endpoint)
+
+
+@pytest.mark.parametrize("host", ["*", "0.0.0.0", "192.0.2.1", "example.org", "[::]"])
+def test_binding_beyond_this_machine_must_be_asked_for(host: str) -> None:
+    endpoint = f"tcp://{host}:5557"
+    with pytest.raises(EndpointError, match="--insecure"):
+        check_bind(endpoint, insecure=False)
+    assert check_bind(endpoint, insecure=True) == endpoint
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["tcp://127.0.0.1:5557", "tcp://localhost:1", "tcp://[::1]:5557", "ipc:///tmp/x"]
+)
+def test_binding_on_this_machine_is_fine(endpoint: str) -> None:
+    assert check_bind(endpoint, insecure=False) == endpoint
+
+
+def test_snapshots_are_served_next_door() -> None:
+    assert snapshot_endpoint("tcp://127.0.0.1:5557") == "tcp://127.0.0.1:5558"
+    assert snapshot_endpoint("ipc:///tmp/x") == "ipc:///tmp/x.snapshot"
+
+
+def test_unknown_trailing_fields_of_a_newer_engine_are_ignored() -> None:
+    elements = msgspec.msgpack.decode(codec.encode(arrival(1)))
+    newer = msgspec.msgpack.encode([*elements, "a field of the future"])
+    assert codec.decode(newer, type(arrival(1))) == arrival(1)
