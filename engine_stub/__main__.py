@@ -1,0 +1,7 @@
+"""`python -m engine_stub` is the `engine-stub` command."""
+
+import sys
+
+from engine_stub.cli import main
+
+sys.exit(main())

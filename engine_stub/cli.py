@@ -1,0 +1,139 @@
+"""The `engine-stub` command.
+
+Exit status: 0 for success, 1 when the engine cannot be started, 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from seqtop import __version__
+from seqtop.wire.endpoints import DEFAULT_ENDPOINT, EndpointError, check_bind
+from seqtop.wire.publisher import Publisher, PublishError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    return run(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="engine-stub", description="The small inference engine that comes with seqtop."
+    )
+    parser.add_argument("--version", action="version", version=f"engine-stub {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    serve = commands.add_parser(
+        "serve",
+        help="run a model and publish what happens to its sequences",
+        description="Run a model and publish what happens to its sequences.",
+        epilog="example: engine-stub serve --control, then in another terminal: seqtop attach",
+    )
+    _add_serve(serve)
+    serve.set_defaults(run=_serve)
+    return parser
+
+
+def _add_serve(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument(
+        "--bind",
+        default=DEFAULT_ENDPOINT,
+        metavar="ENDPOINT",
+        help=f"where to publish; snapshots are served one port higher ({DEFAULT_ENDPOINT})",
+    )
+    serve.add_argument(
+        "--insecure",
+        action="store_true",
+        help="allow --bind to be reachable from other machines: all prompts can be read there",
+    )
+    serve.add_argument(
+        "--control", action="store_true", help="let viewers submit prompts and abort requests"
+    )
+    serve.add_argument("--name", default="engine-stub", help="what viewers call this engine")
+    serve.add_argument("--pace", type=float, default=0.0, metavar="STEPS", help="steps per second")
+    serve.add_argument("--demo", action="store_true", help="make requests without end")
+    serve.add_argument(
+        "--until-stdin-closes",
+        action="store_true",
+        help="end when standard input does (for a parent process)",
+    )
+    engine = serve.add_argument_group("engine")
+    engine.add_argument("--model", type=Path, metavar="PATH", help="Hugging Face directory")
+    engine.add_argument("--device", help="cpu, cuda or auto")
+    engine.add_argument("--dtype", help="float32, bfloat16, float16 or auto")
+    engine.add_argument("--seed", type=int, help="of requests that bring none")
+    for name, what in (
+        ("block-size", "slots per KV-cache block"),
+        ("num-gpu-blocks", "blocks in the KV pool"),
+        ("max-num-seqs", "sequences that run at once"),
+        ("max-num-batched-tokens", "token budget of a step"),
+        ("max-model-len", "longest prompt and output together, in tokens"),
+    ):
+        engine.add_argument(f"--{name}", type=int, metavar="N", help=what)
+    for name in ("enable-chunked-prefill", "enable-prefix-caching"):
+        engine.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    try:
+        check_bind(options.bind, insecure=options.insecure)
+    except EndpointError as error:
+        return _fail(str(error), status=2)
+    # torch takes seconds to import: not before the arguments are known to make sense.
+    from engine_stub.config import EngineConfig
+    from engine_stub.engine import LLMEngine
+    from engine_stub.publishing import engine_info
+    from engine_stub.server import EngineServer
+    from engine_stub.workload import DEMO_LIMITS, arrivals
+    from seqtop.state import EngineState
+
+    given = {
+        field.name: value
+        for field in dataclasses.fields(EngineConfig)
+        if (value := getattr(options, field.name)) is not None
+    }
+    if options.demo:
+        given = DEMO_LIMITS | given
+    try:
+        engine = LLMEngine(EngineConfig(**given))
+        info = engine_info(engine, engine_id=options.name, control=options.control)
+        publisher = Publisher(options.bind, info, EngineState(), insecure=options.insecure)
+    except (ValueError, OSError, PublishError) as error:
+        return _fail(str(error))
+    workload = arrivals() if options.demo else ()
+    with publisher:
+        print(f"engine-stub: {info.model} on {info.device}, published at {options.bind}")
+        print(f"engine-stub: look at it with: seqtop attach {options.bind}", flush=True)
+        server = EngineServer(engine, publisher, pace=options.pace, workload=workload)
+        server.run(_stop_signal(watch_stdin=options.until_stdin_closes))
+    return 0
+
+
+def _stop_signal(*, watch_stdin: bool) -> Callable[[], bool]:
+    """A function that tells whether SIGINT, SIGTERM or the end of standard input has come."""
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    if watch_stdin:
+
+        def watch() -> None:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdin.buffer.read()
+            stopped.set()
+
+        threading.Thread(target=watch, name="stdin-watch", daemon=True).start()
+    return stopped.is_set
+
+
+def _fail(sentence: str, *, status: int = 1) -> int:
+    print(f"engine-stub: {sentence}", file=sys.stderr)
+    return status

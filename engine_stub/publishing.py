@@ -1,0 +1,221 @@
+"""What a step record becomes on the wire.
+
+The only module that knows both: the engine records steps without knowing who looks, and the
+protocol's messages know nothing of this engine.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+import msgspec
+
+from engine_stub.config import EngineConfig
+from engine_stub.engine import LLMEngine
+from engine_stub.step_record import Preemption, SequenceUpdate, StepRecord
+from seqtop import __version__
+from seqtop.sequence import (
+    ExecuteModelRequest,
+    RequestMetrics,
+    Sequence,
+    SequenceGroup,
+    SequenceGroupMetadata,
+    SequenceGroupMetadataDelta,
+)
+from seqtop.wire import messages
+from seqtop.wire.messages import PROTOCOL_VERSION, EngineInfo, RequestArrived, RequestFinished
+from seqtop.wire.publisher import Publisher
+
+
+def engine_info(engine: LLMEngine, *, engine_id: str, control: bool) -> EngineInfo:
+    """Describe `engine`, as it starts, to its viewers."""
+    config: EngineConfig = engine.config
+    assert config.num_gpu_blocks is not None
+    assert config.max_model_len is not None
+    return EngineInfo(
+        protocol_version=PROTOCOL_VERSION,
+        engine_id=engine_id,
+        incarnation=uuid.uuid4().hex,
+        engine=f"engine_stub {__version__}",
+        model=config.model.resolve().name,
+        dtype=str(config.dtype).removeprefix("torch."),
+        device=str(config.device),
+        start_time=engine.clock(),
+        block_size=config.block_size,
+        num_gpu_blocks=config.num_gpu_blocks,
+        num_cpu_blocks=None,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=config.max_model_len,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        enable_prefix_caching=config.enable_prefix_caching,
+        preemption_mode="recompute",
+        control=control,
+    )
+
+
+class StepPublisher:
+    """Turns what one engine does into messages for `publisher`."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._groups: dict[str, SequenceGroup] = {}
+        """Unfinished groups by request id."""
+        self._num_sent_blocks: dict[int, int] = {}
+        """By sequence id, how much of its block table viewers have."""
+        self._num_preemptions = 0
+
+    def arrived(self, group: SequenceGroup) -> None:
+        """Publish that `group` has joined the waiting queue."""
+        self._groups[group.request_id] = group
+        self._publisher.publish(
+            RequestArrived(
+                request_id=group.request_id,
+                arrival_time=group.arrival_time,
+                seq_ids=[seq.seq_id for seq in group.seqs],
+                num_prompt_tokens=group.first_seq.get_prompt_len(),
+                prompt=group.prompt,
+                prompt_token_ids=group.prompt_token_ids,
+                sampling_params=group.sampling_params,
+                priority=group.priority,
+            )
+        )
+
+    def stepped(self, record: StepRecord) -> None:
+        """Publish a step and the ends of the requests that it ended."""
+        new_blocks = self._new_blocks(record.execute_model_req)
+        updates = [self._preempted(each) for each in record.preemptions]
+        updates += [self._update(each, new_blocks[each.seq.seq_id]) for each in record.updates]
+        self._num_preemptions += len(record.preemptions)
+        self._publisher.publish(
+            messages.Step(
+                step=record.step,
+                start_time=record.start_time,
+                time=record.time,
+                execute=_without_tables(record.execute_model_req),
+                sequences=updates,
+                stats=self._stats(record),
+                metrics=_changed_metrics(record),
+                preemptions=[
+                    messages.Preemption(
+                        request_id=each.request_id,
+                        mode=each.mode,
+                        num_lost_tokens=each.num_lost_tokens,
+                        for_request_id=each.for_request_id,
+                    )
+                    for each in record.preemptions
+                ],
+                wait_reasons=_wait_reasons(record),
+            )
+        )
+        for group in (*record.finished, *record.ignored, *record.aborted):
+            self._ended(group, record.time)
+
+    def _new_blocks(self, request: ExecuteModelRequest) -> dict[int, list[int]]:
+        """For each scheduled sequence, the blocks that viewers must append to its table."""
+        new_blocks: dict[int, list[int]] = {}
+        for group in request.seq_group_metadata_list:
+            is_full = isinstance(group, SequenceGroupMetadata)
+            for seq_id, table in group.block_tables.items():
+                # A full brings its table along; a delta's has only grown.
+                num_sent = len(table) if is_full else self._num_sent_blocks[seq_id]
+                new_blocks[seq_id] = table[num_sent:]
+                self._num_sent_blocks[seq_id] = len(table)
+        return new_blocks
+
+    def _update(self, update: SequenceUpdate, new_blocks: list[int]) -> messages.SequenceUpdate:
+        seq = update.seq
+        params = self._groups[update.request_id].sampling_params
+        wants_candidates = params is not None and params.logprobs is not None
+        return messages.SequenceUpdate(
+            seq_id=seq.seq_id,
+            status=seq.status,
+            num_computed_tokens=seq.get_num_computed_tokens(),
+            num_cached_tokens=seq.data.get_num_cached_tokens(),
+            new_token_ids=update.new_token_ids,
+            new_logprobs=[
+                candidates[token_id].logprob
+                for token_id, candidates in zip(
+                    update.new_token_ids, update.new_logprobs, strict=True
+                )
+            ],
+            text_delta=update.text_delta,
+            new_blocks=new_blocks,
+            block_table=[] if seq.is_finished() else None,
+            stop_reason=seq.stop_reason,
+            top_logprobs=update.new_logprobs if wants_candidates else None,
+        )
+
+    def _preempted(self, preemption: Preemption) -> messages.SequenceUpdate:
+        seq: Sequence = self._groups[preemption.request_id].first_seq
+        self._num_sent_blocks.pop(seq.seq_id, None)
+        return messages.SequenceUpdate(
+            seq_id=seq.seq_id,
+            status=seq.status,
+            num_computed_tokens=seq.get_num_computed_tokens(),
+            num_cached_tokens=seq.data.get_num_cached_tokens(),
+            block_table=[],
+        )
+
+    def _ended(self, group: SequenceGroup, time: float) -> None:
+        del self._groups[group.request_id]
+        for seq in group.seqs:
+            self._num_sent_blocks.pop(seq.seq_id, None)
+        self._publisher.publish(
+            RequestFinished(
+                request_id=group.request_id,
+                time=time,
+                status=group.first_seq.status,
+                metrics=group.metrics,
+            )
+        )
+
+    def _stats(self, record: StepRecord) -> messages.StepStats:
+        return messages.StepStats(
+            num_running=record.num_running,
+            num_waiting=record.num_waiting,
+            num_used_blocks=record.blocks.used,
+            num_free_blocks=record.blocks.free,
+            num_cached_blocks=record.blocks.cached,
+            num_prefill_tokens=record.num_prefill_tokens,
+            num_decode_tokens=record.num_decode_tokens,
+            prefix_cache_queries=record.blocks.prefix_queries,
+            prefix_cache_hits=record.blocks.prefix_hits,
+            num_preemptions=self._num_preemptions,
+            scheduler_time=record.scheduler_time,
+            model_forward_time=record.model_forward_time,
+            model_execute_time=record.model_execute_time,
+        )
+
+
+def _without_tables(request: ExecuteModelRequest) -> ExecuteModelRequest:
+    """`request` with the deltas' tables left out: `SequenceUpdate` carries what changed in them."""
+    return request.clone(
+        [
+            msgspec.structs.replace(group, block_tables={})
+            if isinstance(group, SequenceGroupMetadataDelta)
+            else group
+            for group in request.seq_group_metadata_list
+        ]
+    )
+
+
+def _changed_metrics(record: StepRecord) -> dict[str, RequestMetrics]:
+    """Metrics in which the step did more than the additions that every step makes."""
+    return {
+        each.seq_group.request_id: each.seq_group.metrics
+        for each in record.scheduled
+        if record.start_time == each.seq_group.metrics.first_scheduled_time
+        or record.time == each.seq_group.metrics.first_token_time
+    }
+
+
+def _wait_reasons(record: StepRecord) -> list[messages.WaitReason]:
+    wait = record.head_wait
+    if wait is None:
+        return []
+    return [
+        messages.WaitReason(
+            request_id=wait.request_id, cause=wait.cause, num_missing=wait.num_missing
+        )
+    ]

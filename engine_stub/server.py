@@ -1,0 +1,82 @@
+"""Runs an engine for others: viewers watch it, submit to it, abort in it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+
+from engine_stub.engine import LLMEngine
+from engine_stub.publishing import StepPublisher
+from engine_stub.workload import Arrival
+from seqtop.sequence import SamplingParams
+from seqtop.wire.messages import Submit
+from seqtop.wire.publisher import PendingCommand, Publisher
+
+_IDLE_SECONDS = 0.05
+
+
+class EngineServer:
+    """Steps `engine` while it has work and publishes what it does.
+
+    Args:
+        pace: The most steps per second, for people to follow; 0 for no limit.
+        workload: Requests to make by itself, in order of time.
+    """
+
+    def __init__(
+        self,
+        engine: LLMEngine,
+        publisher: Publisher,
+        *,
+        pace: float = 0.0,
+        workload: Iterable[Arrival] = (),
+    ) -> None:
+        self._engine = engine
+        self._publisher = publisher
+        self._steps = StepPublisher(publisher)
+        self._seconds_per_step = 1 / pace if pace > 0 else 0.0
+        self._workload = iter(workload)
+        self._next_arrival = next(self._workload, None)
+        self._ids = itertools.count(1)
+
+    def run(self, stopped: Callable[[], bool]) -> None:
+        """Serve until `stopped()`."""
+        start = time.monotonic()
+        while not stopped():
+            step_start = time.monotonic()
+            self._arrivals_due(step_start - start)
+            for pending in self._publisher.commands():
+                self._obey(pending)
+            if self._engine.has_unfinished_requests():
+                self._steps.stepped(self._engine.step())
+                idle = self._seconds_per_step - (time.monotonic() - step_start)
+            else:
+                idle = _IDLE_SECONDS
+            if idle > 0:
+                for pending in self._publisher.commands(timeout=idle):
+                    self._obey(pending)
+
+    def _arrivals_due(self, now: float) -> None:
+        while self._next_arrival and self._next_arrival.time <= now:
+            due, self._next_arrival = self._next_arrival, next(self._workload, None)
+            self._add(due.request_id, due.prompt, due.params)
+
+    def _obey(self, pending: PendingCommand) -> None:
+        command = pending.command
+        try:
+            if isinstance(command, Submit):
+                request_id = f"user-{next(self._ids)}"
+                self._add(request_id, command.prompt, command.sampling_params, command.priority)
+            else:
+                request_id = command.request_id
+                if not self._engine.abort_request(request_id):
+                    raise ValueError(f"there is no unfinished request {request_id!r}")
+        except ValueError as error:
+            pending.refuse(str(error))
+        else:
+            pending.accept(request_id)
+
+    def _add(self, request_id: str, prompt: str, params: SamplingParams, priority: int = 0) -> None:
+        for group in self._engine.add_request(request_id, prompt, params, priority=priority):
+            self._steps.arrived(group)
