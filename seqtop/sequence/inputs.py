@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 from seqtop.sequence.tensors import Tensor
 
-MultiModalKwargs: TypeAlias = dict[str, Any]
-"""Model inputs of other modalities by argument name, mostly tensors."""
+
+class MultiModalKwargs(UserDict[str, Any]):
+    """Model inputs of other modalities by argument name, mostly tensors; empty for plain text."""
 
 
 @dataclass(frozen=True)

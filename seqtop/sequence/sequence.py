@@ -87,7 +87,10 @@ class Sequence:
 
     @property
     def multi_modal_data(self) -> MultiModalKwargs:
-        return self.inputs["mm_kwargs"] if self.inputs["type"] == "multimodal" else {}
+        """Inputs of other modalities; empty if there are none."""
+        if self.inputs["type"] == "multimodal":
+            return self.inputs["mm_kwargs"]
+        return MultiModalKwargs()
 
     @property
     def multi_modal_placeholders(self) -> MultiModalPlaceholderDict:

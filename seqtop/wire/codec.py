@@ -6,8 +6,9 @@ MessagePack has:
 - An array of token ids is `bin`: signed, 8 bytes per id, little-endian, on every machine.
 - A tensor is the extension described in `seqtop.wire.tensors`. Where vLLM would send nil in the
   place of a tensor, this encoder sends the tensor; nil from vLLM decodes to None.
-- A mapping other than a dict is a map, and an integer or real number of a foreign type (numpy's,
-  say) is that number.
+- Multimodal inputs are nil where there are none, which is what every plain prompt has.
+- Any other mapping that is no dict is a map, and an integer or real number of a foreign type
+  (numpy's, say) is that number.
 - Everything else, callbacks among it, is refused by name. vLLM silently sends nil.
 """
 
@@ -22,6 +23,7 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from seqtop.sequence.inputs import MultiModalKwargs
 from seqtop.sequence.tensors import Tensor
 from seqtop.sequence.tokens import VLLM_TOKEN_ID_ARRAY_TYPE, TokenArray
 from seqtop.wire.errors import WireError
@@ -74,6 +76,8 @@ def _encode_other(obj: Any) -> Any:
         return _token_bytes(obj)
     if isinstance(obj, Tensor):
         return pack_tensor(obj)
+    if isinstance(obj, MultiModalKwargs):
+        return dict(obj) or None
     if isinstance(obj, Mapping):
         return dict(obj)
     if isinstance(obj, Integral):
@@ -87,6 +91,8 @@ def _encode_other(obj: Any) -> Any:
 def _decode_other(expected: type, obj: Any) -> Any:
     if expected is array:
         return _token_array(obj)
+    if expected is MultiModalKwargs and isinstance(obj, dict):
+        return MultiModalKwargs(obj)
     if isinstance(obj, expected):
         return obj
     raise TypeError(f"expected {expected.__name__}, got {type(obj).__name__}")
