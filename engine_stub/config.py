@@ -1,0 +1,67 @@
+"""What an engine is started with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine_stub.loader import DEFAULT_MODEL
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Settings of one engine; lengths are tokens.
+
+    Whatever is left to the engine (None or "auto") has its value in `LLMEngine.config`.
+
+    Attributes:
+        model: Directory in Hugging Face layout.
+        device: "cpu", "cuda", or "auto": CUDA where there is any.
+        dtype: A torch dtype's name, or "auto": float32 on a CPU, the checkpoint's on CUDA.
+        block_size: Slots per KV cache block.
+        num_gpu_blocks: Blocks in the KV pool, on whatever device (the name is vLLM's). None:
+            most of the free memory on CUDA, a few hundred MiB on a CPU.
+        max_num_seqs: The most sequences that run at once.
+        max_num_batched_tokens: The most tokens one step computes.
+        max_model_len: The longest prompt and output together. None: what the model allows, or
+            as much of it as the pool holds.
+        enable_chunked_prefill: Whether a prompt may be computed over several steps.
+        enable_prefix_caching: Whether computed blocks are kept for later prompts to share.
+        seed: Of the random numbers for requests without a seed of their own.
+
+    Raises:
+        ValueError: A setting is out of range or contradicts another one.
+    """
+
+    model: Path = DEFAULT_MODEL
+    device: str = "auto"
+    dtype: str = "auto"
+    block_size: int = 16
+    num_gpu_blocks: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    max_model_len: int | None = None
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        counts = ("block_size", "num_gpu_blocks", "max_num_seqs", "max_model_len")
+        for name in (*counts, "max_num_batched_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens={self.max_num_batched_tokens} cannot give each of "
+                f"max_num_seqs={self.max_num_seqs} sequences a token per step"
+            )
+        if (
+            not self.enable_chunked_prefill
+            and self.max_model_len is not None
+            and self.max_num_batched_tokens < self.max_model_len
+        ):
+            raise ValueError(
+                f"without chunked prefill, max_num_batched_tokens={self.max_num_batched_tokens} "
+                f"must hold a prompt of max_model_len={self.max_model_len}"
+            )

@@ -1,0 +1,171 @@
+"""From logits to tokens, for a batch of requests that each want something else.
+
+In order: token bias and bans, penalties, temperature, top-k, top-p, min-p, draw. Log
+probabilities and ranks are those of the model's own distribution, before any of that: they say
+what the model thought, whatever the request made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seqtop.sequence import Logprob, SamplingParams, SamplingType, SequenceData
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRequest:
+    """What the sampler has to know about one row of logits.
+
+    Attributes:
+        generator: The request's own random numbers, if it has a seed.
+    """
+
+    params: SamplingParams
+    data: SequenceData
+    generator: torch.Generator | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A sampled token with the log probabilities to report for it, its own first."""
+
+    token_id: int
+    logprobs: dict[int, Logprob]
+
+
+class Sampler:
+    """Samples one token per row.
+
+    Args:
+        generator: Random numbers for requests without a seed, on the device of the logits.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+
+    def __call__(self, logits: Tensor, requests: list[SamplingRequest]) -> list[Sample]:
+        """Sample a token for each row of ``logits [N, vocab]`` (float32, left as they are)."""
+        logprobs = logits.log_softmax(-1)
+        token_ids = self._choose(logits, requests)
+        return _report(logprobs, token_ids, requests)
+
+    def _choose(self, logits: Tensor, requests: list[SamplingRequest]) -> Tensor:
+        """Return the token of each row, ``[N]``."""
+        edited = [row for row, request in enumerate(requests) if _edits_logits(request)]
+        if edited:
+            logits = logits.clone()
+            for row in edited:
+                _edit_logits(logits[row], requests[row])
+        token_ids = logits.argmax(-1)
+        drawn = [
+            row
+            for row, request in enumerate(requests)
+            if request.params.sampling_type is not SamplingType.GREEDY
+        ]
+        if drawn:
+            rows = torch.tensor(drawn, device=logits.device)
+            token_ids[rows] = self._draw(logits[rows], [requests[row] for row in drawn])
+        return token_ids
+
+    def _draw(self, logits: Tensor, requests: list[SamplingRequest]) -> Tensor:
+        """Draw a token for each row by temperature and truncation."""
+        params = [request.params for request in requests]
+
+        def column(values: Sequence[float]) -> Tensor:
+            return torch.tensor(values, device=logits.device)[:, None]
+
+        logits = logits / column([each.temperature for each in params])
+        if any(each.top_k > 0 or each.top_p < 1 for each in params):
+            vocab = logits.shape[-1]
+            top_k = [each.top_k if 0 < each.top_k < vocab else vocab for each in params]
+            logits = _keep_top(logits, column(top_k), column([each.top_p for each in params]))
+        probs = logits.softmax(-1)
+        if any(each.min_p > 0 for each in params):
+            floor = probs.amax(-1, keepdim=True) * column([each.min_p for each in params])
+            probs = probs.masked_fill(probs < floor, 0.0)
+        # The smallest of exponential variates with rates p is the i-th with probability p_i.
+        noise = torch.empty_like(probs).exponential_(generator=self.generator)
+        for row, request in enumerate(requests):
+            if request.generator is not None:
+                noise[row].exponential_(generator=request.generator)
+        return (probs / noise).argmax(-1)
+
+
+def _keep_top(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """Set to minus infinity what is beyond the `top_k` best or the `top_p` likeliest mass.
+
+    The token that crosses the mass is kept, so at least one always is.
+    """
+    ordered, indices = logits.sort(-1, descending=True)
+    ranks = torch.arange(logits.shape[-1], device=logits.device)
+    ordered = ordered.masked_fill(ranks >= top_k, -torch.inf)
+    probs = ordered.softmax(-1)
+    mass_before = probs.cumsum(-1) - probs
+    ordered = ordered.masked_fill(mass_before >= top_p, -torch.inf)
+    return torch.empty_like(logits).scatter_(-1, indices, ordered)
+
+
+def _edits_logits(request: SamplingRequest) -> bool:
+    params = request.params
+    return bool(
+        params.logit_bias
+        or params.allowed_token_ids is not None
+        or request.data.get_output_len() < params.min_tokens
+        or params.repetition_penalty != 1
+        or params.presence_penalty
+        or params.frequency_penalty
+    )
+
+
+def _edit_logits(row: Tensor, request: SamplingRequest) -> None:
+    """Apply one request's bias, bans and penalties to its logits ``[vocab]``, in place."""
+    params, data = request.params, request.data
+
+    def indices(token_ids: list[int]) -> Tensor:
+        return torch.tensor(token_ids, dtype=torch.int64, device=row.device)
+
+    if params.logit_bias:
+        bias = torch.tensor(list(params.logit_bias.values()), device=row.device)
+        row.index_add_(0, indices(list(params.logit_bias)), bias)
+    if params.allowed_token_ids is not None:
+        banned = torch.ones_like(row, dtype=torch.bool)
+        banned[indices(params.allowed_token_ids)] = False
+        row.masked_fill_(banned, -torch.inf)
+    if data.get_output_len() < params.min_tokens:
+        row[indices(sorted(params.all_stop_token_ids))] = -torch.inf
+    if params.repetition_penalty != 1:
+        seen = indices(list(set(data.get_token_ids())))
+        scores = row[seen]
+        penalty = params.repetition_penalty
+        row[seen] = torch.where(scores > 0, scores / penalty, scores * penalty)
+    if params.presence_penalty or params.frequency_penalty:
+        counts = torch.bincount(indices(list(data.output_token_ids)), minlength=len(row))
+        row -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
+
+
+def _report(logprobs: Tensor, token_ids: Tensor, requests: list[SamplingRequest]) -> list[Sample]:
+    """Put the sampled tokens together with the log probabilities that were asked for."""
+    chosen = logprobs.gather(-1, token_ids[:, None])
+    ranks = (logprobs > chosen).sum(-1) + 1
+    samples = [
+        Sample(token_id, {token_id: Logprob(logprob, rank)})
+        for token_id, logprob, rank in zip(
+            token_ids.tolist(), chosen[:, 0].tolist(), ranks.tolist(), strict=True
+        )
+    ]
+    most = max(request.params.logprobs or 0 for request in requests)
+    if most:
+        top = logprobs.topk(min(most, logprobs.shape[-1]), dim=-1)
+        for sample, request, values, indices in zip(
+            samples, requests, top.values.tolist(), top.indices.tolist(), strict=True
+        ):
+            wanted = request.params.logprobs or 0
+            for rank, (token_id, logprob) in enumerate(
+                zip(indices[:wanted], values[:wanted], strict=True), start=1
+            ):
+                sample.logprobs.setdefault(token_id, Logprob(logprob, rank))
+    return samples

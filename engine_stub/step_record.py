@@ -1,0 +1,135 @@
+"""What one step of the engine did: all that an observer needs, and nothing it must work out.
+
+Times are readings of the engine's clock (seconds since the epoch), durations are seconds, lengths
+are tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from engine_stub.block_manager import BlockStats
+from seqtop.sequence import ExecuteModelRequest, Logprob, Sequence, SequenceGroup
+
+PreemptionMode: TypeAlias = Literal["recompute"]
+WaitCause: TypeAlias = Literal["no_blocks", "token_budget", "seq_limit"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledSequenceGroup:
+    """A group that ran in a step.
+
+    Attributes:
+        token_chunk_size: Tokens by which it advances, those from the prefix cache included.
+        num_batched_tokens: Tokens computed for it: what counts against the budget.
+        is_prompt: Whether it was in prefill.
+    """
+
+    seq_group: SequenceGroup
+    token_chunk_size: int
+    num_batched_tokens: int
+    is_prompt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """A running group lost its blocks, and waits again.
+
+    Attributes:
+        seq_ids: Its sequences.
+        num_lost_tokens: Computed tokens that have to be computed again.
+        for_request_id: The request that needed a block; its own id if it had to make way.
+    """
+
+    request_id: str
+    mode: PreemptionMode
+    seq_ids: list[int]
+    num_lost_tokens: int
+    for_request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeadWait:
+    """Why the first group of the waiting queue was not admitted; those behind it wait for it.
+
+    Attributes:
+        num_missing: Blocks for "no_blocks", tokens of the budget for "token_budget", else 0.
+    """
+
+    request_id: str
+    cause: WaitCause
+    num_missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceUpdate:
+    """What a step brought a sequence that ran in it; its other fields are to be read from `seq`.
+
+    Attributes:
+        new_token_ids: Tokens sampled, the request's last one included; empty for a prefill
+            chunk that is not the last.
+        new_logprobs: For each of them, candidates by token id, the sampled one among them.
+        text_delta: Text to append to what earlier updates brought.
+    """
+
+    request_id: str
+    seq: Sequence
+    new_token_ids: list[int]
+    new_logprobs: list[dict[int, Logprob]]
+    text_delta: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step, as it was after outputs had been processed.
+
+    Groups and sequences are the engine's own objects: they change with the next step, so read
+    them before it. `execute_model_req` is a value: neither engine nor worker touches it again.
+
+    Attributes:
+        step: Number of the step, from 0.
+        start_time: When scheduling began: the `first_scheduled_time` of groups new in this step.
+        time: The end: `last_token_time` of groups that sampled, `finished_time` of `finished`.
+        execute_model_req: What the worker was sent; with no groups in it if there was nothing
+            to run and only `finished_requests_ids` to tell.
+        scheduled: Groups that ran, in the order of `execute_model_req`.
+        updates: One per sequence of `scheduled`, in the same order.
+        finished: Groups that ended in this step, by stopping or at a length limit.
+        ignored: Groups refused since the last step: no step could ever hold their prompts.
+        aborted: Groups aborted since the last step.
+        preemptions: Groups that lost their blocks, in the order in which they did.
+        head_wait: What kept the head of the waiting queue; None if nothing waits.
+        num_prefill_tokens: Prompt (or recomputed) tokens that were computed.
+        num_decode_tokens: Decode tokens that were computed.
+        token_budget: What both together may not exceed.
+        num_running: Groups that are running after this step.
+        num_waiting: Groups that are waiting after this step.
+        blocks: The KV pool after this step.
+        scheduler_time: Duration of scheduling.
+        model_forward_time: Duration of the model's forward pass.
+        model_execute_time: Duration of the worker's part: forward pass, sampling, preparation.
+        step_time: Duration of the whole step.
+    """
+
+    step: int
+    start_time: float
+    time: float
+    execute_model_req: ExecuteModelRequest
+    scheduled: list[ScheduledSequenceGroup]
+    updates: list[SequenceUpdate]
+    finished: list[SequenceGroup]
+    ignored: list[SequenceGroup]
+    aborted: list[SequenceGroup]
+    preemptions: list[Preemption]
+    head_wait: HeadWait | None
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    token_budget: int
+    num_running: int
+    num_waiting: int
+    blocks: BlockStats
+    scheduler_time: float
+    model_forward_time: float
+    model_execute_time: float
+    step_time: float

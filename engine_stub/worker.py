@@ -1,0 +1,128 @@
+"""The side of the engine that holds the model: it knows of requests what it is sent."""
+
+from __future__ import annotations
+
+import msgspec
+import torch
+
+from engine_stub.attention import PagedKVCache
+from engine_stub.config import EngineConfig
+from engine_stub.loader import load_model
+from engine_stub.model_config import ModelConfig
+from engine_stub.model_runner import ModelOutput, ModelRunner
+from engine_stub.scheduler import snapshot
+from seqtop.sequence import (
+    ExecuteModelRequest,
+    SequenceGroupMetadata,
+    SequenceGroupMetadataLike,
+)
+
+# Of the memory that is free on a CUDA device once the weights are there; the rest is for
+# activations.
+_CUDA_MEMORY_SHARE = 0.8
+# On a CPU, where memory is everybody's.
+_CPU_POOL_BYTES = 256 * 2**20
+
+
+class Worker:
+    """Runs steps. Keeps the groups it was sent in full, and brings them up to date by deltas.
+
+    Call `initialize_cache` before the first step.
+
+    Args:
+        config: The engine's, with nothing left open but the size of the pool.
+        model_config: Of the model that `config` names.
+    """
+
+    def __init__(self, config: EngineConfig, model_config: ModelConfig) -> None:
+        self.config = config
+        self.model_config = model_config
+        self.device = torch.device(config.device)
+        self.dtype = getattr(torch, config.dtype)
+        self.model = load_model(config.model, device=self.device, dtype=self.dtype)
+        self.seq_groups: dict[str, SequenceGroupMetadata] = {}
+
+    def determine_num_available_blocks(self) -> int:
+        """How many blocks the device's memory affords, at least 1."""
+        per_block = PagedKVCache.bytes_per_block(
+            self.model_config.num_hidden_layers,
+            self.model_config.num_key_value_heads,
+            self.config.block_size,
+            self.model_config.head_dim,
+            self.dtype,
+        )
+        if self.device.type == "cuda":
+            free_bytes, _ = torch.cuda.mem_get_info(self.device)
+            available = int(free_bytes * _CUDA_MEMORY_SHARE)
+        else:
+            available = _CPU_POOL_BYTES
+        return max(available // per_block, 1)
+
+    def initialize_cache(self, num_blocks: int) -> None:
+        """Allocate the KV pool."""
+        cache = PagedKVCache(
+            self.model_config.num_hidden_layers,
+            num_blocks,
+            self.model_config.num_key_value_heads,
+            self.config.block_size,
+            self.model_config.head_dim,
+            device=self.device,
+            dtype=self.dtype,
+        )
+        self.model_runner = ModelRunner(self.model, cache, self.config.seed)
+
+    def execute_model(self, execute_model_req: ExecuteModelRequest) -> ModelOutput:
+        """Run a step.
+
+        Raises:
+            SequenceError: A delta does not fit what was sent before.
+            KeyError: A delta came of a group that was not sent in full.
+        """
+        for request_id in execute_model_req.finished_requests_ids:
+            # One that was aborted while it waited was never sent.
+            self.seq_groups.pop(request_id, None)
+            self.model_runner.forget(request_id)
+        groups = [self._update(each) for each in execute_model_req.seq_group_metadata_list]
+        return self.model_runner.execute_model(groups)
+
+    def _update(self, sent: SequenceGroupMetadataLike) -> SequenceGroupMetadata:
+        """The group as it is now, after a full (also when recomputed) or a delta."""
+        if isinstance(sent, SequenceGroupMetadata):
+            # Deltas will change it, and the request is not ours to change.
+            seq_data = {seq_id: snapshot(data) for seq_id, data in sent.seq_data.items()}
+            group = msgspec.structs.replace(sent, seq_data=seq_data)
+            self.seq_groups[sent.request_id] = group
+        else:
+            group = self.seq_groups[sent.request_id]
+            group.apply_delta(sent)
+        return group
+
+
+def resolve_device(name: str) -> str:
+    """The device to run on; "auto" prefers CUDA.
+
+    Raises:
+        ValueError: There is no such device here.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind = name.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"device must be auto, cpu or cuda, got {name!r}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device cuda was asked for, but torch sees no CUDA device")
+    return name
+
+
+def resolve_dtype(name: str, device: str, model_config: ModelConfig) -> str:
+    """The dtype to run in; "auto" is float32 on a CPU and the checkpoint's own on CUDA.
+
+    Raises:
+        ValueError: torch has no floating-point type of this name.
+    """
+    if name == "auto":
+        name = model_config.torch_dtype if device.startswith("cuda") else "float32"
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f"dtype must be auto or a floating-point type of torch, got {name!r}")
+    return name
