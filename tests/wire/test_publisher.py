@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 import zmq
-from support import arrival, engine_info, step, wait_until
+from hand_driven import arrival, engine_info, step, wait_until
 
 from seqtop.link import ControlError, LinkState
 from seqtop.sequence import SamplingParams

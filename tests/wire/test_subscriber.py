@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from support import HandDrivenEngine, arrival, engine_info, step, wait_until
+from hand_driven import HandDrivenEngine, arrival, engine_info, step, wait_until
 
 from seqtop.link import LinkState
 from seqtop.session import Session
