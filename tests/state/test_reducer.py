@@ -1,0 +1,375 @@
+"""The reducer, event by event, on a hand-written life of two requests."""
+
+import msgspec
+import pytest
+
+from seqtop.sequence import (
+    ExecuteModelRequest,
+    Logprob,
+    RequestMetrics,
+    SamplingParams,
+    SequenceData,
+    SequenceDataDelta,
+    SequenceGroupMetadata,
+    SequenceGroupMetadataDelta,
+    SequenceStage,
+    SequenceStatus,
+)
+from seqtop.state import EngineState
+from seqtop.state.snapshot import keep_history, load
+from seqtop.wire import codec
+from seqtop.wire.messages import (
+    EngineStopped,
+    Heartbeat,
+    Preemption,
+    RequestArrived,
+    RequestFinished,
+    SequenceUpdate,
+    Step,
+    StepStats,
+    WaitReason,
+)
+
+WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
+
+
+def arrived(name: str, seq_id: int, *, time: float = 10.0, prompt: str = "abc") -> RequestArrived:
+    return RequestArrived(
+        request_id=name,
+        arrival_time=time,
+        seq_ids=[seq_id],
+        num_prompt_tokens=len(prompt),
+        prompt=prompt,
+        prompt_token_ids=list(range(len(prompt))),
+        sampling_params=SamplingParams(max_tokens=5),
+    )
+
+
+def full(name: str, seq_id: int, table: list[int], *, chunk: int, do_sample: bool = True) -> object:
+    return SequenceGroupMetadata(
+        name,
+        True,
+        {seq_id: SequenceData.from_seqs([0, 1, 2])},
+        SamplingParams(max_tokens=5),
+        {seq_id: table},
+        do_sample=do_sample,
+        token_chunk_size=chunk,
+    )
+
+
+def delta(name: str, seq_id: int, tokens: list[int], computed: int) -> object:
+    return SequenceGroupMetadataDelta(
+        {seq_id: SequenceDataDelta(tokens, -1.5, computed, SequenceStage.DECODE)},
+        name,
+        {},
+        False,
+        token_chunk_size=1,
+    )
+
+
+def step(number: int, *groups: object, **fields: object) -> Step:
+    stats = StepStats(
+        num_running=1,
+        num_waiting=0,
+        num_used_blocks=2,
+        num_free_blocks=6,
+        num_cached_blocks=0,
+        num_prefill_tokens=3,
+        num_decode_tokens=1,
+        prefix_cache_queries=0,
+        prefix_cache_hits=0,
+        num_preemptions=0,
+        scheduler_time=0.25,
+        model_forward_time=0.5,
+        model_execute_time=1.0,
+    )
+    return Step(
+        step=number,
+        start_time=20.0 + number,
+        time=20.5 + number,
+        execute=ExecuteModelRequest(list(groups)),
+        stats=stats,
+        **({"sequences": []} | fields),
+    )
+
+
+def update(seq_id: int, status: SequenceStatus, computed: int, **fields: object) -> SequenceUpdate:
+    return SequenceUpdate(seq_id=seq_id, status=status, num_computed_tokens=computed, **fields)
+
+
+def metrics(**changes: object) -> RequestMetrics:
+    values = {
+        "arrival_time": 10.0,
+        "last_token_time": 20.5,
+        "first_scheduled_time": 20.0,
+        "first_token_time": 20.5,
+        "time_in_queue": 10.0,
+    }
+    return RequestMetrics(**(values | changes))
+
+
+def prefilled() -> EngineState:
+    """One request that has been prefilled and has its first token."""
+    state = EngineState()
+    state.apply(arrived("a", 1))
+    state.apply(
+        step(
+            0,
+            full("a", 1, [7], chunk=3),
+            sequences=[
+                update(1, RUNNING, 3, new_token_ids=[5], new_logprobs=[-0.5], text_delta="Hi")
+            ],
+            metrics={"a": metrics(scheduler_time=0.25)},
+        )
+    )
+    return state
+
+
+def test_arrival_waits() -> None:
+    state = EngineState()
+    touched = state.apply(arrived("a", 1))
+    assert list(touched) == [1]
+    assert state.sequences[1].status is WAITING
+    assert state.sequences[1].num_tokens == 3
+    assert [(span.kind, span.start, span.end) for span in state.requests["a"].spans] == [
+        ("queued", 10.0, None)
+    ]
+    assert state.num_by_status[WAITING] == 1
+
+
+def test_prefill_brings_table_tokens_text_and_times() -> None:
+    state = prefilled()
+    request, sequence = state.requests["a"], state.sequences[1]
+    assert sequence.status is RUNNING
+    assert sequence.block_table == [7]
+    assert sequence.num_computed_tokens == 3
+    assert sequence.output_token_ids == [5]
+    assert sequence.cumulative_logprob == -0.5
+    assert (sequence.text, sequence.last_delta_length) == ("Hi", 2)
+    assert request.metrics == metrics(scheduler_time=0.25)
+    assert [(s.kind, s.start, s.end, s.num_tokens) for s in request.spans] == [
+        ("queued", 10.0, 20.0, 0),
+        ("prefill", 20.0, 20.5, 3),
+    ]
+    assert state.num_by_status[WAITING] == 0
+    assert state.num_by_status[RUNNING] == 1
+    assert state.num_output_tokens == 1
+
+
+def test_decode_steps_add_up_and_share_a_span() -> None:
+    state = prefilled()
+    for number in (1, 2):
+        state.apply(
+            step(
+                number,
+                delta("a", 1, [5], 2 + number),
+                sequences=[
+                    update(1, RUNNING, 3 + number, new_token_ids=[6], new_logprobs=[-0.25],
+                           text_delta="!", new_blocks=[9] if number == 2 else [])
+                ],
+            )
+        )  # fmt: skip
+    request, sequence = state.requests["a"], state.sequences[1]
+    assert sequence.output_token_ids == [5, 6, 6]
+    assert sequence.text == "Hi!!"
+    assert sequence.block_table == [7, 9]
+    assert sequence.cumulative_logprob == -1.0
+    assert request.metrics.last_token_time == 22.5
+    assert request.metrics.scheduler_time == 0.75
+    assert request.metrics.model_forward_time == 1.0
+    assert request.metrics.model_execute_time == 2.0
+    assert request.spans[-1].kind == "decode"
+    assert request.spans[-1].num_steps == request.spans[-1].num_tokens == 2
+    assert len(request.spans) == 3
+
+
+def test_preemption_takes_the_blocks_and_is_told() -> None:
+    state = prefilled()
+    state.apply(
+        step(
+            1,
+            sequences=[update(1, WAITING, 0, block_table=[])],
+            preemptions=[
+                Preemption(request_id="a", mode="recompute", num_lost_tokens=3, for_request_id="b")
+            ],
+            wait_reasons=[WaitReason(request_id="a", cause="no_blocks", num_missing=2)],
+        )
+    )
+    request, sequence = state.requests["a"], state.sequences[1]
+    assert sequence.status is WAITING
+    assert sequence.block_table == []
+    assert sequence.output_token_ids == [5]  # what was sampled stays
+    assert (request.num_preemptions, request.num_lost_tokens) == (1, 3)
+    assert (request.preempted_for, request.last_preemption_mode) == ("b", "recompute")
+    assert request.wait_reason is not None
+    assert (request.spans[-1].kind, request.spans[-1].end) == ("preempted", None)
+    state.apply(step(2, full("a", 1, [3], chunk=4), sequences=[update(1, RUNNING, 4)]))
+    assert request.wait_reason is None
+    assert [span.kind for span in request.spans] == ["queued", "prefill", "preempted", "prefill"]
+
+
+def test_end_frees_and_keeps_what_was_said() -> None:
+    state = prefilled()
+    state.apply(
+        step(
+            1,
+            delta("a", 1, [5], 3),
+            sequences=[
+                update(1, SequenceStatus.FINISHED_STOPPED, 4, new_token_ids=[2],
+                       new_logprobs=[-1.0], block_table=[], stop_reason=2)
+            ],
+        )
+    )  # fmt: skip
+    final = metrics(finished_time=21.5)
+    touched = state.apply(
+        RequestFinished(
+            request_id="a", time=21.5, status=SequenceStatus.FINISHED_STOPPED, metrics=final
+        )
+    )
+    assert list(touched) == [1]
+    request, sequence = state.requests["a"], state.sequences[1]
+    assert sequence.status is SequenceStatus.FINISHED_STOPPED
+    assert sequence.output_token_ids == [5, 2]  # the last token, which deltas never carry
+    assert sequence.stop_reason == 2
+    assert sequence.block_table == []
+    assert request.finish_reason == "stop"
+    assert request.metrics == final
+    assert state.finished == ["a"]
+    assert state.num_finished == 1
+
+
+def test_abort_of_a_waiting_request() -> None:
+    state = EngineState()
+    state.apply(arrived("a", 1))
+    state.apply(
+        RequestFinished(
+            request_id="a",
+            time=11.0,
+            status=SequenceStatus.FINISHED_ABORTED,
+            metrics=metrics(finished_time=11.0),
+        )
+    )
+    assert state.sequences[1].status is SequenceStatus.FINISHED_ABORTED
+    assert state.requests["a"].finish_reason == "abort"
+    assert state.requests["a"].spans[-1].end == 11.0
+
+
+def test_candidates_are_kept_by_output_position() -> None:
+    state = prefilled()
+    candidates = {6: Logprob(-0.1, 1, "x"), 8: Logprob(-2.0, 2, "y")}
+    state.apply(
+        step(
+            1,
+            delta("a", 1, [5], 3),
+            sequences=[
+                update(1, RUNNING, 4, new_token_ids=[6], new_logprobs=[-0.1],
+                       top_logprobs=[candidates])
+            ],
+        )
+    )  # fmt: skip
+    assert state.sequences[1].top_logprobs == {1: candidates}
+
+
+def test_fork_appears_under_its_request() -> None:
+    state = prefilled()
+    touched = state.apply(
+        step(1, sequences=[update(2, RUNNING, 3, parent_seq_id=1, request_id="a", block_table=[7])])
+    )
+    assert list(touched) == [2]
+    assert state.requests["a"].seq_ids == [1, 2]
+    assert state.sequences[2].parent_seq_id == 1
+    assert state.sequences[2].block_table == [7]
+
+
+def test_bare_vllm_stream_is_understood_without_announcements_or_updates() -> None:
+    state = EngineState()
+    state.apply(step(0, full("a", 1, [7], chunk=3)))
+    bare = SequenceGroupMetadataDelta(
+        {1: SequenceDataDelta([5], -0.5, 3, SequenceStage.DECODE)}, "a", {1: [7, 8]}, False
+    )
+    touched = state.apply(step(1, bare))
+    assert list(touched) == [1]
+    assert state.sequences[1].output_token_ids == [5]
+    assert state.sequences[1].num_computed_tokens == 3
+    assert state.sequences[1].block_table == [7, 8]
+    assert state.requests["a"].prompt_token_ids == [0, 1, 2]
+    assert state.num_anomalies == 0
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        arrived("a", 9),
+        arrived("z", 1),
+        step(1, delta("nobody", 1, [5], 3)),
+        step(1, sequences=[update(99, RUNNING, 3)]),
+        step(
+            1,
+            preemptions=[Preemption(request_id="nobody", mode="recompute", num_lost_tokens=1)],
+        ),
+        RequestFinished(
+            request_id="nobody",
+            time=1.0,
+            status=SequenceStatus.FINISHED_ABORTED,
+            metrics=metrics(),
+        ),
+    ],
+)
+def test_what_does_not_fit_is_counted_and_harms_nothing(event: object) -> None:
+    state = prefilled()
+    sequence = msgspec.structs.asdict(state.sequences[1])
+    state.apply(event)
+    assert state.num_anomalies == 1
+    assert state.last_anomaly
+    assert msgspec.structs.asdict(state.sequences[1]) == sequence
+
+
+def test_history_is_bounded_and_drops_are_reported() -> None:
+    state = EngineState(max_finished=8)
+    dropped: list[int] = []
+    for number in range(20):
+        state.apply(arrived(str(number), number))
+        touched = state.apply(
+            RequestFinished(
+                request_id=str(number),
+                time=11.0,
+                status=SequenceStatus.FINISHED_ABORTED,
+                metrics=metrics(),
+            )
+        )
+        dropped += [seq_id for seq_id in touched if seq_id not in state.sequences]
+        assert len(state.finished) <= 8
+        assert len(state.requests) == len(state.sequences) == len(state.finished)
+        assert sum(state.num_by_status) == len(state.sequences)
+    assert dropped == list(range(20 - len(state.finished)))
+    assert state.num_finished == 20
+
+
+def test_clock_never_goes_back() -> None:
+    state = EngineState()
+    state.apply(Heartbeat(time=50.0, step=3))
+    state.apply(Heartbeat(time=40.0, step=3))
+    assert state.time == 50.0
+    state.apply(EngineStopped(time=51.0))
+    assert state.stopped == "the engine stopped"
+
+
+def test_snapshot_round_trip_is_equal() -> None:
+    state = prefilled()
+    assert load(codec.encode(state), max_finished=state.max_finished) == state
+
+
+def test_history_of_an_older_state_is_kept_in_front() -> None:
+    old = prefilled()
+    old.apply(
+        RequestFinished(
+            request_id="a", time=21.0, status=SequenceStatus.FINISHED_ABORTED, metrics=metrics()
+        )
+    )
+    new = EngineState()
+    new.apply(arrived("b", 2))
+    keep_history(new, old)
+    assert list(new.requests) == ["a", "b"]
+    assert new.finished == ["a"]
+    assert set(new.sequences) == {1, 2}
+    assert sum(new.num_by_status) == 2
