@@ -1,7 +1,5 @@
 """A hand-driven engine end: real sockets, but the test decides each frame that is sent."""
 
-import time
-from collections.abc import Callable
 from types import TracebackType
 
 import msgspec
@@ -86,14 +84,6 @@ def step(number: int, *groups: object, **fields: object) -> Step:
         stats=fields.pop("stats", stats()),
         **fields,
     )
-
-
-def wait_until(condition: Callable[[], object], *, seconds: float = 10.0) -> None:
-    """Wait for `condition`, and fail the test if it never comes."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the awaited condition never came"
-        time.sleep(0.005)
 
 
 class HandDrivenEngine:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 import zmq
-from hand_driven import arrival, engine_info, step, wait_until
+from hand_driven import arrival, engine_info, step
+from waiting import wait_until
 
 from seqtop.link import ControlError, LinkState
 from seqtop.sequence import SamplingParams

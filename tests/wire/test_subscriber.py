@@ -2,7 +2,8 @@
 
 import msgspec
 import pytest
-from hand_driven import HandDrivenEngine, arrival, engine_info, step, wait_until
+from hand_driven import HandDrivenEngine, arrival, engine_info, step
+from waiting import wait_until
 
 from seqtop.link import LinkState
 from seqtop.session import Session

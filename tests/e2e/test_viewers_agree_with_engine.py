@@ -1,0 +1,167 @@
+"""Two viewers, one early and one late, against the engine's own objects after every step."""
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import pytest
+from waiting import wait_until
+
+from engine_stub.config import EngineConfig
+from engine_stub.engine import LLMEngine
+from engine_stub.publishing import StepPublisher, engine_info
+from engine_stub.step_record import StepRecord
+from seqtop.link import LinkState
+from seqtop.sequence import SamplingParams, SequenceGroup, SequenceStatus
+from seqtop.session import Session
+from seqtop.state import EngineState
+from seqtop.wire.messages import Event
+from seqtop.wire.publisher import Publisher
+
+PROMPTS = (
+    "Once upon a time",
+    "You are a storyteller. You like rivers, lanterns and bread.\n\nUser: Tell me about a fox.",
+    "You are a storyteller. You like rivers, lanterns and bread.\n\nUser: Tell me about a kite.",
+    "Why? " * 60,
+    "def main():",
+    "Hello there",
+)
+
+
+class CountingPublisher(Publisher):
+    """Knows the number of the newest message, so that a viewer can be waited for."""
+
+    num_published = 0
+
+    def publish(self, event: Event) -> None:
+        self.num_published += 1
+        super().publish(event)
+
+
+@pytest.fixture
+def engine() -> LLMEngine:
+    return LLMEngine(
+        EngineConfig(
+            device="cpu",
+            num_gpu_blocks=28,
+            max_num_seqs=4,
+            max_num_batched_tokens=32,
+            max_model_len=256,
+        )
+    )
+
+
+@pytest.fixture
+def publisher(engine: LLMEngine) -> Iterator[CountingPublisher]:
+    info = engine_info(engine, engine_id="test", control=False)
+    # No heartbeats: each message is one that the test counts.
+    info = msgspec.structs.replace(info, heartbeat_interval=1e6)
+    with tempfile.TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{Path(directory, 'e')}"
+        with CountingPublisher(endpoint, info, EngineState()) as running:
+            yield running
+
+
+def catch_up(session: Session, publisher: CountingPublisher) -> None:
+    wait_until(lambda: session.sequence_number == publisher.num_published - 1)
+
+
+def assert_shows(session: Session, engine: LLMEngine, record: StepRecord) -> None:
+    """Every field a viewer has of the engine against where the engine itself keeps it."""
+    with session.lock:
+        state = session.state
+        assert state.num_anomalies == 0, state.last_anomaly
+        unfinished = {
+            request_id: request
+            for request_id, request in state.requests.items()
+            if request.finish_reason is None
+        }
+        assert unfinished.keys() == engine.seq_groups.keys()
+        for request_id, group in engine.seq_groups.items():
+            assert_same_request(state, request_id, group, engine)
+        for group in record.finished:
+            assert_ended(state, group)
+        assert state.step == record.step
+        assert state.time == record.time
+        assert state.stats is not None
+        assert state.stats.num_used_blocks == record.blocks.used
+        assert state.stats.num_cached_blocks == record.blocks.cached
+        assert state.stats.num_free_blocks == record.blocks.free
+        assert state.num_by_status[SequenceStatus.RUNNING] == len(engine.scheduler.running)
+        assert state.num_by_status[SequenceStatus.WAITING] == len(engine.scheduler.waiting)
+
+
+def assert_same_request(
+    state: EngineState, request_id: str, group: SequenceGroup, engine: LLMEngine
+) -> None:
+    request, seq = state.requests[request_id], group.first_seq
+    sequence = state.sequences[seq.seq_id]
+    assert request.prompt == group.prompt
+    assert request.prompt_token_ids == group.prompt_token_ids
+    assert request.metrics == group.metrics
+    assert dataclasses.asdict(request.metrics) == dataclasses.asdict(group.metrics)
+    assert request.sampling_params == group.sampling_params
+    assert request.priority == group.priority
+    assert sequence.status is seq.status
+    assert sequence.num_prompt_tokens == seq.get_prompt_len()
+    assert sequence.num_computed_tokens == seq.get_num_computed_tokens()
+    assert sequence.num_cached_tokens == seq.data.get_num_cached_tokens()
+    assert tuple(sequence.output_token_ids) == seq.get_output_token_ids()
+    assert sequence.cumulative_logprob == seq.get_cumulative_logprob()
+    assert sequence.text == seq.output_text
+    assert sequence.block_table == engine.block_manager.get_block_table(seq)
+    assert sequence.stop_reason == seq.stop_reason
+
+
+def assert_ended(state: EngineState, group: SequenceGroup) -> None:
+    request, seq = state.requests[group.request_id], group.first_seq
+    sequence = state.sequences[seq.seq_id]
+    assert request.finish_reason == SequenceStatus.get_finished_reason(seq.status)
+    assert request.metrics == group.metrics
+    assert sequence.status is seq.status
+    assert tuple(sequence.output_token_ids) == seq.get_output_token_ids()
+    assert sequence.text == seq.output_text
+    assert sequence.block_table == []
+
+
+def test_both_show_the_engine_at_every_step(
+    engine: LLMEngine, publisher: CountingPublisher
+) -> None:
+    steps = StepPublisher(publisher)
+
+    def add(name: str, prompt: str, **params: object) -> None:
+        sampling = SamplingParams(temperature=0.0, ignore_eos=True, **params)
+        for group in engine.add_request(name, prompt, sampling):
+            steps.arrived(group)
+
+    with ExitStack() as stack:
+        early = stack.enter_context(Session(publisher.endpoint))
+        viewers = [early]
+        assert early.wait_for(LinkState.LIVE, timeout=10)
+        for number, prompt in enumerate(PROMPTS):
+            add(f"req-{number}", prompt, max_tokens=90, logprobs=2 if number == 0 else None)
+        seen_preemption = seen_cached = False
+        while engine.has_unfinished_requests():
+            record = engine.step()
+            steps.stepped(record)
+            seen_preemption |= bool(record.preemptions)
+            seen_cached |= record.blocks.prefix_hits > 0
+            if record.step == 20:
+                viewers.append(stack.enter_context(Session(publisher.endpoint)))
+                assert viewers[-1].wait_for(LinkState.LIVE, timeout=10)
+            for session in viewers:
+                catch_up(session, publisher)
+                assert_shows(session, engine, record)
+            if record.step == 40:
+                assert engine.abort_request("req-5")
+        _, late = viewers
+        with early.lock, late.lock:
+            assert early.state == late.state
+            assert early.state.requests["req-5"].finish_reason == "abort"
+            assert len(early.state.finished) == len(PROMPTS)
+        assert seen_preemption, "the pool was meant to be too small"
+        assert seen_cached, "the prompts were meant to share a prefix"
+        assert early.link.num_missed == late.link.num_missed == 0
