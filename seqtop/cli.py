@@ -133,6 +133,8 @@ def _demo(options: argparse.Namespace) -> int:
             DemoEngine(model=options.model, device=options.device, pace=options.pace) as engine,
             Session(engine.endpoint) as session,
         ):
+            print("seqtop: starting the bundled engine …", file=sys.stderr)
+            engine.await_live(session)
             status = SeqtopApp(session).run() or 0
             failure = engine.failure()
     except DemoError as error:

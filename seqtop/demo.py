@@ -10,8 +10,13 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
+from seqtop.link import LinkState
+from seqtop.session import Session
+
+_SECONDS_TO_START = 60.0
 _SECONDS_TO_END = 5.0
 
 
@@ -61,10 +66,23 @@ class DemoEngine:
             self._process.wait()
         self._directory.cleanup()
 
+    def await_live(self, session: Session) -> None:
+        """Wait until `session` follows the engine.
+
+        Raises:
+            DemoError: the engine ended instead, or nothing is heard of it for a minute.
+        """
+        deadline = time.monotonic() + _SECONDS_TO_START
+        while not session.wait_for(LinkState.LIVE, timeout=0.1):
+            if failure := self.failure():
+                raise DemoError(failure)
+            if time.monotonic() > deadline:
+                raise DemoError(f"the bundled engine was not ready in {_SECONDS_TO_START:g} s")
+
     def failure(self) -> str | None:
-        """If the engine has ended by itself with an error, the last thing it said."""
-        if not self._process.poll():
+        """If the engine has ended by itself, the last thing it said."""
+        if self._process.poll() is None:
             return None
         lines = self._log.read_text(errors="replace").strip().splitlines()
         last = lines[-1] if lines else f"exit status {self._process.returncode}"
-        return f"the bundled engine ended: {last}"
+        return f"the bundled engine ended: {last.removeprefix('engine-stub: ')}"
