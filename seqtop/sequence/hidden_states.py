@@ -67,7 +67,7 @@ class HiddenStates(msgspec.Struct, array_like=True, omit_defaults=True):
 
     def prune(self, seq_group_metadata_list: list[SequenceGroupMetadata]) -> None:
         """Keep the rows of these groups only, in their order; groups without rows are ignored."""
-        row_of = {seq_id: row for row, seq_id in reversed([*enumerate(self._seq_ids)])}
+        row_of = self._row_of()
         seq_ids = [i for i in get_all_seq_ids(seq_group_metadata_list) if i in row_of]
         if seq_ids == self._seq_ids:
             return
@@ -84,14 +84,18 @@ class HiddenStates(msgspec.Struct, array_like=True, omit_defaults=True):
         """
         if self.second_last_token_hidden_states is None or not seq_with_bonus_token_in_last_step:
             return
+        row_of = self._row_of()
         order: list[int] = []
         for seq_id in self._seq_ids:
-            row = self._seq_ids.index(seq_id)
             if seq_id in seq_with_bonus_token_in_last_step:
-                order.append(row + len(self._seq_ids))
-            order.append(row)
+                order.append(row_of[seq_id] + len(self._seq_ids))
+            order.append(row_of[seq_id])
         both = concatenate(self._rows(), self.second_last_token_hidden_states)
         self.hidden_states = both[order]
+
+    def _row_of(self) -> dict[int, int]:
+        """The first row of each sequence."""
+        return {seq_id: row for row, seq_id in reversed([*enumerate(self._seq_ids)])}
 
     def _rows(self) -> Tensor:
         if self.hidden_states is None:

@@ -39,7 +39,8 @@ class SequenceGroupBase:
 
     def finish_seq(self, seq: SequenceGroup) -> None:
         """Note that a part is finished."""
-        self.finished_reqs[seq.request_id] = self.to_be_finished.pop(seq.request_id)
+        del self.to_be_finished[seq.request_id]
+        self.finished_reqs[seq.request_id] = seq
 
     def maybe_assemble_group(self, seq_group: SequenceGroup) -> SequenceGroup | None:
         """What to report now that this part has moved on, if anything."""
@@ -98,7 +99,7 @@ class ParallelSampleSequenceGroup(SequenceGroupBase):
         when the last one finishes, once, cut to the best `_real_n` samples if there are more.
         """
         if self.streaming:
-            first_running = next(iter(self.to_be_finished))
+            first_running = next(iter(self.to_be_finished), None)
             return self.assembled_seq_group if seq_group.request_id == first_running else None
 
         last_to_finish = list(self.to_be_finished) == [seq_group.request_id]
@@ -111,5 +112,5 @@ class ParallelSampleSequenceGroup(SequenceGroupBase):
         best = whole.sampling_params._real_n
         if best is not None:
             by_logprob = sorted(whole.seqs, key=lambda seq: -seq.get_cumulative_logprob())
-            whole.seqs = by_logprob[:best]
+            whole.seqs = by_logprob[: best or whole.sampling_params.n]
         return whole

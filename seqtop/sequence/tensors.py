@@ -20,8 +20,8 @@ else:
         """Lets `isinstance(x, Tensor)` ask the real torch, if anything has loaded it."""
 
         def __instancecheck__(cls, instance: object) -> bool:
-            torch = sys.modules.get("torch")
-            return torch is not None and isinstance(instance, torch.Tensor)
+            real = getattr(sys.modules.get("torch"), "Tensor", None)
+            return real is not None and isinstance(instance, real)
 
     class Tensor(metaclass=_TensorType):
         """Annotation for a `torch.Tensor`; every instance of that class is an instance of this."""

@@ -62,6 +62,7 @@ def decode(data: bytes | memoryview, type: type[T]) -> T:  # noqa: A002 - msgspe
 
     Raises:
         WireError: `data` is anything else; the message says what is wrong, and where.
+        TypeError: `type` is not a type that can be decoded.
     """
     decoder = _decoder(cast(Hashable, type))
     try:
@@ -122,7 +123,7 @@ def _token_array(data: Any) -> TokenArray:
     if not isinstance(data, bytes):
         raise TypeError(f"expected token ids as bytes, got {type(data).__name__}")
     if len(data) % _ID_BYTES:
-        raise ValueError(f"{len(data)} bytes of token ids are not a multiple of {_ID_BYTES}")
+        raise ValueError(f"{len(data)} bytes of token ids are no multiple of {_ID_BYTES}")
     if _ARRAY_IS_WIRE_FORM:
         return array(VLLM_TOKEN_ID_ARRAY_TYPE, data)
     wide = array(_ID_ARRAY_TYPE, data)

@@ -10,7 +10,8 @@ import dataclasses
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import cache
-from typing import Any, Final, get_args
+from types import UnionType
+from typing import Any, Final, Union, get_args, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -23,10 +24,9 @@ _UNKNOWN: Final = object()
 
 def name_of(target: Any) -> str:
     """A type's name, or for a union the names of its members."""
-    members = get_args(target)
-    if members and not isinstance(target, type):
-        return " | ".join(map(name_of, members))
-    return getattr(target, "__name__", str(target))
+    if get_origin(target) in (Union, UnionType):
+        return " | ".join(map(name_of, get_args(target)))
+    return target.__name__ if isinstance(target, type) else str(target)
 
 
 def explain(error: Exception, target: Any, data: Any) -> str:
@@ -138,9 +138,10 @@ def _element(node: inspect.Type | None, index: int | None) -> tuple[str, inspect
             position = index - (node.tag is not None)
             if position < 0:
                 return ".tag", None
-            field = node.fields[position]
-            return f".{field.encode_name}", field.type
-        case inspect.TupleType() if index is not None:
+            for field in node.fields[position : position + 1]:
+                return f".{field.encode_name}", field.type
+            return label, None
+        case inspect.TupleType() if index is not None and index < len(node.item_types):
             return label, node.item_types[index]
         case inspect.DictType():
             return label, node.value_type

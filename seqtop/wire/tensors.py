@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 
 from seqtop.sequence.tensors import Tensor
+from seqtop.wire.paths import explain
 
 TENSOR_CODE: Final = ord("T")
 
@@ -36,9 +37,10 @@ _ITEM_BYTES: Final = {
 
 _Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 _Shape: TypeAlias = Annotated[list[_Size], msgspec.Meta(max_length=_MAX_DIMS)]
+_Parts: TypeAlias = tuple[str, _Shape, bytes]
 
 _encode_parts: Final = msgspec.msgpack.Encoder().encode
-_decode_parts: Final = msgspec.msgpack.Decoder(tuple[str, _Shape, bytes]).decode
+_decode_parts: Final = msgspec.msgpack.Decoder(_Parts).decode
 
 
 def pack_tensor(tensor: Tensor) -> msgspec.msgpack.Ext:
@@ -67,12 +69,17 @@ def unpack_tensor(payload: memoryview) -> Tensor:
     Raises:
         ValueError: The payload is not one, or torch is not installed.
     """
-    name, shape, data = _decode_parts(payload)
+    try:
+        name, shape, data = _decode_parts(payload)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"malformed tensor: {explain(error, _Parts, payload)}") from error
     item_bytes = _ITEM_BYTES.get(name)
     if item_bytes is None:
         raise ValueError(f"unknown tensor element type {name!r}")
     if math.prod(shape) * item_bytes != len(data):
         raise ValueError(f"{len(data)} bytes do not fill a {name} tensor of shape {shape}")
+    if name == "bool" and data.translate(None, b"\0\1"):
+        raise ValueError("a bool tensor holds bytes other than 0 and 1")
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError as error:
