@@ -1,0 +1,161 @@
+"""A decoder of the Llama family over a flat batch of tokens.
+
+All tokens of all sequences of a step come as one dimension, ``[T]``, each with its own position.
+The decoder knows nothing of sequences: whoever calls it passes `attend`, which sees each layer's
+queries, keys and values and decides which token looks at which. The engine's version keeps keys
+and values in a paged cache; training's is plain causal attention.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - torch's own convention
+
+from engine_stub.model_config import ModelConfig
+
+
+class Attend(Protocol):
+    """Attention over whatever keys and values the caller keeps."""
+
+    def __call__(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend with ``q [T, n_heads, head_dim]``.
+
+        ``k`` and ``v`` are ``[T, n_kv_heads, head_dim]``, the step's own; rotary embedding is
+        already in ``q`` and ``k``. Returns ``[T, n_heads, head_dim]``.
+        """
+        ...
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm; computed in float32, cast back before the weight is applied.
+
+    The order of cast and weight is that of transformers, so that bfloat16 rounds alike.
+    """
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``x [..., size]`` over its last dimension."""
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * (wide * scale).to(x.dtype)
+
+
+class RotaryEmbedding(nn.Module):
+    """Rotary position angles in the split-half layout (first half paired with second half)."""
+
+    inv_freq: Tensor
+
+    def __init__(self, head_dim: int, theta: float) -> None:
+        super().__init__()
+        # On the CPU even when the module is built on the meta device: it is never loaded.
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim
+        self.register_buffer("inv_freq", 1.0 / theta**exponents, persistent=False)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines for ``positions [T]``, each ``[T, 1, head_dim]`` in `dtype`."""
+        angles = positions.to(torch.float32)[:, None] * self.inv_freq
+        angles = torch.cat((angles, angles), dim=-1)[:, None, :]
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn each head of ``x [T, heads, head_dim]`` by its token's angles."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with one fused projection for queries, keys and values."""
+
+    def __init__(self, config: ModelConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.layer_idx = layer_idx
+        self.head_dim = config.head_dim
+        self.n_heads = config.num_attention_heads
+        self.n_kv_heads = config.num_key_value_heads
+        fused = (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
+        self.qkv_proj = nn.Linear(config.hidden_size, fused, bias=False)
+        self.o_proj = nn.Linear(self.n_heads * self.head_dim, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        """Map ``x [T, hidden]`` to ``[T, hidden]``."""
+        heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))
+        qk, v = heads.split((self.n_heads + self.n_kv_heads, self.n_kv_heads), dim=1)
+        # Queries and keys lie side by side, so one rotation turns both.
+        q, k = rotate(qk, cos, sin).split((self.n_heads, self.n_kv_heads), dim=1)
+        return self.o_proj(attend(self.layer_idx, q, k, v).flatten(1))
+
+
+class MLP(nn.Module):
+    """SwiGLU feed-forward with the gate and up projections fused."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``x [T, hidden]`` to ``[T, hidden]``."""
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)
+
+
+class DecoderLayer(nn.Module):
+    """Attention, then feed-forward, each normed first and added to the residual stream."""
+
+    def __init__(self, config: ModelConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config, layer_idx)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+        """Map ``x [T, hidden]`` to ``[T, hidden]``."""
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, attend)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Decoder(nn.Module):
+    """The whole model: embedding, layers, final norm, and the projection onto the vocabulary."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.rotary = RotaryEmbedding(config.head_dim, config.rope_theta)
+        self.layers = nn.ModuleList(
+            DecoderLayer(config, layer_idx) for layer_idx in range(config.num_hidden_layers)
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Run the layers.
+
+        Args:
+            input_ids: ``[T]`` int64, the tokens of every sequence of the step, one after another.
+            positions: ``[T]`` int64, each token's index within its own sequence.
+            attend: called once per layer.
+
+        Returns:
+            Normed hidden states, ``[T, hidden]``.
+        """
+        x = self.embed_tokens(input_ids)
+        cos, sin = self.rotary(positions, x.dtype)
+        for layer in self.layers:
+            x = layer(x, cos, sin, attend)
+        return self.norm(x)
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Project ``hidden [N, hidden]`` onto the vocabulary: ``[N, vocab]`` float32."""
+        head = self.embed_tokens if self.config.tie_word_embeddings else self.lm_head
+        return F.linear(hidden, head.weight).float()
