@@ -21,7 +21,7 @@ class EngineServer:
 
     Args:
         pace: The most steps per second, for people to follow; 0 for no limit.
-        workload: Requests to make by itself, in order of time.
+        workload: Requests to make by itself, in the order of their ticks.
     """
 
     def __init__(
@@ -35,47 +35,48 @@ class EngineServer:
         self._engine = engine
         self._publisher = publisher
         self._steps = StepPublisher(publisher)
-        self._seconds_per_step = 1 / pace if pace > 0 else 0.0
+        self._seconds_per_tick = 1 / pace if pace > 0 else 0.0
         self._workload = iter(workload)
         self._next_arrival = next(self._workload, None)
         self._ids = itertools.count(1)
 
     def run(self, stopped: Callable[[], bool]) -> None:
         """Serve until `stopped()`."""
-        start = time.monotonic()
-        while not stopped():
-            step_start = time.monotonic()
-            self._arrivals_due(step_start - start)
+        for tick in itertools.count():
+            if stopped():
+                return
+            tick_start = time.monotonic()
+            self._arrivals_due(tick)
             for pending in self._publisher.commands():
                 self._obey(pending)
             if self._engine.has_unfinished_requests():
                 self._steps.stepped(self._engine.step())
-                idle = self._seconds_per_step - (time.monotonic() - step_start)
+                idle = self._seconds_per_tick - (time.monotonic() - tick_start)
             else:
-                idle = _IDLE_SECONDS
+                idle = self._seconds_per_tick or _IDLE_SECONDS
             if idle > 0:
                 for pending in self._publisher.commands(timeout=idle):
                     self._obey(pending)
 
-    def _arrivals_due(self, now: float) -> None:
-        while self._next_arrival and self._next_arrival.time <= now:
+    def _arrivals_due(self, tick: int) -> None:
+        while self._next_arrival and self._next_arrival.tick <= tick:
             due, self._next_arrival = self._next_arrival, next(self._workload, None)
             self._add(due.request_id, due.prompt, due.params)
 
     def _obey(self, pending: PendingCommand) -> None:
         command = pending.command
-        try:
-            if isinstance(command, Submit):
-                request_id = f"user-{next(self._ids)}"
+        if isinstance(command, Submit):
+            request_id = f"user-{next(self._ids)}"
+            try:
                 self._add(request_id, command.prompt, command.sampling_params, command.priority)
+            except ValueError as error:
+                pending.refuse(str(error))
             else:
-                request_id = command.request_id
-                if not self._engine.abort_request(request_id):
-                    raise ValueError(f"there is no unfinished request {request_id!r}")
-        except ValueError as error:
-            pending.refuse(str(error))
+                pending.accept(request_id)
+        elif self._engine.abort_request(command.request_id):
+            pending.accept(command.request_id)
         else:
-            pending.accept(request_id)
+            pending.refuse(f"there is no unfinished request {command.request_id}")
 
     def _add(self, request_id: str, prompt: str, params: SamplingParams, priority: int = 0) -> None:
         for group in self._engine.add_request(request_id, prompt, params, priority=priority):

@@ -1,7 +1,8 @@
 """The demo's requests: within ten seconds one sees queueing, shared prefixes, a long prompt cut
 into chunks and preemptions, and from then on a mixture of them for as long as anybody watches.
 
-Everything is drawn from a seed, so two demos show the same requests at the same times.
+Everything is drawn from a seed, and time is counted in ticks (an engine step, or as long a pause
+if there is nothing to do), so each demo goes the same way, on fast machines and on slow ones.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from seqtop.sequence import SamplingParams
 DEMO_LIMITS = {
     "max_num_seqs": 8,
     "max_num_batched_tokens": 64,
-    "num_gpu_blocks": 88,
+    "num_gpu_blocks": 64,
     "max_model_len": 768,
 }
 """`EngineConfig` settings under which a dozen small requests already compete for blocks."""
@@ -50,41 +51,42 @@ _TYPED = (
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request that arrives `time` seconds after the demo's start."""
+    """A request that arrives at a tick, counted from the demo's start."""
 
-    time: float
+    tick: int
     request_id: str
     prompt: str
     params: SamplingParams
 
 
 def arrivals(seed: int = 0) -> Iterator[Arrival]:
-    """The endless workload, in order of time."""
+    """The endless workload, in the order of its ticks."""
     rng = Random(seed)
-    yield Arrival(0.0, "typed-1", "Once upon a time", _params(rng, 120))
+    yield Arrival(0, "typed-1", "Once upon a time", _params(rng, 120))
     for number in range(1, 4):
-        yield Arrival(0.3 * number, f"shared-{number}", _shared_prompt(rng), _params(rng, 160))
-    yield Arrival(1.6, "long-1", _long_prompt(rng), _params(rng, 80))
+        yield Arrival(5 * number, f"shared-{number}", _shared_prompt(rng), _params(rng, 140))
+    yield Arrival(25, "long-1", _long_prompt(rng), _params(rng, 60))
     for number in range(2, 9):
-        yield Arrival(2.0 + 0.1 * number, f"typed-{number}", rng.choice(_TYPED), _params(rng, 220))
-    yield from _mixture(rng, time=6.0)
+        yield Arrival(30 + number, f"typed-{number}", rng.choice(_TYPED), _params(rng, 160))
+    yield from _mixture(rng, first_tick=150, first_number=9)
 
 
-def _mixture(rng: Random, time: float) -> Iterator[Arrival]:
-    number = 8
+def _mixture(rng: Random, first_tick: int, first_number: int) -> Iterator[Arrival]:
+    number, tick = first_number, first_tick
     while True:
         # Bursts with pauses between them: the queue fills, and drains again.
-        for _ in range(rng.randint(2, 7)):
-            number += 1
-            time += rng.uniform(0.05, 0.6)
+        for _ in range(rng.randint(3, 9)):
             kind = rng.choices(("typed", "shared", "long"), weights=(5, 4, 1))[0]
-            prompt = {
-                "typed": rng.choice(_TYPED),
-                "shared": _shared_prompt(rng),
-                "long": _long_prompt(rng),
-            }[kind]
-            yield Arrival(time, f"{kind}-{number}", prompt, _params(rng, rng.randint(60, 240)))
-        time += rng.uniform(2.0, 5.0)
+            prompt = {"typed": rng.choice(_TYPED), "shared": _shared_prompt(rng)}.get(kind)
+            yield Arrival(
+                tick,
+                f"{kind}-{number}",
+                prompt or _long_prompt(rng),
+                _params(rng, rng.randint(40, 200)),
+            )
+            number += 1
+            tick += rng.randint(1, 8)
+        tick += rng.randint(60, 160)
 
 
 def _shared_prompt(rng: Random) -> str:
