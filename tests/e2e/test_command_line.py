@@ -1,0 +1,147 @@
+"""The commands as a user runs them: each mistake gets one sentence and a sensible exit status."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from seqtop.cli import main
+
+SEQTOP = (sys.executable, "-m", "seqtop")
+ENGINE = (sys.executable, "-m", "engine_stub")
+
+
+def run(*command: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def assert_one_sentence(done: subprocess.CompletedProcess[str], status: int, *words: str) -> None:
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    (sentence,) = done.stderr.strip().splitlines()
+    for word in words:
+        assert word in sentence
+    assert done.stdout == ""
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[str]:
+    """An engine in its own process, with the demo's workload; yields its endpoint."""
+    with tempfile.TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{Path(directory, 'e')}"
+        process = subprocess.Popen(
+            [*ENGINE, "serve", "--demo", "--bind", endpoint, "--device", "cpu"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert "published at" in process.stdout.readline()
+        yield endpoint
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def test_show_json_is_the_state(engine: str) -> None:
+    done = run(*SEQTOP, "show", engine, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["engine"]["engine"].startswith("engine_stub")
+    assert document["link"]["state"] == "live"
+    assert document["requests"][0]["request_id"] == "typed-1"
+    assert document["requests"][0]["sequences"][0]["num_prompt_tokens"] > 0
+
+
+def test_show_text_is_plain(engine: str) -> None:
+    done = run(*SEQTOP, "show", engine, "--text")
+    assert done.returncode == 0, done.stderr
+    assert "typed-1" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_show_into_a_closed_pipe_is_quiet(engine: str) -> None:
+    done = run("sh", "-c", f"{' '.join(SEQTOP)} show {engine} --json | head -n 1")
+    assert done.stdout == "{\n"
+    assert done.stderr == ""
+
+
+def test_unreachable_endpoint() -> None:
+    done = run(*SEQTOP, "show", "tcp://127.0.0.1:1", "--timeout", "0.3")
+    assert_one_sentence(done, 1, "no engine answered at tcp://127.0.0.1:1", "is one running")
+
+
+@pytest.mark.parametrize("command", ["show", "attach"])
+def test_malformed_endpoint(command: str) -> None:
+    assert_one_sentence(run(*SEQTOP, command, "localhost"), 2, "'localhost'", "tcp://HOST:PORT")
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ([os.urandom(64)], ("is not a seqtop stream",)),
+        ([b"kv@events", bytes(8), b"\x93\x01\x02\x03"], ("is not a seqtop stream",)),
+        ([b"seqtop/2/x", bytes(8), b""], ("speaks version 2", "version 1")),
+    ],
+)
+def test_foreign_publisher(endpoint: str, frames: list[bytes], words: tuple[str, ...]) -> None:
+    with zmq.Context() as context, context.socket(zmq.XPUB) as publisher:
+        publisher.bind(endpoint)
+        viewer = subprocess.Popen(
+            [*SEQTOP, "show", endpoint, "--timeout", "30"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert publisher.poll(30_000)
+        publisher.recv()
+        publisher.send_multipart(frames)
+        stdout, stderr = viewer.communicate(timeout=60)
+        done = subprocess.CompletedProcess([], viewer.returncode, stdout, stderr)
+        assert_one_sentence(done, 1, *words)
+
+
+def test_port_in_use() -> None:
+    with zmq.Context() as context, context.socket(zmq.PUB) as other:
+        port = other.bind_to_random_port("tcp://127.0.0.1", min_port=20_000, max_port=60_000)
+        endpoint = f"tcp://127.0.0.1:{port}"
+        done = run(*ENGINE, "serve", "--bind", endpoint, "--device", "cpu")
+        assert_one_sentence(done, 1, endpoint, "already in use", "--bind")
+
+
+def test_engine_refuses_to_bind_in_the_open_unasked() -> None:
+    done = run(*ENGINE, "serve", "--bind", "tcp://0.0.0.0:5557")
+    assert_one_sentence(done, 2, "can be reached from other machines", "--insecure")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "/nonexistent"], ("/nonexistent",)),
+        (["--block-size", "0"], ("block_size",)),
+        (["--device", "abacus"], ("abacus",)),
+        (["--max-model-len", "1000000"], ("max_model_len",)),
+    ],
+)
+def test_engine_that_cannot_start(arguments: list[str], words: tuple[str, ...]) -> None:
+    assert_one_sentence(run(*ENGINE, "serve", *arguments), 1, *words)
+
+
+def test_demo_says_why_its_engine_did_not_start() -> None:
+    done = run(*SEQTOP, "demo", "--model", "/nonexistent")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("seqtop: the bundled engine ended:")
+    assert "/nonexistent" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [[], ["demo"], ["attach"], ["show"]])
+def test_help_has_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main([*command, "--help"])
+    assert exit_.value.code == 0
+    assert "example" in capsys.readouterr().out
