@@ -1,0 +1,157 @@
+"""The engine's greedy tokens are those of transformers, however the steps are cut."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from engine_stub.config import EngineConfig
+from engine_stub.engine import LLMEngine
+from engine_stub.loader import DEFAULT_MODEL
+from engine_stub.step_record import StepRecord
+from seqtop.sequence import ExecuteModelRequest, SamplingParams
+from seqtop.wire import decode, encode
+
+NUM_PROMPTS = 32
+MAX_TOKENS = 24
+BLOCK_SIZE = 8
+
+
+@pytest.fixture(scope="module", params=["random weights", "bundled weights"])
+def model(request: pytest.FixtureRequest, tiny_model: Path) -> Path:
+    return tiny_model if request.param == "random weights" else DEFAULT_MODEL
+
+
+@pytest.fixture(scope="module")
+def prompts(model: Path) -> list[list[int]]:
+    """Mixed lengths from 1 to 98 tokens; every other one begins with the same 35."""
+    rng = random.Random(7)
+    shared = [rng.randrange(1, 257) for _ in range(35)]
+    lengths = [1, 2, 7, 8, 9, 63, *(rng.randrange(3, 64) for _ in range(NUM_PROMPTS - 6))]
+    own = [[rng.randrange(1, 257) for _ in range(length)] for length in lengths]
+    return [shared + each if index % 2 else each for index, each in enumerate(own)]
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path, prompts: list[list[int]]) -> list[list[int]]:
+    reference = LlamaForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    outputs = []
+    for prompt in prompts:
+        inputs = torch.tensor([prompt])
+        generated = reference.generate(
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            max_new_tokens=MAX_TOKENS,
+            do_sample=False,
+            repetition_penalty=1.0,
+            pad_token_id=0,
+        )
+        outputs.append(generated[0, len(prompt) :].tolist())
+    return outputs
+
+
+def run(
+    engine: LLMEngine, prompts: list[list[int]]
+) -> tuple[list[list[int]], list[StepRecord]]:
+    """The output tokens of prompts that are all there from the start, and the steps it took."""
+    params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
+    groups = [
+        engine.add_request(f"r{index}", prompt, params)[0] for index, prompt in enumerate(prompts)
+    ]
+    records = []
+    while engine.has_unfinished_requests():
+        records.append(engine.step())
+        engine.block_manager.check()
+    return [list(group.first_seq.get_output_token_ids()) for group in groups], records
+
+
+def num_chunks(records: list[StepRecord]) -> int:
+    """Groups that were computed without sampling: parts of prompts."""
+    return sum(
+        not group.do_sample
+        for record in records
+        for group in record.execute_model_req.seq_group_metadata_list
+    )
+
+
+@pytest.fixture(scope="module")
+def make_engine(model: Path) -> Callable[..., LLMEngine]:
+    def make(**settings: object) -> LLMEngine:
+        defaults: dict[str, object] = {
+            "model": model,
+            "device": "cpu",
+            "dtype": "float32",
+            "block_size": BLOCK_SIZE,
+            "num_gpu_blocks": 1024,
+            "max_num_seqs": NUM_PROMPTS,
+            "max_num_batched_tokens": 4096,
+            "max_model_len": 160,
+        }
+        return LLMEngine(EngineConfig(**(defaults | settings)))
+
+    return make
+
+
+def test_one_batch(make_engine, prompts, expected) -> None:
+    engine = make_engine(enable_prefix_caching=False)
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    assert len(records[0].scheduled) == NUM_PROMPTS
+    assert num_chunks(records) == 0
+    assert records[-1].blocks.prefix_queries == 0
+
+
+def test_without_chunked_prefill(make_engine, prompts, expected) -> None:
+    engine = make_engine(enable_chunked_prefill=False, max_num_batched_tokens=160)
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    assert num_chunks(records) == 0
+
+
+def test_chunks_mixed_with_decodes(make_engine, prompts, expected) -> None:
+    engine = make_engine(max_num_batched_tokens=NUM_PROMPTS, enable_prefix_caching=False)
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    assert num_chunks(records) > NUM_PROMPTS
+    assert any(record.num_prefill_tokens and record.num_decode_tokens for record in records)
+
+
+def test_prefix_cache(make_engine, prompts, expected) -> None:
+    engine = make_engine(max_num_seqs=4)
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    # All but those that were admitted along with the first find the shared 4 full blocks.
+    assert records[-1].blocks.prefix_hits >= (NUM_PROMPTS // 2 - 4) * 4 * BLOCK_SIZE
+    again, records = run(engine, prompts)
+    assert again == expected
+    assert all(update.seq.data.get_num_cached_tokens() for update in records[0].updates[1:2])
+
+
+def test_preemption(make_engine, prompts, expected) -> None:
+    engine = make_engine(num_gpu_blocks=40, enable_prefix_caching=False)
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    preempted = [each.request_id for record in records for each in record.preemptions]
+    assert len(preempted) > 5
+
+
+def test_everything_at_once(make_engine, prompts, expected) -> None:
+    engine = make_engine(num_gpu_blocks=24, max_num_batched_tokens=37)
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    assert sum(len(record.preemptions) for record in records) > 5
+    assert num_chunks(records) > 5
+    assert records[-1].blocks.prefix_hits > 0
+
+
+def test_worker_behind_a_wire(make_engine, prompts, expected) -> None:
+    engine = make_engine(num_gpu_blocks=24, max_num_batched_tokens=37)
+    worker, execute = engine.worker, engine.worker.execute_model
+    worker.execute_model = lambda sent: execute(decode(encode(sent), ExecuteModelRequest))
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    assert sum(len(record.preemptions) for record in records) > 5
+    assert worker.seq_groups == {}
