@@ -56,14 +56,15 @@ class HiddenStates(msgspec.Struct, array_like=True, omit_defaults=True):
             SequenceError: There are more or fewer groups than rows. Nothing changes then.
         """
         _require_rows(hidden_states, seq_group_metadata_list)
-        self._seq_ids.extend(get_all_seq_ids(seq_group_metadata_list))
-        self.hidden_states = concatenate(self._rows(), hidden_states)
+        joined = concatenate(self._rows(), hidden_states)
         if self.second_last_token_hidden_states is not None:
             if second_last_token_hidden_states is None:
                 second_last_token_hidden_states = hidden_states.new_zeros(hidden_states.shape)
             self.second_last_token_hidden_states = concatenate(
                 self.second_last_token_hidden_states, second_last_token_hidden_states
             )
+        self.hidden_states = joined
+        self._seq_ids.extend(get_all_seq_ids(seq_group_metadata_list))
 
     def prune(self, seq_group_metadata_list: list[SequenceGroupMetadata]) -> None:
         """Keep the rows of these groups only, in their order; groups without rows are ignored."""

@@ -124,9 +124,10 @@ def _narrow(node: inspect.Type | None, value: Any) -> inspect.Type | None:
 
 
 def _field_type(node: inspect.Type | None, name: str) -> inspect.Type | None:
-    for field in getattr(node, "fields", ()):
-        if field.encode_name == name:
-            return field.type  # type: ignore[no-any-return]  # `fields` is not on the base class
+    if isinstance(node, inspect.StructType | inspect.DataclassType | inspect.TypedDictType):
+        for field in node.fields:
+            if field.encode_name == name:
+                return field.type
     return None
 
 
@@ -135,12 +136,10 @@ def _element(node: inspect.Type | None, index: int | None) -> tuple[str, inspect
     label = "[...]" if index is None else f"[{index}]"
     match node:
         case inspect.StructType(array_like=True) if index is not None:
-            position = index - (node.tag is not None)
-            if position < 0:
-                return ".tag", None
-            for field in node.fields[position : position + 1]:
-                return f".{field.encode_name}", field.type
-            return label, None
+            elements = [(f".{field.encode_name}", field.type) for field in node.fields]
+            if node.tag is not None:
+                elements.insert(0, (".tag", inspect.StrType()))
+            return elements[index] if index < len(elements) else (label, None)
         case inspect.TupleType() if index is not None and index < len(node.item_types):
             return label, node.item_types[index]
         case inspect.DictType():
