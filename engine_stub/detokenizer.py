@@ -39,7 +39,7 @@ class Detokenizer:
         if seq.tokens is None:
             self._start(seq, skip_special_tokens)
         assert seq.tokens is not None
-        seq.tokens += map(self.tokenizer.id_to_token, token_ids[seq.read_offset :])
+        seq.tokens += map(self._token, token_ids[seq.read_offset :])
         window = tuple(token_ids[seq.prefix_offset :])
         num_read = seq.read_offset - seq.prefix_offset
         before = self._decode(window[:num_read], skip_special_tokens)
@@ -64,13 +64,20 @@ class Detokenizer:
     def _start(self, seq: Sequence, skip_special_tokens: bool) -> None:
         """Begin after the prompt, whose last tokens are the first context."""
         prompt_token_ids = seq.prompt_token_ids
-        seq.tokens = list(map(self.tokenizer.id_to_token, prompt_token_ids))
+        seq.tokens = list(map(self._token, prompt_token_ids))
         seq.read_offset = len(prompt_token_ids)
         seq.prefix_offset = max(seq.read_offset - _CONTEXT, 0)
         context = tuple(prompt_token_ids[seq.prefix_offset :])
         if self._decode(context, skip_special_tokens).endswith(_REPLACEMENT):
             # A prompt of tokens may end within a character, which is not the output's to complete.
             seq.prefix_offset = seq.read_offset
+
+    def _token(self, token_id: int) -> str:
+        try:
+            return self.tokenizer.id_to_token(token_id)
+        except KeyError:
+            # Models may have more embeddings than their tokenizers have tokens.
+            return ""
 
     def _decode_uncached(self, token_ids: tuple[int, ...], skip_special_tokens: bool) -> str:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)

@@ -105,7 +105,8 @@ def _keep_top(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     ordered = ordered.masked_fill(ranks >= top_k, -torch.inf)
     probs = ordered.softmax(-1)
     mass_before = probs.cumsum(-1) - probs
-    ordered = ordered.masked_fill(mass_before >= top_p, -torch.inf)
+    # Rounded, the mass before the last tokens may reach 1, which must not cost them a place.
+    ordered = ordered.masked_fill((mass_before >= top_p) & (top_p < 1), -torch.inf)
     return torch.empty_like(logits).scatter_(-1, indices, ordered)
 
 

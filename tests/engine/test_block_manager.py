@@ -103,7 +103,10 @@ def test_a_prompt_found_whole_keeps_a_token_to_compute() -> None:
 
 def test_a_prefix_depends_on_all_before_it() -> None:
     manager = make_manager(8)
-    first, second = make_seq(0, [1, 1, 1, 1, 2, 2, 2, 2, 3]), make_seq(1, [9, 1, 1, 1, 2, 2, 2, 2, 3])
+    first, second = (
+        make_seq(0, [1, 1, 1, 1, 2, 2, 2, 2, 3]),
+        make_seq(1, [9, 1, 1, 1, 2, 2, 2, 2, 3]),
+    )
     allocate(manager, first)
     compute(manager, first)
     assert allocate(manager, second) == 0

@@ -53,9 +53,7 @@ def expected(model: Path, prompts: list[list[int]]) -> list[list[int]]:
     return outputs
 
 
-def run(
-    engine: LLMEngine, prompts: list[list[int]]
-) -> tuple[list[list[int]], list[StepRecord]]:
+def run(engine: LLMEngine, prompts: list[list[int]]) -> tuple[list[list[int]], list[StepRecord]]:
     """The output tokens of prompts that are all there from the start, and the steps it took."""
     params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
     groups = [
