@@ -88,9 +88,14 @@ def queue_time(request: RequestState, now: float) -> float:
     return end - metrics.arrival_time
 
 
-def _throughput(request: RequestState, sequence: SequenceState) -> float | None:
+def token_rate(request: RequestState, sequence: SequenceState) -> float | None:
+    """Output tokens per second, from arrival to the newest; unknown before the first."""
     elapsed = request.metrics.last_token_time - request.metrics.arrival_time
-    return len(sequence.output_token_ids) / elapsed if elapsed > 0 else None
+    return (
+        len(sequence.output_token_ids) / elapsed
+        if sequence.output_token_ids and elapsed > 0
+        else None
+    )
 
 
 def _stage_name(_: RequestState, sequence: SequenceState, __: float) -> Value:
@@ -127,7 +132,7 @@ COLUMNS = (
         "tps",
         "Tok/s",
         "output tokens per second, from arrival to the newest",
-        lambda r, s, _: _throughput(r, s),
+        lambda r, s, _: token_rate(r, s),
         descending=True,
     ),
     Column(

@@ -1,0 +1,150 @@
+"""The app: one feed, the screens that show it, and the keys that work on all of them."""
+
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding
+from textual.notifications import SeverityLevel
+from textual.screen import Screen
+
+from seqtop.link import ControlError, LinkState
+from seqtop.tui import theme
+from seqtop.tui.feed import Feed
+from seqtop.tui.keys import group_of
+from seqtop.tui.safe import safe_text
+from seqtop.tui.screens.confirm import Confirm
+from seqtop.tui.screens.help import HelpScreen
+from seqtop.tui.screens.live import LiveScreen
+from seqtop.tui.screens.sequences import SequencesScreen
+from seqtop.tui.screens.submit import Submission, SubmitDialog
+from seqtop.tui.source import Source
+
+FRAMES_PER_SECOND = 30
+_HERE = Path(__file__).parent
+
+
+class SeqtopApp(App[int]):
+    """Shows `source`. Whoever made the source starts and closes it.
+
+    `title` stands in the header until the engine has said its name; `clock` gives this
+    machine's time in seconds, for the age of what is shown once the engine has gone silent.
+    """
+
+    CSS_PATH = sorted(_HERE.rglob("*.tcss"))
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("n", "submit", "New", id="engine.submit"),
+        Binding("x", "abort", "Abort", id="engine.abort"),
+        Binding("space", "pause", "Pause", id="look.pause"),
+        Binding("question_mark", "help", "Help", id="app.help"),
+        Binding("q", "quit", "Quit", id="app.quit"),
+        Binding("ctrl+c", "quit", "Quit", show=False, priority=True, id="app.interrupt"),
+    ]
+
+    def __init__(
+        self, source: Source, *, title: str = "seqtop", clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__()
+        self.title = title
+        self.feed = Feed(source, clock)
+        self.animation_level = "none"
+        self.register_theme(theme.DARK)
+        self.register_theme(theme.LIGHT)
+        self.theme = theme.DARK.name
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return theme.inks(dark=self.current_theme.dark)
+
+    def get_default_screen(self) -> Screen[None]:
+        return SequencesScreen(self.feed, title=self.title)
+
+    def on_mount(self) -> None:
+        self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
+
+    def draw(self) -> None:
+        """Show what is new, if anything is."""
+        with self.feed.lock:
+            frame = self.feed.poll()
+            if frame is None:
+                return
+            for screen in self.screen_stack:
+                if isinstance(screen, LiveScreen):
+                    screen.show(frame)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        yield from super().get_system_commands(screen)
+        for active in screen.active_bindings.values():
+            binding, namespace = active.binding, active.node
+            if binding.id is not None and binding.action != "quit":
+                yield SystemCommand(
+                    binding.description,
+                    f"{group_of(binding)} · {self.get_key_display(binding)}",
+                    lambda action=binding.action, node=namespace: self.run_action(action, node),
+                )
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen(self.screen.active_bindings))
+
+    def action_pause(self) -> None:
+        with self.feed.lock:
+            if self.feed.paused:
+                self.feed.resume()
+            else:
+                self.feed.pause()
+        self.draw()
+
+    def action_submit(self) -> None:
+        if self._may_control("submit prompts to"):
+            self.push_screen(SubmitDialog(), self._submit)
+
+    def action_abort(self) -> None:
+        with self.feed.lock:
+            selection = self.feed.selection
+        if selection is None:
+            self.notify("No request is selected.", severity="warning", markup=False)
+        elif selection[0].finish_reason is not None:
+            self._tell(f"{selection[0].request_id} has finished already.", severity="warning")
+        elif self._may_control("abort requests of"):
+            request_id = selection[0].request_id
+
+            def answered(yes: bool | None) -> None:
+                if yes:
+                    self.run_worker(lambda: self._abort(request_id), thread=True)
+
+            self.push_screen(Confirm(f"Abort {request_id}?"), answered)
+
+    def _submit(self, wanted: Submission | None) -> None:
+        def ask(wanted: Submission) -> None:
+            try:
+                request_id = self.feed.source.submit(*wanted)
+            except ControlError as error:
+                self._tell(f"Not submitted: {error}.", severity="error")
+            else:
+                self._tell(f"Submitted as {request_id}.")
+
+        if wanted is not None:
+            self.run_worker(lambda: ask(wanted), thread=True)
+
+    def _abort(self, request_id: str) -> None:
+        try:
+            self.feed.source.abort(request_id)
+        except ControlError as error:
+            self._tell(f"Not aborted: {error}.", severity="error")
+        else:
+            self._tell(f"Aborted {request_id}.")
+
+    def _may_control(self, what: str) -> bool:
+        """Whether the engine takes commands; tells the user if not."""
+        with self.feed.lock:
+            info, link = self.feed.state.info, self.feed.source.link.state
+        if info is None or link is not LinkState.LIVE:
+            self._tell(f"Cannot {what} this engine now: it is not connected.", severity="warning")
+        elif not info.control:
+            self._tell(f"Cannot {what} this engine: it lets others only watch.", severity="warning")
+        else:
+            return True
+        return False
+
+    def _tell(self, text: str, *, severity: SeverityLevel = "information") -> None:
+        self.notify(safe_text(text), severity=severity, markup=False)

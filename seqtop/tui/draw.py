@@ -1,0 +1,95 @@
+"""Bars, sparklines and rows of figures, as lines."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len, get_character_cell_size
+
+from seqtop.tui.ink import PLAIN, Line, Span, line_width
+
+SPARKS = "▁▂▃▄▅▆▇█"
+ELLIPSIS = "…"
+
+
+def bar(width: int, total: float, parts: Iterable[tuple[float, str, str]]) -> Line:
+    """`parts` of `total` as a thin bar of `width` cells.
+
+    A part is an amount, an ink and the glyph to draw it with, so that the bar reads without
+    colour. The end is exact to half a cell, never past what is there: only all of `total` fills it.
+    """
+    spans: list[Span] = []
+    drawn = 0
+    filled = 0.0
+    half_open = ""
+    for amount, ink, glyph in parts:
+        filled += max(amount, 0)
+        share = min(filled / total, 1.0) if total > 0 else 0.0
+        halves = int(share * width * 2)
+        cells = max(halves // 2, drawn)
+        spans.append((glyph * (cells - drawn), ink))
+        drawn = cells
+        half_open = ink if halves % 2 and drawn < width else ""
+    if half_open:
+        spans.append(("╸", half_open))
+        drawn += 1
+    spans.append(("─" * (width - drawn), "track"))
+    return tuple(span for span in spans if span[0])
+
+
+def sparkline(values: Sequence[float], width: int, ceiling: float | None = None) -> str:
+    """The last `width` values, scaled to `ceiling` or to the largest of them."""
+    shown = values[-width:] if width > 0 else ()
+    top = ceiling or max(shown, default=0.0)
+    if top <= 0:
+        return SPARKS[0] * len(shown)
+    last = len(SPARKS) - 1
+    return "".join(SPARKS[min(max(round(value / top * last), 0), last)] for value in shown)
+
+
+def row(items: Iterable[tuple[int, Line]], width: int, gap: int = 2) -> Line:
+    """As many `items` as fit into `width`, side by side; those of the highest rank go first."""
+    kept = [(rank, item) for rank, item in items if item]
+    while len(kept) > 1 and _row_width(kept, gap) > width:
+        kept.remove(max(reversed(kept), key=lambda pair: pair[0]))
+    spans: list[Span] = []
+    for index, (_, item) in enumerate(kept):
+        if index:
+            spans.append((" " * gap, PLAIN))
+        spans.extend(item)
+    return tuple(spans)
+
+
+def spread(left: Line, right: Line, width: int) -> Line:
+    """`left` and `right` at the two ends of a line."""
+    gap = max(width - line_width(left) - line_width(right), 1)
+    return (*left, (" " * gap, PLAIN), *right)
+
+
+def crop_left(text: str, width: int) -> str:
+    """The end of `text` that fits into `width` cells."""
+    if text.isascii():
+        return text[-width:] if width > 0 else ""
+    taken = 0
+    start = len(text)
+    for index in range(len(text) - 1, -1, -1):
+        size = get_character_cell_size(text[index])
+        if taken + size > width:
+            break
+        taken += size
+        if size:  # a mark alone would be cut off from what it marks
+            start = index
+    return text[start:]
+
+
+def tail(old: str, new: str, width: int, ink: str = PLAIN, new_ink: str = "delta") -> Line:
+    """The end of a growing text in `width` cells, what is new of it in an ink of its own."""
+    if cell_len(old) + cell_len(new) > width:
+        kept = crop_left(old + new, max(width - 1, 0))
+        new = new if len(kept) > len(new) else kept
+        old = ELLIPSIS + kept[: len(kept) - len(new)]
+    used = cell_len(old) + cell_len(new)
+    spans = ((old, ink), (new, new_ink), (" " * (width - used), PLAIN))
+    return tuple(span for span in spans if span[0])
+
+
+def _row_width(items: list[tuple[int, Line]], gap: int) -> int:
+    return sum(line_width(item) for _, item in items) + gap * (len(items) - 1)

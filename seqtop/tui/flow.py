@@ -1,0 +1,108 @@
+"""A growing text, wrapped to a width and wrapped again only where it grew."""
+
+import re
+from bisect import bisect_right
+
+from rich.cells import cell_len, get_character_cell_size
+
+from seqtop.tui.ink import PLAIN, Line, Span
+from seqtop.tui.safe import safe_text
+
+_WORD = re.compile(r"\n|[^\S\n]+|[^\s]+")
+
+
+def wrap(text: str, width: int, start: int = 0) -> list[tuple[int, int]]:
+    """Where the lines of `text` from `start` on begin and end, at most `width` cells each.
+
+    Breaks at spaces, inside words only where a word alone is too long. Spaces at a break hang
+    over and are left out. There is always a last line, maybe empty, to write on.
+    """
+    width = max(width, 2)  # one wide character
+    lines: list[tuple[int, int]] = []
+    line_start = end = start
+    used = 0
+    for found in _WORD.finditer(text, start):
+        word, word_start = found[0], found.start()
+        if word == "\n":
+            lines.append((line_start, end))
+            line_start = end = found.end()
+            used = 0
+            continue
+        size = cell_len(word)
+        if used + size <= width:
+            used += size
+            end = found.end()
+            continue
+        if word.isspace():  # the next word, if any, opens a line
+            used = width
+            continue
+        if used:
+            lines.append((line_start, end))
+            line_start, used = word_start, 0
+        for index in range(word_start, found.end()):
+            size = get_character_cell_size(text[index])
+            if used + size > width:
+                lines.append((line_start, index))
+                line_start, used = index, 0
+            used += size
+        end = found.end()
+    lines.append((line_start, end))
+    return lines
+
+
+class Flow:
+    """A prompt and the output that follows it, as lines of a width."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self._asked: tuple[str, int] | None = None
+        self._output = ""
+        self._text = ""
+        self._breaks: list[tuple[int, int]] = []
+        self._prompt_end = 0
+        self._new_start = 0
+
+    def update(self, prompt: str, output: str, num_new: int, width: int) -> None:
+        """Show this `output` after `prompt`, its last `num_new` characters bright.
+
+        Wraps only what was appended, as long as prompt and width stay what they were.
+        """
+        if self._asked != (prompt, width) or not output.startswith(self._output):
+            self._restart(prompt, width)
+        first_changed = self._new_start
+        appended = output[len(self._output) :]
+        self._output = output
+        if appended:
+            num_old = max(len(appended) - max(num_new, 0), 0)
+            self._text += safe_text(appended[:num_old], newline="\n")
+            self._new_start = len(self._text)
+            self._text += safe_text(appended[num_old:], newline="\n")
+            last_line, _ = self._breaks.pop()
+            self._breaks += wrap(self._text, width, last_line)
+        if num_new <= 0:
+            self._new_start = len(self._text)
+        self._draw(first_changed)
+
+    def _restart(self, prompt: str, width: int) -> None:
+        self._asked = (prompt, width)
+        self._output = ""
+        self._text = safe_text(prompt, newline="\n")
+        self._breaks = wrap(self._text, width)
+        self._prompt_end = len(self._text)
+        self._new_start = 0
+
+    def _draw(self, first_changed: int) -> None:
+        """Make the lines anew from the one that holds character `first_changed` on."""
+        kept = bisect_right(self._breaks, first_changed, key=lambda line: line[0])
+        kept = min(max(kept - 1, 0), len(self.lines))
+        self.lines[kept:] = [self._line(start, end) for start, end in self._breaks[kept:]]
+
+    def _line(self, start: int, end: int) -> Line:
+        spans: list[Span] = []
+        inks = ((self._prompt_end, "dim"), (self._new_start, PLAIN), (len(self._text), "delta"))
+        for ink_end, ink in inks:
+            stop = min(ink_end, end)
+            if start < stop:
+                spans.append((self._text[start:stop], ink))
+                start = stop
+        return tuple(spans)

@@ -1,0 +1,95 @@
+"""Numbers as short text. Whatever the wire says a number is, these never raise.
+
+`None` and NaN are shown as `UNKNOWN`; no result is wider than `MAX_WIDTH` cells.
+"""
+
+import math
+
+UNKNOWN = "\N{EN DASH}"
+MAX_WIDTH = 9
+
+_LARGEST = 10**15
+
+
+def count(value: float | None) -> str:
+    """A number of things: `12,345`, and from a hundred thousand on `123k`, `4.56M`."""
+    number = _finite(value)
+    if number is None:
+        return _odd(value)
+    if abs(number) < 100_000:
+        return f"{round(number):,}"
+    for scale, suffix in ((1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")):
+        if abs(number) < 999.5 * scale:
+            return _three_digits(number / scale) + suffix
+    return _odd(math.copysign(math.inf, number))
+
+
+def rate(value: float | None) -> str:
+    """Things per second: one decimal below a hundred."""
+    number = _finite(value)
+    if number is None:
+        return _odd(value)
+    return f"{number:.1f}" if abs(number) < 99.95 else count(number)
+
+
+def seconds(value: float | None) -> str:
+    """A duration with its unit: `840 µs`, `12.3 ms`, `4.56 s`, `2m 05s`, `3h 12m`, `12d 4h`."""
+    number = _finite(value)
+    if number is None:
+        return _odd(value)
+    size = abs(number)
+    if size == 0:
+        return "0 s"
+    if size < 999.5e-6:
+        return f"{round(number * 1e6)} µs"
+    if size < 0.9995:
+        return _three_digits(number * 1e3) + " ms"
+    if size < 99.95:
+        return _three_digits(number) + " s"
+    sign = "-" if number < 0 else ""
+    whole = round(size)
+    if whole < 3600:
+        return f"{sign}{whole // 60}m {whole % 60:02}s"
+    if whole < 86400:
+        return f"{sign}{whole // 3600}h {whole % 3600 // 60:02}m"
+    if whole < 10_000 * 86400:
+        return f"{sign}{whole // 86400}d {whole % 86400 // 3600}h"
+    return _odd(math.copysign(math.inf, number))
+
+
+def percent(part: float | None, whole: float | None = 1.0) -> str:
+    """`part` of `whole` in percent; unknown where `whole` is nothing."""
+    top, bottom = _finite(part), _finite(whole)
+    if top is None or bottom is None or bottom == 0:
+        return UNKNOWN
+    share = _finite(100 * top / bottom)
+    if share is None or abs(share) >= 99_999:
+        return "∞"
+    return f"{share:.1f}%" if 0 < abs(share) < 9.95 else f"{round(share)}%"
+
+
+def plural(number: int, noun: str) -> str:
+    """`1 block`, `2 blocks`."""
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+
+
+def _three_digits(number: float) -> str:
+    size = abs(number)
+    decimals = 2 if size < 9.995 else 1 if size < 99.95 else 0
+    return f"{number:.{decimals}f}"
+
+
+def _finite(value: float | None) -> float | None:
+    """`value` as a float that arithmetic is safe with, or `None`."""
+    if value is None:
+        return None
+    if isinstance(value, int) and abs(value) > _LARGEST:
+        return math.copysign(1e16, value)
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _odd(value: float | None) -> str:
+    if value is None or value != value:
+        return UNKNOWN
+    return "∞" if value > 0 else "-∞"

@@ -1,0 +1,91 @@
+"""Lines of text in named inks: what the pure parts of the app make and widgets paint.
+
+A line is a tuple of spans, a span is a text and the name of an ink. Inks are component classes,
+so the stylesheet and the theme say how each looks.
+"""
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from seqtop.tui.safe import safe_text
+
+Span: TypeAlias = tuple[str, str]
+Line: TypeAlias = tuple[Span, ...]
+
+PLAIN = ""
+INKS = frozenset(
+    {
+        "dim", "strong", "delta", "title", "accent", "alert", "track", "computed", "cached",
+        "shared", "running", "prefill", "waiting", "preempted", "swapped", "finished", "aborted",
+        "badge-live", "badge-paused", "badge-wait", "badge-alert", "cursor", "header", "tab",
+    }
+)  # fmt: skip
+
+
+def line_width(line: Line) -> int:
+    """Cells that a line takes."""
+    return sum(cell_len(text) for text, _ in line)
+
+
+def plain(line: Line) -> str:
+    """A line's text."""
+    return "".join(text for text, _ in line)
+
+
+def fitted(line: Line, width: int) -> Line:
+    """`line` in exactly `width` cells: padded, or cut with an ellipsis."""
+    size = line_width(line)
+    if size <= width:
+        return line if size == width else (*line, (" " * (width - size), PLAIN))
+    kept: list[Span] = []
+    room = max(width - 1, 0)
+    for text, ink in line:
+        size = cell_len(text)
+        if size > room:
+            kept.append((set_cell_size(text, room) + "…", ink))
+            break
+        kept.append((text, ink))
+        room -= size
+    return tuple(kept) if width > 0 else ()
+
+
+class Inked(ScrollView):
+    """A scroll view that paints lines. Everything drawn by it passes through `safe_text`."""
+
+    COMPONENT_CLASSES = {f"ink--{name}" for name in INKS}  # noqa: RUF012 (Textual's own spelling)
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._styles_by_ink: dict[str, Style] = {}
+
+    def ink(self, name: str) -> Style:
+        """The style of an ink; of the widget itself for `PLAIN`."""
+        try:
+            return self._styles_by_ink[name]
+        except KeyError:
+            style = (
+                self.get_component_rich_style(f"ink--{name}", partial=True)
+                if name
+                else self.rich_style
+            )
+            return self._styles_by_ink.setdefault(name, style)
+
+    def paint(self, line: Iterable[Span], width: int, *under: str) -> Strip:
+        """Draw `line` in `width` cells on the widget's own style and the inks `under` it."""
+        base = self.ink(PLAIN)
+        for name in under:
+            base += self.ink(name)
+        segments = [
+            Segment(
+                text if text.isprintable() else safe_text(text),
+                base + self.ink(name) if name else base,
+            )
+            for text, name in line
+        ]
+        return Strip(segments).adjust_cell_length(width, base)

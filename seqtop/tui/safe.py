@@ -1,0 +1,72 @@
+"""Text from the wire, made safe to draw.
+
+A prompt or an output may hold anything: an escape sequence that writes the clipboard, an
+override that mirrors the rest of the line, ten thousand combining marks on one letter, an emoji
+that half the terminals draw wider than the other half. What leaves `safe_text` holds none of
+that, and takes exactly `rich.cells.cell_len` cells in any terminal.
+"""
+
+import unicodedata
+from functools import lru_cache
+
+from rich.cells import get_character_cell_size
+
+NEWLINE_MARK = "↵"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+MAX_MARKS = 3
+"""Zero-width marks kept on one character; more only serve to paint over other lines."""
+
+_BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_REGIONAL_INDICATOR_A = 0x1F1E6
+
+
+def safe_text(text: str, *, newline: str = NEWLINE_MARK) -> str:
+    """`text` with everything that could move, hide or recolour made visible or dropped.
+
+    Controls become their pictures (ESC is shown as ␛), bidirectional overrides and characters
+    of unknown width become U+FFFD, invisible formatting and emoji joiners go. Line breaks
+    become `newline`.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    drawn: list[str] = []
+    room = 0  # for marks: none before there is a character to carry them
+    for character in text.replace("\r\n", "\n"):
+        shown, is_mark = _shown(character)
+        if is_mark:
+            if room:
+                drawn.append(shown)
+                room -= 1
+        elif shown:
+            drawn.append(newline if shown == "\n" else shown)
+            room = MAX_MARKS
+    return "".join(drawn)
+
+
+@lru_cache(maxsize=8192)
+def _shown(character: str) -> tuple[str, bool]:
+    """What stands for `character`, and whether it is a mark on the one before it."""
+    code = ord(character)
+    if character == "\t":
+        return "    ", False
+    if code < 0x20 or code == 0x7F:
+        if character == "\n":
+            return "\n", False
+        return chr(0x2421 if code == 0x7F else 0x2400 + code), False
+    if _REGIONAL_INDICATOR_A <= code < _REGIONAL_INDICATOR_A + 26:
+        return chr(ord("A") + code - _REGIONAL_INDICATOR_A), False
+    if 0x1F3FB <= code <= 0x1F3FF:  # skin tones: drawn by some terminals, joined by others
+        return "", False
+    if 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF:  # variation selectors
+        return "", False
+    category = unicodedata.category(character)
+    if category in {"Zl", "Zp"}:
+        return "\n", False
+    if category in {"Cc", "Cs", "Co", "Cn"} or character in _BIDI_CONTROLS:
+        return REPLACEMENT, False
+    if category == "Cf":
+        return "", False
+    width = get_character_cell_size(character)
+    if category == "Zs":
+        return " " * max(width, 1), False
+    return character, width == 0

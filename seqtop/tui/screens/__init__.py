@@ -1,0 +1,1 @@
+"""The screens: sequences, and the dialogs on top of it."""

@@ -1,0 +1,75 @@
+"""Every key, from the bindings themselves, and the filter language."""
+
+from collections.abc import Iterable, Mapping
+
+from textual.app import ComposeResult
+from textual.binding import ActiveBinding, Binding
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Label, Static
+
+from seqtop.state.columns import FIELDS
+from seqtop.tui.keys import GROUPS, group_of
+
+FILTER = (
+    ("story", "in the request id, the prompt or the output"),
+    ("re:/req-[0-9]$/", "a regular expression in any of them"),
+    ("status:waiting,swapped", "the field holds one of these texts"),
+    ("prompt>1000 itl<=50ms", "comparisons; k, M, ms, s, m are understood"),
+    ("-status:stop  !preempt>0", "a leading - or ! turns a word round"),
+)
+
+
+class HelpScreen(ModalScreen[None]):
+    """All that can be pressed."""
+
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("escape,q,question_mark", "dismiss", "Close"),
+    ]
+
+    def __init__(self, bindings: Mapping[str, ActiveBinding]) -> None:
+        super().__init__()
+        self._listed = grouped(active.binding for active in bindings.values())
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Label("Keys", classes="dialog-title")
+            with VerticalScroll(id="help-scroll"):
+                yield Static(self._content(), id="help-content")
+            yield Label("Esc closes", classes="dialog-hint")
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+
+    def _content(self) -> Content:
+        lines: list[Content] = []
+        for group, entries in self._listed.items():
+            lines.append(Content.styled(group, "bold $primary"))
+            for keys, description in entries:
+                shown = "  ".join(self.app.get_key_display(key) for key in keys)
+                lines.append(Content.assemble((f"  {shown:<22}", "bold"), description))
+            lines.append(Content(""))
+        lines.append(Content.styled("Filter", "bold $primary"))
+        lines += [
+            Content.assemble((f"  {example:<26}", "bold"), about) for example, about in FILTER
+        ]
+        lines.append(Content(""))
+        lines.append(Content.styled("Fields", "bold $primary"))
+        lines += [
+            Content.assemble((f"  {key:<26}", "bold"), field.about) for key, field in FIELDS.items()
+        ]
+        return Content("\n").join(lines)
+
+
+def grouped(bindings: Iterable[Binding]) -> dict[str, list[tuple[list[Binding], str]]]:
+    """For each group its actions, each with all of its keys."""
+    actions: dict[tuple[str, str], list[Binding]] = {}
+    for binding in bindings:
+        actions.setdefault((group_of(binding), binding.description or "Quit"), []).append(binding)
+    listed: dict[str, list[tuple[list[Binding], str]]] = {}
+    for group in GROUPS.values():
+        listed[group] = [
+            (keys, description) for (name, description), keys in actions.items() if name == group
+        ]
+    return listed

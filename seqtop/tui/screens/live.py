@@ -1,0 +1,17 @@
+"""What every screen that shows the engine has in common."""
+
+from textual.screen import Screen
+
+from seqtop.tui.feed import Feed, Frame
+
+
+class LiveScreen(Screen[None]):
+    """A screen that is told what changed, at most thirty times a second."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__()
+        self.feed = feed
+
+    def show(self, frame: Frame) -> None:
+        """Draw what `frame` changed. The app calls it under the feed's lock."""
+        raise NotImplementedError

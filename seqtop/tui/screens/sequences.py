@@ -1,0 +1,168 @@
+"""The main screen: header, sequence table, detail of the selected sequence."""
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Container
+from textual.widgets import Footer
+
+from seqtop.state.columns import COLUMNS, FIELDS
+from seqtop.state.view import Sort
+from seqtop.tui.feed import EVERYTHING, Feed, Frame
+from seqtop.tui.screens.live import LiveScreen
+from seqtop.tui.screens.sort import SortChooser
+from seqtop.tui.widgets.detail import Detail
+from seqtop.tui.widgets.filter_bar import FilterBar
+from seqtop.tui.widgets.header import Header, Notice
+from seqtop.tui.widgets.hint import Hint
+from seqtop.tui.widgets.table import Rows, SequenceTable, Titles
+
+WIDE = 160
+"""From this width on there is room for the detail pane beside the table."""
+TALL = 30
+"""From this height on there is room for it below."""
+
+
+def _quiet(key: str, action: str, description: str, name: str) -> Binding:
+    """A binding that the help lists and the footer has no room for."""
+    return Binding(key, action, description, show=False, id=name)
+
+
+class SequencesScreen(LiveScreen):
+    """All sequences, and one of them in detail."""
+
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("slash", "filter", "Filter", id="find.filter"),
+        Binding("s", "choose_sort", "Sort", id="find.sort"),
+        _quiet("less_than_sign", "cycle_sort(-1)", "Sort by the column before", "find.before"),
+        _quiet("greater_than_sign", "cycle_sort(1)", "Sort by the column after", "find.after"),
+        _quiet("r", "reverse", "Reverse the order", "find.reverse"),
+        _quiet("escape", "clear", "Clear the filter", "find.clear"),
+        Binding("d", "toggle_detail", "Detail", id="look.detail"),
+        _quiet("enter", "open_detail", "Show the detail pane", "look.open-detail"),
+        _quiet("left_square_bracket", "turn(-1)", "Previous part of the detail", "look.before"),
+        _quiet("right_square_bracket", "turn(1)", "Next part of the detail", "look.after"),
+        _quiet("f", "follow", "Follow the selected row, or stop", "look.follow"),
+    ]
+
+    def __init__(self, feed: Feed, *, title: str) -> None:
+        super().__init__(feed)
+        self._header = Header(feed, title=title)
+        self._notice = Notice(feed)
+        self._filter = FilterBar()
+        self._table = SequenceTable(feed)
+        self._hint = Hint(feed)
+        self._detail = Detail(feed)
+        self._detail_wanted: bool | None = None  # None: wherever there is room
+
+    def compose(self) -> ComposeResult:
+        yield self._header
+        yield self._notice
+        yield self._filter
+        with Container(id="body"):
+            with Container(id="list"):
+                yield self._table
+                yield self._hint
+            yield self._detail
+        yield Footer(compact=True, show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self._table.rows.focus()
+
+    def on_resize(self) -> None:
+        self._place()
+
+    def show(self, frame: Frame) -> None:
+        self._header.update()
+        self._notice.update()
+        self._table.rows.show(frame)
+        self._hint.update()
+        self._filter.show_count(len(self.feed.view), len(self.feed.state.sequences))
+        self._detail.show(frame)
+
+    def show_all(self) -> None:
+        """Draw everything anew, after something other than the engine changed it."""
+        with self.feed.lock:
+            self.show(EVERYTHING)
+
+    def on_rows_moved(self, _: Rows.Moved) -> None:
+        with self.feed.lock:
+            self._detail.show(EVERYTHING)
+
+    def on_titles_clicked(self, message: Titles.Clicked) -> None:
+        sort = self.feed.view.sort
+        column = FIELDS[message.key]
+        turned = sort.key == message.key
+        self._sort(Sort(message.key, not sort.descending if turned else column.descending))
+
+    def on_filter_bar_changed(self, message: FilterBar.Changed) -> None:
+        if message.filter.source != self.feed.view.filter.source:
+            with self.feed.lock:
+                self.feed.filter_by(message.filter)
+            self.show_all()
+
+    def on_filter_bar_left(self, _: FilterBar.Left) -> None:
+        self._table.rows.focus()
+
+    def action_filter(self) -> None:
+        self._filter.open()
+        self.show_all()
+
+    def action_clear(self) -> None:
+        if self._filter.display:
+            self._filter.clear()
+        elif self._detail_wanted:
+            self.action_toggle_detail()
+
+    def action_choose_sort(self) -> None:
+        def chosen(sort: Sort | None) -> None:
+            if sort is not None:
+                self._sort(sort)
+
+        self.app.push_screen(SortChooser(self.feed.view.sort), chosen)
+
+    def action_cycle_sort(self, by: int) -> None:
+        keys = ["", *(column.key for column in COLUMNS)]
+        key = keys[(keys.index(self.feed.view.sort.key) + by) % len(keys)]
+        self._sort(Sort(key, FIELDS[key].descending if key else False))
+
+    def action_reverse(self) -> None:
+        sort = self.feed.view.sort
+        self._sort(Sort(sort.key, not sort.descending))
+
+    def action_toggle_detail(self) -> None:
+        self._detail_wanted = not self._detail.display
+        self._place()
+
+    def action_open_detail(self) -> None:
+        self._detail_wanted = True
+        self._place()
+
+    def action_turn(self, by: int) -> None:
+        if self._detail.display:
+            self._detail.turn(by)
+
+    def action_follow(self) -> None:
+        self.feed.following = not self.feed.following
+        self._table.rows.select(self.feed.selected)
+        what = "stays in sight" if self.feed.following else "may scroll away"
+        self.notify(f"The selected row {what}.", timeout=2, markup=False)
+
+    def _sort(self, sort: Sort) -> None:
+        with self.feed.lock:
+            self.feed.sort_by(sort)
+        self._table.titles.refresh()
+        self.show_all()
+
+    def _place(self) -> None:
+        """Put the detail pane where there is room for it."""
+        width, height = self.app.size
+        wanted = self._detail_wanted
+        if wanted is None:
+            wanted = width >= WIDE or height >= TALL
+        self._detail.display = wanted
+        beside = width >= WIDE
+        alone = wanted and not beside and height < 18
+        self.set_class(beside, "-beside")
+        self.set_class(alone, "-alone")
+        with self.feed.lock:
+            self._detail.show(EVERYTHING)

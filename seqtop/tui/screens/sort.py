@@ -1,0 +1,47 @@
+"""Choose the column to sort by."""
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Label, OptionList
+from textual.widgets.option_list import Option
+
+from seqtop.state.columns import COLUMNS, FIELDS
+from seqtop.state.view import Sort
+
+BY_LIFE = ("Life", "running, then the queue, then what has finished")
+
+
+class SortChooser(ModalScreen[Sort | None]):
+    """A list of the columns; answers the chosen order, or `None`."""
+
+    BINDINGS = [Binding("escape,s,q", "dismiss", "Leave")]  # noqa: RUF012 (Textual's own spelling)
+
+    def __init__(self, sort: Sort) -> None:
+        super().__init__()
+        self._sort = sort
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Label("Sort by", classes="dialog-title")
+            yield OptionList(
+                self._option("", *BY_LIFE),
+                *(self._option(column.key, column.title, column.about) for column in COLUMNS),
+                id="sort-options",
+            )
+            yield Label("Enter chooses, Esc leaves; r in the table reverses", classes="dialog-hint")
+
+    def on_mount(self) -> None:
+        options = self.query_one(OptionList)
+        options.highlighted = options.get_option_index(self._sort.key or "life")
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        key = "" if event.option_id == "life" else event.option_id or ""
+        self.dismiss(Sort(key, FIELDS[key].descending if key else False))
+
+    def _option(self, key: str, title: str, about: str) -> Option:
+        mark = ("▼" if self._sort.descending else "▲") if key == self._sort.key else " "
+        prompt = Content.assemble((f"{mark} {title:<10}", "bold"), (about, "dim"))
+        return Option(prompt, id=key or "life")

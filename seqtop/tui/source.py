@@ -1,0 +1,45 @@
+"""What the app looks at: a state that somebody else keeps up to date."""
+
+import threading
+from typing import Protocol
+
+from seqtop.link import Link
+from seqtop.sequence import SamplingParams
+from seqtop.state import EngineState
+
+
+class Source(Protocol):
+    """One engine, live or recorded. `seqtop.session.Session` is the live one."""
+
+    @property
+    def state(self) -> EngineState:
+        """Read it only while holding `lock`; another object may take its place any time."""
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held by whoever writes `state`; hold it briefly."""
+
+    @property
+    def link(self) -> Link:
+        """How the connection stands."""
+
+    @property
+    def version(self) -> int:
+        """Grows whenever the state or the link changed; cheap to ask for."""
+
+    def drain(self) -> set[int] | None:
+        """Ids of the sequences touched since the last call; `None` means everything."""
+
+    def submit(self, prompt: str, params: SamplingParams) -> str:
+        """Run a prompt; returns the request id. May block for seconds.
+
+        Raises:
+            ControlError: the engine refused or did not answer.
+        """
+
+    def abort(self, request_id: str) -> None:
+        """End a request. May block for seconds.
+
+        Raises:
+            ControlError: the engine refused or did not answer.
+        """

@@ -1,0 +1,1 @@
+"""The regions of the screens, each with its stylesheet next to it."""

@@ -1,0 +1,263 @@
+"""The cells of the sequence table: which columns fit, and what stands in them.
+
+All of it is pure: a request, a sequence and a width go in, a line comes out.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from rich.cells import cell_len
+
+from seqtop.sequence import SequenceStage, SequenceStatus, latency
+from seqtop.state import RequestState, SequenceState
+from seqtop.state.columns import (
+    FIELDS,
+    PREEMPTED,
+    queue_time,
+    sequence_name,
+    stage,
+    status_word,
+    token_rate,
+)
+from seqtop.tui import format as fmt
+from seqtop.tui.draw import ELLIPSIS, bar, tail
+from seqtop.tui.ink import PLAIN, Line, Span, fitted
+from seqtop.tui.safe import safe_text
+
+Draw: TypeAlias = Callable[[RequestState, SequenceState, float, int], Line]
+
+GLYPHS = {
+    "running": ("●", "running"),
+    "prefill": ("◐", "prefill"),
+    "waiting": ("○", "waiting"),
+    PREEMPTED: ("↺", "preempted"),
+    "swapped": ("⇄", "swapped"),
+    "stop": ("✓", "finished"),
+    "length": ("┤", "finished"),
+    "abort": ("✗", "aborted"),
+    "ignored": ("⊘", "aborted"),
+}
+"""For each status word (and for a running sequence in its prefill) its sign and its ink."""
+
+
+class Slot(NamedTuple):
+    """A column's place: slots of the highest rank go first when there is no room for all."""
+
+    key: str
+    width: int
+    rank: int
+    right: bool = True
+    """Whether the column is aligned right."""
+
+
+SLOTS = (
+    Slot("request", 10, 0, right=False),
+    Slot("seq", 5, 9),
+    Slot("status", 9, 0, right=False),
+    Slot("stage", 7, 7, right=False),
+    Slot("prio", 4, 8),
+    Slot("prompt", 6, 5),
+    Slot("cached", 6, 5),
+    Slot("computed", 15, 0, right=False),
+    Slot("out", 5, 0),
+    Slot("blocks", 4, 2),
+    Slot("tps", 6, 6),
+    Slot("ttft", 7, 2),
+    Slot("itl", 7, 4),
+    Slot("queue", 7, 3),
+    Slot("preempt", 3, 2),
+    Slot("text", 14, 0, right=False),
+)
+
+_TEXT_SHARE = 5
+"""The text has at least a fifth of the width before the next column gets any."""
+_GROWTH = (("request", 18), ("computed", 24))
+"""Columns that grow up to a width once all the others are there."""
+
+
+def arrange(width: int) -> tuple[Slot, ...]:
+    """The columns that fit into `width` cells, one space apart, filling it exactly.
+
+    Essential columns stay even where there is no room: then the text gives way, and at last what
+    is on the right is cut off.
+    """
+    chosen = [slot for slot in SLOTS if slot.rank == 0]
+    least = max(14, width // _TEXT_SHARE)
+    room = width - sum(slot.width + 1 for slot in chosen if slot.key != "text")
+    for slot in sorted((slot for slot in SLOTS if slot.rank), key=lambda slot: slot.rank):
+        if room - slot.width - 1 < least:
+            break
+        room -= slot.width + 1
+        chosen.append(slot)
+    widths = {"text": max(room, 1)}
+    if len(chosen) == len(SLOTS):
+        for key, most in _GROWTH:
+            extra = max(min(most - _slot(key).width, widths["text"] - 2 * least), 0)
+            widths[key] = _slot(key).width + extra
+            widths["text"] -= extra
+    keys = {slot.key for slot in chosen}
+    return tuple(
+        slot._replace(width=widths.get(slot.key, slot.width)) for slot in SLOTS if slot.key in keys
+    )
+
+
+def row(
+    slots: tuple[Slot, ...], request: RequestState, sequence: SequenceState, now: float
+) -> Line:
+    """The line of one sequence in the table."""
+    spans: list[Span] = []
+    for index, slot in enumerate(slots):
+        if index:
+            spans.append((" ", PLAIN))
+        spans.extend(_DRAW[slot.key](request, sequence, now, slot.width))
+    return tuple(spans)
+
+
+def header(slots: tuple[Slot, ...], sort_key: str, *, descending: bool) -> Line:
+    """The line of titles; the space after the sorted column's title holds the mark."""
+    spans: list[Span] = []
+    for slot in slots:
+        title = FIELDS[slot.key].title
+        is_sorted = slot.key == sort_key
+        text = title.rjust(slot.width) if slot.right else title.ljust(slot.width)
+        mark = ("▼" if descending else "▲") if is_sorted else " "
+        if is_sorted and not slot.right:
+            text = (title + mark).ljust(slot.width)
+            mark = " "
+        spans.append((text + mark, "accent" if is_sorted else PLAIN))
+    return tuple(spans)
+
+
+def column_at(slots: tuple[Slot, ...], x: int) -> str | None:
+    """The key of the column at cell `x`."""
+    right = 0
+    for slot in slots:
+        right += slot.width + 1
+        if x < right:
+            return slot.key
+    return None
+
+
+def glyph(request: RequestState, sequence: SequenceState) -> tuple[str, str]:
+    """The sign of a sequence's status and its ink."""
+    if stage(sequence) == SequenceStage.PREFILL:
+        return GLYPHS["prefill"]
+    return GLYPHS[status_word(request, sequence)]
+
+
+def _slot(key: str) -> Slot:
+    return next(slot for slot in SLOTS if slot.key == key)
+
+
+def _ink(sequence: SequenceState) -> str:
+    """Finished rows step back."""
+    return "finished" if SequenceStatus.is_finished(sequence.status) else PLAIN
+
+
+def _request(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
+    name = safe_text(sequence_name(r, s))
+    if cell_len(name) > width and len(r.seq_ids) > 1:  # which of the sequences must stay legible
+        base, slash, number = name.rpartition("/")
+        room = width - len(slash + number) - 1
+        name = "".join(text for text, _ in fitted(((base, ""),), room + 1)) + slash + number
+    return fitted(((name, _ink(s) or "strong"),), width)
+
+
+def _status(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
+    sign, ink = glyph(r, s)
+    return fitted(((f"{sign} {status_word(r, s)}", ink),), width)
+
+
+def _computed(_: RequestState, s: SequenceState, __: float, width: int) -> Line:
+    done, total = s.num_computed_tokens, s.num_tokens
+    numbers = f"{_short(done)}/{_short(total)}"
+    size = max(width - 10, 0)
+    finished = SequenceStatus.is_finished(s.status)
+    parts = (
+        (min(s.num_cached_tokens, done), "finished" if finished else "cached", "═"),
+        (max(done - s.num_cached_tokens, 0), "finished" if finished else "computed", "━"),
+    )
+    return (
+        *bar(size, total, parts),
+        *_right(numbers, width - size, _ink(s)),
+    )
+
+
+def _text(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
+    finished = SequenceStatus.is_finished(s.status)
+    if not s.text:
+        asked = safe_text((r.prompt or "")[: 2 * width])
+        return fitted(((asked, "dim"),), width) if asked else ((" " * width, PLAIN),)
+    cut = len(s.text) - max(min(s.last_delta_length, len(s.text)), 0)
+    if s.status != SequenceStatus.RUNNING:  # nothing is new about it any more
+        cut = len(s.text)
+    old = safe_text(s.text[max(cut - 4 * width, 0) : cut])
+    new = safe_text(s.text[max(cut, len(s.text) - 4 * width) :])
+    return tail(old, new, width, "finished" if finished else PLAIN)
+
+
+def _short(number: int) -> str:
+    """A token count in at most four cells."""
+    if 0 <= number < 10_000:
+        return str(number)
+    if 0 <= number < 999_500:
+        return f"{round(number / 1e3)}k"
+    if 0 <= number < 999_500_000:
+        return f"{round(number / 1e6)}M"
+    return fmt.count(number)
+
+
+def _right(text: str, width: int, ink: str) -> Line:
+    size = cell_len(text)
+    if size > width:
+        return ((text[: max(width - 1, 0)] + ELLIPSIS, ink),)
+    return ((" " * (width - size) + text, ink),)
+
+
+def _number(of: Callable[[RequestState, SequenceState, float], str], *, zero: bool = True) -> Draw:
+    """A cell with a right-aligned figure; without `zero`, a nought steps back."""
+
+    def draw(r: RequestState, s: SequenceState, now: float, width: int) -> Line:
+        text = of(r, s, now)
+        faint = text == fmt.UNKNOWN or (text == "0" and not zero)
+        return _right(text, width, "dim" if faint else _ink(s))
+
+    return draw
+
+
+def _queue(r: RequestState, s: SequenceState, now: float, width: int) -> Line:
+    waits = r.metrics.time_in_queue is None and s.status == SequenceStatus.WAITING
+    seconds = queue_time(r, now)
+    # Whole seconds while it grows: it is drawn anew once a second and no oftener.
+    text = fmt.seconds(float(int(seconds)) if waits and 1 <= seconds < 1e9 else seconds)
+    return _right(text, width, "waiting" if waits else _ink(s))
+
+
+def _stage(_: RequestState, s: SequenceState, __: float, width: int) -> Line:
+    found = stage(s)
+    if found is None:
+        return fitted(((fmt.UNKNOWN, "dim"),), width)
+    ink = "prefill" if found == SequenceStage.PREFILL else "running"
+    return fitted(((found.name.lower(), ink),), width)
+
+
+_DRAW: dict[str, Draw] = {
+    "request": _request,
+    "seq": _number(lambda _, s, __: str(s.seq_id)),
+    "status": _status,
+    "stage": _stage,
+    "prio": _number(lambda r, _, __: fmt.count(r.priority), zero=False),
+    "prompt": _number(lambda _, s, __: fmt.count(s.num_prompt_tokens)),
+    "cached": _number(lambda _, s, __: fmt.count(s.num_cached_tokens), zero=False),
+    "computed": _computed,
+    "out": _number(lambda _, s, __: _short(len(s.output_token_ids)), zero=False),
+    "blocks": _number(lambda _, s, __: _short(len(s.block_table)), zero=False),
+    "tps": _number(lambda r, s, now: fmt.rate(token_rate(r, s))),
+    "ttft": _number(lambda r, _, __: fmt.seconds(latency.ttft(r.metrics))),
+    "itl": _number(
+        lambda r, s, _: fmt.seconds(latency.itl_so_far(r.metrics, len(s.output_token_ids)))
+    ),
+    "queue": _queue,
+    "preempt": _number(lambda r, _, __: _short(r.num_preemptions), zero=False),
+    "text": _text,
+}

@@ -1,0 +1,154 @@
+"""The detail pane: all that is known about the selected sequence."""
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Container, Vertical
+from textual.message import Message
+from textual.strip import Strip
+
+from seqtop.state import RequestState, SequenceState
+from seqtop.state.columns import sequence_name, stage, status_word
+from seqtop.state.why import why
+from seqtop.tui import format as fmt
+from seqtop.tui.draw import row
+from seqtop.tui.feed import Feed, Frame
+from seqtop.tui.flow import wrap
+from seqtop.tui.ink import PLAIN, Inked, Line
+from seqtop.tui.safe import safe_text
+from seqtop.tui.widgets.blocks import Blocks
+from seqtop.tui.widgets.cells import glyph
+from seqtop.tui.widgets.lines import Lines
+from seqtop.tui.widgets.story import Story
+from seqtop.tui.widgets.timeline import Timeline
+
+TABS = ("Text", "Blocks", "Timeline")
+
+
+def arrangement(width: int, height: int) -> str:
+    """How the three parts share a pane: all `stacked`, in two `columns`, or one of three `tabs`."""
+    if height >= 34:
+        return "stacked"
+    if width >= 110 and height >= 15:
+        return "columns"
+    return "tabs"
+
+
+class Detail(Vertical):
+    """Headline and sentence, then text, blocks and timeline as there is room."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(id="detail")
+        self._feed = feed
+        self._summary = Lines(id="summary")
+        self._tabs = Tabs()
+        self._story, self._blocks, self._timeline = Story(feed), Blocks(feed), Timeline(feed)
+
+    def compose(self) -> ComposeResult:
+        yield self._summary
+        yield self._tabs
+        with Container(id="parts"):
+            yield self._story
+            with Container(id="facts"):
+                yield self._blocks
+                yield self._timeline
+
+    def show(self, frame: Frame) -> None:
+        """Draw what `frame` changed; call it under the feed's lock."""
+        if not self.display:
+            return
+        selected = self._feed.selected
+        self._summarise()  # what a sequence waits for changes without it being touched
+        if frame.touched is None or frame.ticked or selected in frame.touched:
+            for part in (self._story, self._blocks, self._timeline):
+                if part.size:
+                    part.update()
+
+    def turn_to(self, tab: int) -> None:
+        """Show another part, where they do not fit side by side."""
+        self._tabs.active = tab % len(TABS)
+        self._tabs.refresh()
+        for index, part in enumerate((self._story, self._blocks, self._timeline)):
+            part.set_class(index != self._tabs.active, "-behind")
+        self.query_one("#facts").set_class(self._tabs.active == 0, "-behind")
+
+    def turn(self, by: int) -> None:
+        self.turn_to(self._tabs.active + by)
+
+    def on_mount(self) -> None:
+        self.turn_to(0)
+
+    def on_resize(self) -> None:
+        now = arrangement(self.size.width, self.size.height)
+        for name in ("stacked", "columns", "tabs"):
+            self.set_class(name == now, f"-{name}")
+        with self._feed.lock:
+            self._summarise()
+
+    def on_tabs_clicked(self, message: "Tabs.Clicked") -> None:
+        self.turn_to(message.tab)
+
+    def _summarise(self) -> None:
+        width = max(self.size.width - 2, 1)
+        found = self._feed.selection
+        if found is None:
+            self._summary.set_lines([(("No sequence is selected.", "dim"),)])
+            return
+        sentence = safe_text(why(self._feed.state, self._feed.view, found[1]))
+        breaks = wrap(sentence, width)
+        height = 3 if self.size.height >= 12 and len(breaks) > 1 else 2
+        self._summary.styles.height = height
+        lines = [headline(*found, width)]
+        lines += [((sentence[start:end], PLAIN),) for start, end in breaks[: height - 1]]
+        self._summary.set_lines(lines)
+
+
+class Tabs(Inked, can_focus=False):
+    """The names of the parts, the visible one marked."""
+
+    class Clicked(Message):
+        def __init__(self, tab: int) -> None:
+            super().__init__()
+            self.tab = tab
+
+    active = 0
+
+    def render_line(self, y: int) -> Strip:
+        names: Line = tuple(
+            (f" {name} ", "tab" if index == self.active else "dim")
+            for index, name in enumerate(TABS)
+        )
+        return self.paint((*names, ("  [ ] turns", "dim")), self.size.width)
+
+    def on_click(self, event: events.Click) -> None:
+        right = 0
+        for index, name in enumerate(TABS):
+            right += len(name) + 2
+            if event.x < right:
+                self.post_message(self.Clicked(index))
+                return
+
+
+def headline(request: RequestState, sequence: SequenceState, width: int) -> Line:
+    """Name, status and what was asked for."""
+    sign, ink = glyph(request, sequence)
+    at = stage(sequence)
+    params = request.sampling_params
+    asked = []
+    if params is not None:
+        asked.append((3, ((f"max {fmt.count(params.max_tokens)} tokens", "dim"),)))
+        asked.append((4, ((f"temperature {params.temperature:g}", "dim"),)))
+    elif request.pooling_params is not None:
+        asked.append((3, (("pooling", "dim"),)))
+    return row(
+        [
+            (0, ((safe_text(sequence_name(request, sequence)), "title"),)),
+            (1, ((f"{sign} {status_word(request, sequence)}", ink),)),
+            (2, ((at.name.lower(), ink),) if at else ()),
+            (5, ((f"seq {sequence.seq_id}", "dim"),)),
+            (2, ((f"{fmt.count(sequence.num_prompt_tokens)} prompt", "dim"),)),
+            (2, ((f"{fmt.count(len(sequence.output_token_ids))} out", "dim"),)),
+            *asked,
+            (6, ((f"priority {fmt.count(request.priority)}", "dim"),) if request.priority else ()),
+        ],
+        width,
+    )

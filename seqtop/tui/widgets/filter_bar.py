@@ -1,0 +1,97 @@
+"""The line in which a filter is typed, with what is wrong with it below."""
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical
+from textual.message import Message
+from textual.widgets import Input, Label, Static
+
+from seqtop.state.filter import EVERYTHING, Filter, FilterError, parse
+from seqtop.tui import format as fmt
+from seqtop.tui.safe import safe_text
+
+
+class FilterBar(Vertical):
+    """Shown while a filter is typed or in force. What is typed takes effect at once."""
+
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("escape", "clear", "Clear the filter", show=False),
+        Binding("down", "done", "Back to the table", show=False),
+    ]
+
+    class Changed(Message):
+        """Another filter is in force."""
+
+        def __init__(self, filter: Filter) -> None:  # noqa: A002 (what it is)
+            super().__init__()
+            self.filter = filter
+
+    class Left(Message):
+        """Typing is over."""
+
+    def compose(self) -> ComposeResult:
+        with Horizontal():
+            yield Label("Filter", id="filter-label")
+            yield Input(
+                placeholder="text  re:/regex/  status:waiting  prompt>1000  -status:stop",
+                compact=True,
+                id="filter-input",
+            )
+            yield Static("", id="filter-count", markup=False)
+        yield Static("", id="filter-error", markup=False)
+
+    def on_mount(self) -> None:
+        self.display = False
+        self._input.cursor_blink = False
+        self._error.display = False
+
+    def open(self) -> None:
+        """Let the user type."""
+        self.display = True
+        self._input.focus()
+
+    def clear(self) -> None:
+        """Show everything again."""
+        self._input.value = ""
+        self.display = False
+        self.post_message(self.Changed(EVERYTHING))
+        self.post_message(self.Left())
+
+    def show_count(self, shown: int, total: int) -> None:
+        """How many sequences the filter lets through."""
+        if self.display:
+            text = f"{fmt.count(shown)} of {fmt.count(total)}"
+            count = self.query_one("#filter-count", Static)
+            if count.content != text:
+                count.update(text)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        try:
+            wanted = parse(event.value)
+        except FilterError as error:
+            self._error.update(safe_text(f"{str(error)[:1].upper()}{str(error)[1:]}."))
+            self._error.display = True
+            return
+        self._error.display = False
+        self.post_message(self.Changed(wanted))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.action_done()
+
+    def action_clear(self) -> None:
+        self.clear()
+
+    def action_done(self) -> None:
+        if not self._input.value.strip():
+            self.display = False
+        self.post_message(self.Left())
+
+    @property
+    def _input(self) -> Input:
+        return self.query_one("#filter-input", Input)
+
+    @property
+    def _error(self) -> Static:
+        return self.query_one("#filter-error", Static)

@@ -1,0 +1,205 @@
+"""The header strip: which engine, how it is connected, how fast it goes, how full its cache is."""
+
+from seqtop.link import LinkState
+from seqtop.sequence import SequenceStatus
+from seqtop.tui import format as fmt
+from seqtop.tui.draw import bar, row, sparkline, spread
+from seqtop.tui.feed import Feed
+from seqtop.tui.flow import wrap
+from seqtop.tui.ink import PLAIN, Line, fitted, line_width
+from seqtop.tui.rates import kv_use
+from seqtop.tui.safe import safe_text
+from seqtop.tui.widgets.lines import Lines
+
+BADGES = {
+    LinkState.CONNECTING: ("◌ CONNECTING", "badge-wait"),
+    LinkState.SYNCING: ("↻ SYNCING", "badge-wait"),
+    LinkState.LIVE: ("● LIVE", "badge-live"),
+    LinkState.LOST: ("✗ LOST", "badge-alert"),
+    LinkState.STOPPED: ("■ STOPPED", "badge-alert"),
+    LinkState.INCOMPATIBLE: ("≠ INCOMPATIBLE", "badge-alert"),
+}
+PAUSED = ("‖ PAUSED", "badge-paused")
+
+SENTENCES = {
+    LinkState.CONNECTING: "Waiting for the engine's first message.",
+    LinkState.SYNCING: "Fetching the engine's whole state.",
+    LinkState.LIVE: "",
+    LinkState.LOST: "The engine has gone silent; what you see is the last that was heard.",
+    LinkState.STOPPED: "The engine has stopped; what you see is its last state.",
+    LinkState.INCOMPATIBLE: "What answers there does not speak seqtop's protocol.",
+}
+
+
+class Header(Lines):
+    """The strip at the top, one to three lines as there is room."""
+
+    def __init__(self, feed: Feed, *, title: str) -> None:
+        super().__init__(id="header")
+        self._feed = feed
+        self._title = title
+
+    def update(self) -> None:
+        """Call it under the feed's lock."""
+        width = max(self.size.width - 2, 1)
+        lines = (
+            identity(self._feed, width, self._title),
+            throughput(self._feed, width),
+            cache(self._feed, width),
+        )
+        self.set_lines([((" ", PLAIN), *line) for line in lines[: max(self.size.height, 1)]])
+
+    def on_resize(self) -> None:
+        with self._feed.lock:
+            self.update()
+
+
+class Notice(Lines):
+    """A sentence below the header while the picture is anything but live."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(id="notice")
+        self._feed = feed
+
+    def update(self) -> None:
+        """Call it under the feed's lock."""
+        text = safe_text(sentence(self._feed))
+        self.display = bool(text)
+        breaks = wrap(text, max(self.app.size.width - 2, 1))[:3] if text else []
+        self.styles.height = max(len(breaks), 1)
+        self.set_lines([((" " + text[start:end], PLAIN),) for start, end in breaks])
+
+    def on_resize(self) -> None:
+        with self._feed.lock:
+            self.update()
+
+
+def badges(feed: Feed) -> Line:
+    """What the picture is, in words that leave no doubt."""
+    text, ink = BADGES[feed.source.link.state]
+    if feed.source.link.state is LinkState.LOST:
+        text += f" {fmt.seconds(float(int(feed.silence)))}"
+    if not feed.paused:
+        return ((f" {text} ", ink),)
+    paused = (f" {PAUSED[0]} ", PAUSED[1])
+    # A pause hides whether data goes on only if the link is as it should be.
+    return (paused,) if feed.source.link.state is LinkState.LIVE else (paused, (f" {text} ", ink))
+
+
+def sentence(feed: Feed) -> str:
+    """Why the picture is not live; empty if it is."""
+    link = feed.source.link
+    reason = link.detail or SENTENCES[link.state] if link.state is not LinkState.LIVE else ""
+    if not feed.paused:
+        return reason
+    behind = feed.steps_behind
+    pause = f"{fmt.plural(behind, 'step')} behind" if behind else "nothing has happened since"
+    return " ".join(filter(None, (f"Paused, {pause}. Space goes on.", reason)))
+
+
+def identity(feed: Feed, width: int, title: str) -> Line:
+    """Engine, model, number format and device; at the right how the connection stands."""
+    right = badges(feed)
+    room = width - line_width(right) - 2
+    info = feed.state.info
+    if info is None:
+        left = row(
+            [(0, ((title, "title"),)), (1, ((safe_text(feed.source.link.endpoint), "dim"),))], room
+        )
+        return spread(fitted(left, max(room, 1)), right, width)
+    texts = (
+        (0, info.engine_id, "title"),
+        (1, info.model, "strong"),
+        (2, info.dtype, "dim"),
+        (2, info.device, "dim"),
+        (3, info.engine, "dim"),
+        (4, f"block size {info.block_size}", "dim"),
+        (5, feed.source.link.endpoint, "dim"),
+    )
+    left = row([(rank, ((safe_text(text), ink),)) for rank, text, ink in texts if text], room)
+    return spread(fitted(left, max(min(room, line_width(left)), 1)), right, width)
+
+
+def throughput(feed: Feed, width: int) -> Line:
+    """Steps, tokens per second and how many sequences are in which state."""
+    state, rates = feed.state, feed.rates
+    counts = state.num_by_status
+    swaps = state.stats is not None and state.stats.num_swapped is not None
+    spark = sparkline(rates.out_history, min(max(width - 96, 0), 40))
+    step = fmt.count(state.step) if state.step >= 0 else fmt.UNKNOWN
+    return row(
+        [
+            (0, _figure("step", step)),
+            (5, _figure(fmt.rate(rates.steps), "steps/s", unit_last=True)),
+            (3, _figure("in", fmt.rate(rates.tokens_in), "tok/s")),
+            (1, (*_figure("out", fmt.rate(rates.tokens_out), "tok/s"),)),
+            (8, ((spark, "running"),) if spark else ()),
+            (0, _count("●", "running", counts[SequenceStatus.RUNNING], "running")),
+            (0, _count("○", "waiting", counts[SequenceStatus.WAITING], "waiting")),
+            (4, _count("⇄", "swapped", counts[SequenceStatus.SWAPPED], "swapped"))
+            if swaps or counts[SequenceStatus.SWAPPED]
+            else (9, ()),
+            (2, _count("✓", "finished", state.num_finished, "finished")),
+        ],
+        width,
+        gap=2 if width < 110 else 3,
+    )
+
+
+def cache(feed: Feed, width: int) -> Line:
+    """The KV cache as a bar with its numbers, then hits, preemptions and whatever went wrong."""
+    state, link = feed.state, feed.source.link
+    stats, info = state.stats, state.info
+    troubles = [
+        (rank, ((f"{text} {fmt.count(number)}", "alert"),))
+        for rank, text, number in (
+            (1, "missed", link.num_missed),
+            (1, "errors", link.num_errors),
+            (2, "anomalies", state.num_anomalies),
+        )
+        if number
+    ]
+    if stats is None or info is None:
+        return row([(0, (("KV", "dim"), (" ", PLAIN), ("no step yet", "dim"))), *troubles], width)
+    total = info.num_gpu_blocks
+    used, cached = stats.num_used_blocks, stats.num_cached_blocks
+    size = min(max(width // 5, 8), 40)
+    parts = ((used, "computed", "━"), (cached, "cached", "═"))
+    free = fmt.count(stats.num_free_blocks)
+    numbers = f"{fmt.count(used)} used  {fmt.count(cached)} cached  {free} free"
+    spark = sparkline(feed.rates.kv_history, min(max(width - 120, 0), 40), ceiling=1.0)
+    hits = fmt.percent(stats.prefix_cache_hits, stats.prefix_cache_queries)
+    return row(
+        [
+            (
+                0,
+                (
+                    ("KV ", "dim"),
+                    *bar(size, total, parts),
+                    (f" {fmt.percent(kv_use(state))}", "strong"),
+                ),
+            ),
+            (3, ((numbers, PLAIN), (f" of {fmt.count(total)}", "dim"))),
+            (8, ((spark, "computed"),) if spark else ()),
+            (4, _figure("prefix hits", hits)),
+            (2, _figure("preempted", fmt.count(stats.num_preemptions))),
+            *troubles,
+        ],
+        width,
+        gap=2 if width < 110 else 3,
+    )
+
+
+def _figure(label: str, value: str, unit: str = "", *, unit_last: bool = False) -> Line:
+    if unit_last:
+        return ((label, "strong"), (f" {value}", "dim"))
+    spans: Line = ((f"{label} ", "dim"), (value, "strong"))
+    return (*spans, (f" {unit}", "dim")) if unit else spans
+
+
+def _count(sign: str, ink: str, number: int, word: str) -> Line:
+    return (
+        (sign, ink if number else "dim"),
+        (f" {fmt.count(number)}", "strong" if number else "dim"),
+        (f" {word}", "dim"),
+    )

@@ -1,0 +1,56 @@
+"""The text of one sequence: its prompt, its output, the newest bit of it bright."""
+
+from seqtop.sequence import SequenceStatus
+from seqtop.tui.feed import Feed
+from seqtop.tui.flow import Flow
+from seqtop.tui.ink import Line
+from seqtop.tui.widgets.lines import Lines
+
+MAX_CHARACTERS = 200_000
+"""Of each of prompt and output; of longer ones the end is shown."""
+
+
+class Story(Lines, can_focus=True):
+    """The text of the selected sequence; keeps to its end while one looks at the end."""
+
+    follows = True
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(id="story")
+        self.border_title = "Text"
+        self._feed = feed
+        self._flow = Flow()
+        self._shown: int | None = None
+
+    def update(self) -> None:
+        """Call it under the feed's lock."""
+        found = self._feed.selection
+        if found is None or not self.size:
+            self.set_lines(())
+            return
+        request, sequence = found
+        prompt = request.prompt or ""
+        if not prompt and not sequence.text:
+            self.set_lines([self._nothing()])
+            return
+        running = sequence.status == SequenceStatus.RUNNING
+        self._flow.update(
+            prompt[-MAX_CHARACTERS:],
+            sequence.text[-MAX_CHARACTERS:],
+            sequence.last_delta_length if running else 0,
+            self.size.width,
+        )
+        self.set_lines(self._flow.lines)
+        if sequence.seq_id != self._shown:
+            self._shown = sequence.seq_id
+            self.scroll_to(y=self.virtual_size.height, animate=False)
+
+    def on_resize(self) -> None:
+        with self._feed.lock:
+            self.update()
+
+    def _nothing(self) -> Line:
+        info = self._feed.state.info
+        if info is not None and info.redacted:
+            return (("This engine keeps its texts to itself.", "dim"),)
+        return (("No text yet.", "dim"),)

@@ -1,0 +1,206 @@
+"""The life of one request, to scale: queued, prefill chunks, decode, preempted."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from seqtop.sequence import latency
+from seqtop.state import RequestState, SequenceState, Span
+from seqtop.tui import format as fmt
+from seqtop.tui.draw import row
+from seqtop.tui.feed import Feed
+from seqtop.tui.ink import PLAIN, Line, fitted
+from seqtop.tui.ink import Span as Piece
+from seqtop.tui.widgets.lines import Lines
+
+KINDS = {
+    "queued": ("░", "waiting"),
+    "prefill": ("█", "prefill"),
+    "decode": ("━", "running"),
+    "preempted": ("▒", "preempted"),
+    "swapped": ("▚", "swapped"),
+}
+"""For each kind of span its glyph and its ink."""
+
+_ROOMY = 10
+"""Lines from which on each kind of span gets a line of the legend to itself."""
+
+
+class Timeline(Lines):
+    """The timeline of the selected sequence's request."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(id="timeline")
+        self.border_title = "Timeline"
+        self._feed = feed
+
+    def update(self) -> None:
+        """Call it under the feed's lock."""
+        if (found := self._feed.selection) is None or not self.size:
+            self.set_lines(())
+            return
+        self.set_lines(timeline_lines(*found, self._feed.now, self.size.width, self.size.height))
+
+    def on_resize(self) -> None:
+        with self._feed.lock:
+            self.update()
+
+
+def timeline_lines(
+    request: RequestState, sequence: SequenceState, now: float, width: int, height: int
+) -> list[Line]:
+    """Bar, axis, legend and figures, the legend in one line where lines are few."""
+    start = request.metrics.arrival_time
+    end = request.metrics.finished_time or max(now, request.metrics.last_token_time)
+    sums = _sums(request.spans, end)
+    legend = _legend(sums, end - start, width) if height >= _ROOMY else [_short_legend(sums, width)]
+    gap: list[Line] = [()] if height >= _ROOMY else []
+    return [
+        scale(request.spans, start, end, width),
+        axis(end - start, width),
+        *legend,
+        *gap,
+        *_figures(request, sequence, end - start, width),
+    ]
+
+
+def scale(spans: Sequence[Span], start: float, end: float, width: int) -> Line:
+    """Each cell shows the kind of span that fills most of its share of the time."""
+    length = end - start
+    if not (math.isfinite(length) and length > 0):
+        return (("·" * width, "track"),)
+    cells: list[defaultdict[str, float]] = [defaultdict(float) for _ in range(width)]
+    for span in spans:
+        left = _cell(span.start, start, length, width)
+        right = _cell(end if span.end is None else span.end, start, length, width)
+        for index in range(int(left), min(math.ceil(right), width)):
+            cells[index][span.kind] += min(right, index + 1) - max(left, index)
+    pieces: list[Piece] = []
+    for cell in cells:
+        kind, share = max(cell.items(), key=lambda item: item[1], default=("", 0.0))
+        pieces.append(KINDS[kind] if share > 0 else ("·", "track"))
+    return _merged(pieces)
+
+
+def axis(length: float, width: int) -> Line:
+    """Where the time begins, its quarters, and where it ends."""
+    parts = 4 if width >= 48 else 2
+    text = ""
+    for index in range(parts + 1):
+        mark = fmt.seconds(length * index / parts)
+        at = round(index * width / parts)
+        column = 0 if index == 0 else at - len(mark) if index == parts else at - len(mark) // 2
+        text = text.ljust(column) + mark if column > len(text) or not index else text
+    return ((text[:width], "dim"),)
+
+
+def _cell(time: float, start: float, length: float, width: int) -> float:
+    place = (time - start) / length * width
+    return min(max(place, 0.0), float(width)) if math.isfinite(place) else 0.0
+
+
+def _sums(spans: Sequence[Span], end: float) -> dict[str, tuple[float, list[Span]]]:
+    sums: dict[str, tuple[float, list[Span]]] = {}
+    for kind in KINDS:
+        mine = [span for span in spans if span.kind == kind]
+        if mine:
+            time = sum((end if span.end is None else span.end) - span.start for span in mine)
+            sums[kind] = (time, mine)
+    return sums
+
+
+def _legend(sums: dict[str, tuple[float, list[Span]]], length: float, width: int) -> list[Line]:
+    lines: list[Line] = []
+    for kind, (time, spans) in sums.items():
+        glyph, ink = KINDS[kind]
+        line: Line = (
+            (glyph * 2, ink),
+            (f" {kind:<10}", PLAIN),
+            (f"{fmt.seconds(time):>8}", "strong"),
+            (f"{fmt.percent(time, length):>7}", PLAIN),
+            (f"   {_content(kind, spans)}", "dim"),
+        )
+        lines.append(fitted(line, width))
+    return lines
+
+
+def _content(kind: str, spans: list[Span]) -> str:
+    tokens = fmt.plural(sum(span.num_tokens for span in spans), "token")
+    steps = fmt.plural(sum(span.num_steps for span in spans), "step")
+    match kind:
+        case "prefill":
+            return f"{tokens} in {fmt.plural(len(spans), 'chunk')}"
+        case "decode":
+            return f"{tokens} in {steps}"
+    return "" if len(spans) == 1 else f"{len(spans)} times"
+
+
+def _short_legend(sums: dict[str, tuple[float, list[Span]]], width: int) -> Line:
+    return row(
+        [
+            (
+                rank,
+                (
+                    (KINDS[kind][0], KINDS[kind][1]),
+                    (f" {kind} ", "dim"),
+                    (fmt.seconds(time), PLAIN),
+                ),
+            )
+            for rank, (kind, (time, _)) in enumerate(sums.items())
+        ],
+        width,
+    )
+
+
+def _figures(
+    request: RequestState, sequence: SequenceState, length: float, width: int
+) -> list[Line]:
+    metrics = request.metrics
+    num_tokens = len(sequence.output_token_ids)
+    whole = latency.e2e_latency(metrics)
+    shares = [
+        (name, seconds)
+        for name, seconds in (
+            ("scheduler", metrics.scheduler_time),
+            ("forward", metrics.model_forward_time),
+            ("execute", metrics.model_execute_time),
+        )
+    ]
+    first = [
+        ("TTFT", fmt.seconds(latency.ttft(metrics))),
+        ("ITL", fmt.seconds(latency.itl_so_far(metrics, num_tokens))),
+        ("queue", fmt.seconds(metrics.time_in_queue)),
+        ("e2e" if whole is not None else "so far", fmt.seconds(length)),
+    ]
+    return [
+        row([(rank, _figure(*figure)) for rank, figure in enumerate(first)], width, gap=3),
+        row(
+            [
+                (
+                    rank,
+                    (
+                        *_figure(name, fmt.seconds(seconds)),
+                        (f" {fmt.percent(seconds, length)}", "dim"),
+                    ),
+                )
+                for rank, (name, seconds) in enumerate(shares)
+            ],
+            width,
+            gap=3,
+        ),
+    ]
+
+
+def _figure(label: str, value: str) -> Line:
+    return ((f"{label} ", "dim"), (value, "strong"))
+
+
+def _merged(pieces: list[Piece]) -> Line:
+    """Neighbours of one ink as one span."""
+    merged: list[Piece] = []
+    for text, ink in pieces:
+        if merged and merged[-1][1] == ink:
+            merged[-1] = (merged[-1][0] + text, ink)
+        else:
+            merged.append((text, ink))
+    return tuple(merged)
