@@ -78,6 +78,7 @@ class StepPublisher:
                 prompt_token_ids=group.prompt_token_ids,
                 sampling_params=group.sampling_params,
                 priority=group.priority,
+                metrics=group.metrics,
             )
         )
 

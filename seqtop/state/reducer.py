@@ -64,6 +64,8 @@ def _arrived(state: EngineState, event: RequestArrived) -> Iterable[int]:
     request.sampling_params = event.sampling_params
     request.pooling_params = event.pooling_params
     request.priority = event.priority
+    if event.metrics is not None:
+        request.metrics = event.metrics
     for seq_id in event.seq_ids:
         if seq_id in state.sequences:
             state.note_anomaly(f"sequence {seq_id} announced twice")

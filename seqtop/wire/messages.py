@@ -78,6 +78,8 @@ class RequestArrived(Message, tag="RequestArrived"):
     sampling_params: SamplingParams | None = None
     pooling_params: PoolingParams | None = None
     priority: int = 0
+    metrics: RequestMetrics | None = None
+    """Where they start from; by default all but the arrival time is unknown."""
 
 
 class SequenceUpdate(Message):
