@@ -109,7 +109,7 @@ COLUMNS = (
     Column(
         "status",
         "Status",
-        "running, waiting, preempt, swapped, stop, length, abort or ignored",
+        "how it stands: running, waiting, stop and so on",
         lambda r, s, _: status_word(r, s),
         order=lambda r, s, _: _STATUS_RANK.index(status_word(r, s)),
     ),

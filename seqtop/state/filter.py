@@ -129,7 +129,7 @@ def _field(name: str, comparison: str, wanted: str) -> Test:
     column = FIELDS.get(name)
     if column is None:
         close = difflib.get_close_matches(name, FIELDS, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(FIELDS))}"
+        hint = f"perhaps {close[0]}" if close else "the help lists them all"
         raise FilterError(f"no field {name!r}: {hint}")
     if not wanted:
         raise FilterError(f"{name}{comparison} compares with nothing yet")

@@ -25,8 +25,9 @@ def _running(request: RequestState, sequence: SequenceState) -> str:
         return f"Computing its {_tokens(total)}{again}: {done:,} are in the cache."
     count = len(sequence.output_token_ids)
     params = request.sampling_params
-    limit = f" of at most {params.max_tokens:,}" if params and params.max_tokens else ""
-    return f"Decoding: {count:,} {'token' if count == 1 and not limit else 'tokens'}{limit} so far."
+    if params and params.max_tokens:
+        return f"Decoding: {count:,} of at most {_tokens(params.max_tokens)} so far."
+    return f"Decoding: {_tokens(count)} so far."
 
 
 def _preempted(request: RequestState) -> str:

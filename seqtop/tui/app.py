@@ -34,10 +34,12 @@ class SeqtopApp(App[int]):
 
     CSS_PATH = sorted(_HERE.rglob("*.tcss"))
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        Binding("n", "submit", "New", id="engine.submit"),
-        Binding("x", "abort", "Abort", id="engine.abort"),
-        Binding("space", "pause", "Pause", id="look.pause"),
-        Binding("question_mark", "help", "Help", id="app.help"),
+        Binding("n", "submit", "New", id="engine.submit", tooltip="Submit a prompt"),
+        Binding("x", "abort", "Abort", id="engine.abort", tooltip="Abort the selected request"),
+        Binding(
+            "space", "pause", "Pause", id="look.pause", tooltip="Hold the picture, or let it go on"
+        ),
+        Binding("question_mark", "help", "Help", id="app.help", tooltip="Show all keys"),
         Binding("q", "quit", "Quit", id="app.quit"),
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True, id="app.interrupt"),
     ]
@@ -78,7 +80,7 @@ class SeqtopApp(App[int]):
             binding, namespace = active.binding, active.node
             if binding.id is not None and binding.action != "quit":
                 yield SystemCommand(
-                    binding.description,
+                    binding.tooltip or binding.description,
                     f"{group_of(binding)} · {self.get_key_display(binding)}",
                     lambda action=binding.action, node=namespace: self.run_action(action, node),
                 )

@@ -58,6 +58,17 @@ def row(items: Iterable[tuple[int, Line]], width: int, gap: int = 2) -> Line:
     return tuple(spans)
 
 
+def rows(items: Iterable[Line], width: int, gap: int = 3) -> list[Line]:
+    """`items` side by side on as many lines as they need."""
+    lines: list[Line] = []
+    for item in items:
+        if lines and line_width(lines[-1]) + gap + line_width(item) <= width:
+            lines[-1] = (*lines[-1], (" " * gap, PLAIN), *item)
+        else:
+            lines.append(item)
+    return lines
+
+
 def spread(left: Line, right: Line, width: int) -> Line:
     """`left` and `right` at the two ends of a line."""
     gap = max(width - line_width(left) - line_width(right), 1)

@@ -101,6 +101,7 @@ class Feed:
         """Hold the picture; what the source learns meanwhile is shown on `resume`."""
         self.state = still(self.source.state)
         self.paused = True
+        self._version = -1
 
     def resume(self) -> None:
         """Show what is true now. The next `poll` says that everything is new."""

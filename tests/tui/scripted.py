@@ -199,7 +199,9 @@ class Script:
         for name, chunk in [*(prefill or {}).items(), *((name, 1) for name in decoding)]:
             actor = self.actors[name]
             is_prompt = name in (prefill or {})
-            groups.append(SequenceGroupMetadataDelta({}, name, {}, is_prompt, token_chunk_size=chunk))
+            groups.append(
+                SequenceGroupMetadataDelta({}, name, {}, is_prompt, token_chunk_size=chunk)
+            )
             updates += self._advance(actor, chunk, start, is_prompt, (stop or {}).get(name))
             metrics[name] = actor.metrics
         stats = self._stats(sum((prefill or {}).values()), len(decoding))
@@ -223,6 +225,9 @@ class Script:
     def finish(self, name: str, status: SequenceStatus) -> None:
         actor = self.actors[name]
         actor.metrics.finished_time = self.time
+        for table in actor.tables.values():
+            self.free += table
+        actor.tables.clear()
         for names in (self.running, self.waiting):
             if name in names:
                 names.remove(name)
@@ -257,17 +262,25 @@ class Script:
             updates.append(
                 SequenceUpdate(
                     seq_id=seq_id,
-                    status=end or SequenceStatus.RUNNING,
+                    status=SequenceStatus.RUNNING if end is None else end,
                     num_computed_tokens=actor.computed,
                     num_cached_tokens=actor.cached,
                     new_token_ids=[actor.num_out] if samples else [],
                     new_logprobs=[-0.5] if samples else [],
                     text_delta=piece,
                     new_blocks=new,
-                    block_table=list(table) if actor.cached and len(table) == needed + 2 else None,
+                    block_table=self._table(actor, table, len(new), end),
                 )
             )
         return updates
+
+    def _table(
+        self, actor: Actor, table: list[int], num_new: int, end: SequenceStatus | None
+    ) -> list[int] | None:
+        """The whole table where appending blocks would not tell it."""
+        if end is not None:
+            return []
+        return list(table) if actor.cached and len(table) == num_new + 2 else None
 
     def _share(self, actor: Actor, owner: Actor) -> None:
         """Let `actor` begin with the first two blocks of `owner`, found in the prefix cache."""

@@ -9,13 +9,16 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Label, Static
 
-from seqtop.state.columns import FIELDS
+from seqtop.state.columns import FIELDS, PREEMPTED, STATUS_WORDS
 from seqtop.tui.keys import GROUPS, group_of
 
+STATUSES = (*STATUS_WORDS.values(), PREEMPTED)
 FILTER = (
     ("story", "in the request id, the prompt or the output"),
     ("re:/req-[0-9]$/", "a regular expression in any of them"),
     ("status:waiting,swapped", "the field holds one of these texts"),
+    ("", ", ".join(STATUSES[:4])),
+    ("", ", ".join(STATUSES[4:])),
     ("prompt>1000 itl<=50ms", "comparisons; k, M, ms, s, m are understood"),
     ("-status:stop  !preempt>0", "a leading - or ! turns a word round"),
 )
@@ -66,7 +69,9 @@ def grouped(bindings: Iterable[Binding]) -> dict[str, list[tuple[list[Binding], 
     """For each group its actions, each with all of its keys."""
     actions: dict[tuple[str, str], list[Binding]] = {}
     for binding in bindings:
-        actions.setdefault((group_of(binding), binding.description or "Quit"), []).append(binding)
+        actions.setdefault((group_of(binding), binding.tooltip or binding.description), []).append(
+            binding
+        )
     listed: dict[str, list[tuple[list[Binding], str]]] = {}
     for group in GROUPS.values():
         listed[group] = [

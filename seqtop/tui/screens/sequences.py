@@ -21,6 +21,9 @@ WIDE = 160
 TALL = 30
 """From this height on there is room for it below."""
 
+SHORT = 16
+"""Below this height the header gives a line to the table."""
+
 
 def _quiet(key: str, action: str, description: str, name: str) -> Binding:
     """A binding that the help lists and the footer has no room for."""
@@ -31,13 +34,17 @@ class SequencesScreen(LiveScreen):
     """All sequences, and one of them in detail."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        Binding("slash", "filter", "Filter", id="find.filter"),
-        Binding("s", "choose_sort", "Sort", id="find.sort"),
+        Binding(
+            "slash", "filter", "Filter", id="find.filter", tooltip="Filter by text, regex or field"
+        ),
+        Binding("s", "choose_sort", "Sort", id="find.sort", tooltip="Choose what to sort by"),
         _quiet("less_than_sign", "cycle_sort(-1)", "Sort by the column before", "find.before"),
         _quiet("greater_than_sign", "cycle_sort(1)", "Sort by the column after", "find.after"),
         _quiet("r", "reverse", "Reverse the order", "find.reverse"),
         _quiet("escape", "clear", "Clear the filter", "find.clear"),
-        Binding("d", "toggle_detail", "Detail", id="look.detail"),
+        Binding(
+            "d", "toggle_detail", "Detail", id="look.detail", tooltip="Show or hide the detail pane"
+        ),
         _quiet("enter", "open_detail", "Show the detail pane", "look.open-detail"),
         _quiet("left_square_bracket", "turn(-1)", "Previous part of the detail", "look.before"),
         _quiet("right_square_bracket", "turn(1)", "Next part of the detail", "look.after"),
@@ -164,5 +171,6 @@ class SequencesScreen(LiveScreen):
         alone = wanted and not beside and height < 18
         self.set_class(beside, "-beside")
         self.set_class(alone, "-alone")
+        self.set_class(height < SHORT, "-short")
         with self.feed.lock:
             self._detail.show(EVERYTHING)

@@ -29,9 +29,11 @@ class SubmitDialog(ModalScreen[Submission | None]):
             yield Label("New request", classes="dialog-title")
             yield Input(placeholder="Once upon a time", id="submit-prompt")
             with Horizontal():
-                yield Label("at most")
+                yield Label("At most")
                 yield Input("64", type="integer", compact=True, id="submit-max-tokens")
-                yield Label("tokens, temperature")
+                yield Label("tokens")
+            with Horizontal():
+                yield Label("Temperature")
                 yield Input("0.8", type="number", compact=True, id="submit-temperature")
             yield Static("", id="submit-error", markup=False)
             yield Label("Enter submits, Tab moves on, Esc leaves", classes="dialog-hint")

@@ -15,8 +15,8 @@ class FilterBar(Vertical):
     """Shown while a filter is typed or in force. What is typed takes effect at once."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        Binding("escape", "clear", "Clear the filter", show=False),
-        Binding("down", "done", "Back to the table", show=False),
+        Binding("escape", "clear", "Clear", tooltip="Clear the filter"),
+        Binding("down", "done", "Table", tooltip="Back to the table"),
     ]
 
     class Changed(Message):

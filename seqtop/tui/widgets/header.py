@@ -125,7 +125,7 @@ def throughput(feed: Feed, width: int) -> Line:
     state, rates = feed.state, feed.rates
     counts = state.num_by_status
     swaps = state.stats is not None and state.stats.num_swapped is not None
-    spark = sparkline(rates.out_history, min(max(width - 96, 0), 40))
+    spark = sparkline(rates.out_history, min(max(width - 108, 0), 60))
     step = fmt.count(state.step) if state.step >= 0 else fmt.UNKNOWN
     return row(
         [
@@ -133,13 +133,13 @@ def throughput(feed: Feed, width: int) -> Line:
             (5, _figure(fmt.rate(rates.steps), "steps/s", unit_last=True)),
             (3, _figure("in", fmt.rate(rates.tokens_in), "tok/s")),
             (1, (*_figure("out", fmt.rate(rates.tokens_out), "tok/s"),)),
-            (8, ((spark, "running"),) if spark else ()),
             (0, _count("●", "running", counts[SequenceStatus.RUNNING], "running")),
             (0, _count("○", "waiting", counts[SequenceStatus.WAITING], "waiting")),
             (4, _count("⇄", "swapped", counts[SequenceStatus.SWAPPED], "swapped"))
             if swaps or counts[SequenceStatus.SWAPPED]
             else (9, ()),
             (2, _count("✓", "finished", state.num_finished, "finished")),
+            (8, (("tok/s ", "dim"), (spark, "running")) if spark else ()),
         ],
         width,
         gap=2 if width < 110 else 3,
@@ -167,7 +167,7 @@ def cache(feed: Feed, width: int) -> Line:
     parts = ((used, "computed", "━"), (cached, "cached", "═"))
     free = fmt.count(stats.num_free_blocks)
     numbers = f"{fmt.count(used)} used  {fmt.count(cached)} cached  {free} free"
-    spark = sparkline(feed.rates.kv_history, min(max(width - 120, 0), 40), ceiling=1.0)
+    spark = sparkline(feed.rates.kv_history, min(max(width - 138, 0), 60), ceiling=1.0)
     hits = fmt.percent(stats.prefix_cache_hits, stats.prefix_cache_queries)
     return row(
         [
@@ -180,10 +180,10 @@ def cache(feed: Feed, width: int) -> Line:
                 ),
             ),
             (3, ((numbers, PLAIN), (f" of {fmt.count(total)}", "dim"))),
-            (8, ((spark, "computed"),) if spark else ()),
             (4, _figure("prefix hits", hits)),
             (2, _figure("preempted", fmt.count(stats.num_preemptions))),
             *troubles,
+            (8, (("use ", "dim"), (spark, "computed")) if spark else ()),
         ],
         width,
         gap=2 if width < 110 else 3,

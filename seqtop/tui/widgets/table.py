@@ -10,8 +10,13 @@ from textual.strip import Strip
 
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.feed import Feed, Frame
-from seqtop.tui.ink import Inked, Line
+from seqtop.tui.ink import PLAIN, Inked, Line
 from seqtop.tui.widgets import cells
+
+MARGINS = 2
+"""Cells that no column has: the cursor's mark on the left, the scroll bar on the right."""
+CURSOR_MARK = "▌"
+FOLLOWED_MARK = "▸"
 
 
 class SequenceTable(Vertical):
@@ -40,14 +45,17 @@ class Titles(Inked, can_focus=False):
         self._feed = feed
 
     def render_line(self, y: int) -> Strip:
-        slots = cells.arrange(max(self.size.width - 1, 1))
         sort = self._feed.view.sort
-        line = cells.header(slots, sort.key, descending=sort.descending)
-        return self.paint(line, self.size.width, "header")
+        line = cells.header(self._slots, sort.key, descending=sort.descending)
+        return self.paint(((" ", PLAIN), *line), self.size.width, "header")
 
     def on_click(self, event: events.Click) -> None:
-        if key := cells.column_at(cells.arrange(max(self.size.width - 1, 1)), event.x):
+        if key := cells.column_at(self._slots, event.x - 1):
             self.post_message(self.Clicked(key))
+
+    @property
+    def _slots(self) -> tuple[cells.Slot, ...]:
+        return cells.arrange(self.size.width - MARGINS)
 
 
 class Rows(Inked, can_focus=True, inherit_bindings=False):
@@ -123,12 +131,15 @@ class Rows(Inked, can_focus=True, inherit_bindings=False):
             look = self._look(ids[0] if ids else None)
         self._drawn[y] = look
         _, line, is_selected = look
-        return self.paint(line, self.size.width, *(("cursor",) if is_selected else ()))
+        if not is_selected:
+            return self.paint(((" ", PLAIN), *line), self.size.width)
+        mark = FOLLOWED_MARK if self._feed.following else CURSOR_MARK
+        return self.paint(((mark, "accent"), *line), self.size.width, "cursor")
 
     def on_resize(self) -> None:
         self._lines.clear()
         self._drawn.clear()
-        self._slots = cells.arrange(max(self.size.width, 1))
+        self._slots = cells.arrange(self.outer_size.width - MARGINS)
         with self._feed.lock:
             index = self._feed.view.index(self._feed.selected)
         if index is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from seqtop.sequence import latency
 from seqtop.state import RequestState, SequenceState, Span
 from seqtop.tui import format as fmt
-from seqtop.tui.draw import row
+from seqtop.tui.draw import row, rows
 from seqtop.tui.feed import Feed
 from seqtop.tui.ink import PLAIN, Line, fitted
 from seqtop.tui.ink import Span as Piece
@@ -156,37 +156,26 @@ def _figures(
     request: RequestState, sequence: SequenceState, length: float, width: int
 ) -> list[Line]:
     metrics = request.metrics
-    num_tokens = len(sequence.output_token_ids)
-    whole = latency.e2e_latency(metrics)
-    shares = [
-        (name, seconds)
-        for name, seconds in (
-            ("scheduler", metrics.scheduler_time),
-            ("forward", metrics.model_forward_time),
-            ("execute", metrics.model_execute_time),
-        )
-    ]
-    first = [
-        ("TTFT", fmt.seconds(latency.ttft(metrics))),
-        ("ITL", fmt.seconds(latency.itl_so_far(metrics, num_tokens))),
-        ("queue", fmt.seconds(metrics.time_in_queue)),
-        ("e2e" if whole is not None else "so far", fmt.seconds(length)),
-    ]
+    finished = latency.e2e_latency(metrics) is not None
+    latencies = (
+        ("TTFT", latency.ttft(metrics)),
+        ("ITL", latency.itl_so_far(metrics, len(sequence.output_token_ids))),
+        ("queue", metrics.time_in_queue),
+        ("e2e" if finished else "so far", length),
+    )
+    shares = (
+        ("scheduler", metrics.scheduler_time),
+        ("forward", metrics.model_forward_time),
+        ("execute", metrics.model_execute_time),
+    )
     return [
-        row([(rank, _figure(*figure)) for rank, figure in enumerate(first)], width, gap=3),
-        row(
-            [
-                (
-                    rank,
-                    (
-                        *_figure(name, fmt.seconds(seconds)),
-                        (f" {fmt.percent(seconds, length)}", "dim"),
-                    ),
-                )
-                for rank, (name, seconds) in enumerate(shares)
-            ],
+        *rows((_figure(name, fmt.seconds(value)) for name, value in latencies), width),
+        *rows(
+            (
+                (*_figure(name, fmt.seconds(value)), (f" {fmt.percent(value, length)}", "dim"))
+                for name, value in shares
+            ),
             width,
-            gap=3,
         ),
     ]
 

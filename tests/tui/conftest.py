@@ -1,0 +1,24 @@
+import pytest
+from scripted import ScriptedSource, scene
+
+from seqtop.tui.app import SeqtopApp
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No preference of whoever runs the tests shows in what they see."""
+    for name in ("NO_COLOR", "TEXTUAL_THEME", "TEXTUAL_ANIMATIONS", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def source() -> ScriptedSource:
+    """A source with one of everything."""
+    source = ScriptedSource()
+    scene(source)
+    return source
+
+
+@pytest.fixture
+def app(source: ScriptedSource) -> SeqtopApp:
+    return SeqtopApp(source, clock=lambda: 0.0)

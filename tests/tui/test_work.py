@@ -1,0 +1,155 @@
+"""What is drawn again when something changes: no more than what looks different."""
+
+import asyncio
+
+from scripted import Script, ScriptedSource
+from textual.pilot import Pilot
+
+from seqtop.link import LinkState
+from seqtop.sequence import SequenceStatus
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.widgets.lines import Lines
+from seqtop.tui.widgets.table import Rows
+from seqtop.wire.messages import Heartbeat
+
+MANY = 10_000
+
+
+def crowd(number: int) -> tuple[Script, SeqtopApp]:
+    """An engine with `number` waiting requests and one that runs."""
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("runs")
+    script.step(prefill={"runs": 40})
+    for index in range(number):
+        script.arrive(f"waits-{index}")
+    return script, SeqtopApp(source, clock=lambda: 0.0)
+
+
+async def drawn(app: SeqtopApp, pilot: Pilot[int]) -> dict[str, int]:
+    """Wait until nothing is left to draw; how many lines each region has drawn so far."""
+    app.draw()
+    await pilot.pause()
+    await pilot.pause()
+    widgets = [*app.screen.query(Lines), *app.screen.query(Rows)]
+    return {widget.id or type(widget).__name__: widget.lines_rendered for widget in widgets}
+
+
+def test_one_changed_row_among_ten_thousand_is_one_line() -> None:
+    async def run() -> None:
+        script, app = crowd(MANY)
+        async with app.run_test(size=(120, 24)) as pilot:
+            before = await drawn(app, pilot)
+            script.time = int(script.time) + 0.5  # within a second, so that no clock ticks
+            app.draw()
+            before = await drawn(app, pilot)
+            script.step()
+            after = await drawn(app, pilot)
+            assert after["Rows"] - before["Rows"] == 1
+
+    asyncio.run(run())
+
+
+def test_a_row_out_of_sight_is_no_line() -> None:
+    async def run() -> None:
+        script, app = crowd(MANY)
+        async with app.run_test(size=(120, 24)) as pilot:
+            await drawn(app, pilot)
+            await pilot.press("G")
+            before = await drawn(app, pilot)
+            script.step()
+            after = await drawn(app, pilot)
+            assert after["Rows"] == before["Rows"]
+
+    asyncio.run(run())
+
+
+def test_idle_draws_nothing() -> None:
+    async def run() -> None:
+        script, app = crowd(30)
+        script.step()
+        async with app.run_test(size=(120, 40)) as pilot:
+            before = await drawn(app, pilot)
+            for _ in range(10):
+                after = await drawn(app, pilot)
+            assert after == before
+
+    asyncio.run(run())
+
+
+def test_heartbeats_of_an_idle_engine_draw_nothing() -> None:
+    async def run() -> None:
+        source = ScriptedSource()
+        script = Script(source)
+        script.arrive("done")
+        script.step(prefill={"done": 40}, stop={"done": SequenceStatus.FINISHED_STOPPED})
+        app = SeqtopApp(source, clock=lambda: 0.0)
+        async with app.run_test(size=(100, 24)) as pilot:
+            for beat in range(3):  # until the rates have come down to nothing
+                source.apply(Heartbeat(time=script.time + beat + 1, step=0))
+                before = await drawn(app, pilot)
+            source.apply(Heartbeat(time=script.time + 4, step=0))
+            after = await drawn(app, pilot)
+            assert after == before
+
+    asyncio.run(run())
+
+
+def test_a_second_redraws_the_visible_waiting_rows_and_no_other() -> None:
+    async def run() -> None:
+        source = ScriptedSource()
+        script = Script(source)
+        script.arrive("runs")
+        script.step(prefill={"runs": 40})
+        script.arrive("waits-1")
+        script.arrive("waits-2")
+        app = SeqtopApp(source, clock=lambda: 0.0)
+        async with app.run_test(size=(120, 24)) as pilot:
+            source.apply(Heartbeat(time=script.time + 5, step=0))
+            before = await drawn(app, pilot)
+            source.apply(Heartbeat(time=script.time + 7, step=0))
+            after = await drawn(app, pilot)
+            assert after["Rows"] - before["Rows"] == 2
+
+    asyncio.run(run())
+
+
+def test_moving_the_cursor_redraws_two_lines() -> None:
+    async def run() -> None:
+        _, app = crowd(MANY)
+        async with app.run_test(size=(120, 24)) as pilot:
+            before = await drawn(app, pilot)
+            await pilot.press("down")
+            after = await drawn(app, pilot)
+            assert after["Rows"] - before["Rows"] == 2
+
+    asyncio.run(run())
+
+
+def test_a_lost_engine_ages_in_the_header_alone() -> None:
+    async def run() -> None:
+        clock = [100.0]
+        script, _ = crowd(5)
+        app = SeqtopApp(script.source, clock=lambda: clock[0])
+        async with app.run_test(size=(120, 24)) as pilot:
+            script.source.connect(LinkState.LOST, "No word from the engine.")
+            before = await drawn(app, pilot)
+            clock[0] += 3
+            after = await drawn(app, pilot)
+            assert {name for name in after if after[name] != before[name]} == {"header"}
+            assert after["header"] - before["header"] == 1
+
+    asyncio.run(run())
+
+
+def test_an_arrival_out_of_sight_draws_no_row() -> None:
+    async def run() -> None:
+        script, app = crowd(200)
+        async with app.run_test(size=(120, 24)) as pilot:
+            before = await drawn(app, pilot)
+            script.arrive("late")
+            after = await drawn(app, pilot)
+            assert after["Rows"] == before["Rows"]
+            assert app.screen.query_one(Rows).virtual_size.height == 202
+
+    asyncio.run(run())
