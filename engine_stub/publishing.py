@@ -7,6 +7,7 @@ protocol's messages know nothing of this engine.
 from __future__ import annotations
 
 import uuid
+from typing import Protocol
 
 import msgspec
 
@@ -23,8 +24,13 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
 )
 from seqtop.wire import messages
-from seqtop.wire.messages import PROTOCOL_VERSION, EngineInfo, RequestArrived, RequestFinished
-from seqtop.wire.publisher import Publisher
+from seqtop.wire.messages import (
+    PROTOCOL_VERSION,
+    EngineInfo,
+    Event,
+    RequestArrived,
+    RequestFinished,
+)
 
 
 def engine_info(engine: LLMEngine, *, engine_id: str, control: bool) -> EngineInfo:
@@ -54,10 +60,16 @@ def engine_info(engine: LLMEngine, *, engine_id: str, control: bool) -> EngineIn
     )
 
 
+class Sink(Protocol):
+    """Where messages go: a `seqtop.wire.publisher.Publisher`, say."""
+
+    def publish(self, event: Event) -> None: ...
+
+
 class StepPublisher:
     """Turns what one engine does into messages for `publisher`."""
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: Sink) -> None:
         self._publisher = publisher
         self._groups: dict[str, SequenceGroup] = {}
         """Unfinished groups by request id."""
