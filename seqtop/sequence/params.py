@@ -148,8 +148,9 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
             ("best_of", self.best_of is None or self.best_of >= 1, "at least 1"),
             ("presence_penalty", -2 <= self.presence_penalty <= 2, "from -2 to 2"),
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "from -2 to 2"),
-            ("repetition_penalty", self.repetition_penalty > 0, "greater than 0"),
-            ("temperature", self.temperature >= 0, "at least 0"),
+            # Not turned around: vLLM lets NaN pass these two, and what it sends must decode.
+            ("repetition_penalty", not self.repetition_penalty <= 0, "greater than 0"),
+            ("temperature", not self.temperature < 0, "at least 0"),
             ("top_p", 0 < self.top_p <= 1, "greater than 0 and at most 1"),
             ("top_k", self.top_k >= -1, "at least 1, or 0 for no limit"),
             ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),

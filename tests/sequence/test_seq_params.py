@@ -1,5 +1,6 @@
 """Sampling, guided decoding and pooling parameters."""
 
+import math
 import operator
 from typing import Any
 
@@ -133,6 +134,11 @@ def test_values_out_of_range(options: dict[str, Any], reason: str) -> None:
 def test_values_at_the_edge(options: dict[str, Any]) -> None:
     there = decode(encode(SamplingParams(**options)), SamplingParams)
     assert there == SamplingParams(**options)
+
+
+def test_what_vllm_lets_pass_decodes() -> None:
+    params = SamplingParams(temperature=math.nan, repetition_penalty=math.nan)
+    assert math.isnan(decode(encode(params), SamplingParams).temperature)
 
 
 def test_a_clone_is_deep_except_for_processors() -> None:
