@@ -112,6 +112,27 @@ def test_a_decoding_error_names_type_and_field(path: list[Any], value: Any, mess
     assert str(caught.value) == f"cannot decode ExecuteModelRequest: {message}"
 
 
+class Outer(msgspec.Struct):
+    first: int
+    pair: tuple[int, SequenceDataDelta]
+
+
+def test_fields_are_named_through_maps_and_tuples() -> None:
+    for pair, message in (
+        ([1, [[], 0.0, "x", 1]], r"pair\[1\]\.new_num_computed_tokens: Expected `int`"),
+        ([1, [["x"], 0.0, 0, 1]], r"pair\[1\]\.new_output_token_ids\[0\]: Expected `int`"),
+        (["x", [[], 0.0, 0, 1]], r"pair\[0\]: Expected `int`"),
+    ):
+        with pytest.raises(WireError, match=f"^cannot decode Outer: {message}"):
+            decode(msgspec.msgpack.encode({"first": 1, "pair": pair}), Outer)
+
+
+def test_a_wrong_tag_is_named() -> None:
+    delta = encode(request().seq_group_metadata_list[1])
+    with pytest.raises(WireError, match="SequenceGroupMetadata: tag: Invalid value"):
+        decode(delta, SequenceGroupMetadata)
+
+
 def test_a_union_is_named_by_its_members() -> None:
     either: Any = SequenceGroupMetadata | SequenceGroupMetadataDelta
     expected = "^cannot decode SequenceGroupMetadata | SequenceGroupMetadataDelta: "

@@ -66,6 +66,8 @@ def test_a_new_group() -> None:
     assert (g.prompt_logprobs, g.cached_request_output, g.last_token_latency) == (None, None, 0.0)
     assert (g.prompt, g.prompt_token_ids, g.token_type_ids) == ("text", [1, 2, 3], [0, 0, 1])
     assert g.trace_headers == {"h": "v"}
+    assert (group().priority, group().trace_headers) == (0, None)
+    assert group().metrics.spec_token_acceptance_counts == [0]
     assert repr(g) == f"SequenceGroup(request_id=r, sampling_params={params!r}, num_seqs=1)"
 
 

@@ -122,6 +122,16 @@ def test_an_engine_that_makes_no_group_is_named() -> None:
         ParallelSampleSequenceGroup.add_request("r", Full(), SamplingParams(n=2))
 
 
+def test_a_group_that_was_never_added_cannot_be_assembled() -> None:
+    engine, _, _ = added(n=1)
+    part = engine.added[0]
+    part.first_seq.status = SequenceStatus.FINISHED_STOPPED
+    for assembled in (None, SequenceGroup("r", [part.first_seq], 0.0)):
+        whole = ParallelSampleSequenceGroup("r", assembled, to_be_finished={part.request_id: part})
+        with pytest.raises(SequenceError, match="assembled when it is added"):
+            whole.maybe_assemble_group(part)
+
+
 def test_the_base_leaves_splitting_and_assembling_open() -> None:
     base = SequenceGroupBase("r")
     with pytest.raises(NotImplementedError):

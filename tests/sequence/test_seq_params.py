@@ -81,8 +81,9 @@ def test_temperature() -> None:
 
 def test_numbers_that_mean_something_else() -> None:
     assert SamplingParams(seed=-1).seed is None
-    assert SamplingParams(logprobs=True).logprobs == 1
-    assert SamplingParams(prompt_logprobs=True).prompt_logprobs == 1
+    for name in ("logprobs", "prompt_logprobs"):
+        number = getattr(SamplingParams(**{name: True}), name)
+        assert (type(number), number) == (int, 1)
     assert SamplingParams(logprobs=0).logprobs == 0
 
 

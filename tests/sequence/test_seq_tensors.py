@@ -104,6 +104,7 @@ if shutil.which("c++") or shutil.which("g++") or shutil.which("clang++"):
     BACKENDS.append("inductor")
 
 
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # inductor's own
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_torch_compile_takes_and_returns_them(backend: str) -> None:
     torch.compiler.reset()
