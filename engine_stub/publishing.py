@@ -180,6 +180,7 @@ class StepPublisher:
                 time=time,
                 status=group.first_seq.status,
                 metrics=group.metrics,
+                text_lengths=[len(seq.output_text) for seq in group.seqs],
             )
         )
 

@@ -191,6 +191,9 @@ class RequestFinished(Message, tag="RequestFinished"):
     status: SequenceStatus
     """The end of every sequence of the request that has not reached one of its own."""
     metrics: RequestMetrics
+    text_lengths: list[int] = []
+    """Characters of each sequence's whole text, in the order of the request's sequences: what the
+    text deltas must add up to. Empty where an engine does not know."""
 
 
 class Heartbeat(Message, tag="Heartbeat"):
