@@ -1,13 +1,12 @@
 """Attention over a paged KV cache: write the step's keys and values, then attend through tables.
 
-The pool's layout is ``[layers, 2 (keys, values), blocks, kv_heads, block_size, head_dim]``, so one
-head of one block is a contiguous row, and gathering the rows of a table gives each sequence's keys
-as ``[kv_heads, tokens, head_dim]`` by plain copies. All index tensors and masks are made once per
-step; a layer only gathers and multiplies.
+The pool's layout is ``[layers, blocks, kv_heads, block_size, 2 * head_dim]``: a slot holds its key
+and its value side by side. So one head of one block is one row, and gathering the rows of a table
+gives a sequence's keys and values as ``[kv_heads, tokens, 2, head_dim]`` by plain copies. All
+index tensors and masks are made once per step; a layer only gathers and multiplies.
 
-The step's tokens lie one after another in *segments* of sequences that have equally many queries
-and similarly long tables, so that each segment is one call of torch's attention. Padding within a
-segment is masked.
+The step's tokens lie one after another in *segments* of sequences with equally many queries, so
+that each segment is one call of torch's attention. Padding within a segment is masked.
 """
 
 from __future__ import annotations
@@ -20,6 +19,27 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 @dataclass(frozen=True, slots=True)
+class Context:
+    """Keys and values from the pool, for a segment.
+
+    Attributes:
+        rows: ``[num_seqs * kv_heads * blocks]``, the rows of the pool that hold them.
+        gathered: ``[num_seqs * kv_heads * blocks, block_size * 2 * head_dim]``, where a layer puts
+            them; all segments and layers use the same memory, one after another.
+        keys: ``[num_seqs, kv_heads, blocks * block_size, head_dim]``, a view of `gathered`.
+        values: Likewise.
+        mask: ``[num_seqs, 1, queries, blocks * block_size]`` in the model's dtype, 0 where a
+            query sees a key and minus infinity elsewhere.
+    """
+
+    rows: Tensor
+    gathered: Tensor
+    keys: Tensor
+    values: Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """Consecutive tokens of sequences whose attention is computed in one call.
 
@@ -27,24 +47,24 @@ class Segment:
         start: Index of the first token in the step.
         end: Index after the last token.
         num_seqs: Sequences; each has ``(end - start) / num_seqs`` tokens.
-        rows: ``[num_seqs * kv_heads * blocks]``, the pool's rows that hold the keys, padded with
-            row 0; None if there is nothing before the step's own tokens.
-        mask: ``[num_seqs, 1, queries, blocks * block_size]`` in the model's dtype, 0 where a
-            query sees a key and minus infinity elsewhere; None if `rows` is.
+        context: What its tokens see; None if that is nothing but each other.
     """
 
     start: int
     end: int
     num_seqs: int
-    rows: Tensor | None
-    mask: Tensor | None
+    context: Context | None
 
 
 class PagedKVCache:
     """The pool of keys and values of all layers.
 
     Attributes:
-        pool: ``[layers, 2, num_blocks, kv_heads, block_size, head_dim]``.
+        pool: ``[layers, num_blocks, kv_heads, block_size, 2 * head_dim]``.
+        block_rows: For each layer a view of the pool, a row per block and head:
+            ``[num_blocks * kv_heads, block_size * 2 * head_dim]``.
+        slot_rows: For each layer a view of the pool, a row per block, head and slot:
+            ``[num_blocks * kv_heads * block_size, 2 * head_dim]``.
     """
 
     def __init__(
@@ -60,8 +80,13 @@ class PagedKVCache:
     ) -> None:
         self.num_kv_heads = num_kv_heads
         self.block_size = block_size
-        shape = (num_layers, 2, num_blocks, num_kv_heads, block_size, head_dim)
+        self.head_dim = head_dim
+        shape = (num_layers, num_blocks, num_kv_heads, block_size, 2 * head_dim)
         self.pool = torch.zeros(shape, device=device, dtype=dtype)
+        self.block_rows = [layer.view(-1, block_size * 2 * head_dim) for layer in self.pool]
+        self.slot_rows = [layer.view(-1, 2 * head_dim) for layer in self.pool]
+        self._heads = torch.arange(num_kv_heads, device=device)
+        self._workspace = self.pool.new_empty(0)
 
     @staticmethod
     def bytes_per_block(
@@ -70,25 +95,58 @@ class PagedKVCache:
         """Bytes that one block takes over all layers."""
         return 2 * num_layers * num_kv_heads * block_size * head_dim * dtype.itemsize
 
-    def write_rows(self, blocks: Tensor, offsets: Tensor) -> Tensor:
-        """Where the pool, as rows of one slot and head, holds tokens: ``[T * kv_heads]``.
+    def slots(self, blocks: Tensor, offsets: Tensor) -> Tensor:
+        """The rows of `slot_rows` for tokens: ``[T * kv_heads]``.
 
         Args:
             blocks: ``[T]``, each token's physical block.
             offsets: ``[T]``, its slot within the block.
         """
-        heads = torch.arange(self.num_kv_heads, device=blocks.device)
-        rows = (blocks[:, None] * self.num_kv_heads + heads) * self.block_size + offsets[:, None]
-        return rows.flatten()
+        heads = blocks[:, None] * self.num_kv_heads + self._heads
+        return (heads * self.block_size + offsets[:, None]).flatten()
 
-    def read_rows(self, block_tables: Tensor) -> Tensor:
-        """Where the pool, as rows of one block and head, holds tables: ``[n * kv_heads * blocks]``.
+    def contexts(
+        self, block_tables: list[list[int]], positions: Tensor, sizes: list[int]
+    ) -> list[Context]:
+        """Prepare reading block tables, for segments of as many sequences as `sizes` says.
 
         Args:
-            block_tables: ``[n, blocks]``, padded with any block.
+            block_tables: In order of length.
+            positions: ``[tables, queries]`` on the pool's device, each query's index in its
+                sequence: it sees the keys up to its own.
         """
-        heads = torch.arange(self.num_kv_heads, device=block_tables.device)
-        return (block_tables[:, None, :] * self.num_kv_heads + heads[:, None]).flatten()
+        width = len(block_tables[-1])
+        padded = [table + [0] * (width - len(table)) for table in block_tables]
+        tables = torch.tensor(padded, device=self.pool.device)
+        rows = tables[:, None, :] * self.num_kv_heads + self._heads[:, None]
+        keys = torch.arange(width * self.block_size, device=self.pool.device)
+        unseen = keys > positions[:, None, :, None]
+        mask = torch.zeros(unseen.shape, dtype=self.pool.dtype, device=self.pool.device)
+        mask.masked_fill_(unseen, -torch.inf)
+        contexts = []
+        end = 0
+        for size in sizes:
+            start, end = end, end + size
+            num_blocks = len(block_tables[end - 1])
+            contexts.append(
+                self._context(
+                    rows[start:end, :, :num_blocks],
+                    mask[start:end, ..., : num_blocks * self.block_size],
+                )
+            )
+        return contexts
+
+    def _context(self, rows: Tensor, mask: Tensor) -> Context:
+        """A segment that reads ``rows [n, kv_heads, blocks]``."""
+        num_seqs, num_heads, num_blocks = rows.shape
+        row_size = self.block_size * 2 * self.head_dim
+        if self._workspace.numel() < rows.numel() * row_size:
+            self._workspace = self.pool.new_empty(rows.numel() * row_size)
+        gathered = self._workspace[: rows.numel() * row_size].view(-1, row_size)
+        keys, values = gathered.view(
+            num_seqs, num_heads, num_blocks * self.block_size, 2, self.head_dim
+        ).unbind(3)
+        return Context(rows.flatten(), gathered, keys, values, mask)
 
 
 class PagedAttention:
@@ -96,13 +154,13 @@ class PagedAttention:
 
     Args:
         cache: The pool, which is written.
-        write_rows: Where each token's keys and values go, of `PagedKVCache.write_rows`.
+        slots: Where each token's keys and values go, of `PagedKVCache.slots`.
         segments: The step's tokens, all of them and in order.
     """
 
-    def __init__(self, cache: PagedKVCache, write_rows: Tensor, segments: list[Segment]) -> None:
+    def __init__(self, cache: PagedKVCache, slots: Tensor, segments: list[Segment]) -> None:
         self.cache = cache
-        self.write_rows = write_rows
+        self.slots = slots
         self.segments = segments
 
     def __call__(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -110,44 +168,40 @@ class PagedAttention:
 
         Returns ``[T, heads, head_dim]``.
         """
-        head_dim = q.shape[-1]
-        key_pool, value_pool = self.cache.pool[layer_idx].unbind()
-        key_pool.view(-1, head_dim).index_copy_(0, self.write_rows, k.reshape(-1, head_dim))
-        value_pool.view(-1, head_dim).index_copy_(0, self.write_rows, v.reshape(-1, head_dim))
-
+        slot_rows = self.cache.slot_rows[layer_idx]
+        slot_rows.index_copy_(0, self.slots, torch.cat((k, v), dim=-1).view(-1, 2 * k.shape[-1]))
         outputs = [
-            self._attend(segment, q, k, v, key_pool, value_pool) for segment in self.segments
+            self._attend_within(segment, q, k, v)
+            if segment.context is None
+            else self._attend_to(segment.context, segment, layer_idx, q)
+            for segment in self.segments
         ]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _attend(
-        self,
-        segment: Segment,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        key_pool: Tensor,
-        value_pool: Tensor,
-    ) -> Tensor:
-        rows = slice(segment.start, segment.end)
-        _, num_heads, head_dim = q.shape
-        kv_heads = self.cache.num_kv_heads
-        n = segment.num_seqs
-        if segment.rows is None:
-            q, k, v = (x[rows].view(n, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
-            out = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-            return out.transpose(1, 2).reshape(-1, num_heads, head_dim)
+    def _attend_within(self, segment: Segment, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention of sequences that begin with this step."""
+        tokens = slice(segment.start, segment.end)
+        q, k, v = (
+            x[tokens].view(segment.num_seqs, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v)
+        )
+        out = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return out.transpose(1, 2).flatten(0, 1)
 
-        row_size = self.cache.block_size * head_dim
-        keys = key_pool.view(-1, row_size).index_select(0, segment.rows)
-        values = value_pool.view(-1, row_size).index_select(0, segment.rows)
-        keys, values = (x.view(n, kv_heads, -1, head_dim) for x in (keys, values))
-        q = q[rows].view(n, -1, num_heads, head_dim)
-        if q.shape[1] == 1:
+    def _attend_to(self, context: Context, segment: Segment, layer_idx: int, q: Tensor) -> Tensor:
+        """Attention to keys and values from the pool, the step's own among them."""
+        torch.index_select(self.cache.block_rows[layer_idx], 0, context.rows, out=context.gathered)
+        q = q[segment.start : segment.end]
+        num_tokens, num_heads, head_dim = q.shape
+        num_seqs = segment.num_seqs
+        if num_tokens == num_seqs:
             # The query heads that share a key head become that head's queries: nothing repeated.
-            q = q.reshape(n, kv_heads, -1, head_dim)
-            out = scaled_dot_product_attention(q, keys, values, attn_mask=segment.mask)
-            return out.reshape(n, num_heads, head_dim)
-        q = q.transpose(1, 2)
-        out = scaled_dot_product_attention(q, keys, values, attn_mask=segment.mask, enable_gqa=True)
-        return out.transpose(1, 2).reshape(-1, num_heads, head_dim)
+            q = q.reshape(num_seqs, self.cache.num_kv_heads, -1, head_dim)
+            out = scaled_dot_product_attention(
+                q, context.keys, context.values, attn_mask=context.mask
+            )
+            return out.reshape(num_seqs, num_heads, head_dim)
+        q = q.view(num_seqs, -1, num_heads, head_dim).transpose(1, 2)
+        out = scaled_dot_product_attention(
+            q, context.keys, context.values, attn_mask=context.mask, enable_gqa=True
+        )
+        return out.transpose(1, 2).flatten(0, 1)

@@ -7,6 +7,7 @@ import torch
 
 from engine_stub.attention import PagedKVCache
 from engine_stub.config import EngineConfig
+from engine_stub.cpu_linear import pack_linear_weights
 from engine_stub.loader import load_model
 from engine_stub.model_config import ModelConfig
 from engine_stub.model_runner import ModelOutput, ModelRunner
@@ -40,6 +41,8 @@ class Worker:
         self.device = torch.device(config.device)
         self.dtype = getattr(torch, config.dtype)
         self.model = load_model(config.model, device=self.device, dtype=self.dtype)
+        if self.device.type == "cpu" and self.dtype is torch.float32:
+            pack_linear_weights(self.model.layers)
         self.seq_groups: dict[str, SequenceGroupMetadata] = {}
 
     def determine_num_available_blocks(self) -> int:

@@ -1,0 +1,171 @@
+"""A step's inputs for the model: the tokens of many sequences, laid out one after another.
+
+The order is one that attention likes: new sequences of equal length side by side, then parts of
+prompts whose beginnings are in the pool, then decodes by the length of their block tables. Inputs
+follow from what the worker knows of the groups, and from nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from engine_stub.attention import PagedAttention, PagedKVCache, Segment
+from seqtop.sequence import SequenceData, SequenceGroupMetadata
+
+# Bytes of keys and values that a segment of decodes gathers at most, by device type. On a CPU they
+# should still be in its cache when attention reads them.
+_SEGMENT_BYTES = {"cpu": 2**21, "cuda": 2**28}
+# In a segment of decodes, the longest table has at most this times the blocks of the shortest.
+_MOST_PADDING = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A sequence's part in a step.
+
+    Attributes:
+        group_index: Position of its group in the request.
+        block_table: Its blocks up to the last token of this step.
+        start: Its first token to compute: those before have their KV entries.
+        end: The token after the last one to compute.
+    """
+
+    group_index: int
+    group: SequenceGroupMetadata
+    seq_id: int
+    data: SequenceData
+    block_table: list[int]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Inputs of a step, on the device.
+
+    Attributes:
+        input_ids: ``[T]``.
+        positions: ``[T]``.
+        attend: For the decoder.
+        sampling_rows: The rows that sample.
+        sample_indices: ``[len(sampling_rows)]``, the index of each one's last token.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    attend: PagedAttention
+    sampling_rows: list[Row]
+    sample_indices: Tensor
+
+
+def prepare_batch(groups: list[SequenceGroupMetadata], cache: PagedKVCache) -> Batch:
+    """Lay out a step's tokens, and make every index that the layers need."""
+    fresh: defaultdict[int, list[Row]] = defaultdict(list)
+    chunks: list[Row] = []
+    decodes: list[Row] = []
+    for row in _rows(groups, cache.block_size):
+        if row.start == 0:
+            fresh[row.end].append(row)
+        elif row.end - row.start > 1:
+            chunks.append(row)
+        else:
+            decodes.append(row)
+    decodes.sort(key=lambda row: len(row.block_table))
+
+    input_ids: list[int] = []
+    positions: list[int] = []
+    blocks: list[int] = []
+    sampling_rows: list[Row] = []
+    sample_indices: list[int] = []
+    for row in chain(*fresh.values(), chunks, decodes):
+        own_positions = range(row.start, row.end)
+        input_ids += row.data.get_token_ids()[row.start : row.end]
+        positions += own_positions
+        blocks += [row.block_table[position // cache.block_size] for position in own_positions]
+        if row.group.do_sample:
+            sampling_rows.append(row)
+            sample_indices.append(len(input_ids) - 1)
+
+    device = cache.pool.device
+    all_positions = torch.tensor(positions, device=device)
+    slots = cache.slots(torch.tensor(blocks, device=device), all_positions % cache.block_size)
+    segments = _segments(list(fresh.values()), chunks, decodes, all_positions, cache)
+    return Batch(
+        input_ids=torch.tensor(input_ids, device=device),
+        positions=all_positions,
+        attend=PagedAttention(cache, slots, segments),
+        sampling_rows=sampling_rows,
+        sample_indices=torch.tensor(sample_indices, dtype=torch.int64, device=device),
+    )
+
+
+def _rows(groups: list[SequenceGroupMetadata], block_size: int) -> Iterator[Row]:
+    for group_index, group in enumerate(groups):
+        num_cached = len(group.computed_block_nums or ()) * block_size
+        for seq_id, data in group.seq_data.items():
+            assert group.token_chunk_size is not None
+            computed = data.get_num_computed_tokens()
+            end = computed + group.token_chunk_size
+            yield Row(
+                group_index=group_index,
+                group=group,
+                seq_id=seq_id,
+                data=data,
+                block_table=group.block_tables[seq_id][: -(-end // block_size)],
+                # A first chunk counts the tokens from the prefix cache, too.
+                start=max(computed, num_cached),
+                end=end,
+            )
+
+
+def _segments(
+    fresh: list[list[Row]],
+    chunks: list[Row],
+    decodes: list[Row],
+    positions: Tensor,
+    cache: PagedKVCache,
+) -> list[Segment]:
+    """Cut the step, laid out in the order of the arguments, into calls of attention."""
+    segments: list[Segment] = []
+    start = 0
+    for rows in fresh:
+        end = start + len(rows) * rows[0].end
+        segments.append(Segment(start, end, len(rows), None))
+        start = end
+    for row in chunks:
+        end = start + row.end - row.start
+        (context,) = cache.contexts([row.block_table], positions[None, start:end], [1])
+        segments.append(Segment(start, end, 1, context))
+        start = end
+    if decodes:
+        tables = [row.block_table for row in decodes]
+        sizes = _segment_sizes(tables, cache)
+        contexts = cache.contexts(tables, positions[start:, None], sizes)
+        for size, context in zip(sizes, contexts, strict=True):
+            segments.append(Segment(start, start + size, size, context))
+            start += size
+    return segments
+
+
+def _segment_sizes(tables: list[list[int]], cache: PagedKVCache) -> list[int]:
+    """How many decodes, with tables in order of length, to compute in each call."""
+    most_blocks = _SEGMENT_BYTES[cache.pool.device.type] // cache.pool[0, 0].nbytes
+    sizes: list[int] = []
+    shortest = 0
+    for table in tables:
+        if (
+            sizes
+            and (sizes[-1] + 1) * len(table) <= most_blocks
+            and len(table) <= _MOST_PADDING * shortest
+        ):
+            sizes[-1] += 1
+        else:
+            sizes.append(1)
+            shortest = len(table)
+    return sizes
