@@ -79,13 +79,15 @@ def sequence_name(request: RequestState, sequence: SequenceState) -> str:
     return f"{request.request_id}/{request.seq_ids.index(sequence.seq_id) + 1}"
 
 
-def queue_time(request: RequestState, now: float) -> float:
-    """Seconds from arrival to being scheduled for the first time, or until now."""
+def queue_time(request: RequestState, sequence: SequenceState, now: float) -> float | None:
+    """Seconds from arrival to being scheduled for the first time, or until now if it waits."""
     metrics = request.metrics
     if metrics.time_in_queue is not None:
         return metrics.time_in_queue
-    end = metrics.first_scheduled_time or metrics.finished_time or now
-    return end - metrics.arrival_time
+    if metrics.first_scheduled_time is not None:
+        return metrics.first_scheduled_time - metrics.arrival_time
+    waits = sequence.status == SequenceStatus.WAITING
+    return now - metrics.arrival_time if waits else None
 
 
 def token_rate(request: RequestState, sequence: SequenceState) -> float | None:
@@ -149,7 +151,7 @@ COLUMNS = (
         "queue",
         "Queue",
         "time until first scheduled",
-        lambda r, _, now: queue_time(r, now),
+        queue_time,
         descending=True,
         grows=True,
     ),

@@ -50,6 +50,8 @@ def _waiting(
 ) -> str:
     if request.wait_reason is not None:
         return _reason(state, request.wait_reason)
+    if sequence.status == SequenceStatus.SWAPPED:
+        return "It waits for blocks to come back to."
     place = view.queue_place(sequence.seq_id)
     if place is None or place[0] == 0:
         return "Next in the queue; the scheduler has not come to it yet."

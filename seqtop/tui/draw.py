@@ -1,5 +1,6 @@
 """Bars, sparklines and rows of figures, as lines."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len, get_character_cell_size
@@ -21,8 +22,8 @@ def bar(width: int, total: float, parts: Iterable[tuple[float, str, str]]) -> Li
     filled = 0.0
     half_open = ""
     for amount, ink, glyph in parts:
-        filled += max(amount, 0)
-        share = min(filled / total, 1.0) if total > 0 else 0.0
+        filled += amount if amount > 0 else 0
+        share = min(filled / total, 1.0) if 0 < total < math.inf else 0.0
         halves = int(share * width * 2)
         cells = max(halves // 2, drawn)
         spans.append((glyph * (cells - drawn), ink))
@@ -37,12 +38,12 @@ def bar(width: int, total: float, parts: Iterable[tuple[float, str, str]]) -> Li
 
 def sparkline(values: Sequence[float], width: int, ceiling: float | None = None) -> str:
     """The last `width` values, scaled to `ceiling` or to the largest of them."""
-    shown = values[-width:] if width > 0 else ()
+    shown = [value if 0 < value < math.inf else 0.0 for value in values[-width:] if width > 0]
     top = ceiling or max(shown, default=0.0)
     if top <= 0:
         return SPARKS[0] * len(shown)
     last = len(SPARKS) - 1
-    return "".join(SPARKS[min(max(round(value / top * last), 0), last)] for value in shown)
+    return "".join(SPARKS[round(min(value / top, 1.0) * last)] for value in shown)
 
 
 def row(items: Iterable[tuple[int, Line]], width: int, gap: int = 2) -> Line:

@@ -14,8 +14,8 @@ _WORD = re.compile(r"\n|[^\S\n]+|[^\s]+")
 def wrap(text: str, width: int, start: int = 0) -> list[tuple[int, int]]:
     """Where the lines of `text` from `start` on begin and end, at most `width` cells each.
 
-    Breaks at spaces, inside words only where a word alone is too long. Spaces at a break hang
-    over and are left out. There is always a last line, maybe empty, to write on.
+    Breaks at spaces, inside words only where a word alone is too long. Spaces at a break that
+    do not fit are left out. There is always a last line, maybe empty, to write on.
     """
     width = max(width, 2)  # one wide character
     lines: list[tuple[int, int]] = []
@@ -78,6 +78,7 @@ class Flow:
             self._new_start = len(self._text)
             self._text += safe_text(appended[num_old:], newline="\n")
             last_line, _ = self._breaks.pop()
+            first_changed = min(first_changed, last_line)  # its last word may have moved on
             self._breaks += wrap(self._text, width, last_line)
         if num_new <= 0:
             self._new_start = len(self._text)

@@ -84,7 +84,7 @@ def _finite(value: float | None) -> float | None:
     if value is None:
         return None
     if isinstance(value, int) and abs(value) > _LARGEST:
-        return math.copysign(1e16, value)
+        return 1e16 if value > 0 else -1e16
     number = float(value)
     return number if math.isfinite(number) else None
 

@@ -10,8 +10,10 @@ from typing import TypeAlias
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
+from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
 from seqtop.tui.safe import safe_text
 
@@ -63,6 +65,20 @@ class Inked(ScrollView):
     def notify_style_update(self) -> None:
         super().notify_style_update()
         self._styles_by_ink: dict[str, Style] = {}
+
+    def set_height(self, count: int) -> None:
+        """Be `count` lines high. Lays the screen out anew only if the scroll bar comes or goes."""
+        old, new = self.virtual_size.height, count
+        if old == new:
+            return
+        size = Size(self.size.width, new)
+        if (old > self.size.height) == (new > self.size.height) and not self.styles.auto_dimensions:
+            self.set_reactive(Widget.virtual_size, size)
+            if self.show_vertical_scrollbar:
+                self.vertical_scrollbar.window_virtual_size = new
+            self.scroll_to(y=min(self.scroll_offset.y, self.max_scroll_y), animate=False)
+        else:
+            self.virtual_size = size
 
     def ink(self, name: str) -> Style:
         """The style of an ink; of the widget itself for `PLAIN`."""

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from seqtop.link import Link, LinkState
@@ -76,6 +77,8 @@ class ScriptedSource:
         self.submitted: list[tuple[str, SamplingParams]] = []
         self.aborted: list[str] = []
         self.error: Exception | None = None
+        self.listener: Callable[[], object] | None = None
+        """Called after each event, as a timer would be in between."""
         self._touched: set[int] | None = None
         for event in events:
             self.apply(event)
@@ -87,6 +90,8 @@ class ScriptedSource:
                 self._touched.update(touched)
             self.link.num_messages += 1
             self.version += 1
+        if self.listener is not None:
+            self.listener()
 
     def replace(self, state: EngineState) -> None:
         with self.lock:

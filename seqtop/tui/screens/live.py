@@ -2,7 +2,7 @@
 
 from textual.screen import Screen
 
-from seqtop.tui.feed import Feed, Frame
+from seqtop.tui.feed import EVERYTHING, Feed, Frame
 
 
 class LiveScreen(Screen[None]):
@@ -15,3 +15,11 @@ class LiveScreen(Screen[None]):
     def show(self, frame: Frame) -> None:
         """Draw what `frame` changed. The app calls it under the feed's lock."""
         raise NotImplementedError
+
+    def show_all(self) -> None:
+        """Draw everything anew, after something other than the engine changed it."""
+        with self.feed.lock:
+            self.show(EVERYTHING)
+
+    def on_screen_resume(self) -> None:
+        self.show_all()

@@ -86,11 +86,6 @@ class SequencesScreen(LiveScreen):
         self._filter.show_count(len(self.feed.view), len(self.feed.state.sequences))
         self._detail.show(frame)
 
-    def show_all(self) -> None:
-        """Draw everything anew, after something other than the engine changed it."""
-        with self.feed.lock:
-            self.show(EVERYTHING)
-
     def on_rows_moved(self, _: Rows.Moved) -> None:
         with self.feed.lock:
             self._detail.show(EVERYTHING)

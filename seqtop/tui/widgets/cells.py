@@ -226,11 +226,14 @@ def _number(of: Callable[[RequestState, SequenceState, float], str], *, zero: bo
 
 
 def _queue(r: RequestState, s: SequenceState, now: float, width: int) -> Line:
-    waits = r.metrics.time_in_queue is None and s.status == SequenceStatus.WAITING
-    seconds = queue_time(r, now)
+    seconds = queue_time(r, s, now)
+    if seconds is None:
+        return _right(fmt.UNKNOWN, width, "dim")
+    if s.status != SequenceStatus.WAITING or r.metrics.first_scheduled_time is not None:
+        return _right(fmt.seconds(seconds), width, _ink(s))
     # Whole seconds while it grows: it is drawn anew once a second and no oftener.
-    text = fmt.seconds(float(int(seconds)) if waits and 1 <= seconds < 1e9 else seconds)
-    return _right(text, width, "waiting" if waits else _ink(s))
+    whole = float(int(seconds)) if 1 <= seconds < 1e9 else seconds
+    return _right(fmt.seconds(whole), width, "waiting")
 
 
 def _stage(_: RequestState, s: SequenceState, __: float, width: int) -> Line:

@@ -41,6 +41,7 @@ class Detail(Vertical):
         self._feed = feed
         self._summary = Lines(id="summary")
         self._tabs = Tabs()
+        self._facts = Container(id="facts")
         self._story, self._blocks, self._timeline = Story(feed), Blocks(feed), Timeline(feed)
 
     def compose(self) -> ComposeResult:
@@ -48,7 +49,7 @@ class Detail(Vertical):
         yield self._tabs
         with Container(id="parts"):
             yield self._story
-            with Container(id="facts"):
+            with self._facts:
                 yield self._blocks
                 yield self._timeline
 
@@ -69,7 +70,7 @@ class Detail(Vertical):
         self._tabs.refresh()
         for index, part in enumerate((self._story, self._blocks, self._timeline)):
             part.set_class(index != self._tabs.active, "-behind")
-        self.query_one("#facts").set_class(self._tabs.active == 0, "-behind")
+        self._facts.set_class(self._tabs.active == 0, "-behind")
 
     def turn(self, by: int) -> None:
         self.turn_to(self._tabs.active + by)

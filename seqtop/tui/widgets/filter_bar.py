@@ -29,21 +29,25 @@ class FilterBar(Vertical):
     class Left(Message):
         """Typing is over."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.display = False
+        self._input = Input(
+            placeholder="text  re:/regex/  status:waiting  prompt>1000  -status:stop",
+            compact=True,
+            id="filter-input",
+        )
+        self._input.cursor_blink = False
+        self._count = Static("", id="filter-count", markup=False)
+        self._error = Static("", id="filter-error", markup=False)
+        self._error.display = False
+
     def compose(self) -> ComposeResult:
         with Horizontal():
             yield Label("Filter", id="filter-label")
-            yield Input(
-                placeholder="text  re:/regex/  status:waiting  prompt>1000  -status:stop",
-                compact=True,
-                id="filter-input",
-            )
-            yield Static("", id="filter-count", markup=False)
-        yield Static("", id="filter-error", markup=False)
-
-    def on_mount(self) -> None:
-        self.display = False
-        self._input.cursor_blink = False
-        self._error.display = False
+            yield self._input
+            yield self._count
+        yield self._error
 
     def open(self) -> None:
         """Let the user type."""
@@ -61,9 +65,8 @@ class FilterBar(Vertical):
         """How many sequences the filter lets through."""
         if self.display:
             text = f"{fmt.count(shown)} of {fmt.count(total)}"
-            count = self.query_one("#filter-count", Static)
-            if count.content != text:
-                count.update(text)
+            if self._count.content != text:
+                self._count.update(text)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
@@ -87,11 +90,3 @@ class FilterBar(Vertical):
         if not self._input.value.strip():
             self.display = False
         self.post_message(self.Left())
-
-    @property
-    def _input(self) -> Input:
-        return self.query_one("#filter-input", Input)
-
-    @property
-    def _error(self) -> Static:
-        return self.query_one("#filter-error", Static)

@@ -3,6 +3,7 @@
 from seqtop.link import LinkState
 from seqtop.tui.feed import Feed
 from seqtop.tui.flow import wrap
+from seqtop.tui.safe import safe_text
 from seqtop.tui.widgets.lines import Lines
 
 
@@ -35,6 +36,12 @@ def hint(feed: Feed) -> str:
     if feed.state.sequences:
         return "No sequence matches the filter.\nEsc clears it, / changes it."
     info = feed.state.info
+    if feed.source.link.state is LinkState.CONNECTING:
+        endpoint = safe_text(feed.source.link.endpoint)
+        return (
+            f"Nothing has been heard at {endpoint} yet.\n"
+            "The engine appears here as soon as it speaks; `seqtop demo` starts one to look at."
+        )
     if feed.source.link.state is not LinkState.LIVE or info is None:
         return ""
     if info.control:

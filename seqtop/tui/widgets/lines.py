@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from textual.geometry import Size
 from textual.strip import Strip
 
 from seqtop.tui.ink import Inked, Line
@@ -23,7 +22,7 @@ class Lines(Inked, can_focus=False):
         old, self._lines = self._lines, list(lines)
         at_end = self.scroll_offset.y >= len(old) - self.size.height
         if len(lines) != len(old):
-            self.virtual_size = Size(self.size.width, len(lines))
+            self.set_height(len(lines))
             if self.follows and at_end:
                 self.scroll_to(y=max(len(lines) - self.size.height, 0), animate=False)
         top = self.scroll_offset.y

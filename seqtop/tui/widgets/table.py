@@ -4,7 +4,6 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 
@@ -92,9 +91,7 @@ class Rows(Inked, can_focus=True, inherit_bindings=False):
                 self._lines.pop(seq_id, None)
         if frame.ticked:
             self._forget_waiting()
-        count = len(self._feed.view)
-        if count != self.virtual_size.height:
-            self.virtual_size = Size(self.size.width, count)
+        self.set_height(len(self._feed.view))
         self._keep_selection()
         self.redraw()
 

@@ -1,0 +1,165 @@
+"""The filter language, word by word."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqtop.sequence import RequestMetrics, SequenceStatus
+from seqtop.state import RequestState, SequenceState
+from seqtop.state.filter import FilterError, parse
+
+NOW = 110.0
+
+
+def request_of(**changes: object) -> RequestState:
+    values = {
+        "request_id": "req-7",
+        "metrics": RequestMetrics(100.0, 105.0, 100.5, 101.0, 0.5),
+        "seq_ids": [7],
+        "prompt": "Tell me about the Sea",
+        "num_preemptions": 2,
+    }
+    return RequestState(**(values | changes))
+
+
+def sequence_of(**changes: object) -> SequenceState:
+    values = {
+        "seq_id": 7,
+        "request_id": "req-7",
+        "status": SequenceStatus.RUNNING,
+        "num_prompt_tokens": 1_500,
+        "num_computed_tokens": 1_503,
+        "output_token_ids": [1, 2, 3],
+        "text": "Once upon a time",
+        "block_table": [4, 5, 6, 7],
+    }
+    return SequenceState(**(values | changes))
+
+
+def matches(source: str, **changes: object) -> bool:
+    return parse(source).matches(request_of(), sequence_of(**changes), NOW)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "   ",
+        "req-7",
+        "REQ-7",
+        "upon",
+        "sea",
+        '"upon a"',
+        '"upon a',
+        "upon sea",
+        "re:/^req-[0-9]$/",
+        "re:/TIME$/",
+        r"re:/(\/|once)/",
+        "re:/a time/ upon",
+        "status:run",
+        "status:waiting,running",
+        "status=running",
+        "status!=stop,length",
+        "request=req-7",
+        "stage:decode",
+        "prompt>1000",
+        "prompt>1k",
+        "prompt>=1500",
+        "prompt<=1500",
+        "prompt=1500",
+        "prompt:1500",
+        "prompt!=7",
+        "PROMPT>1",
+        "blocks>=4",
+        "preempt>0",
+        "ttft>999ms",
+        "ttft<=1s",
+        "itl=2",
+        "queue:500ms",
+        "text:upon",
+        'text:"upon a"',
+        "ask:sea",
+        "total=1503",
+        "-status:stop",
+        "!status:stop",
+        "-nowhere",
+        '-"not here"',
+        "-e2e>0",
+        "status:running prompt>1000 -stop",
+    ],
+)
+def test_holds(source: str) -> None:
+    assert matches(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "req-8",
+        "upon nowhere",
+        '"a upon"',
+        "re:/^seven/",
+        "status:waiting",
+        "status=run",
+        "prompt>1500",
+        "prompt<1500",
+        "blocks!=4",
+        "ttft<1",
+        "text=once",
+        "-upon",
+        "!prompt>1000",
+        "e2e>0",
+        "e2e!=0",
+        "prompt:many",
+        "id:nowhere,nobody",
+    ],
+)
+def test_does_not_hold(source: str) -> None:
+    assert not matches(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("promt>1000", "no field 'promt': perhaps prompt"),
+        ("zzz:1", "no field 'zzz': the help lists them all"),
+        ("prompt>many", "prompt> needs a number, not 'many'"),
+        ("prompt>", "prompt> compares with nothing yet"),
+        ("status:,", "status: compares with nothing yet"),
+        ("prompt>3parsecs", "no unit 'parsecs'"),
+        ("re:/abc", "the regular expression has no closing /"),
+        ("re:/(/", "the regular expression is broken"),
+        ("status:run re:/[/", "the regular expression is broken"),
+    ],
+)
+def test_says_what_is_wrong(source: str, words: str) -> None:
+    with pytest.raises(FilterError, match="^" + words.replace("(", r"\(")):
+        parse(source)
+
+
+def test_time_alone_changes_only_what_still_waits() -> None:
+    waiting = request_of(metrics=RequestMetrics(100.0, 100.0, None, None, None))
+    wanted = parse("queue>9")
+    assert wanted.grows
+    assert not parse("prompt>9").grows
+    sequence = sequence_of(status=SequenceStatus.WAITING)
+    assert not wanted.matches(waiting, sequence, 108.0)
+    assert wanted.matches(waiting, sequence, 110.0)
+
+
+@given(st.text())
+def test_any_text_parses_or_is_refused(source: str) -> None:
+    try:
+        wanted = parse(source)
+    except FilterError:
+        return
+    assert wanted.matches(request_of(), sequence_of(), NOW) in {True, False}
+
+
+@given(st.text('re:/status!-<>=" 09k,.[(\\', max_size=30))
+def test_what_one_is_about_to_type_parses_or_is_refused(source: str) -> None:
+    try:
+        wanted = parse(source)
+    except FilterError:
+        return
+    assert wanted.matches(request_of(), sequence_of(), NOW) in {True, False}

@@ -1,0 +1,166 @@
+"""The sentence that says why a sequence is where it is."""
+
+import pytest
+
+from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
+from seqtop.state import EngineState, RequestState, SequenceState
+from seqtop.state.view import SequenceView
+from seqtop.state.why import why
+from seqtop.wire.messages import WaitReason
+
+WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
+
+
+def sentence(
+    status: SequenceStatus, *, request: dict[str, object] | None = None, **sequence: object
+) -> str:
+    state = EngineState()
+    for seq_id, name in enumerate(("req-0", "req-1", "req-2")):
+        metrics = RequestMetrics(float(seq_id), 0.0, None, None, None)
+        state.requests[name] = RequestState(name, metrics, [seq_id])
+        state.sequences[seq_id] = SequenceState(seq_id, name)
+    for name, value in (request or {}).items():
+        setattr(state.requests["req-2"], name, value)
+    asked = state.sequences[2]
+    for name, value in {"status": status, **sequence}.items():
+        setattr(asked, name, value)
+    view = SequenceView()
+    view.rebuild(state)
+    return why(state, view, asked)
+
+
+def reason(cause: str, missing: int = 0) -> dict[str, object]:
+    return {"wait_reason": WaitReason(request_id="req-2", cause=cause, num_missing=missing)}
+
+
+PREEMPTED = {
+    "num_preemptions": 1,
+    "preemption_steps": [1120],
+    "preempted_for": "req-9",
+    "num_lost_tokens": 212,
+    "last_preemption_mode": "recompute",
+}
+LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
+
+
+@pytest.mark.parametrize(
+    ("expected", "status", "request_changes", "changes"),
+    [
+        ("Behind req-1, 2 sequences ahead of it in the queue.", WAITING, {}, {}),
+        ("Waiting for 3 more free blocks.", WAITING, reason("no_blocks", 3), {}),
+        ("Waiting for 1 more free block.", WAITING, reason("no_blocks", 1), {}),
+        ("Waiting for free blocks.", WAITING, reason("no_blocks"), {}),
+        (
+            "Waiting: the step's token budget is spent; 1 token more would do.",
+            WAITING,
+            reason("token_budget", 1),
+            {},
+        ),
+        (
+            "Waiting for a place: all sequences that may run at once do.",
+            WAITING,
+            reason("seq_limit"),
+            {},
+        ),
+        (
+            (
+                "Preempted at step 1,120 to make room for req-9; 212 computed tokens will be "
+                "recomputed. Waiting for 3 more free blocks."
+            ),
+            WAITING,
+            PREEMPTED | reason("no_blocks", 3),
+            {},
+        ),
+        (
+            (
+                "Preempted at step 1,120 to make room for req-9; 212 computed tokens will be "
+                "recomputed. Next in the queue; the scheduler has not come to it yet."
+            ),
+            WAITING,
+            PREEMPTED,
+            {},
+        ),
+        (
+            (
+                "Preempted at step 1,120; 3 preemptions have cost it 500 tokens. "
+                "Waiting for free blocks."
+            ),
+            WAITING,
+            PREEMPTED
+            | {"preempted_for": None, "num_preemptions": 3, "num_lost_tokens": 500}
+            | reason("no_blocks"),
+            {},
+        ),
+        (
+            (
+                "Swapped out at step 1,120 to make room for req-9; nothing is lost. "
+                "It waits for blocks to come back to."
+            ),
+            SequenceStatus.SWAPPED,
+            PREEMPTED | {"last_preemption_mode": "swap"},
+            {},
+        ),
+        (
+            "Computing its 900 tokens: 512 are in the cache.",
+            RUNNING,
+            {},
+            {"num_prompt_tokens": 900, "num_computed_tokens": 512},
+        ),
+        (
+            "Computing its 12 tokens again, as it was preempted: 4 are in the cache.",
+            RUNNING,
+            {},
+            {"num_prompt_tokens": 10, "num_computed_tokens": 4, "output_token_ids": [1, 2]},
+        ),
+        (
+            "Decoding: 1 of at most 64 tokens so far.",
+            RUNNING,
+            LIMIT,
+            {"num_prompt_tokens": 10, "num_computed_tokens": 10, "output_token_ids": [1]},
+        ),
+        (
+            "Decoding: 1 token so far.",
+            RUNNING,
+            {},
+            {"num_prompt_tokens": 10, "num_computed_tokens": 10, "output_token_ids": [1]},
+        ),
+        (
+            "Finished at the end-of-text token after 2 tokens.",
+            SequenceStatus.FINISHED_STOPPED,
+            {},
+            {"output_token_ids": [1, 2]},
+        ),
+        (
+            "Finished at stop token 13 after 0 tokens.",
+            SequenceStatus.FINISHED_STOPPED,
+            {},
+            {"stop_reason": 13},
+        ),
+        (
+            "Finished at the stop string 'END' after 0 tokens.",
+            SequenceStatus.FINISHED_STOPPED,
+            {},
+            {"stop_reason": "END"},
+        ),
+        (
+            "Finished: it reached its limit of tokens (64).",
+            SequenceStatus.FINISHED_LENGTH_CAPPED,
+            LIMIT,
+            {},
+        ),
+        ("Aborted after 0 tokens.", SequenceStatus.FINISHED_ABORTED, {}, {}),
+        (
+            "Ignored: its prompt is longer than the engine takes.",
+            SequenceStatus.FINISHED_IGNORED,
+            {},
+            {},
+        ),
+    ],
+)
+def test_why(
+    expected: str,
+    status: SequenceStatus,
+    request_changes: dict[str, object],
+    changes: dict[str, object],
+) -> None:
+    assert sentence(status, request=request_changes, **changes) == expected

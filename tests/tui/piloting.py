@@ -1,0 +1,38 @@
+"""Drive the app in a test and read its screen."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from textual.pilot import Pilot
+
+from seqtop.tui.app import SeqtopApp
+
+Play = Callable[[Pilot[int]], Awaitable[None]]
+SECONDS = 10.0
+
+
+def play(app: SeqtopApp, act: Play, size: tuple[int, int] = (100, 30)) -> None:
+    """Run the app in a terminal of `size` while `act` presses keys and looks."""
+
+    async def run() -> None:
+        async with app.run_test(size=size, notifications=True) as pilot:
+            app.draw()
+            await pilot.pause()
+            await act(pilot)
+
+    asyncio.run(run())
+
+
+def screen(app: SeqtopApp) -> str:
+    """What stands on the terminal, line by line."""
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip) for strip in strips)
+
+
+async def until(pilot: Pilot[int], condition: Callable[[], bool]) -> None:
+    """Wait for something to become true."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        await pilot.pause(0.01)

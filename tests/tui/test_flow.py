@@ -1,0 +1,74 @@
+"""Wrapping: nothing is lost, nothing is too wide, growing equals wrapping anew."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from seqtop.tui.flow import Flow, wrap
+from seqtop.tui.ink import line_width, plain
+
+WIDTHS = st.integers(2, 30)
+TEXTS = st.text(st.sampled_from("ab  昔\né漢👋-"), max_size=80)
+
+
+@given(TEXTS, WIDTHS)
+def test_lines_fit_and_hold_all_but_the_spaces_at_breaks(text: str, width: int) -> None:
+    lines = wrap(text, width)
+    assert all(cell_len(text[start:end]) <= width for start, end in lines)
+    kept = "".join(text[start:end] for start, end in lines)
+    assert kept.replace(" ", "") == text.replace("\n", "").replace(" ", "")
+    assert [start for start, _ in lines] == sorted(start for start, _ in lines)
+
+
+@given(TEXTS, WIDTHS)
+def test_short_words_are_not_broken(text: str, width: int) -> None:
+    shown = [text[start:end] for start, end in wrap(text, width)]
+    words = [word for line in shown for word in line.split()]
+    if all(cell_len(word) <= width for word in text.split()):
+        assert words == text.split()
+
+
+@given(TEXTS, st.lists(TEXTS, max_size=8), WIDTHS)
+def test_growing_a_flow_is_the_same_as_wrapping_it_anew(
+    prompt: str, deltas: list[str], width: int
+) -> None:
+    grown = Flow()
+    output = ""
+    for delta in deltas:
+        output += delta
+        grown.update(prompt, output, len(delta), width)
+        fresh = Flow()
+        fresh.update(prompt, output, len(delta), width)
+        assert [plain(line) for line in grown.lines] == [plain(line) for line in fresh.lines]
+        if delta:
+            assert grown.lines == fresh.lines
+
+
+def test_inks_tell_prompt_output_and_delta_apart() -> None:
+    flow = Flow()
+    flow.update("Once", " upon a", 0, 20)
+    flow.update("Once", " upon a time", 5, 20)
+    assert flow.lines == [(("Once", "dim"), (" upon a", ""), (" time", "delta"))]
+    flow.update("Once", " upon a time", 5, 20)
+    assert flow.lines == [(("Once", "dim"), (" upon a", ""), (" time", "delta"))]
+    flow.update("Once", " upon a time", 0, 20)
+    assert flow.lines == [(("Once", "dim"), (" upon a time", ""))]
+
+
+def test_another_text_width_or_prompt_starts_over() -> None:
+    flow = Flow()
+    flow.update("p", "one two three", 0, 20)
+    flow.update("p", "one two three", 0, 5)
+    assert [plain(line) for line in flow.lines] == ["pone ", "two ", "three"]
+    flow.update("p", "other", 0, 20)
+    assert [plain(line) for line in flow.lines] == ["pother"]
+    flow.update("q", "other", 0, 20)
+    assert [plain(line) for line in flow.lines] == ["qother"]
+
+
+@given(st.text(), st.text(), st.integers(-5, 100), WIDTHS)
+def test_any_text_flows(prompt: str, output: str, num_new: int, width: int) -> None:
+    flow = Flow()
+    flow.update(prompt, output, num_new, width)
+    assert all(line_width(line) <= width for line in flow.lines)
+    assert all(plain(line).isprintable() for line in flow.lines)

@@ -1,0 +1,479 @@
+"""Every key does what the help says, and the help says every key."""
+
+import pytest
+from piloting import play, screen, until
+from scripted import START, ScriptedSource, scene
+from textual.pilot import Pilot
+from textual.widgets import Input, OptionList
+
+from seqtop.link import ControlError, LinkState
+from seqtop.sequence import SequenceStatus
+from seqtop.state.columns import COLUMNS
+from seqtop.state.view import Sort
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.keys import GROUPS
+from seqtop.tui.screens.confirm import Confirm
+from seqtop.tui.screens.help import HelpScreen, grouped
+from seqtop.tui.screens.sequences import SequencesScreen
+from seqtop.tui.screens.sort import SortChooser
+from seqtop.tui.screens.submit import SubmitDialog
+from seqtop.tui.widgets.detail import Detail
+from seqtop.tui.widgets.filter_bar import FilterBar
+from seqtop.tui.widgets.story import Story
+from seqtop.tui.widgets.table import Rows, Titles
+
+
+def selected(app: SeqtopApp) -> str:
+    assert app.feed.selection is not None
+    return app.feed.selection[0].request_id
+
+
+def notices(app: SeqtopApp) -> list[str]:
+    return [notice.message for notice in app._notifications]
+
+
+def test_moving(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        order = app.feed.view.page(0, 100)
+        height = app.screen.query_one(Rows).size.height
+
+        def row() -> int:
+            return order.index(app.feed.selected)
+
+        assert row() == 0
+        for keys, expected in [
+            (("down", "j"), 2),
+            (("up",), 1),
+            (("k",), 0),
+            (("up",), 0),
+            (("pagedown",), min(height - 1, len(order) - 1)),
+            (("pageup",), 0),
+            (("ctrl+f",), min(height - 1, len(order) - 1)),
+            (("ctrl+b",), 0),
+            (("end",), len(order) - 1),
+            (("down",), len(order) - 1),
+            (("home",), 0),
+            (("G",), len(order) - 1),
+            (("g",), 0),
+        ]:
+            await pilot.press(*keys)
+            assert row() == expected, keys
+            top = app.screen.query_one(Rows).scroll_offset.y
+            assert top <= row() < top + height
+
+    play(app, act, (100, 12))
+
+
+def test_detail(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        detail = app.screen.query_one(Detail)
+        assert not detail.display
+        await pilot.press("enter")
+        assert detail.display
+        await pilot.press("enter")
+        assert detail.display
+        await pilot.press("d")
+        assert not detail.display
+        await pilot.press("d")
+        await pilot.pause()
+        assert "Once upon a time" in screen(app)
+        await pilot.press("right_square_bracket")
+        assert "slots filled" in screen(app)
+        await pilot.press("right_square_bracket")
+        assert "TTFT 68.0 ms" in screen(app)
+        await pilot.press("right_square_bracket")
+        assert "Once upon a time" in screen(app)
+        await pilot.press("left_square_bracket")
+        assert "TTFT 68.0 ms" in screen(app)
+        await pilot.press("escape")
+        assert not detail.display
+
+    play(app, act, (80, 24))
+
+
+def test_the_detail_scrolls_once_it_has_the_focus(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("enter", "tab")
+        assert isinstance(app.focused, Story)
+        await pilot.press("shift+tab")
+        assert isinstance(app.focused, Rows)
+
+    play(app, act, (80, 24))
+
+
+def test_follow(source: ScriptedSource, app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        rows = app.screen.query_one(Rows)
+        name = selected(app)
+        await pilot.press("f")
+        assert app.feed.following
+        source.apply(finish(source, name))
+        app.draw()
+        await pilot.pause()
+        assert selected(app) == name
+        index = app.feed.view.index(app.feed.selected)
+        assert index is not None
+        assert index > 8
+        assert rows.scroll_offset.y <= index < rows.scroll_offset.y + rows.size.height
+        await pilot.press("f")
+        assert not app.feed.following
+
+    play(app, act, (100, 12))
+
+
+def test_a_row_not_followed_keeps_the_selection_but_not_the_view(
+    source: ScriptedSource, app: SeqtopApp
+) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        name = selected(app)
+        source.apply(finish(source, name))
+        app.draw()
+        await pilot.pause()
+        assert selected(app) == name
+        assert app.screen.query_one(Rows).scroll_offset.y == 0
+
+    play(app, act, (100, 12))
+
+
+def finish(source: ScriptedSource, name: str) -> object:
+    from seqtop.wire.messages import RequestFinished
+
+    metrics = source.state.requests[name].metrics
+    metrics.finished_time = START + 0.5  # long before the others: to the very end of the list
+    return RequestFinished(
+        request_id=name,
+        time=START + 0.5,
+        status=SequenceStatus.FINISHED_STOPPED,
+        metrics=metrics,
+    )
+
+
+def test_pause(source: ScriptedSource, app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("space")
+        await pilot.pause()
+        assert "‖ PAUSED" in screen(app)
+        assert "nothing has happened since" in screen(app)
+        name = selected(app)
+        step = app.feed.state.step
+        for _ in range(3):
+            scene_goes_on(source)
+        app.draw()
+        await pilot.pause()
+        assert "Paused, 3 steps behind." in screen(app)
+        assert app.feed.state.step == step
+        assert "PAUSED" in screen(app)
+        await pilot.press("down", "up")
+        assert selected(app) == name
+        assert f"step {step} " in screen(app)
+        await pilot.press("space")
+        await pilot.pause()
+        assert "PAUSED" not in screen(app)
+        assert f"step {step + 3} " in screen(app)
+
+    play(app, act, (100, 30))
+
+
+def scene_goes_on(source: ScriptedSource) -> None:
+    """Another step of an engine that runs the first sequence."""
+    from seqtop.sequence import ExecuteModelRequest
+    from seqtop.wire.messages import SequenceUpdate, Step
+
+    state = source.state
+    source.apply(
+        Step(
+            step=state.step + 1,
+            start_time=state.time,
+            time=state.time + 0.01,
+            execute=ExecuteModelRequest([]),
+            sequences=[
+                SequenceUpdate(
+                    seq_id=1,
+                    status=SequenceStatus.RUNNING,
+                    num_computed_tokens=81,
+                    new_token_ids=[1],
+                    text_delta="more ",
+                )
+            ],
+            stats=state.stats,
+        )
+    )
+
+
+def test_sort(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        keys = ["", *(column.key for column in COLUMNS)]
+        for index in range(1, len(keys) + 1):
+            await pilot.press("greater_than_sign")
+            assert app.feed.view.sort.key == keys[index % len(keys)]
+        await pilot.press("less_than_sign")
+        assert app.feed.view.sort.key == "text"
+        await pilot.press("r")
+        assert app.feed.view.sort == Sort("text", descending=True)
+        assert "Text▼" in screen(app)
+        await pilot.press("r")
+        assert "Text▲" in screen(app)
+
+    play(app, act)
+
+
+def test_sort_chooser(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("s")
+        assert isinstance(app.screen, SortChooser)
+        await pilot.press("escape")
+        assert app.feed.view.sort == Sort()
+        await pilot.press("s")
+        options = app.screen.query_one(OptionList)
+        options.highlighted = options.get_option_index("out")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.feed.view.sort == Sort("out", descending=True)
+        outs = [
+            len(app.feed.state.sequences[i].output_token_ids) for i in app.feed.view.page(0, 99)
+        ]
+        assert outs == sorted(outs, reverse=True)
+        assert "Out▼" in screen(app)
+        await pilot.press("s")
+        assert app.screen.query_one(OptionList).highlighted == 9
+        await pilot.press("home", "enter")
+        assert app.feed.view.sort == Sort()
+
+    play(app, act)
+
+
+def test_filter(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        total = len(app.feed.view)
+        await pilot.press("slash")
+        assert isinstance(app.focused, Input)
+        await pilot.press(*"status:wait")
+        await pilot.pause()
+        assert len(app.feed.view) == 4
+        assert f"4 of {total}" in screen(app)
+        await pilot.press("enter")
+        assert isinstance(app.focused, Rows)
+        assert len(app.feed.view) == 4
+        assert "status:wait" in screen(app)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert len(app.feed.view) == total
+        assert not app.screen.query_one(FilterBar).display
+
+    play(app, act)
+
+
+def test_a_slip_in_the_filter_is_said_and_does_no_harm(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("slash")
+        field = app.screen.query_one("#filter-input", Input)
+
+        async def write(text: str) -> None:
+            field.value = text
+            await pilot.pause()
+
+        await pilot.press(*"p>")
+        assert "No field 'p': the help lists them all." in screen(app)
+        await write("req-1 promt>5")
+        assert "No field 'promt': perhaps prompt." in screen(app)
+        await write("re:/req-1[0/")
+        assert "The regular expression is broken" in screen(app)
+        await write("re:/^req-(8|9)/")
+        assert len(app.feed.view) == 2
+        assert "broken" not in screen(app)
+        await write("nowhere")
+        assert "No sequence matches the filter." in screen(app)
+        await pilot.press("down")
+        assert isinstance(app.focused, Rows)
+        await pilot.press("down", "enter", "d", "G")  # nothing to move over
+        await pilot.press("slash")
+        await pilot.press("escape")
+        assert "No sequence matches" not in screen(app)
+
+    play(app, act)
+
+
+def test_submit(source: ScriptedSource, app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("n")
+        assert isinstance(app.screen, SubmitDialog)
+        await pilot.press("enter")
+        assert "Type a prompt first." in screen(app)
+        await pilot.press(*"Hi [b]x", "tab", *["backspace"] * 2, *"32", "tab")
+        await pilot.press(*["backspace"] * 3, *"0.5", "enter")
+        await until(pilot, lambda: bool(source.submitted))
+        ((prompt, params),) = source.submitted
+        assert (prompt, params.max_tokens, params.temperature) == ("Hi [b]x", 32, 0.5)
+        await until(pilot, lambda: "Submitted as new-1." in notices(app))
+
+    play(app, act)
+
+
+@pytest.mark.parametrize(("tokens", "temperature"), [("0", "1"), ("", "1"), ("9", "-1")])
+def test_what_cannot_be_sampled_is_not_submitted(
+    source: ScriptedSource, app: SeqtopApp, tokens: str, temperature: str
+) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("n")
+        await pilot.press(*"Hi", "tab", *["backspace"] * 2, *tokens, "tab")
+        await pilot.press(*["backspace"] * 3, *temperature, "enter")
+        await pilot.pause()
+        assert "That cannot be" in screen(app)
+        await pilot.press("escape")
+        assert isinstance(app.screen, SequencesScreen)
+        assert not source.submitted
+
+    play(app, act)
+
+
+def test_an_engine_that_refuses_is_quoted(source: ScriptedSource, app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        source.error = ControlError("the queue is \x1b[31m[b]full[/b]")
+        await pilot.press("n")
+        await pilot.press(*"Hi", "enter")
+        await until(pilot, lambda: "Not submitted: the queue is ␛[31m[b]full[/b]." in notices(app))
+        await pilot.press("x")
+        await pilot.press("y")
+        await until(pilot, lambda: "[b]full[/b]" in screen(app))
+
+    play(app, act)
+
+
+def test_abort(source: ScriptedSource, app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("x")
+        assert isinstance(app.screen, Confirm)
+        assert "Abort req-1?" in screen(app)
+        await pilot.press("n")
+        assert isinstance(app.screen, SequencesScreen)
+        await pilot.press("x")
+        await pilot.press("escape")
+        assert not source.aborted
+        await pilot.press("x")
+        await pilot.press("y")
+        await until(pilot, lambda: source.aborted == ["req-1"])
+        await until(pilot, lambda: "Aborted req-1." in notices(app))
+        await pilot.press("G", "x")
+        assert any("has finished already" in notice for notice in notices(app))
+
+    play(app, act)
+
+
+def test_an_engine_that_is_only_watched_says_so() -> None:
+    source = ScriptedSource()
+    scene(source, control=False)
+    app = SeqtopApp(source)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("n", "x")
+        assert isinstance(app.screen, SequencesScreen)
+        assert notices(app) == [
+            "Cannot submit prompts to this engine: it lets others only watch.",
+            "Cannot abort requests of this engine: it lets others only watch.",
+        ]
+        source.connect(LinkState.LOST)
+        await pilot.press("n")
+        assert "it is not connected" in notices(app)[-1]
+
+    play(app, act)
+
+
+def test_mouse(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.click(Rows, offset=(5, 2))
+        assert selected(app) == "req-3"
+        await pilot.click(Rows, offset=(5, 18))  # below the last row
+        assert selected(app) == "req-3"
+        at = screen(app).splitlines()[3].index("Out")
+        await pilot.click(Titles, offset=(at, 0))
+        assert app.feed.view.sort == Sort("out", descending=True)
+        await pilot.click(Titles, offset=(at, 0))
+        assert app.feed.view.sort == Sort("out")
+        await pilot.press("d")
+        await pilot.click("Tabs", offset=(10, 0))
+        assert "slots filled" in screen(app)
+
+    play(app, act, (100, 29))
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
+def test_quit(app: SeqtopApp, key: str) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press(key)
+        await pilot.pause()
+        assert not app.is_running or app._exit
+
+    play(app, act)
+    assert app.return_code == 0
+
+
+def test_help_lists_every_key_and_nothing_else(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        bound = {
+            key: active.binding.tooltip or active.binding.description
+            for key, active in app.screen.active_bindings.items()
+        }
+        await pilot.press("question_mark")
+        assert isinstance(app.screen, HelpScreen)
+        listed = {
+            binding.key: description
+            for entries in app.screen._listed.values()
+            for bindings, description in entries
+            for binding in bindings
+        }
+        assert listed == bound
+        assert set(app.screen._listed) == set(GROUPS.values())
+        text = str(app.screen.query_one("#help-content").render())
+        for description in bound.values():
+            assert description
+            assert description in text
+        await pilot.press("escape")
+        assert isinstance(app.screen, SequencesScreen)
+
+    play(app, act, (100, 80))
+
+
+def test_the_palette_has_the_actions(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("ctrl+p")
+        await pilot.press(*"nothing", "escape", "escape")
+        commands = {command.title: command for command in app.get_system_commands(app.screen)}
+        for active in app.screen.active_bindings.values():
+            if active.binding.id and active.binding.action != "quit":
+                assert (active.binding.tooltip or active.binding.description) in commands
+        await commands["Reverse the order"].callback()
+        assert app.feed.view.sort.descending
+        await commands["Hold the picture, or let it go on"].callback()
+        assert app.feed.paused
+
+    play(app, act)
+
+
+def test_no_key_leaves_a_broken_screen(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        keys = [
+            key
+            for key, active in app.screen.active_bindings.items()
+            if active.binding.action not in {"quit", "app.quit"}
+        ]
+        for key in keys:
+            await pilot.press(key)
+            await pilot.pause()
+            assert "demo" in screen(app)
+            await pilot.press("escape")
+            assert isinstance(app.screen, SequencesScreen), key
+
+    play(app, act, (80, 24))
+
+
+def test_grouped_keeps_all_keys_of_an_action_together() -> None:
+    from textual.binding import Binding
+
+    bindings = [
+        Binding("a", "x", "Do", id="move.a"),
+        Binding("b", "x", "Do", id="move.a"),
+        Binding("c", "y", "Other"),
+    ]
+    listed = grouped(bindings)
+    assert [([b.key for b in keys], text) for keys, text in listed["Move"]] == [(["a", "b"], "Do")]
+    assert [text for _, text in listed["seqtop"]] == ["Other"]

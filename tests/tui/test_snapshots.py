@@ -1,0 +1,99 @@
+"""How it looks: the scene at three sizes, and each dialog, against pictures that were looked at."""
+
+from collections.abc import Callable
+
+import pytest
+from scripted import ScriptedSource, scene
+from textual.pilot import Pilot
+
+from seqtop.link import LinkState
+from seqtop.tui.app import SeqtopApp
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+
+
+@pytest.fixture
+def lively() -> SeqtopApp:
+    """The app having watched the scene from its beginning, so that it knows the rates."""
+    source = ScriptedSource()
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    source.listener = app.feed.poll
+    scene(source)
+    return app
+
+
+@pytest.mark.parametrize("size", SIZES, ids="{0[0]}x{0[1]}".format)
+def test_sequences(
+    lively: SeqtopApp, snap_compare: Callable[..., bool], size: tuple[int, int]
+) -> None:
+    assert snap_compare(lively, terminal_size=size)
+
+
+@pytest.mark.parametrize("size", SIZES, ids="{0[0]}x{0[1]}".format)
+def test_a_preempted_sequence_in_detail(
+    lively: SeqtopApp, snap_compare: Callable[..., bool], size: tuple[int, int]
+) -> None:
+    keys = ["down"] * 8 + ["enter", "right_square_bracket", "right_square_bracket"]
+    assert snap_compare(lively, terminal_size=size, press=keys)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("text", ["enter", "down", "down"]),
+        ("blocks", ["enter", "down", "right_square_bracket"]),
+        ("filter", ["slash", *"prompt>1k promt:"]),
+        ("sort", ["greater_than_sign", "s"]),
+        ("submit", ["n"]),
+        ("abort", ["x"]),
+        ("help", ["question_mark"]),
+        ("paused", ["space"]),
+    ],
+)
+def test_at_80_columns(
+    lively: SeqtopApp, snap_compare: Callable[..., bool], name: str, keys: list[str]
+) -> None:
+    assert snap_compare(lively, press=keys)
+
+
+def test_help_in_full(lively: SeqtopApp, snap_compare: Callable[..., bool]) -> None:
+    assert snap_compare(lively, terminal_size=(120, 70), press=["question_mark"])
+
+
+@pytest.mark.parametrize("theme", ["seqtop-light", "textual-dark"])
+def test_other_themes(lively: SeqtopApp, snap_compare: Callable[..., bool], theme: str) -> None:
+    async def turn(pilot: Pilot[int]) -> None:
+        await pilot.pause()
+        pilot.app.theme = theme
+        await pilot.pause()
+
+    assert snap_compare(lively, terminal_size=(120, 40), run_before=turn)
+
+
+def test_without_colour(monkeypatch: pytest.MonkeyPatch, snap_compare: Callable[..., bool]) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    source = ScriptedSource()
+    scene(source)
+    assert snap_compare(SeqtopApp(source, clock=lambda: 0.0), terminal_size=(120, 40))
+
+
+def test_lost(lively: SeqtopApp, snap_compare: Callable[..., bool]) -> None:
+    async def lose(pilot: Pilot[int]) -> None:
+        await pilot.pause()
+        source = lively.feed.source
+        assert isinstance(source, ScriptedSource)
+        source.connect(LinkState.LOST, "No word from the engine at ipc:///run/demo.")
+        lively.draw()
+        await pilot.pause()
+
+    assert snap_compare(lively, run_before=lose)
+
+
+def test_empty(snap_compare: Callable[..., bool]) -> None:
+    source = ScriptedSource()
+    source.connect(LinkState.CONNECTING)
+    assert snap_compare(SeqtopApp(source, clock=lambda: 0.0))
+
+
+def test_forty_by_ten(lively: SeqtopApp, snap_compare: Callable[..., bool]) -> None:
+    assert snap_compare(lively, terminal_size=(40, 10))
