@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
+from typing import Protocol
 
 from seqtop.link import Link, LinkState
 from seqtop.sequence import SamplingParams
-from seqtop.state import EngineState, snapshot
+from seqtop.state import EngineState, sharing, snapshot
+from seqtop.state.history import History
 from seqtop.wire import control
+from seqtop.wire.frames import Frame
 from seqtop.wire.messages import Abort, Event, Snapshot, Submit
 from seqtop.wire.subscriber import Subscriber
 
@@ -20,14 +23,37 @@ DEFAULT_HISTORY = 10_000
 """Finished requests a viewer keeps."""
 
 
+class Listener(Protocol):
+    """Told of everything that happens to a session's state, on the thread that makes it happen.
+
+    Called while the session's lock is held, so it is to be quick, and never to raise.
+    """
+
+    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
+        """Message `number`, decoded to `event`, has just been applied to `state`."""
+
+    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
+        """The state is now `state`, which contains everything up to message `number`."""
+
+
 class Session:
     """Follows the engine at `endpoint` from `start` to `close`; a context manager does both.
+
+    Args:
+        max_finished: Finished requests that `state` keeps.
+        history: Where to keep what was seen; by default a `History` of its default size.
 
     Raises:
         EndpointError: `endpoint` is malformed.
     """
 
-    def __init__(self, endpoint: str, *, max_finished: int = DEFAULT_HISTORY) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        max_finished: int = DEFAULT_HISTORY,
+        history: History | None = None,
+    ) -> None:
         self.lock = threading.RLock()
         """Held while an event is applied; hold it while reading `state`."""
         self.state = EngineState(max_finished=max_finished)
@@ -36,6 +62,10 @@ class Session:
         """Number of the last message that `state` contains."""
         self.version = 0
         """Grows whenever `state` or `link` has changed."""
+        self.history = History() if history is None else history
+        """Every moment seen so far, across gaps and restarts of the engine."""
+        self._listeners: tuple[Listener, ...] = (self.history,)
+        self._incarnation: str | None = None
         self._max_finished = max_finished
         self._touched: set[int] | None = None
         self._settled = threading.Condition(self.lock)
@@ -75,14 +105,28 @@ class Session:
         """Have the engine end a request. Blocks for up to two seconds; raises `ControlError`."""
         control.ask(self.link.endpoint, Abort(request_id=request_id))
 
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` the state as it is, if there is one, and all that happens from now on."""
+        with self.lock:
+            if self._incarnation is not None:
+                listener.restore(self._incarnation, self.sequence_number, self.state)
+            self._listeners = (*self._listeners, listener)
+
+    def unlisten(self, listener: Listener) -> None:
+        with self.lock:
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
+
     # What the subscriber calls, on its own thread.
 
-    def apply(self, event: Event, sequence_number: int) -> None:
+    def apply(self, frame: Frame, event: Event) -> None:
         with self.lock:
+            sharing.thaw(self.state, event)
             touched = self.state.apply(event)
             if self._touched is not None:
                 self._touched.update(touched)
-            self.sequence_number = sequence_number
+            self.sequence_number = frame.sequence_number
+            for listener in self._listeners:
+                listener.append(frame.sequence_number, frame.payload, event, self.state)
             self.version += 1
 
     def restore(self, reply: Snapshot) -> None:
@@ -90,7 +134,11 @@ class Session:
         with self.lock:
             old = self.state.info
             if old and state.info and old.incarnation == state.info.incarnation:
+                sharing.share(state, self.state)
                 snapshot.keep_history(state, self.state)
+            for listener in self._listeners:
+                listener.restore(reply.incarnation, reply.sequence_number, state)
+            self._incarnation = reply.incarnation
             self.state = state
             self._touched = None
             self.sequence_number = reply.sequence_number

@@ -79,7 +79,6 @@ class Archive:
                 sequences = [state.sequences[seq_id] for seq_id in request.seq_ids]
                 ended.append(Ended(request, sequences))
             numbers[request_id] = known
-        self._numbers, self._next = numbers, first + len(ended)
         in_order = [number for number, _ in numbers.values()]
         order = [
             numbers[request_id][0] if request_id in numbers else _IN_FLIGHT
@@ -91,8 +90,9 @@ class Archive:
             finished=_ranges(in_order),
             max_finished=state.max_finished,
         )
-        lowest = min(in_order, default=self._next)
-        return Taken(codec.encode(keyframe), ended, first, lowest)
+        encoded = codec.encode(keyframe)
+        self._numbers, self._next = numbers, first + len(ended)
+        return Taken(encoded, ended, first, lowest=min(in_order, default=self._next))
 
 
 def restore(data: bytes, ended: Callable[[int], Ended]) -> EngineState:

@@ -101,8 +101,8 @@ class Tape(ABC):
         """
         number = _fit(number)
         if not self._begun:
-            self._incarnation = state.info.incarnation if state.info else ""
-            self._begin(EngineState(max_finished=state.max_finished))
+            incarnation = state.info.incarnation if state.info else ""
+            self.restore(incarnation, -1, EngineState(max_finished=state.max_finished))
         if self._batch is not None and number != self._number + 1:
             self._end_batch()
         self.position += 1
@@ -132,38 +132,32 @@ class Tape(ABC):
             WireError: the state cannot be encoded.
             RecordingError: it cannot be kept.
         """
+        taken = self._archive.take(state)
         number = _fit(number)
-        if not self._begun:
-            self._incarnation, self._number = incarnation, number
-            self._begin(state)
-            return
-        self._end_batch()
-        self.position += 1
-        restarted = incarnation != self._incarnation
-        missed = number + 1 if restarted else max(number - self._number, 0)
-        self._incarnation, self._number = incarnation, number
-        mark = self._mark(state, Kind.RESYNC | Kind.RESTART if restarted else Kind.RESYNC)
+        gap, kind = None, ORDINARY
+        if self._begun:
+            self._end_batch()
+            self.position += 1
+            restarted = incarnation != self._incarnation
+            missed = number + 1 if restarted else max(number - self._number, 0)
+            gap = Gap(self.position, restarted, missed)
+            kind = Kind.RESYNC | Kind.RESTART if restarted else Kind.RESYNC
+        self._begun, self._incarnation, self._number = True, incarnation, number
+        mark = self._mark(state, kind)
         self._noted(mark)
-        self._cut(state, mark, Gap(self.position, restarted, missed))
-
-    def _begin(self, state: EngineState) -> None:
-        self._begun = True
-        mark = self._mark(state, ORDINARY)
-        self._noted(mark)
-        self._cut(state, mark, None)
+        self._cut(taken, mark, gap)
 
     def _mark(self, state: EngineState, kind: Kind) -> Mark:
         return Mark(self._number, state.time, _fit(state.step), kind)
 
     def _cut_if_possible(self, state: EngineState) -> None:
+        self._weight = 0
         # A state too odd to encode is reached by applying events from further back.
         with contextlib.suppress(WireError):
-            self._cut(state, self._mark(state, ORDINARY), None)
-        self._weight = 0
+            self._cut(self._archive.take(state), self._mark(state, ORDINARY), None)
 
-    def _cut(self, state: EngineState, mark: Mark, gap: Gap | None) -> None:
+    def _cut(self, taken: Taken, mark: Mark, gap: Gap | None) -> None:
         self._end_batch()
-        taken = self._archive.take(state)
         for start in range(0, len(taken.ended), _ENDED_AT_ONCE):
             entries = taken.ended[start : start + _ENDED_AT_ONCE]
             self._store_ended(taken.first_ended + start, entries)

@@ -46,7 +46,8 @@ _LONGEST_POLL_MS = 250
 class Sink(Protocol):
     """Where a subscriber puts what it receives. Called on the subscriber's thread."""
 
-    def apply(self, event: Event, sequence_number: int) -> None: ...
+    def apply(self, frame: Frame, event: Event) -> None:
+        """Change the state by the next message, and by `event`, which is its decoded payload."""
 
     def restore(self, snapshot: Snapshot) -> None:
         """Replace the state; raises `WireError` if the snapshot holds none."""
@@ -163,7 +164,7 @@ class Subscriber:
             self._resync(f"a message could not be read: {error}", frame)
             return
         self._last_number = frame.sequence_number
-        self._sink.apply(event, frame.sequence_number)
+        self._sink.apply(frame, event)
         if isinstance(event, EngineStopped):
             self._show(LinkState.STOPPED, event.reason or "the engine has stopped")
         elif self.link.state is not LinkState.LIVE:
