@@ -54,7 +54,8 @@ class HeadWait:
     """Why the first group of the waiting queue was not admitted; those behind it wait for it.
 
     Attributes:
-        num_missing: Blocks for "no_blocks", tokens of the budget for "token_budget", else 0.
+        num_missing: Blocks for "no_blocks" (0 if the step preempted, and so admits nobody), tokens
+            of the budget for "token_budget", else 0.
     """
 
     request_id: str
