@@ -7,12 +7,14 @@ protocol's messages know nothing of this engine.
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
+from engine_stub.loader import DEFAULT_MODEL
 from engine_stub.step_record import Preemption, SequenceUpdate, StepRecord
 from seqtop import __version__
 from seqtop.sequence import (
@@ -43,7 +45,7 @@ def engine_info(engine: LLMEngine, *, engine_id: str, control: bool) -> EngineIn
         engine_id=engine_id,
         incarnation=uuid.uuid4().hex,
         engine=f"engine_stub {__version__}",
-        model=config.model.resolve().name,
+        model=_model_name(config.model),
         dtype=str(config.dtype).removeprefix("torch."),
         device=str(config.device),
         start_time=engine.clock(),
@@ -58,6 +60,10 @@ def engine_info(engine: LLMEngine, *, engine_id: str, control: bool) -> EngineIn
         preemption_mode="recompute",
         control=control,
     )
+
+
+def _model_name(path: Path) -> str:
+    return "bundled stories" if path == DEFAULT_MODEL else path.resolve().name
 
 
 class Sink(Protocol):
