@@ -111,7 +111,7 @@ COLUMNS = (
     Column(
         "status",
         "Status",
-        "how it stands: running, waiting, stop and so on",
+        "running, waiting, stop and so on",
         lambda r, s, _: status_word(r, s),
         order=lambda r, s, _: _STATUS_RANK.index(status_word(r, s)),
     ),

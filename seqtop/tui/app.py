@@ -41,6 +41,7 @@ class SeqtopApp(App[int]):
         ),
         Binding("question_mark", "help", "Help", id="app.help", tooltip="Show all keys"),
         Binding("q", "quit", "Quit", id="app.quit"),
+        Binding("ctrl+q", "quit", "Quit", show=False, priority=True, id="app.leave"),
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True, id="app.interrupt"),
     ]
 

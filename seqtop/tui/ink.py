@@ -66,6 +66,11 @@ class Inked(ScrollView):
         super().notify_style_update()
         self._styles_by_ink: dict[str, Style] = {}
 
+    @property
+    def text_width(self) -> int:
+        """Cells for text: all but the scroll bar's column, whether or not it shows just now."""
+        return max(self.outer_size.width - self.styles.gutter.width - 1, 1)
+
     def set_height(self, count: int) -> None:
         """Be `count` lines high. Lays the screen out anew only if the scroll bar comes or goes."""
         old, new = self.virtual_size.height, count

@@ -247,6 +247,9 @@ def test_odd_terminals_are_survived(app: SeqtopApp, size: tuple[int, int]) -> No
                     "question_mark", "escape", "d", "space"):  # fmt: skip
             await pilot.press(key)
         await pilot.pause()
+        assert app.feed.paused
+        await pilot.press("q")
+        assert app._exit
 
     play(app, act, size)
 
@@ -262,8 +265,15 @@ def test_forty_by_ten_is_readable(app: SeqtopApp) -> None:
         await pilot.press("enter")
         await pilot.pause()
         lines = screen(app).splitlines()
+        assert lines[2].startswith("▌req-1  ")
         assert lines[3].startswith(" req-1  ● running")
         assert "Decoding: 41 of at most 64 tokens so" in lines[4]
+        await pilot.press("j")
+        await pilot.pause()
+        assert screen(app).splitlines()[2].startswith("▌req-2  ")
+        await pilot.press("d", "k")
+        await pilot.pause()
+        assert screen(app).splitlines()[3].startswith("▌req-1  ")
 
     play(app, act, (40, 10))
 

@@ -14,13 +14,13 @@ from seqtop.tui.keys import GROUPS, group_of
 
 STATUSES = (*STATUS_WORDS.values(), PREEMPTED)
 FILTER = (
-    ("story", "in the request id, the prompt or the output"),
-    ("re:/req-[0-9]$/", "a regular expression in any of them"),
-    ("status:waiting,swapped", "the field holds one of these texts"),
+    ("story", "in request id, prompt or output"),
+    ("re:/req-[0-9]$/", "a regular expression in these"),
+    ("status:waiting,swapped", "the field holds one of these:"),
     ("", ", ".join(STATUSES[:4])),
     ("", ", ".join(STATUSES[4:])),
-    ("prompt>1000 itl<=50ms", "comparisons; k, M, ms, s, m are understood"),
-    ("-status:stop  !preempt>0", "a leading - or ! turns a word round"),
+    ("prompt>1k  itl<=50ms", "comparisons; units k M ms s m"),
+    ("-status:stop  !preempt>0", "- or ! turns a word round"),
 )
 
 
@@ -51,16 +51,16 @@ class HelpScreen(ModalScreen[None]):
             lines.append(Content.styled(group, "bold $primary"))
             for keys, description in entries:
                 shown = "  ".join(self.app.get_key_display(key) for key in keys)
-                lines.append(Content.assemble((f"  {shown:<22}", "bold"), description))
+                lines.append(Content.assemble((f"  {shown:<24}", "bold"), description))
             lines.append(Content(""))
         lines.append(Content.styled("Filter", "bold $primary"))
         lines += [
-            Content.assemble((f"  {example:<26}", "bold"), about) for example, about in FILTER
+            Content.assemble((f"  {example:<24}", "bold"), about) for example, about in FILTER
         ]
         lines.append(Content(""))
         lines.append(Content.styled("Fields", "bold $primary"))
         lines += [
-            Content.assemble((f"  {key:<26}", "bold"), field.about) for key, field in FIELDS.items()
+            Content.assemble((f"  {key:<24}", "bold"), field.about) for key, field in FIELDS.items()
         ]
         return Content("\n").join(lines)
 

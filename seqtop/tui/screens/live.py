@@ -1,5 +1,6 @@
 """What every screen that shows the engine has in common."""
 
+from textual.binding import Binding
 from textual.screen import Screen
 
 from seqtop.tui.feed import EVERYTHING, Feed, Frame
@@ -7,6 +8,11 @@ from seqtop.tui.feed import EVERYTHING, Feed, Frame
 
 class LiveScreen(Screen[None]):
     """A screen that is told what changed, at most thirty times a second."""
+
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("tab", "app.focus_next", "Go to the next pane", show=False, id="move.next"),
+        Binding("shift+tab", "app.focus_previous", "Go back a pane", show=False, id="move.back"),
+    ]
 
     def __init__(self, feed: Feed) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ class Blocks(Lines):
 
     def update(self) -> None:
         """Call it under the feed's lock."""
-        if (found := self._feed.selection) is None or not self.size:
+        if (found := self._feed.selection) is None or not self.outer_size:
             self.set_lines(())
             return
         request, sequence = found
@@ -34,7 +34,7 @@ class Blocks(Lines):
         block_size = info.block_size if info else 0
         last_id = info.num_gpu_blocks - 1 if info else 0
         owners = sharers(self._feed, sequence)
-        self.set_lines(block_lines(request, sequence, owners, block_size, last_id, self.size.width))
+        self.set_lines(block_lines(request, sequence, owners, block_size, last_id, self.text_width))
 
     def on_resize(self) -> None:
         with self._feed.lock:
@@ -70,7 +70,7 @@ def block_lines(
     last_id: int,
     width: int,
 ) -> list[Line]:
-    """Summary, grid (rows begin with the logical number, cells are physical ones) and legend."""
+    """Summary, legend and grid: rows begin with a logical number, cells are physical ones."""
     table = sequence.block_table
     if not table:
         return [((_no_blocks(request), "dim"),)]
@@ -87,6 +87,7 @@ def block_lines(
             ],
             width,
         ),
+        *_legend(owners.values(), num_cached, filled, slots, block_size, width),
         *_grid(
             table,
             owners.keys(),
@@ -96,7 +97,6 @@ def block_lines(
             last_id,
             width,
         ),
-        *_legend(owners.values(), num_cached, filled, slots, block_size, width),
     ]
 
 

@@ -4,6 +4,7 @@ All of it is pure: a request, a sequence and a width go in, a line comes out.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from rich.cells import cell_len
@@ -75,6 +76,7 @@ _GROWTH = (("request", 18), ("computed", 24))
 """Columns that grow up to a width once all the others are there."""
 
 
+@lru_cache(maxsize=64)
 def arrange(width: int) -> tuple[Slot, ...]:
     """The columns that fit into `width` cells, one space apart, filling it exactly.
 

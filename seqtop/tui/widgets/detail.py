@@ -42,16 +42,17 @@ class Detail(Vertical):
         self._summary = Lines(id="summary")
         self._tabs = Tabs()
         self._facts = Container(id="facts")
-        self._story, self._blocks, self._timeline = Story(feed), Blocks(feed), Timeline(feed)
+        self._parts = (Story(feed), Blocks(feed), Timeline(feed))  # in the order of TABS
 
     def compose(self) -> ComposeResult:
         yield self._summary
         yield self._tabs
         with Container(id="parts"):
-            yield self._story
+            story, blocks, timeline = self._parts
             with self._facts:
-                yield self._blocks
-                yield self._timeline
+                yield timeline
+                yield blocks
+            yield story
 
     def show(self, frame: Frame) -> None:
         """Draw what `frame` changed; call it under the feed's lock."""
@@ -60,15 +61,14 @@ class Detail(Vertical):
         selected = self._feed.selected
         self._summarise()  # what a sequence waits for changes without it being touched
         if frame.touched is None or frame.ticked or selected in frame.touched:
-            for part in (self._story, self._blocks, self._timeline):
-                if part.size:
-                    part.update()
+            for part in self._parts:
+                part.update()
 
     def turn_to(self, tab: int) -> None:
         """Show another part, where they do not fit side by side."""
         self._tabs.active = tab % len(TABS)
         self._tabs.refresh()
-        for index, part in enumerate((self._story, self._blocks, self._timeline)):
+        for index, part in enumerate(self._parts):
             part.set_class(index != self._tabs.active, "-behind")
         self._facts.set_class(self._tabs.active == 0, "-behind")
 
@@ -89,6 +89,8 @@ class Detail(Vertical):
         self.turn_to(message.tab)
 
     def _summarise(self) -> None:
+        if not self.size:
+            return
         width = max(self.size.width - 2, 1)
         found = self._feed.selection
         if found is None:

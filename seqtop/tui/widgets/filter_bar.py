@@ -38,6 +38,7 @@ class FilterBar(Vertical):
             id="filter-input",
         )
         self._input.cursor_blink = False
+        self._input.can_focus = False  # lest the focus end up in it while it is out of sight
         self._count = Static("", id="filter-count", markup=False)
         self._error = Static("", id="filter-error", markup=False)
         self._error.display = False
@@ -52,12 +53,13 @@ class FilterBar(Vertical):
     def open(self) -> None:
         """Let the user type."""
         self.display = True
+        self._input.can_focus = True
         self._input.focus()
 
     def clear(self) -> None:
         """Show everything again."""
         self._input.value = ""
-        self.display = False
+        self._close()
         self.post_message(self.Changed(EVERYTHING))
         self.post_message(self.Left())
 
@@ -88,5 +90,9 @@ class FilterBar(Vertical):
 
     def action_done(self) -> None:
         if not self._input.value.strip():
-            self.display = False
+            self._close()
         self.post_message(self.Left())
+
+    def _close(self) -> None:
+        self.display = False
+        self._input.can_focus = False

@@ -18,6 +18,7 @@ BADGES = {
     LinkState.LOST: ("✗ LOST", "badge-alert"),
     LinkState.STOPPED: ("■ STOPPED", "badge-alert"),
     LinkState.INCOMPATIBLE: ("≠ INCOMPATIBLE", "badge-alert"),
+    LinkState.REPLAY: ("▷ REPLAY", "badge-paused"),
 }
 PAUSED = ("‖ PAUSED", "badge-paused")
 
@@ -28,6 +29,7 @@ SENTENCES = {
     LinkState.LOST: "The engine has gone silent; what you see is the last that was heard.",
     LinkState.STOPPED: "The engine has stopped; what you see is its last state.",
     LinkState.INCOMPATIBLE: "What answers there does not speak seqtop's protocol.",
+    LinkState.REPLAY: "",
 }
 
 
@@ -41,13 +43,15 @@ class Header(Lines):
 
     def update(self) -> None:
         """Call it under the feed's lock."""
+        if not self.size:
+            return
         width = max(self.size.width - 2, 1)
         lines = (
             identity(self._feed, width, self._title),
             throughput(self._feed, width),
             cache(self._feed, width),
         )
-        self.set_lines([((" ", PLAIN), *line) for line in lines[: max(self.size.height, 1)]])
+        self.set_lines([((" ", PLAIN), *line) for line in lines[: self.size.height]])
 
     def on_resize(self) -> None:
         with self._feed.lock:
@@ -167,7 +171,7 @@ def cache(feed: Feed, width: int) -> Line:
     parts = ((used, "computed", "━"), (cached, "cached", "═"))
     free = fmt.count(stats.num_free_blocks)
     numbers = f"{fmt.count(used)} used  {fmt.count(cached)} cached  {free} free"
-    spark = sparkline(feed.rates.kv_history, min(max(width - 138, 0), 60), ceiling=1.0)
+    spark = sparkline(feed.rates.kv_history, min(max(width - 142, 0), 60), ceiling=1.0)
     hits = fmt.percent(stats.prefix_cache_hits, stats.prefix_cache_queries)
     return row(
         [
@@ -183,7 +187,7 @@ def cache(feed: Feed, width: int) -> Line:
             (4, _figure("prefix hits", hits)),
             (2, _figure("preempted", fmt.count(stats.num_preemptions))),
             *troubles,
-            (8, (("use ", "dim"), (spark, "computed")) if spark else ()),
+            (8, (("KV use ", "dim"), (spark, "computed")) if spark else ()),
         ],
         width,
         gap=2 if width < 110 else 3,

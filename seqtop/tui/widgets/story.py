@@ -25,7 +25,7 @@ class Story(Lines, can_focus=True):
     def update(self) -> None:
         """Call it under the feed's lock."""
         found = self._feed.selection
-        if found is None or not self.size:
+        if found is None or not self.outer_size:
             self.set_lines(())
             return
         request, sequence = found
@@ -38,7 +38,7 @@ class Story(Lines, can_focus=True):
             prompt[-MAX_CHARACTERS:],
             sequence.text[-MAX_CHARACTERS:],
             sequence.last_delta_length if running else 0,
-            self.size.width,
+            self.text_width,
         )
         self.set_lines(self._flow.lines)
         if sequence.seq_id != self._shown:

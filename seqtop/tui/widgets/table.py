@@ -12,8 +12,8 @@ from seqtop.tui.feed import Feed, Frame
 from seqtop.tui.ink import PLAIN, Inked, Line
 from seqtop.tui.widgets import cells
 
-MARGINS = 2
-"""Cells that no column has: the cursor's mark on the left, the scroll bar on the right."""
+MARGIN = 1
+"""Cells on the left of the columns, for the cursor's mark."""
 CURSOR_MARK = "▌"
 FOLLOWED_MARK = "▸"
 
@@ -54,7 +54,7 @@ class Titles(Inked, can_focus=False):
 
     @property
     def _slots(self) -> tuple[cells.Slot, ...]:
-        return cells.arrange(self.size.width - MARGINS)
+        return cells.arrange(self.text_width - MARGIN)
 
 
 class Rows(Inked, can_focus=True, inherit_bindings=False):
@@ -134,9 +134,6 @@ class Rows(Inked, can_focus=True, inherit_bindings=False):
         return self.paint(((mark, "accent"), *line), self.size.width, "cursor")
 
     def on_resize(self) -> None:
-        self._lines.clear()
-        self._drawn.clear()
-        self._slots = cells.arrange(self.outer_size.width - MARGINS)
         with self._feed.lock:
             index = self._feed.view.index(self._feed.selected)
         if index is not None:
@@ -203,11 +200,15 @@ class Rows(Inked, can_focus=True, inherit_bindings=False):
         """All that decides how a line is drawn."""
         if seq_id is None:
             return None, (), False
+        slots = cells.arrange(self.text_width - MARGIN)
+        if slots != self._slots:
+            self._slots = slots
+            self._lines.clear()
         line = self._lines.get(seq_id)
         if line is None:
             found = self._feed.sequence(seq_id)
             # Gone from the state since the view was brought up to date: the next frame knows.
-            line = cells.row(self._slots, *found, self._feed.now) if found else ()
+            line = cells.row(slots, *found, self._feed.now) if found else ()
             self._lines[seq_id] = line
         return seq_id, line, seq_id == self._feed.selected
 

@@ -36,10 +36,10 @@ class Timeline(Lines):
 
     def update(self) -> None:
         """Call it under the feed's lock."""
-        if (found := self._feed.selection) is None or not self.size:
+        if (found := self._feed.selection) is None or not self.outer_size:
             self.set_lines(())
             return
-        self.set_lines(timeline_lines(*found, self._feed.now, self.size.width, self.size.height))
+        self.set_lines(timeline_lines(*found, self._feed.now, self.text_width, self.size.height))
 
     def on_resize(self) -> None:
         with self._feed.lock:
@@ -174,6 +174,7 @@ def _figures(
             (
                 (*_figure(name, fmt.seconds(value)), (f" {fmt.percent(value, length)}", "dim"))
                 for name, value in shares
+                if value is not None
             ),
             width,
         ),
