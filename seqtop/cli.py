@@ -17,6 +17,8 @@ _EXAMPLES = """\
 examples:
   seqtop demo                              watch the bundled engine on this machine
   seqtop attach tcp://127.0.0.1:5557       look at a running engine
+  seqtop record -o run.seqtop              write down what it does, until Ctrl-C
+  seqtop replay run.seqtop                 look at it later
   seqtop show --json | jq .stats           print its state once, for a script
 """
 
@@ -48,6 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_demo(commands)
     _add_attach(commands)
+    _add_record(commands)
+    _add_replay(commands)
     _add_show(commands)
     return parser
 
@@ -82,6 +86,60 @@ def _add_attach(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     _add_endpoint(attach)
     attach.set_defaults(run=_attach)
+
+
+def _add_record(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    record = commands.add_parser(
+        "record",
+        help="write down what a running engine does",
+        description="Record a running engine to a file that only you may read, until Ctrl-C. The"
+        " file holds prompts and outputs.",
+        epilog="example: seqtop record tcp://127.0.0.1:5557 -o run.seqtop --duration 60",
+    )
+    _add_endpoint(record)
+    record.add_argument("-o", "--output", required=True, metavar="FILE", help="the file to write")
+    record.add_argument("--force", action="store_true", help="replace the file if it exists")
+    record.add_argument(
+        "--duration", type=_positive, metavar="SECONDS", help="end by itself after so long"
+    )
+    record.add_argument(
+        "--timeout",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="how long to wait for the engine (default: 5)",
+    )
+    record.set_defaults(run=_record)
+
+
+def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    replay = commands.add_parser(
+        "replay",
+        help="look at a recording",
+        description="Play a recording as if it happened now.",
+        epilog="example: seqtop replay run.seqtop --speed 4 --at 1200",
+    )
+    replay.add_argument("file", metavar="FILE", help="what seqtop record has written")
+    replay.add_argument(
+        "--speed",
+        type=_positive,
+        default=1.0,
+        metavar="X",
+        help="so many times as fast as it was (default: 1)",
+    )
+    replay.add_argument("--loop", action="store_true", help="begin again at the end")
+    replay.add_argument("--at", type=int, metavar="STEP", help="begin at the end of this step")
+    replay.set_defaults(run=_replay)
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return number
 
 
 def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -140,6 +198,45 @@ def _demo(options: argparse.Namespace) -> int:
     except DemoError as error:
         return _fail(str(error))
     return _fail(failure) if failure else status
+
+
+def _record(options: argparse.Namespace) -> int:
+    from seqtop.recording import RecordingError
+    from seqtop.recording.commands import record
+
+    try:
+        record(
+            options.endpoint,
+            options.output,
+            overwrite=options.force,
+            duration=options.duration,
+            timeout=options.timeout,
+        )
+    except RecordingError as error:
+        return _fail(str(error))
+    return 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from seqtop.recording import Recording, RecordingError
+    from seqtop.replay import ReplaySource
+    from seqtop.tui.app import SeqtopApp
+
+    try:
+        with (
+            Recording(options.file) as recording,
+            ReplaySource(
+                recording,
+                options.file,
+                speed=options.speed,
+                loop=options.loop,
+                position=0 if options.at is None else recording.marks.at_step(options.at),
+                detail=recording.damage or "",
+            ) as source,
+        ):
+            return SeqtopApp(source).run() or 0
+    except RecordingError as error:
+        return _fail(str(error))
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -60,6 +60,9 @@ class Mark(NamedTuple):
     kind: Kind
 
 
+_NOTHING: Final = Mark(-1, 0.0, -1, ORDINARY)
+
+
 class Marks:
     """The moments from position `first` to `last`; safe to use from several threads.
 
@@ -89,6 +92,8 @@ class Marks:
 
     def __getitem__(self, position: int) -> Mark:
         with self._lock:
+            if not self._numbers:
+                return _NOTHING
             index = position - self._first
             if index < 0:
                 raise IndexError(f"position {position} is no longer on record")
@@ -169,7 +174,7 @@ class Marks:
         """The last moment of the step after the one at `position`; `None` at the end."""
         with self._lock:
             start, stop = self._incarnation(position)
-            step = self._steps[position - self._first]
+            step = self[position].step
             index = bisect_right(self._steps, step, start, stop)
             if index == len(self._steps):
                 return None
@@ -180,7 +185,7 @@ class Marks:
         """The last moment of the step before the one at `position`; `None` at the beginning."""
         with self._lock:
             start, stop = self._incarnation(position)
-            step = self._steps[position - self._first]
+            step = self[position].step
             index = bisect_left(self._steps, step, start, stop)
             return self._first + index - 1 if index else None
 

@@ -152,6 +152,12 @@ class Timeline(ABC):
         with self.lock:
             return self._segment(position).position if self._segments else self.first
 
+    def keyframe_after(self, position: int) -> int | None:
+        """The position of the first keyframe after `position`, if there is one."""
+        with self.lock:
+            place = bisect_right(self._segments, position, key=attrgetter("position"))
+            return self._segments[place].position if place < len(self._segments) else None
+
     def _at(self, position: int) -> EngineState:
         segment = self._segment(position)
         state = self._restored(segment)
@@ -224,8 +230,9 @@ class Cursor:
 
     def __init__(self, timeline: Timeline, position: int) -> None:
         self.timeline = timeline
-        self.position = min(max(position, timeline.first), timeline.last)
-        self.state = timeline.at(self.position)
+        with timeline.lock:
+            self.position = min(max(position, timeline.first), timeline.last)
+            self.state = timeline.at(self.position)
 
     def move(self, position: int) -> set[int] | None:
         """Go to `position`, or the nearest on record.

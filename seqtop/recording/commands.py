@@ -1,0 +1,122 @@
+"""What `seqtop record` does."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from seqtop.link import LinkState
+from seqtop.recording.recorder import Recorder
+from seqtop.recording.writer import RecordingWriter
+from seqtop.session import Session
+from seqtop.state import DEFAULT_MAX_FINISHED
+from seqtop.state.history import History
+from seqtop.state.timeline import RecordingError
+
+_STATUS_SECONDS = 0.5
+_ERASE_LINE = "\r\x1b[K"
+
+
+def record(
+    endpoint: str,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    duration: float | None = None,
+    timeout: float = 5.0,
+) -> None:
+    """Record the engine at `endpoint` to `path` for `duration` seconds, or until SIGINT or SIGTERM.
+
+    How it goes stands in one line on stderr, what has become of it on stdout.
+
+    Args:
+        timeout: Seconds to wait for the engine at first.
+
+    Raises:
+        EndpointError: `endpoint` is malformed.
+        RecordingError: no engine answered, or the file cannot be written.
+    """
+    nothing_kept = History(max_bytes=0)  # the file is the history here
+    with Session(endpoint, max_finished=DEFAULT_MAX_FINISHED, history=nothing_kept) as session:
+        _await_engine(session, timeout)
+        recorder = Recorder(RecordingWriter(path, overwrite=overwrite))
+        session.listen(recorder)
+        started = time.monotonic()
+        try:
+            with _until_signalled() as ended:
+                _watch(session, recorder, path, ended, duration)
+        finally:
+            session.unlisten(recorder)
+            recorder.close()
+    if recorder.error is not None:
+        raise RecordingError(recorder.error)
+    sys.stdout.write(f"{path}: {_figures(recorder, time.monotonic() - started)}\n")
+
+
+def _await_engine(session: Session, timeout: float) -> None:
+    session.wait_for(LinkState.LIVE, LinkState.INCOMPATIBLE, timeout=timeout)
+    if session.link.state is LinkState.INCOMPATIBLE:
+        raise RecordingError(session.link.detail)
+    if session.link.state is not LinkState.LIVE:
+        raise RecordingError(
+            f"no engine answered at {session.link.endpoint} within {timeout:g} s;"
+            " is one running there?"
+        )
+
+
+def _watch(
+    session: Session,
+    recorder: Recorder,
+    path: str | os.PathLike[str],
+    ended: threading.Event,
+    duration: float | None,
+) -> None:
+    """Show how it goes until it is to end."""
+    shown = sys.stderr.isatty()
+    if not shown:
+        _show(f"seqtop: recording {session.link.endpoint} to {path}\n")
+    end = math.inf if duration is None else time.monotonic() + duration
+    started = time.monotonic()
+    while recorder.error is None and (left := end - time.monotonic()) > 0:
+        if ended.wait(min(left, _STATUS_SECONDS)):
+            break
+        if shown:
+            figures = _figures(recorder, time.monotonic() - started)
+            line = f"recording to {path}: {figures}, {session.link.state.value}; Ctrl-C ends it"
+            _show(_ERASE_LINE + line[: shutil.get_terminal_size().columns - 1])
+    if shown:
+        _show(_ERASE_LINE)
+
+
+def _show(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def _figures(recorder: Recorder, seconds: float) -> str:
+    return (
+        f"{seconds:,.0f} s, {recorder.num_messages:,} messages, {recorder.num_steps:,} steps,"
+        f" {recorder.num_bytes:,} bytes, {recorder.num_gaps:,} gaps"
+    )
+
+
+@contextmanager
+def _until_signalled() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set instead of ending the process."""
+    ended = threading.Event()
+    previous = {
+        number: signal.signal(number, lambda *_: ended.set())
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield ended
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
