@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 import pytest
+from byte_strings import ByteStrings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HFTokenizer
@@ -10,23 +11,6 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from engine_stub.detokenizer import Detokenizer
 from seqtop.sequence import Sequence, token_inputs
-
-
-class ByteStrings:
-    """A tokenizer whose vocabulary is a list of byte strings, as byte-level BPE has it."""
-
-    def __init__(self, vocab: list[bytes]) -> None:
-        self.vocab = vocab
-
-    def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
-        return b"".join(self.vocab[each] for each in ids if each < len(self.vocab)).decode(
-            "utf-8", errors="replace"
-        )
-
-    def id_to_token(self, token_id: int) -> str:
-        if token_id >= len(self.vocab):
-            raise KeyError(token_id)
-        return repr(self.vocab[token_id])
 
 
 def make_seq(prompt_token_ids: list[int]) -> Sequence:

@@ -180,6 +180,40 @@ def test_a_seed_survives_chunks_preemption_and_company(make_engine) -> None:
     assert group.first_seq.get_output_token_ids() == alone.first_seq.get_output_token_ids()
 
 
+def test_a_seed_starts_anew_with_each_request(make_engine) -> None:
+    engine = make_engine()
+    outputs = []
+    for _ in range(2):
+        params = SamplingParams(seed=5, max_tokens=8, ignore_eos=True)
+        (group,) = engine.add_request("r", [1, 2, 3], params)
+        while not group.is_finished():
+            engine.step()
+        outputs.append(group.first_seq.get_output_token_ids())
+    assert outputs[0] == outputs[1]
+
+
+def test_the_model_computes_what_the_record_counts(make_engine) -> None:
+    engine = make_engine(num_gpu_blocks=24, max_num_batched_tokens=20, max_num_seqs=4)
+    forward = engine.worker.model.forward
+    computed = []
+
+    def count(input_ids, positions, attend):
+        computed.append(len(input_ids))
+        return forward(input_ids, positions, attend)
+
+    engine.worker.model.forward = count
+    for index in range(8):
+        prompt = [7] * 17 + [index + 1] * (index + 2)
+        engine.add_request(f"r{index}", prompt, greedy(9))
+    records = []
+    while engine.has_unfinished_requests():
+        records.append(engine.step())
+    assert computed == [
+        each.num_prefill_tokens + each.num_decode_tokens for each in records if each.scheduled
+    ]
+    assert records[-1].blocks.prefix_hits > 0
+
+
 def test_the_engines_seed_decides_for_requests_without(make_engine) -> None:
     assert draw(make_engine(seed=1)) == draw(make_engine(seed=1))
     assert draw(make_engine(seed=1)) != draw(make_engine(seed=2))

@@ -141,6 +141,33 @@ def test_the_last_to_arrive_is_preempted(make_engine) -> None:
     assert group.first_seq.get_output_len() == 8
 
 
+def test_a_step_that_preempts_admits_nobody(make_engine) -> None:
+    engine = make_engine(num_gpu_blocks=6, enable_prefix_caching=False)
+    engine.add_request("high", [1] * 12, greedy(4), priority=0)
+    engine.add_request("low", [2] * 12, greedy(4), priority=1)
+    engine.step()
+    engine.add_request("small", [3] * 3, greedy(4), priority=0)
+    record = engine.step()
+    assert [each.request_id for each in record.preemptions] == ["low"]
+    assert record.head_wait == HeadWait("small", "no_blocks", 0)
+    assert "small" in ran(engine.step())
+
+
+def test_an_admission_leaves_blocks_for_those_who_run(make_engine) -> None:
+    settings = {"num_gpu_blocks": 100, "block_size": 2, "max_num_batched_tokens": 512}
+    engine = make_engine(**settings)
+    engine.add_request("a", [1] * 20, greedy(2))
+    engine.add_request("b", [2] * 180, greedy(2))
+    record = engine.step()
+    assert record.blocks.free == 90
+    assert record.head_wait == HeadWait("b", "no_blocks", 1)
+    # With nobody running, there is nobody to leave them for.
+    engine = make_engine(**settings)
+    engine.add_request("b", [2] * 199, greedy(1))
+    assert engine.step().blocks.total == 100
+    assert not engine.scheduler.waiting
+
+
 def test_a_group_makes_way_itself_if_it_is_the_last(make_engine) -> None:
     engine = make_engine(num_gpu_blocks=6, enable_prefix_caching=False)
     engine.add_request("a", [1] * 10, greedy(8))

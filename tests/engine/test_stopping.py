@@ -1,9 +1,20 @@
 """When output ends: where exactly, with which status and which reason."""
 
 import pytest
+from byte_strings import ByteStrings
 
+from engine_stub.detokenizer import Detokenizer
 from engine_stub.engine import LLMEngine
-from seqtop.sequence import SamplingParams, Sequence, SequenceStatus
+from engine_stub.output_processor import OutputProcessor
+from seqtop.sequence import (
+    Logprob,
+    SamplingParams,
+    Sequence,
+    SequenceGroup,
+    SequenceOutput,
+    SequenceStatus,
+    token_inputs,
+)
 
 PROMPT = [40, 50, 60, 70]
 STOPPED, CAPPED = SequenceStatus.FINISHED_STOPPED, SequenceStatus.FINISHED_LENGTH_CAPPED
@@ -91,6 +102,22 @@ def test_stop_string_of_several_characters_and_bytes(steered) -> None:
     assert (seq.stop_reason, seq.output_text) == ("née", "One two, ")
     seq, _ = run(steered, stop="😀", max_tokens=100)
     assert (seq.stop_reason, seq.output_text) == ("😀", "One two, née THREE. ")
+
+
+def test_of_two_stop_strings_the_one_that_begins_first_counts(steered) -> None:
+    seq, _ = run(steered, stop=["wo", "two"])
+    assert (seq.stop_reason, seq.output_text) == ("two", "One ")
+
+
+def test_half_a_character_after_a_stop_string_is_dropped_with_the_rest() -> None:
+    detokenizer = Detokenizer(ByteStrings([b"Hi", b" all, stop \xf0"]))
+    seq = Sequence(0, token_inputs([0]), 16)
+    params = SamplingParams(stop=", stop")
+    group = SequenceGroup("r", [seq], 0.0, sampling_params=params)
+    sample = SequenceOutput(0, 1, {1: Logprob(-1.0)})
+    update = OutputProcessor(detokenizer, max_model_len=100).process(group, [sample])
+    assert seq.stop_reason == ", stop"
+    assert update.text_delta == seq.output_text == " all"
 
 
 def test_text_held_back_for_a_stop_string_comes_at_the_end(steered) -> None:

@@ -1,0 +1,17 @@
+"""A tokenizer whose tokens are any byte strings, as those of byte-level BPE are."""
+
+
+class ByteStrings:
+    """Token `i` is ``vocab[i]``; ids beyond have no text, as in models with padded vocabularies."""
+
+    def __init__(self, vocab: list[bytes]) -> None:
+        self.vocab = vocab
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
+        known = (self.vocab[each] for each in ids if each < len(self.vocab))
+        return b"".join(known).decode("utf-8", errors="replace")
+
+    def id_to_token(self, token_id: int) -> str:
+        if token_id >= len(self.vocab):
+            raise KeyError(token_id)
+        return repr(self.vocab[token_id])
