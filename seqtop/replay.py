@@ -16,6 +16,9 @@ from seqtop.state.marks import Kind, Mark
 from seqtop.state.timeline import Cursor, RecordingError, Timeline
 
 _TICK_SECONDS = 1 / 30
+_LONGEST_SILENCE = 5.0
+"""Recorded seconds between moments that are waited for. Engines send heartbeats: more is a hole,
+in which there is nothing to look at."""
 
 
 class ReplaySource:
@@ -195,8 +198,9 @@ class ReplaySource:
                 return
             marks = self.timeline.marks
             here = max(self.position, marks.first)
-            if marks[here + 1].kind & Kind.RESYNC:
-                reached = max(reached, marks[here + 1].time)  # a hole shows nothing: cross it
+            coming = marks[here + 1]
+            if coming.kind & Kind.RESYNC or coming.time - self._time > _LONGEST_SILENCE:
+                reached = max(reached, coming.time)
             target = marks.at_time(reached)
             if target > self.position and not self.move(target):
                 self._skip(target)

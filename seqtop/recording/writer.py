@@ -19,7 +19,7 @@ from seqtop.recording.format import (
     Located,
 )
 from seqtop.state.keyframe import Ended, encode_ended
-from seqtop.state.marks import Mark
+from seqtop.state.marks import Kind, Mark
 from seqtop.state.tape import Batch, Cut, Tape
 from seqtop.state.timeline import RecordingError
 
@@ -88,7 +88,8 @@ class RecordingWriter(Tape):
         self.close()
 
     def _noted(self, mark: Mark) -> None:
-        if self._last_step is not None and mark.step != self._last_step:
+        skipped = self._last_step is None or mark.kind & Kind.RESYNC
+        if mark.step != self._last_step and not skipped:
             self.num_steps += 1
         self._last_step = mark.step
 
