@@ -124,6 +124,7 @@ class SeqtopApp(App[int]):
             except ControlError as error:
                 self._tell(f"Not submitted: {error}.", severity="error")
             else:
+                self.feed.expected = request_id
                 self._tell(f"Submitted as {request_id}.")
 
         if wanted is not None:

@@ -44,6 +44,8 @@ class Feed:
         self.following = False
         """Whether the table scrolls along when the selected row moves."""
         self.paused = False
+        self.expected: str | None = None
+        """A request to select as soon as it arrives: the one just submitted."""
         self._meter = RateMeter()
         self._version = -1
         self._second = -1
@@ -59,6 +61,11 @@ class Feed:
     def now(self) -> float:
         """The engine's time in the picture. Heartbeats move it on while nothing happens."""
         return self.state.time
+
+    @property
+    def second(self) -> int:
+        """The engine's time in whole seconds: what changes with time alone changes with it."""
+        return int(self.now) if abs(self.now) < 1e15 else 0
 
     @property
     def steps_behind(self) -> int:
@@ -81,6 +88,14 @@ class Feed:
         """A sequence of the state on show, with its request."""
         found = self.state.sequences.get(seq_id)
         return None if found is None else (self.state.requests[found.request_id], found)
+
+    def take_expected(self) -> int | None:
+        """The first sequence of the expected request, once it is on show; then it is forgotten."""
+        request = self.state.requests.get(self.expected or "")
+        if request is None or not request.seq_ids:
+            return None
+        self.expected = None
+        return request.seq_ids[0]
 
     def poll(self) -> Frame | None:
         """Bring the picture up to date; `None` if there is nothing new to draw."""
@@ -122,8 +137,7 @@ class Feed:
             self.state = self.source.state
             touched = None
         self.rates = self._meter.rates
-        second = int(self.now) if abs(self.now) < 1e15 else 0
-        ticked, self._second = second != self._second, second
+        ticked, self._second = self.second != self._second, self.second
         if touched is None:
             self.view.rebuild(self.state)
             return EVERYTHING

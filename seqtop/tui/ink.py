@@ -1,7 +1,8 @@
 """Lines of text in named inks: what the pure parts of the app make and widgets paint.
 
-A line is a tuple of spans, a span is a text and the name of an ink. Inks are component classes,
-so the stylesheet and the theme say how each looks.
+A line is a tuple of spans, a span is a text and the name of an ink. Inks are component classes of
+the screen (of each widget they would be styled anew at every change of focus), so the stylesheet
+and the theme say how each looks.
 """
 
 from collections.abc import Iterable
@@ -28,6 +29,8 @@ INKS = frozenset(
         "badge-live", "badge-paused", "badge-wait", "badge-alert", "cursor", "header", "tab",
     }
 )  # fmt: skip
+INK_CLASSES = {f"ink--{name}" for name in INKS}
+"""The component classes of a screen with `Inked` widgets on it."""
 
 
 def line_width(line: Line) -> int:
@@ -60,8 +63,6 @@ def fitted(line: Line, width: int) -> Line:
 class Inked(ScrollView):
     """A scroll view that paints lines. Everything drawn by it passes through `safe_text`."""
 
-    COMPONENT_CLASSES = {f"ink--{name}" for name in INKS}  # noqa: RUF012 (Textual's own spelling)
-
     def notify_style_update(self) -> None:
         super().notify_style_update()
         self._styles_by_ink: dict[str, Style] = {}
@@ -91,7 +92,7 @@ class Inked(ScrollView):
             return self._styles_by_ink[name]
         except KeyError:
             style = (
-                self.get_component_rich_style(f"ink--{name}", partial=True)
+                self.screen.get_component_rich_style(f"ink--{name}", partial=True)
                 if name
                 else self.rich_style
             )

@@ -2,12 +2,13 @@
 
 import pytest
 from piloting import play, screen, until
-from scripted import START, ScriptedSource, scene
+from scripted import START, Script, ScriptedSource, scene
+from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
 from seqtop.link import ControlError, LinkState
-from seqtop.sequence import SequenceStatus
+from seqtop.sequence import ExecuteModelRequest, SequenceStatus
 from seqtop.state.columns import COLUMNS
 from seqtop.state.view import Sort
 from seqtop.tui.app import SeqtopApp
@@ -21,6 +22,7 @@ from seqtop.tui.widgets.detail import Detail
 from seqtop.tui.widgets.filter_bar import FilterBar
 from seqtop.tui.widgets.story import Story
 from seqtop.tui.widgets.table import Rows, Titles
+from seqtop.wire.messages import RequestArrived, RequestFinished, SequenceUpdate, Step
 
 
 def selected(app: SeqtopApp) -> str:
@@ -136,8 +138,6 @@ def test_a_row_not_followed_keeps_the_selection_but_not_the_view(
 
 
 def finish(source: ScriptedSource, name: str) -> object:
-    from seqtop.wire.messages import RequestFinished
-
     metrics = source.state.requests[name].metrics
     metrics.finished_time = START + 0.5  # long before the others: to the very end of the list
     return RequestFinished(
@@ -176,9 +176,6 @@ def test_pause(source: ScriptedSource, app: SeqtopApp) -> None:
 
 def scene_goes_on(source: ScriptedSource) -> None:
     """Another step of an engine that runs the first sequence."""
-    from seqtop.sequence import ExecuteModelRequest
-    from seqtop.wire.messages import SequenceUpdate, Step
-
     state = source.state
     source.apply(
         Step(
@@ -305,6 +302,13 @@ def test_submit(source: ScriptedSource, app: SeqtopApp) -> None:
         ((prompt, params),) = source.submitted
         assert (prompt, params.max_tokens, params.temperature) == ("Hi [b]x", 32, 0.5)
         await until(pilot, lambda: "Submitted as new-1." in notices(app))
+        source.apply(
+            RequestArrived(
+                request_id="new-1", arrival_time=START + 9, seq_ids=[99], num_prompt_tokens=3
+            )
+        )
+        app.draw()
+        assert selected(app) == "new-1"
 
     play(app, act)
 
@@ -467,8 +471,6 @@ def test_no_key_leaves_a_broken_screen(app: SeqtopApp) -> None:
 
 
 def test_grouped_keeps_all_keys_of_an_action_together() -> None:
-    from textual.binding import Binding
-
     bindings = [
         Binding("a", "x", "Do", id="move.a"),
         Binding("b", "x", "Do", id="move.a"),
@@ -477,3 +479,54 @@ def test_grouped_keeps_all_keys_of_an_action_together() -> None:
     listed = grouped(bindings)
     assert [([b.key for b in keys], text) for keys, text in listed["Move"]] == [(["a", "b"], "Do")]
     assert [text for _, text in listed["seqtop"]] == ["Other"]
+
+
+def test_the_text_keeps_to_its_end_until_one_scrolls_away() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("long", "A long prompt. " * 100, pieces=["word "])
+    script.step(prefill={"long": 40})
+    app = SeqtopApp(source)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("enter")
+        await pilot.pause()
+        story = app.screen.query_one(Story)
+
+        async def on(steps: int) -> None:
+            for _ in range(steps):
+                script.step()
+            app.draw()
+            await pilot.pause()
+
+        assert story.max_scroll_y > 0
+        assert story.scroll_y == story.max_scroll_y
+        await on(60)
+        assert story.scroll_y == story.max_scroll_y
+        assert "word word" in screen(app)
+        await pilot.press("tab", "home")
+        top = story.scroll_y
+        await on(60)
+        assert story.scroll_y == top < story.max_scroll_y
+        await pilot.press("end")
+        await on(60)
+        assert story.scroll_y == story.max_scroll_y
+        await pilot.resize_terminal(60, 20)
+        await pilot.pause()
+        assert story.scroll_y == story.max_scroll_y
+
+    play(app, act, (80, 24))
+
+
+def test_a_pause_does_not_scroll_the_table(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        rows = app.screen.query_one(Rows)
+        rows.scroll_to(y=rows.max_scroll_y, animate=False)
+        await pilot.pause()
+        top = rows.scroll_offset.y
+        assert top > 0
+        await pilot.press("space")
+        await pilot.pause()
+        assert rows.scroll_offset.y == top
+
+    play(app, act, (80, 12))

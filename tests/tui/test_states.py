@@ -228,7 +228,7 @@ def test_a_terminal_resized_a_hundred_times(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("enter")
         for _ in range(100):
-            await pilot.resize_terminal(chance.randrange(10, 180), chance.randrange(3, 50))
+            await pilot.resize_terminal(chance.randrange(10, 130), chance.randrange(3, 40))
         await pilot.resize_terminal(80, 24)
         await pilot.press("home")
         await pilot.pause()

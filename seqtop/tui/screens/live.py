@@ -4,11 +4,13 @@ from textual.binding import Binding
 from textual.screen import Screen
 
 from seqtop.tui.feed import EVERYTHING, Feed, Frame
+from seqtop.tui.ink import INK_CLASSES
 
 
 class LiveScreen(Screen[None]):
     """A screen that is told what changed, at most thirty times a second."""
 
+    COMPONENT_CLASSES = INK_CLASSES
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("tab", "app.focus_next", "Go to the next pane", show=False, id="move.next"),
         Binding("shift+tab", "app.focus_previous", "Go back a pane", show=False, id="move.back"),

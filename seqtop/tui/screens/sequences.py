@@ -82,6 +82,8 @@ class SequencesScreen(LiveScreen):
         self._header.update()
         self._notice.update()
         self._table.rows.show(frame)
+        if (expected := self.feed.take_expected()) is not None:
+            self._table.rows.select(expected)
         self._hint.update()
         self._filter.show_count(len(self.feed.view), len(self.feed.state.sequences))
         self._detail.show(frame)

@@ -23,6 +23,8 @@ class Blocks(Lines):
         super().__init__(id="blocks")
         self.border_title = "Blocks"
         self._feed = feed
+        self._owners: dict[int, str] = {}
+        self._owners_of: tuple[int, int, int] | None = None
 
     def update(self) -> None:
         """Call it under the feed's lock."""
@@ -33,8 +35,12 @@ class Blocks(Lines):
         info = self._feed.state.info
         block_size = info.block_size if info else 0
         last_id = info.num_gpu_blocks - 1 if info else 0
-        owners = sharers(self._feed, sequence)
-        self.set_lines(block_lines(request, sequence, owners, block_size, last_id, self.text_width))
+        moment = (sequence.seq_id, len(sequence.block_table), self._feed.second)
+        if moment != self._owners_of:  # looking at every running sequence costs too much for 30 fps
+            self._owners_of, self._owners = moment, sharers(self._feed, sequence)
+        self.set_lines(
+            block_lines(request, sequence, self._owners, block_size, last_id, self.text_width)
+        )
 
     def on_resize(self) -> None:
         with self._feed.lock:

@@ -11,7 +11,7 @@ from seqtop.state.columns import sequence_name, stage, status_word
 from seqtop.state.why import why
 from seqtop.tui import format as fmt
 from seqtop.tui.draw import row
-from seqtop.tui.feed import Feed, Frame
+from seqtop.tui.feed import EVERYTHING, Feed, Frame
 from seqtop.tui.flow import wrap
 from seqtop.tui.ink import PLAIN, Inked, Line
 from seqtop.tui.safe import safe_text
@@ -61,7 +61,8 @@ class Detail(Vertical):
         selected = self._feed.selected
         self._summarise()  # what a sequence waits for changes without it being touched
         if frame.touched is None or frame.ticked or selected in frame.touched:
-            for part in self._parts:
+            tabbed = self.has_class("-tabs")
+            for part in (self._parts[self._tabs.active],) if tabbed else self._parts:
                 part.update()
 
     def turn_to(self, tab: int) -> None:
@@ -71,6 +72,8 @@ class Detail(Vertical):
         for index, part in enumerate(self._parts):
             part.set_class(index != self._tabs.active, "-behind")
         self._facts.set_class(self._tabs.active == 0, "-behind")
+        with self._feed.lock:
+            self.show(EVERYTHING)
 
     def turn(self, by: int) -> None:
         self.turn_to(self._tabs.active + by)

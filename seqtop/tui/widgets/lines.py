@@ -8,9 +8,7 @@ from seqtop.tui.ink import Inked, Line
 
 
 class Lines(Inked, can_focus=False):
-    """Shows the lines it was last given. With `follows`, keeps to the end while it is there."""
-
-    follows = False
+    """Shows the lines it was last given."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 (Textual's own name)
         super().__init__(id=id)
@@ -20,11 +18,7 @@ class Lines(Inked, can_focus=False):
     def set_lines(self, lines: Sequence[Line]) -> None:
         """Show `lines` from now on."""
         old, self._lines = self._lines, list(lines)
-        at_end = self.scroll_offset.y >= len(old) - self.size.height
-        if len(lines) != len(old):
-            self.set_height(len(lines))
-            if self.follows and at_end:
-                self.scroll_to(y=max(len(lines) - self.size.height, 0), animate=False)
+        self.set_height(len(lines))
         top = self.scroll_offset.y
         for y in range(top, top + self.size.height):
             if _at(old, y) != _at(self._lines, y):

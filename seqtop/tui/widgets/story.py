@@ -13,14 +13,13 @@ MAX_CHARACTERS = 200_000
 class Story(Lines, can_focus=True):
     """The text of the selected sequence; keeps to its end while one looks at the end."""
 
-    follows = True
-
     def __init__(self, feed: Feed) -> None:
         super().__init__(id="story")
         self.border_title = "Text"
         self._feed = feed
         self._flow = Flow()
         self._shown: int | None = None
+        self._follows = True
 
     def update(self) -> None:
         """Call it under the feed's lock."""
@@ -43,7 +42,13 @@ class Story(Lines, can_focus=True):
         self.set_lines(self._flow.lines)
         if sequence.seq_id != self._shown:
             self._shown = sequence.seq_id
-            self.scroll_to(y=self.virtual_size.height, animate=False)
+            self._follows = True
+        if self._follows:
+            self.scroll_to(y=self.max_scroll_y, animate=False)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._follows = new_value >= self.max_scroll_y
 
     def on_resize(self) -> None:
         with self._feed.lock:

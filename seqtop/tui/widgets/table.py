@@ -81,6 +81,7 @@ class Rows(Inked, can_focus=True, inherit_bindings=False):
         self._lines: dict[int, Line] = {}
         self._drawn: dict[int, tuple[int | None, Line, bool]] = {}
         self._cursor = 0
+        self._height = 0
 
     def show(self, frame: Frame) -> None:
         """Draw what `frame` changed; call it under the feed's lock."""
@@ -134,9 +135,11 @@ class Rows(Inked, can_focus=True, inherit_bindings=False):
         return self.paint(((mark, "accent"), *line), self.size.width, "cursor")
 
     def on_resize(self) -> None:
+        top, bottom = self.scroll_offset.y, self.scroll_offset.y + self._height
+        self._height = self.size.height
         with self._feed.lock:
             index = self._feed.view.index(self._feed.selected)
-        if index is not None:
+        if index is not None and top <= index < bottom:  # what was in sight stays in sight
             self._reveal(index)
 
     def on_click(self, event: events.Click) -> None:
