@@ -60,18 +60,26 @@ def test_any_bytes_cut_anywhere_decode_as_they_would_at_once(data: bytes, cuts: 
     assert "".join(parts) == data.decode("utf-8", errors="replace")
 
 
-@given(data=st.lists(st.sampled_from([0x80, 0xE2, 0xF0, 0x9F, 0x41, 0xC3]), max_size=120))
-@settings(max_examples=200, deadline=None)
-def test_long_runs_of_invalid_bytes(data: list[int]) -> None:
-    pieces = [bytes([each]) for each in data]
-    detokenizer, tokens = tokens_of(pieces)
+@given(
+    data=st.lists(st.sampled_from([0x80, 0x98, 0x9F, 0xE2, 0xF0]), min_size=20, max_size=120),
+    ending=st.sampled_from([b"", b"A", "😀".encode()]),
+)
+@settings(max_examples=300, deadline=None)
+def test_long_runs_of_invalid_bytes(data: list[int], ending: bytes) -> None:
+    everything = bytes(data) + ending
+    detokenizer, tokens = tokens_of([bytes([each]) for each in everything])
     seq = make_seq([])
     parts = deltas(detokenizer, seq, tokens)
-    assert "".join(parts) == bytes(data).decode("utf-8", errors="replace")
-    # No window grows with the output, however little sense it makes.
-    assert seq.read_offset - seq.prefix_offset <= 18
-    # And no text waits long: at most one character is held back.
+    assert "".join(parts) == everything.decode("utf-8", errors="replace")
+    # No text waits long: at most one character is held back.
     assert len(parts[-1]) <= 1
+
+
+def test_no_window_grows_with_the_output_however_little_sense_it_makes() -> None:
+    detokenizer, tokens = tokens_of([b"\x80"] * 100)
+    seq = make_seq([])
+    assert "".join(deltas(detokenizer, seq, tokens)) == "\ufffd" * 100
+    assert seq.read_offset - seq.prefix_offset <= 20
 
 
 @given(prompt=st.binary(max_size=12), output=st.binary(min_size=1, max_size=12))

@@ -192,6 +192,12 @@ def test_a_seed_starts_anew_with_each_request(make_engine) -> None:
     assert outputs[0] == outputs[1]
 
 
+def test_a_seed_gives_new_numbers_at_each_step(make_engine) -> None:
+    # So hot that the model hardly matters: equal numbers would give equal tokens.
+    (output,) = draw(make_engine(), seed=3, temperature=1000.0)
+    assert len(set(output)) > 6
+
+
 def test_the_model_computes_what_the_record_counts(make_engine) -> None:
     engine = make_engine(num_gpu_blocks=24, max_num_batched_tokens=20, max_num_seqs=4)
     forward = engine.worker.model.forward
