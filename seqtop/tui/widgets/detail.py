@@ -101,7 +101,7 @@ class Detail(Vertical):
             return
         sentence = safe_text(why(self._feed.state, self._feed.view, found[1]))
         breaks = wrap(sentence, width)
-        height = 3 if self.size.height >= 12 and len(breaks) > 1 else 2
+        height = 1 + min(len(breaks), 4 if self.size.height >= 20 else 2)
         self._summary.styles.height = height
         lines = [headline(*found, width)]
         lines += [((sentence[start:end], PLAIN),) for start, end in breaks[: height - 1]]
