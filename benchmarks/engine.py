@@ -79,7 +79,8 @@ def compare(path: Path, rounds: int) -> None:
     # Greedy, and as long as the workload says.
     for name in ("temperature", "top_p", "top_k", "eos_token_id"):
         setattr(reference.generation_config, name, None)
-    print(f"{path.name}: {reference.num_parameters() / 1e6:.1f} M parameters,", end=" ")
+    name = "bundled model" if path == DEFAULT_MODEL else "random weights"
+    print(f"{name}, {reference.num_parameters() / 1e6:.1f} M parameters,", end=" ")
     print(f"{torch.get_num_threads()} threads, best of {rounds}")
     print(f"{'workload':<26}{'generate()':>12}{'engine':>10}{'ratio':>8}{'bare':>10}{'of bare':>9}")
     for workload in workloads(reference.config.vocab_size):
