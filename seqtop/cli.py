@@ -1,6 +1,7 @@
 """The `seqtop` command.
 
-Exit status: 0 for success, 1 when the engine cannot be reached or understood, 2 for wrong usage.
+Exit status: 0 for success, 1 when the engine cannot be reached or understood or `check` has found
+something, 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -8,10 +9,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from seqtop import __version__
 from seqtop.link import LinkState
 from seqtop.wire.endpoints import DEFAULT_ENDPOINT, EndpointError
+
+if TYPE_CHECKING:
+    from seqtop.tui.source import Source
 
 _EXAMPLES = """\
 examples:
@@ -20,6 +25,7 @@ examples:
   seqtop record -o run.seqtop              write down what it does, until Ctrl-C
   seqtop replay run.seqtop                 look at it later
   seqtop show --json | jq .stats           print its state once, for a script
+  seqtop check run.seqtop                  find what cannot be right in it
 """
 
 
@@ -53,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_record(commands)
     _add_replay(commands)
     _add_show(commands)
+    _add_check(commands)
     return parser
 
 
@@ -163,6 +170,40 @@ def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     show.set_defaults(run=_show)
 
 
+def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    check = commands.add_parser(
+        "check",
+        help="hold an engine, or a recording, to what must be true of any engine",
+        description="Look for what cannot be right: blocks owned twice, leaks, tokens after the"
+        " end, budgets exceeded. The exit status is 1 if something is found.",
+        epilog="example: seqtop check run.seqtop --junit > report.xml",
+    )
+    check.add_argument(
+        "source",
+        nargs="?",
+        default=DEFAULT_ENDPOINT,
+        metavar="ENDPOINT|FILE",
+        help=f"a running engine or a recording (default: {DEFAULT_ENDPOINT})",
+    )
+    form = check.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the report as JSON")
+    form.add_argument("--junit", action="store_true", help="the report as JUnit XML")
+    check.add_argument(
+        "--duration",
+        type=_positive,
+        metavar="SECONDS",
+        help="end by itself after so long (default: at Ctrl-C, or when the engine stops)",
+    )
+    check.add_argument(
+        "--timeout",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="how long to wait for the engine (default: 5)",
+    )
+    check.set_defaults(run=_check)
+
+
 def _add_endpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "endpoint",
@@ -175,16 +216,14 @@ def _add_endpoint(parser: argparse.ArgumentParser) -> None:
 
 def _attach(options: argparse.Namespace) -> int:
     from seqtop.session import Session
-    from seqtop.tui.app import SeqtopApp
 
     with Session(options.endpoint) as session:
-        return SeqtopApp(session).run() or 0
+        return _run_app(session)
 
 
 def _demo(options: argparse.Namespace) -> int:
     from seqtop.demo import DemoEngine, DemoError
     from seqtop.session import Session
-    from seqtop.tui.app import SeqtopApp
 
     try:
         with (
@@ -193,7 +232,7 @@ def _demo(options: argparse.Namespace) -> int:
         ):
             print("seqtop: starting the bundled engine …", file=sys.stderr)
             engine.await_live(session)
-            status = SeqtopApp(session).run() or 0
+            status = _run_app(session)
             failure = engine.failure()
     except DemoError as error:
         return _fail(str(error))
@@ -220,7 +259,6 @@ def _record(options: argparse.Namespace) -> int:
 def _replay(options: argparse.Namespace) -> int:
     from seqtop.recording import Recording, RecordingError
     from seqtop.replay import ReplaySource
-    from seqtop.tui.app import SeqtopApp
 
     try:
         with (
@@ -234,7 +272,7 @@ def _replay(options: argparse.Namespace) -> int:
                 detail=recording.damage or "",
             ) as source,
         ):
-            return SeqtopApp(source).run() or 0
+            return _run_app(source)
     except RecordingError as error:
         return _fail(str(error))
 
@@ -244,8 +282,8 @@ def _show(options: argparse.Namespace) -> int:
     from seqtop.session import Session
 
     with Session(options.endpoint) as session:
-        settled = session.wait_for(LinkState.LIVE, LinkState.INCOMPATIBLE, timeout=options.timeout)
-        if not settled:
+        answers = (LinkState.LIVE, LinkState.STOPPED, LinkState.INCOMPATIBLE)
+        if not session.wait_for(*answers, timeout=options.timeout):
             return _fail(
                 f"no engine answered at {options.endpoint} within {options.timeout:g} s;"
                 " is one running there?"
@@ -260,6 +298,41 @@ def _show(options: argparse.Namespace) -> int:
             )
     print(shown)
     return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from seqtop.checking import UnreachableError, check_live, check_recording
+    from seqtop.recording import RecordingError
+    from seqtop.signals import until_signalled
+
+    try:
+        if "://" in options.source:
+            with until_signalled() as ended:
+                report = check_live(
+                    options.source,
+                    ended=ended,
+                    duration=options.duration,
+                    timeout=options.timeout,
+                )
+        else:
+            report = check_recording(options.source)
+    except (UnreachableError, RecordingError) as error:
+        return _fail(str(error))
+    if options.json:
+        print(report.as_json())
+    else:
+        print(report.as_junit() if options.junit else report.as_text())
+    return 1 if report.findings else 0
+
+
+def _run_app(source: Source) -> int:
+    """Show `source` until the user leaves."""
+    # Textual draws on standard error: redirected, it would fill a log with screens.
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return _fail("the app needs a terminal; `seqtop show` prints to a file or a pipe")
+    from seqtop.tui.app import SeqtopApp
+
+    return SeqtopApp(source).run() or 0
 
 
 def _fail(sentence: str, *, status: int = 1) -> int:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from rich.cells import cell_len, set_cell_size, split_graphemes
 
+from seqtop import format as fmt
+from seqtop.safe import safe_text
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.columns import FIELDS
 from seqtop.state.view import SequenceView
-from seqtop.tui import format  # noqa: A004 - its functions are named for what they format
-from seqtop.tui.safe import safe_text
 
 _PLAIN_WIDTH = 160
 """Cells to a line where standard output is not a terminal."""
@@ -19,9 +19,9 @@ _MIN_TEXT_WIDTH = 20
 _GAP = "  "
 
 _FORMATS: dict[str, Callable[[float | None], str]] = {
-    "ttft": format.seconds,
-    "itl": format.seconds,
-    "queue": format.seconds,
+    "ttft": fmt.seconds,
+    "itl": fmt.seconds,
+    "queue": fmt.seconds,
 }
 _COLUMNS = (
     "request", "status", "prompt", "cached", "computed", "total", "out", "blocks",
@@ -62,7 +62,7 @@ def _cell(key: str, request: RequestState, sequence: SequenceState, now: float) 
     value = FIELDS[key].value(request, sequence, now)
     if isinstance(value, str):
         return safe_text(value)
-    return _FORMATS.get(key, format.count)(value)
+    return _FORMATS.get(key, fmt.count)(value)
 
 
 def _text_width(widths: dict[str, int], room: int) -> int:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from seqtop.link import LinkState
 from seqtop.recording.recorder import Recorder
 from seqtop.recording.writer import RecordingWriter
 from seqtop.session import Session
+from seqtop.signals import until_signalled
 from seqtop.state import DEFAULT_MAX_FINISHED
 from seqtop.state.history import History
 from seqtop.state.timeline import RecordingError
@@ -50,7 +48,7 @@ def record(
         session.listen(recorder)
         started = time.monotonic()
         try:
-            with _until_signalled() as ended:
+            with until_signalled() as ended:
                 _watch(session, recorder, path, ended, duration)
         finally:
             session.unlisten(recorder)
@@ -105,18 +103,3 @@ def _figures(recorder: Recorder, seconds: float) -> str:
         f"{seconds:,.0f} s, {recorder.num_messages:,} messages, {recorder.num_steps:,} steps,"
         f" {recorder.num_bytes:,} bytes, {recorder.num_gaps:,} gaps"
     )
-
-
-@contextmanager
-def _until_signalled() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set instead of ending the process."""
-    ended = threading.Event()
-    previous = {
-        number: signal.signal(number, lambda *_: ended.set())
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield ended
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -50,6 +50,8 @@ class EngineState(msgspec.Struct):
     """Prompt tokens computed since the first applied step."""
     num_finished: int = 0
     """Requests finished since the first applied event, kept or not."""
+    told_to_wait: list[str] = []
+    """Ids of the requests that the last step gave a reason to wait."""
 
     def apply(self, event: Event) -> Iterable[int]:
         """Change this state by one event.

@@ -89,10 +89,7 @@ def _step(state: EngineState, step: Step) -> Iterable[int]:
         touched.append(update.seq_id)
     for preemption in step.preemptions:
         _preempted(state, step, preemption)
-    for reason in step.wait_reasons:
-        if waiting := state.requests.get(reason.request_id):
-            waiting.wait_reason = reason
-            touched += waiting.seq_ids
+    touched += _wait_reasons(state, step)
     for request_id, metrics in step.metrics.items():
         if request := state.requests.get(request_id):
             request.metrics = metrics
@@ -101,6 +98,21 @@ def _step(state: EngineState, step: Step) -> Iterable[int]:
     state.stats = step.stats
     state.num_steps_seen += 1
     state.num_prefill_tokens += step.stats.num_prefill_tokens
+    return touched
+
+
+def _wait_reasons(state: EngineState, step: Step) -> Iterable[int]:
+    """Take over why requests wait; a reason that is not given again holds no longer."""
+    touched: list[int] = []
+    for request_id in state.told_to_wait:
+        if request := state.requests.get(request_id):
+            request.wait_reason = None
+            touched += request.seq_ids
+    state.told_to_wait = [reason.request_id for reason in step.wait_reasons]
+    for reason in step.wait_reasons:
+        if request := state.requests.get(reason.request_id):
+            request.wait_reason = reason
+            touched += request.seq_ids
     return touched
 
 

@@ -10,10 +10,10 @@ from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
 from seqtop.link import ControlError, LinkState
+from seqtop.safe import safe_text
 from seqtop.tui import theme
 from seqtop.tui.feed import Feed
 from seqtop.tui.keys import group_of
-from seqtop.tui.safe import safe_text
 from seqtop.tui.screens.confirm import Confirm
 from seqtop.tui.screens.help import HelpScreen
 from seqtop.tui.screens.live import LiveScreen

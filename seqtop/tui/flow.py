@@ -5,8 +5,8 @@ from bisect import bisect_right
 
 from rich.cells import cell_len, get_character_cell_size
 
+from seqtop.safe import safe_text
 from seqtop.tui.ink import PLAIN, Line, Span
-from seqtop.tui.safe import safe_text
 
 _WORD = re.compile(r"\n|[^\S\n]+|[^\s]+")
 

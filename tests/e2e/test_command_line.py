@@ -105,6 +105,34 @@ def test_foreign_publisher(endpoint: str, frames: list[bytes], words: tuple[str,
         assert_one_sentence(done, 1, *words)
 
 
+def test_app_without_a_terminal(engine: str) -> None:
+    assert_one_sentence(run(*SEQTOP, "attach", engine), 1, "needs a terminal", "seqtop show")
+
+
+def test_check_of_a_running_engine_finds_nothing(engine: str) -> None:
+    done = run(*SEQTOP, "check", engine, "--duration", "2")
+    assert done.returncode == 0, done.stdout
+    assert "0 findings" in done.stdout
+    assert ": 0 steps" not in done.stdout
+
+
+def test_record_then_check_the_recording(engine: str, tmp_path: Path) -> None:
+    file = str(tmp_path / "run.seqtop")
+    assert run(*SEQTOP, "record", engine, "-o", file, "--duration", "2").returncode == 0
+    done = run(*SEQTOP, "check", file, "--json")
+    assert done.returncode == 0, done.stdout
+    report = json.loads(done.stdout)
+    assert report["findings"] == []
+    assert report["num_steps"] > 0
+    assert report["num_gaps"] == 0
+
+
+def test_check_of_what_is_not_there() -> None:
+    done = run(*SEQTOP, "check", "tcp://127.0.0.1:1", "--timeout", "0.3")
+    assert_one_sentence(done, 1, "no engine answered")
+    assert_one_sentence(run(*SEQTOP, "check", "/nonexistent"), 1, "/nonexistent")
+
+
 def test_port_in_use() -> None:
     with zmq.Context() as context, context.socket(zmq.PUB) as other:
         port = other.bind_to_random_port("tcp://127.0.0.1", min_port=20_000, max_port=60_000)
@@ -139,7 +167,9 @@ def test_demo_says_why_its_engine_did_not_start() -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["attach"], ["show"]])
+@pytest.mark.parametrize(
+    "command", [[], ["demo"], ["attach"], ["record"], ["replay"], ["show"], ["check"]]
+)
 def test_help_has_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main([*command, "--help"])

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 
 from seqtop.tui.draw import bar, crop_left, row, rows, sparkline, spread, tail
 from seqtop.tui.ink import fitted, line_width, plain
-from seqtop.tui.safe import safe_text
+from seqtop.safe import safe_text
 
 FIGURES = st.floats() | st.integers(-10, 2**64)
 WIDTHS = st.integers(0, 40)

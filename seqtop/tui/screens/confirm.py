@@ -6,7 +6,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Label
 
-from seqtop.tui.safe import safe_text
+from seqtop.safe import safe_text
 
 
 class Confirm(ModalScreen[bool]):

@@ -8,8 +8,8 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
+from seqtop.safe import safe_text
 from seqtop.sequence import SamplingParams
-from seqtop.tui.safe import safe_text
 
 
 class Submission(NamedTuple):

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Set
 
+from seqtop import format as fmt
+from seqtop.safe import safe_text
 from seqtop.state import RequestState, SequenceState
-from seqtop.tui import format as fmt
 from seqtop.tui.draw import row
 from seqtop.tui.feed import Feed
 from seqtop.tui.flow import wrap
 from seqtop.tui.ink import PLAIN, Line, Span
-from seqtop.tui.safe import safe_text
 from seqtop.tui.widgets.lines import Lines
 
 CACHED_MARK = "°"

@@ -9,6 +9,8 @@ from typing import NamedTuple, TypeAlias
 
 from rich.cells import cell_len
 
+from seqtop import format as fmt
+from seqtop.safe import safe_text
 from seqtop.sequence import SequenceStage, SequenceStatus, latency
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.columns import (
@@ -20,10 +22,8 @@ from seqtop.state.columns import (
     status_word,
     token_rate,
 )
-from seqtop.tui import format as fmt
 from seqtop.tui.draw import ELLIPSIS, bar, tail
 from seqtop.tui.ink import PLAIN, Line, Span, fitted
-from seqtop.tui.safe import safe_text
 
 Draw: TypeAlias = Callable[[RequestState, SequenceState, float, int], Line]
 

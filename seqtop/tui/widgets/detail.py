@@ -6,15 +6,15 @@ from textual.containers import Container, Vertical
 from textual.message import Message
 from textual.strip import Strip
 
+from seqtop import format as fmt
+from seqtop.safe import safe_text
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.columns import sequence_name, stage, status_word
 from seqtop.state.why import why
-from seqtop.tui import format as fmt
 from seqtop.tui.draw import row
 from seqtop.tui.feed import EVERYTHING, Feed, Frame
 from seqtop.tui.flow import wrap
 from seqtop.tui.ink import PLAIN, Inked, Line
-from seqtop.tui.safe import safe_text
 from seqtop.tui.widgets.blocks import Blocks
 from seqtop.tui.widgets.cells import glyph
 from seqtop.tui.widgets.lines import Lines

@@ -6,9 +6,9 @@ from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Input, Label, Static
 
+from seqtop import format as fmt
+from seqtop.safe import safe_text
 from seqtop.state.filter import EVERYTHING, Filter, FilterError, parse
-from seqtop.tui import format as fmt
-from seqtop.tui.safe import safe_text
 
 
 class FilterBar(Vertical):

@@ -1,14 +1,14 @@
 """The header strip: which engine, how it is connected, how fast it goes, how full its cache is."""
 
+from seqtop import format as fmt
 from seqtop.link import LinkState
+from seqtop.safe import safe_text
 from seqtop.sequence import SequenceStatus
-from seqtop.tui import format as fmt
 from seqtop.tui.draw import bar, row, sparkline, spread
 from seqtop.tui.feed import Feed
 from seqtop.tui.flow import wrap
 from seqtop.tui.ink import PLAIN, Line, fitted, line_width
 from seqtop.tui.rates import kv_use
-from seqtop.tui.safe import safe_text
 from seqtop.tui.widgets.lines import Lines
 
 BADGES = {

@@ -1,9 +1,9 @@
 """What to do while the table has nothing to show."""
 
 from seqtop.link import LinkState
+from seqtop.safe import safe_text
 from seqtop.tui.feed import Feed
 from seqtop.tui.flow import wrap
-from seqtop.tui.safe import safe_text
 from seqtop.tui.widgets.lines import Lines
 
 

@@ -4,9 +4,9 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 
+from seqtop import format as fmt
 from seqtop.sequence import latency
 from seqtop.state import RequestState, SequenceState, Span
-from seqtop.tui import format as fmt
 from seqtop.tui.draw import row, rows
 from seqtop.tui.feed import Feed
 from seqtop.tui.ink import PLAIN, Line, fitted

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len, get_character_cell_size
 from scripted import HOSTILE, MIXED
 
-from seqtop.tui.safe import MAX_MARKS, safe_text
+from seqtop.safe import MAX_MARKS, safe_text
 
 NASTY = st.text(
     st.characters()

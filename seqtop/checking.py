@@ -1,0 +1,177 @@
+"""What `seqtop check` does: hold a live engine, or a recording of one, to the rules.
+
+The report is for an engine's own CI as much as for people: sentences, JSON or JUnit XML.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections import Counter
+from xml.etree import ElementTree as ET
+
+import msgspec
+
+from seqtop.link import LinkState
+from seqtop.recording import Recording
+from seqtop.safe import safe_text
+from seqtop.session import Session
+from seqtop.state import EngineState
+from seqtop.state.checks import RULES, Checker, Finding
+from seqtop.state.history import History
+from seqtop.wire import codec, parse
+from seqtop.wire.messages import Event
+
+MAX_FINDINGS = 1_000
+"""Findings of one rule that are kept in full; more are only counted."""
+
+
+class UnreachableError(Exception):
+    """No engine could be checked; `str()` is one sentence for the user."""
+
+
+class Report(msgspec.Struct):
+    """What was looked at and what was wrong with it."""
+
+    source: str
+    num_events: int = 0
+    num_steps: int = 0
+    num_gaps: int = 0
+    """Holes in what was seen; checking began anew after each."""
+    counts: dict[str, int] = msgspec.field(default_factory=Counter)
+    """Findings by rule."""
+    findings: list[Finding] = []
+
+    def as_json(self) -> str:
+        """The report as indented JSON."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+
+    def as_junit(self) -> str:
+        """The report as JUnit XML: a test case a rule."""
+        suite = ET.Element(
+            "testsuite", name="seqtop check", tests=str(len(RULES)), failures=str(len(self.counts))
+        )
+        for rule, meaning in RULES.items():
+            case = ET.SubElement(suite, "testcase", classname=self.source, name=rule)
+            if self.counts.get(rule):
+                failure = ET.SubElement(case, "failure", message=meaning)
+                failure.text = "\n".join(
+                    sentence(finding) for finding in self.findings if finding.rule == rule
+                )
+        return ET.tostring(suite, encoding="unicode", xml_declaration=True)
+
+    def as_text(self) -> str:
+        """The report in sentences, one a finding, and a line that sums up."""
+        lines = [sentence(finding) for finding in self.findings]
+        looked_at = f"{self.num_steps:,} steps, {self.num_events:,} events, {self.num_gaps:,} gaps"
+        total = sum(self.counts.values())
+        lines.append(f"{self.source}: {looked_at}, {total:,} findings")
+        return "\n".join(lines)
+
+
+def sentence(finding: Finding) -> str:
+    """A finding as one line of text, safe for a terminal."""
+    where = [f"step {finding.step}"]
+    if finding.request_id is not None:
+        where.append(f"request {finding.request_id}")
+    if finding.seq_id is not None:
+        where.append(f"sequence {finding.seq_id}")
+    return safe_text(f"{', '.join(where)}: {finding.rule}: {finding.message}")
+
+
+class _Watch:
+    """A `Checker` that can start over after a gap, and the report it fills."""
+
+    def __init__(self, source: str) -> None:
+        self.report = Report(source)
+        self._checker = Checker()
+        self._has_begun = False
+
+    def begin(self, state: EngineState) -> None:
+        """Go on from `state`, of which a copy is made."""
+        self.report.num_gaps += self._has_begun
+        self._has_begun = True
+        self._checker = Checker(codec.decode(codec.encode(state), EngineState))
+
+    def apply(self, event: Event) -> None:
+        """Check the next event, which must be this watch's own: states keep parts of events."""
+        num_steps = self._checker.state.num_steps_seen
+        self._take(self._checker.apply(event))
+        self.report.num_events += 1
+        self.report.num_steps += self._checker.state.num_steps_seen - num_steps
+
+    def end(self) -> Report:
+        self._take(list(self._checker.check_pool()))
+        return self.report
+
+    def _take(self, findings: list[Finding]) -> None:
+        for finding in findings:
+            count = self.report.counts.get(finding.rule, 0)
+            self.report.counts[finding.rule] = count + 1
+            if count < MAX_FINDINGS:
+                self.report.findings.append(finding)
+
+
+class _LiveWatch(_Watch):
+    """The same as a session's listener."""
+
+    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
+        self.apply(parse.event(payload))
+
+    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
+        self.begin(state)
+
+
+def check_recording(path: str | os.PathLike[str]) -> Report:
+    """Check a whole recording.
+
+    Raises:
+        RecordingError: it cannot be read.
+    """
+    with Recording(path) as recording:
+        watch = _Watch(os.fspath(path))
+        watch.begin(recording.at(recording.first))
+        for position, event in recording.events(recording.first, recording.last):
+            if event is None:
+                watch.begin(recording.at(position))
+            else:
+                watch.apply(event)
+        return watch.end()
+
+
+def check_live(
+    endpoint: str, *, ended: threading.Event, duration: float | None, timeout: float
+) -> Report:
+    """Check a running engine until `ended` is set, for `duration` seconds, or until it stops.
+
+    Args:
+        timeout: Seconds to wait for the engine at first.
+
+    Raises:
+        EndpointError: `endpoint` is malformed.
+        UnreachableError: no engine answered, or none that can be understood.
+    """
+    nothing_kept = History(max_bytes=0)
+    with Session(endpoint, history=nothing_kept) as session:
+        watch = _LiveWatch(endpoint)
+        session.listen(watch)
+        answers = (LinkState.LIVE, LinkState.STOPPED, LinkState.INCOMPATIBLE)
+        if not session.wait_for(*answers, timeout=timeout):
+            raise UnreachableError(
+                f"no engine answered at {endpoint} within {timeout:g} s; is one running there?"
+            )
+        if session.link.state is LinkState.INCOMPATIBLE:
+            raise UnreachableError(session.link.detail)
+        _wait(session, ended, duration)
+        session.unlisten(watch)
+    return watch.end()
+
+
+def _wait(session: Session, ended: threading.Event, duration: float | None) -> None:
+    """Until any of the three ways to end has come."""
+    deadline = math.inf if duration is None else time.monotonic() + duration
+    while time.monotonic() < deadline and not ended.is_set():
+        if session.wait_for(LinkState.STOPPED, timeout=min(0.2, deadline - time.monotonic())):
+            return
