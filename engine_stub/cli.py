@@ -71,6 +71,9 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     engine.add_argument("--device", help="cpu, cuda or auto")
     engine.add_argument("--dtype", help="float32, bfloat16, float16 or auto")
     engine.add_argument("--seed", type=int, help="of requests that bring none")
+    engine.add_argument(
+        "--threads", type=int, metavar="N", help="of torch on a CPU (default: torch's; demo: 1)"
+    )
     for name, what in (
         ("block-size", "slots per KV-cache block"),
         ("num-gpu-blocks", "blocks in the KV pool"),
@@ -89,6 +92,8 @@ def _serve(options: argparse.Namespace) -> int:
     except EndpointError as error:
         return _fail(str(error), status=2)
     # torch takes seconds to import: not before the arguments are known to make sense.
+    import torch
+
     from engine_stub.config import EngineConfig
     from engine_stub.engine import LLMEngine
     from engine_stub.publishing import engine_info
@@ -103,6 +108,9 @@ def _serve(options: argparse.Namespace) -> int:
     }
     if options.demo:
         given = DEMO_LIMITS | given
+    # The demo's small model gains nothing by a second thread, and loses much on a busy machine.
+    if threads := options.threads or (1 if options.demo else 0):
+        torch.set_num_threads(threads)
     try:
         engine = LLMEngine(EngineConfig(**given))
         info = engine_info(engine, engine_id=options.name, control=options.control)
