@@ -228,6 +228,36 @@ def test_flipped_bytes_raise_nothing_but_recording_errors(
                 list(recording.events(position, position + 5))
 
 
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_content_that_is_wrong_under_right_checksums_raises_nothing_else(
+    recorded: Path, tmp_path: Path, data: st.DataObject
+) -> None:
+    """As a hostile writer would make it: whole frames of malformed states and events."""
+    whole = recorded.read_bytes()
+    with Recording(recorded) as recording:
+        located = recording._index(len(whole))
+    spoilt = data.draw(st.integers(0, len(located) - 1))
+    frames = [layout.HEADER]
+    for number, (offset, caption) in enumerate(located):
+        content = bytearray(zstandard.decompress(whole[offset : offset + caption.size]))
+        if number == spoilt:
+            for place in data.draw(st.lists(st.integers(0, len(content) - 1), max_size=6)):
+                content[place] = data.draw(st.integers(0, 255))
+        frames.append(frame(caption, zstandard.compress(bytes(content))))
+    path = tmp_path / "hostile.seqtop"
+    path.write_bytes(b"".join(frames))
+    with Recording(path) as recording:
+        assert recording.num_lost_bytes == 0
+        for segment in recording._segments:
+            with suppress(RecordingError):
+                recording.at(segment.position - 1)
+        with suppress(RecordingError):
+            recording.at(recording.last)
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
