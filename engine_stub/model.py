@@ -87,10 +87,11 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Map ``x [T, hidden]`` to ``[T, hidden]``."""
         heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))
-        qk, v = heads.split((self.n_heads + self.n_kv_heads, self.n_kv_heads), dim=1)
+        qk, v = torch.split(heads, [self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=1)
         # Queries and keys lie side by side, so one rotation turns both.
-        q, k = rotate(qk, cos, sin).split((self.n_heads, self.n_kv_heads), dim=1)
-        return self.o_proj(attend(self.layer_idx, q, k, v).flatten(1))
+        q, k = torch.split(rotate(qk, cos, sin), [self.n_heads, self.n_kv_heads], dim=1)
+        projected: Tensor = self.o_proj(attend(self.layer_idx, q, k, v).flatten(1))
+        return projected
 
 
 class MLP(nn.Module):
@@ -104,7 +105,8 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [T, hidden]`` to ``[T, hidden]``."""
         gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        return self.down_proj(F.silu(gate) * up)
+        projected: Tensor = self.down_proj(F.silu(gate) * up)
+        return projected
 
 
 class DecoderLayer(nn.Module):
@@ -120,7 +122,8 @@ class DecoderLayer(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Map ``x [T, hidden]`` to ``[T, hidden]``."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, attend)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        stream: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return stream
 
 
 class Decoder(nn.Module):
@@ -149,11 +152,12 @@ class Decoder(nn.Module):
         Returns:
             Normed hidden states, ``[T, hidden]``.
         """
-        x = self.embed_tokens(input_ids)
+        x: Tensor = self.embed_tokens(input_ids)
         cos, sin = self.rotary(positions, x.dtype)
         for layer in self.layers:
             x = layer(x, cos, sin, attend)
-        return self.norm(x)
+        normed: Tensor = self.norm(x)
+        return normed
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Project ``hidden [N, hidden]`` onto the vocabulary: ``[N, vocab]`` float32."""
