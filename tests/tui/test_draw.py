@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from seqtop.safe import safe_text
 from seqtop.tui.draw import bar, crop_left, row, rows, sparkline, spread, tail
 from seqtop.tui.ink import fitted, line_width, plain
-from seqtop.safe import safe_text
 
 FIGURES = st.floats() | st.integers(-10, 2**64)
 WIDTHS = st.integers(0, 40)
