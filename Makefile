@@ -29,8 +29,10 @@ format: $(VENV)/dev
 screenshots: $(VENV)/dev
 	$(BIN)/python screenshots/make.py
 
+## Measure, each figure beside a peer's in the same run.
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/seek.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

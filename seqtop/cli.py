@@ -16,6 +16,7 @@ from seqtop.link import LinkState
 from seqtop.wire.endpoints import DEFAULT_ENDPOINT, EndpointError
 
 if TYPE_CHECKING:
+    from seqtop.state import EngineState
     from seqtop.tui.source import Source
 
 _EXAMPLES = """\
@@ -152,11 +153,12 @@ def _positive(text: str) -> float:
 def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     show = commands.add_parser(
         "show",
-        help="print the state of a running engine once",
-        description="Print the state of a running engine once, for scripts.",
+        help="print the state of a running engine, or the end of a recording, once",
+        description="Print the state of a running engine, or that at the end of a recording, once,"
+        " for scripts.",
         epilog="example: seqtop show --json | jq '.requests[].request_id'",
     )
-    _add_endpoint(show)
+    _add_source(show)
     form = show.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="everything, as one JSON document")
     form.add_argument("--text", action="store_true", help="the table, as plain text (default)")
@@ -178,13 +180,7 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         " end, budgets exceeded. The exit status is 1 if something is found.",
         epilog="example: seqtop check run.seqtop --junit > report.xml",
     )
-    check.add_argument(
-        "source",
-        nargs="?",
-        default=DEFAULT_ENDPOINT,
-        metavar="ENDPOINT|FILE",
-        help=f"a running engine or a recording (default: {DEFAULT_ENDPOINT})",
-    )
+    _add_source(check)
     form = check.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="the report as JSON")
     form.add_argument("--junit", action="store_true", help="the report as JUnit XML")
@@ -211,6 +207,16 @@ def _add_endpoint(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_ENDPOINT,
         metavar="ENDPOINT",
         help=f"tcp://HOST:PORT or ipc:///PATH (default: {DEFAULT_ENDPOINT})",
+    )
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source",
+        nargs="?",
+        default=DEFAULT_ENDPOINT,
+        metavar="ENDPOINT|FILE",
+        help=f"a running engine or a recording (default: {DEFAULT_ENDPOINT})",
     )
 
 
@@ -279,24 +285,31 @@ def _replay(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     from seqtop.export import document, text
+    from seqtop.link import Link
+    from seqtop.recording import RecordingError, final_state
     from seqtop.session import Session
 
-    with Session(options.endpoint) as session:
+    def shown(state: EngineState, link: Link) -> str:
+        return document.encode(state, link).decode() if options.json else text.table(state)
+
+    if "://" not in options.source:
+        try:
+            print(shown(final_state(options.source), Link(options.source, LinkState.REPLAY)))
+        except RecordingError as error:
+            return _fail(str(error))
+        return 0
+    with Session(options.source) as session:
         answers = (LinkState.LIVE, LinkState.STOPPED, LinkState.INCOMPATIBLE)
         if not session.wait_for(*answers, timeout=options.timeout):
             return _fail(
-                f"no engine answered at {options.endpoint} within {options.timeout:g} s;"
+                f"no engine answered at {options.source} within {options.timeout:g} s;"
                 " is one running there?"
             )
         if session.link.state is LinkState.INCOMPATIBLE:
             return _fail(session.link.detail)
         with session.lock:
-            shown = (
-                document.encode(session.state, session.link).decode()
-                if options.json
-                else text.table(session.state)
-            )
-    print(shown)
+            output = shown(session.state, session.link)
+    print(output)
     return 0
 
 

@@ -54,9 +54,8 @@ def _check(state: EngineState) -> None:
             raise WireError(f"snapshot: sequence {seq_id} is not one of its request's")
     if owners:
         raise WireError(f"snapshot: sequence {next(iter(owners))} is missing")
-    if len(set(state.finished)) != len(state.finished) or not state.requests.keys() >= set(
-        state.finished
-    ):
+    ended = [each.request_id for each in state.requests.values() if each.finish_reason is not None]
+    if sorted(ended) != sorted(state.finished):
         raise WireError("snapshot: the list of finished requests does not fit the requests")
     counts = [0] * len(SequenceStatus)
     for sequence in state.sequences.values():

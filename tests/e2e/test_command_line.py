@@ -75,9 +75,10 @@ def test_unreachable_endpoint() -> None:
     assert_one_sentence(done, 1, "no engine answered at tcp://127.0.0.1:1", "is one running")
 
 
-@pytest.mark.parametrize("command", ["show", "attach"])
+@pytest.mark.parametrize("command", ["show", "attach", "check"])
 def test_malformed_endpoint(command: str) -> None:
-    assert_one_sentence(run(*SEQTOP, command, "localhost"), 2, "'localhost'", "tcp://HOST:PORT")
+    done = run(*SEQTOP, command, "http://localhost:80")
+    assert_one_sentence(done, 2, "'http://localhost:80'", "tcp://HOST:PORT")
 
 
 @pytest.mark.parametrize(
@@ -125,6 +126,9 @@ def test_record_then_check_the_recording(engine: str, tmp_path: Path) -> None:
     assert report["findings"] == []
     assert report["num_steps"] > 0
     assert report["num_gaps"] == 0
+    shown = run(*SEQTOP, "show", file, "--json")
+    assert json.loads(shown.stdout)["link"]["state"] == "replay"
+    assert "typed-1" in run(*SEQTOP, "show", file).stdout
 
 
 def test_check_of_what_is_not_there() -> None:

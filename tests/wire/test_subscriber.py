@@ -206,6 +206,8 @@ def test_foreign_publisher(endpoint: str, parts: list[bytes]) -> None:
         lambda state: state.requests["req-1"].spans.clear(),
         lambda state: state.sequences.clear(),
         lambda state: state.finished.append("nobody"),
+        lambda state: state.finished.append("req-1"),
+        lambda state: setattr(state.requests["req-1"], "finish_reason", "stop"),
         lambda state: state.num_by_status.append(1),
     ],
 )
