@@ -7,7 +7,6 @@ it reads, and asks `drain` what has changed since it last did. Nothing here draw
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 from typing import Protocol
 
 from seqtop.link import Link, LinkState
@@ -153,10 +152,5 @@ class Session:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -10,7 +10,6 @@ import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 
 from seqtop.recording import format as layout
 from seqtop.recording.format import (
@@ -78,12 +77,7 @@ class Recording(Timeline):
     def __enter__(self) -> Recording:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _open(self, status: os.stat_result) -> None:

@@ -6,7 +6,6 @@ import errno
 import os
 import stat
 from pathlib import Path
-from types import TracebackType
 
 import zstandard
 
@@ -79,12 +78,7 @@ class RecordingWriter(Tape):
     def __enter__(self) -> RecordingWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _noted(self, mark: Mark) -> None:
