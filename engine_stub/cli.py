@@ -13,10 +13,16 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seqtop import __version__
 from seqtop.wire.endpoints import DEFAULT_ENDPOINT, EndpointError, check_bind
 from seqtop.wire.publisher import Publisher, PublishError
+
+if TYPE_CHECKING:
+    from engine_stub.engine import LLMEngine
+    from engine_stub.http.listener import HttpListener
+    from seqtop.wire.messages import EngineInfo
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +59,13 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--insecure",
         action="store_true",
-        help="allow --bind to be reachable from other machines: all prompts can be read there",
+        help="allow --bind and --http to be reachable from other machines: whoever reaches them"
+        " can read all prompts, or send some",
+    )
+    serve.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="serve OpenAI's API there, 127.0.0.1:8000 say; there is no authentication",
     )
     serve.add_argument(
         "--control", action="store_true", help="let viewers submit prompts and abort requests"
@@ -89,6 +101,8 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
 def _serve(options: argparse.Namespace) -> int:
     try:
         check_bind(options.bind, insecure=options.insecure)
+        if options.http is not None:
+            check_bind(f"tcp://{options.http}", insecure=options.insecure)
     except EndpointError as error:
         return _fail(str(error), status=2)
     # torch takes seconds to import: not before the arguments are known to make sense.
@@ -97,7 +111,7 @@ def _serve(options: argparse.Namespace) -> int:
     from engine_stub.config import EngineConfig
     from engine_stub.engine import LLMEngine
     from engine_stub.publishing import engine_info
-    from engine_stub.server import EngineServer
+    from engine_stub.server import EngineServer, FrontDoor
     from engine_stub.workload import DEMO_LIMITS, arrivals
     from seqtop.state import EngineState
 
@@ -118,12 +132,40 @@ def _serve(options: argparse.Namespace) -> int:
     except (ValueError, OSError, PublishError) as error:
         return _fail(str(error))
     workload = arrivals() if options.demo else ()
-    with publisher:
+    with contextlib.ExitStack() as running:
+        running.enter_context(publisher)
+        doors: list[FrontDoor] = []
+        if options.http is not None:
+            try:
+                listener = running.enter_context(_http_listener(options, engine, info))
+            except OSError as error:
+                return _fail(f"--http {options.http} cannot be served: {error.strerror}")
+            doors.append(listener.bridge)
         print(f"engine-stub: {info.model} on {info.device}, published at {options.bind}")
-        print(f"engine-stub: look at it with: seqtop attach {options.bind}", flush=True)
-        server = EngineServer(engine, publisher, pace=options.pace, workload=workload)
+        print(f"engine-stub: look at it with: seqtop attach {options.bind}")
+        if options.http is not None:
+            print(f"engine-stub: OpenAI's API is served at {listener.url}")
+        sys.stdout.flush()
+        server = EngineServer(engine, publisher, pace=options.pace, workload=workload, doors=doors)
         server.run(_stop_signal(watch_stdin=options.until_stdin_closes))
     return 0
+
+
+def _http_listener(
+    options: argparse.Namespace, engine: LLMEngine, info: EngineInfo
+) -> HttpListener:
+    # Only whoever serves over HTTP pays for importing what that takes.
+    from engine_stub.http.app import ServedModel
+    from engine_stub.http.listener import HttpListener
+    from engine_stub.loader import DEFAULT_MODEL
+
+    model = ServedModel(
+        name=info.model.replace(" ", "-"),
+        max_model_len=engine.max_model_len,
+        has_chat_template=engine.config.model == DEFAULT_MODEL,
+        created=int(info.start_time),
+    )
+    return HttpListener(options.http, engine, model, insecure=options.insecure)
 
 
 def _stop_signal(*, watch_stdin: bool) -> Callable[[], bool]:

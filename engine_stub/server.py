@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from engine_stub.engine import LLMEngine
 from engine_stub.publishing import StepPublisher
+from engine_stub.step_record import StepRecord
 from engine_stub.workload import Arrival
-from seqtop.sequence import SamplingParams
+from seqtop.sequence import SamplingParams, SequenceGroup
 from seqtop.wire.messages import Submit
 from seqtop.wire.publisher import PendingCommand, Publisher
 
-_IDLE_SECONDS = 0.05
+_IDLE_SECONDS = 0.01
+"""How long an idle engine may leave a front door unanswered."""
+
+
+class FrontDoor(Protocol):
+    """A way in besides the viewers' own. Called on the engine's thread, which must not wait."""
+
+    def serve(self, server: EngineServer) -> None:
+        """Pass on what was asked for since the last call."""
+
+    def stepped(self, record: StepRecord) -> None:
+        """Take what a step brought; its groups change with the next one."""
 
 
 class EngineServer:
@@ -22,6 +35,7 @@ class EngineServer:
     Args:
         pace: The most steps per second, for people to follow; 0 for no limit.
         workload: Requests to make by itself, in the order of their ticks.
+        doors: Where else requests come from.
     """
 
     def __init__(
@@ -31,6 +45,7 @@ class EngineServer:
         *,
         pace: float = 0.0,
         workload: Iterable[Arrival] = (),
+        doors: Sequence[FrontDoor] = (),
     ) -> None:
         self._engine = engine
         self._publisher = publisher
@@ -39,6 +54,7 @@ class EngineServer:
         self._workload = iter(workload)
         self._next_arrival = next(self._workload, None)
         self._ids = itertools.count(1)
+        self._doors = doors
 
     def run(self, stopped: Callable[[], bool]) -> None:
         """Serve until `stopped()`."""
@@ -49,8 +65,10 @@ class EngineServer:
             self._arrivals_due(tick)
             for pending in self._publisher.commands():
                 self._obey(pending)
+            for door in self._doors:
+                door.serve(self)
             if self._engine.has_unfinished_requests():
-                self._steps.stepped(self._engine.step())
+                self._step()
                 idle = self._seconds_per_tick - (time.monotonic() - tick_start)
             else:
                 idle = self._seconds_per_tick or _IDLE_SECONDS
@@ -58,26 +76,41 @@ class EngineServer:
                 for pending in self._publisher.commands(timeout=idle):
                     self._obey(pending)
 
+    def add(
+        self, request_id: str, prompt: str | list[int], params: SamplingParams, priority: int = 0
+    ) -> list[SequenceGroup]:
+        """Add a request and publish that it has arrived; see `LLMEngine.add_request`."""
+        groups = self._engine.add_request(request_id, prompt, params, priority=priority)
+        for group in groups:
+            self._steps.arrived(group)
+        return groups
+
+    def abort(self, request_id: str) -> bool:
+        """End a request, see `LLMEngine.abort_request`."""
+        return self._engine.abort_request(request_id)
+
+    def _step(self) -> None:
+        record = self._engine.step()
+        self._steps.stepped(record)
+        for door in self._doors:
+            door.stepped(record)
+
     def _arrivals_due(self, tick: int) -> None:
         while self._next_arrival and self._next_arrival.tick <= tick:
             due, self._next_arrival = self._next_arrival, next(self._workload, None)
-            self._add(due.request_id, due.prompt, due.params)
+            self.add(due.request_id, due.prompt, due.params)
 
     def _obey(self, pending: PendingCommand) -> None:
         command = pending.command
         if isinstance(command, Submit):
             request_id = f"user-{next(self._ids)}"
             try:
-                self._add(request_id, command.prompt, command.sampling_params, command.priority)
+                self.add(request_id, command.prompt, command.sampling_params, command.priority)
             except ValueError as error:
                 pending.refuse(str(error))
             else:
                 pending.accept(request_id)
-        elif self._engine.abort_request(command.request_id):
+        elif self.abort(command.request_id):
             pending.accept(command.request_id)
         else:
             pending.refuse(f"there is no unfinished request {command.request_id}")
-
-    def _add(self, request_id: str, prompt: str, params: SamplingParams, priority: int = 0) -> None:
-        for group in self._engine.add_request(request_id, prompt, params, priority=priority):
-            self._steps.arrived(group)

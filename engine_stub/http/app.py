@@ -1,0 +1,262 @@
+"""The application: routes, checks, and answers that end with the client's connection."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from engine_stub.http.answers import ChatWording, TextWording, Wording, Writer
+from engine_stub.http.bridge import AbortedError, Bridge, Completion
+from engine_stub.http.errors import ApiError
+from engine_stub.http.schemas import ChatCompletionRequest, CompletionRequest
+from engine_stub.tokenizer import Tokenizer
+
+MAX_BODY_BYTES = 2**20
+
+_encode = msgspec.json.encode
+_Body = TypeVar("_Body", CompletionRequest, ChatCompletionRequest)
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What the application has to know of the model.
+
+    Attributes:
+        name: What clients call it.
+        max_model_len: The longest prompt and output together, in tokens.
+        has_chat_template: Whether `chat.render` makes prompts that it understands.
+        created: When the engine was started, in seconds since the epoch.
+    """
+
+    name: str
+    max_model_len: int
+    has_chat_template: bool
+    created: int
+
+
+def make_app(
+    bridge: Bridge, model: ServedModel, tokenizer: Tokenizer, *, allowed_hosts: list[str]
+) -> Starlette:
+    """Build the application.
+
+    Args:
+        allowed_hosts: What the Host header may say ("*" for anything), so that no page that a
+            browser has open can reach the engine under a name of its own.
+    """
+    endpoints = _Endpoints(bridge, model, tokenizer)
+    return Starlette(
+        routes=[
+            Route("/health", _health),
+            Route("/v1/models", endpoints.models),
+            Route("/v1/completions", endpoints.completions, methods=["POST"]),
+            Route("/v1/chat/completions", endpoints.chat_completions, methods=["POST"]),
+        ],
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False)
+        ],
+        exception_handlers={ApiError: _refused, HTTPException: _not_served},
+    )
+
+
+class _Endpoints:
+    """The endpoints."""
+
+    def __init__(self, bridge: Bridge, model: ServedModel, tokenizer: Tokenizer) -> None:
+        self._bridge = bridge
+        self._model = model
+        self._tokenizer = tokenizer
+        self._numbers = itertools.count(1)
+
+    async def models(self, _: Request) -> Response:
+        card = {
+            "id": self._model.name,
+            "object": "model",
+            "created": self._model.created,
+            "owned_by": "engine-stub",
+            "max_model_len": self._model.max_model_len,
+        }
+        return _json({"object": "list", "data": [card]})
+
+    async def completions(self, request: Request) -> Response:
+        return await self._answer(await _body(request, CompletionRequest), TextWording)
+
+    async def chat_completions(self, request: Request) -> Response:
+        if not self._model.has_chat_template:
+            raise ApiError(
+                f"this engine does not apply chat templates, as {self._model.name} would need;"
+                " use /v1/completions"
+            )
+        return await self._answer(await _body(request, ChatCompletionRequest), ChatWording)
+
+    async def _answer(
+        self, body: CompletionRequest | ChatCompletionRequest, wording: type[Wording]
+    ) -> Response:
+        if body.model not in (None, self._model.name):
+            raise ApiError(
+                f"the model {body.model!r} does not exist; this engine serves {self._model.name!r}",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+        request_id = f"{wording.id_prefix}-{next(self._numbers)}"
+        try:
+            params = body.sampling_params()
+            prompt = body.engine_prompt()
+            await self._check_length(prompt)
+            completion, num_prompt_tokens = await self._bridge.submit(request_id, prompt, params)
+        except ValueError as error:
+            raise ApiError(str(error)) from error
+        except AbortedError as error:
+            raise _aborted(error) from error
+        writer = Writer(
+            wording(with_logprobs=params.logprobs is not None),
+            request_id,
+            model=self._model.name,
+            num_prompt_tokens=num_prompt_tokens,
+        )
+        if body.stream:
+            events = _events(completion, writer, with_usage=body.wants_usage)
+            return _Attended(completion, partial(_send_events, events))
+        return _Attended(completion, partial(_send_whole, completion, writer))
+
+    async def _check_length(self, prompt: str | list[int]) -> None:
+        """Refuse a prompt that is too long before the engine's thread spends time on it."""
+        token_ids = (
+            await asyncio.to_thread(self._tokenizer.encode, prompt)
+            if isinstance(prompt, str)
+            else prompt
+        )
+        if len(token_ids) >= self._model.max_model_len:
+            raise ApiError(
+                f"the prompt has {len(token_ids)} tokens, and this engine takes at most"
+                f" {self._model.max_model_len}, prompt and output together",
+                code="context_length_exceeded",
+            )
+
+
+class _Attended(Response):
+    """Sends an answer for as long as the client is there; if it leaves, the request is aborted."""
+
+    def __init__(
+        self, completion: Completion, answer: Callable[[Send], Coroutine[Any, Any, None]]
+    ) -> None:
+        super().__init__()
+        self._completion = completion
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = asyncio.ensure_future(self._answer(send))
+        leaving = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                answer.result()
+        finally:
+            self._completion.close()
+            leaving.cancel()
+            answer.cancel()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send_whole(completion: Completion, writer: Writer, send: Send) -> None:
+    try:
+        pieces = [piece async for piece in completion.pieces()]
+    except AbortedError as error:
+        response = _error(_aborted(error))
+    else:
+        response = _json(writer.whole(pieces))
+    await send(
+        {
+            "type": "http.response.start",
+            "status": response.status_code,
+            "headers": response.raw_headers,
+        }
+    )
+    await send({"type": "http.response.body", "body": response.body})
+
+
+async def _send_events(events: AsyncIterator[bytes], send: Send) -> None:
+    headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    async for event in events:
+        body = b"data: " + event + b"\n\n"
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _events(
+    completion: Completion, writer: Writer, *, with_usage: bool
+) -> AsyncIterator[bytes]:
+    """Yield the stream's events: one for each piece, and what ends it."""
+    try:
+        async for piece in completion.pieces():
+            yield _encode(writer.chunk(piece))
+        if with_usage:
+            yield _encode(writer.usage_chunk())
+        yield b"[DONE]"
+    except AbortedError as error:
+        # The status has long been sent; clients know an error by its shape.
+        yield _encode(_aborted(error).answer)
+
+
+async def _body(request: Request, kind: type[_Body]) -> _Body:
+    """Read the body, and no more than is allowed."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        # Nothing else makes a browser ask before it lets a foreign page send something here.
+        raise ApiError("the content type must be application/json", status=415)
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY_BYTES:
+            raise ApiError(f"the body is longer than {MAX_BODY_BYTES} bytes", status=413)
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except ValueError as error:
+        raise ApiError(f"the body is not a request of this kind: {error}") from error
+
+
+async def _health(_: Request) -> Response:
+    return _json({"status": "ok"})
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return _error(error)
+
+
+async def _not_served(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    sentence = f"{request.method} {request.url.path}: {HTTPStatus(error.status_code).phrase}"
+    return _error(ApiError(sentence, status=error.status_code))
+
+
+def _aborted(error: AbortedError) -> ApiError:
+    return ApiError(str(error), status=503, code="request_aborted")
+
+
+def _error(error: ApiError) -> Response:
+    return _json(error.answer, error.status)
+
+
+def _json(answer: Any, status: int = 200) -> Response:
+    return Response(_encode(answer), status, media_type="application/json")
