@@ -11,9 +11,9 @@ PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 demo: $(VENV)/engine
 	$(BIN)/seqtop demo
 
-## Lint, then every test.
+## Lint, then every test. One torch thread a worker: two would fight over the same cores.
 test: lint
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check
