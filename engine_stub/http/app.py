@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -225,10 +225,13 @@ async def _body(request: Request, kind: type[_Body]) -> _Body:
         # Nothing else makes a browser ask before it lets a foreign page send something here.
         raise ApiError("the content type must be application/json", status=415)
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise ApiError(f"the body is longer than {MAX_BODY_BYTES} bytes", status=413)
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_BODY_BYTES:
+                raise ApiError(f"the body is longer than {MAX_BODY_BYTES} bytes", status=413)
+    except ClientDisconnect as error:
+        raise ApiError("the client left before its request was complete") from error
     try:
         return msgspec.json.decode(body, type=kind)
     except ValueError as error:

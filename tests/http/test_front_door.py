@@ -255,14 +255,25 @@ def test_a_stream_that_is_closed_gives_its_blocks_back(served: Served) -> None:
         served.wait_until_aborted(f"{chunks[0].id}_parallel_sample_{index}")
 
 
+def post_by_hand(served: Served, body: bytes, content_length: int) -> socket.socket:
+    url = httpx.URL(served.url)
+    client = socket.create_connection((url.host, url.port))
+    client.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (content_length, body)
+    )
+    return client
+
+
+def test_a_client_that_does_not_finish_its_request(served: Served) -> None:
+    post_by_hand(served, b'{"prompt"', 99).close()
+    # Nothing may have been written to standard error: the fixture looks at its end.
+    assert httpx.get(f"{served.url}/health").status_code == 200
+
+
 def test_a_client_that_does_not_wait_for_its_answer(served: Served) -> None:
     body = json.dumps({"prompt": "A river", "max_tokens": 1000, "ignore_eos": True}).encode()
-    url = httpx.URL(served.url)
-    with socket.create_connection((url.host, url.port)) as client:
-        client.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-        )
+    with post_by_hand(served, body, len(body)):
         wait_until(served.running)
         (request_id,) = served.running()
     served.wait_until_aborted(request_id)
