@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 
@@ -50,8 +49,7 @@ examples:
 
 def main(argv: list[str] | None = None) -> int:
     """Train and export; returns the exit status."""
-    arguments = sys.argv[1:] if argv is None else argv
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_args(argv)
     recipe = Recipe(steps=options.steps, batch_tokens=options.batch_tokens, seed=options.seed)
     if recipe.batch_tokens % recipe.long_context:
         print(f"--batch-tokens must be a multiple of {recipe.long_context}", file=sys.stderr)
@@ -66,19 +64,29 @@ def main(argv: list[str] | None = None) -> int:
         compiled=options.compile,
         measure_every=min(options.measure_every, recipe.steps),
     )
-    command = shlex.join(["python", "-m", "engine_stub.train", *arguments])
     export(decoder, tokenizer, options.out)
     write_card(
         options.out,
         decoder,
         recipe,
         curve,
-        command,
+        _command(recipe),
         options.threads,
         Sampling(max_tokens=options.sample_tokens),
     )
     print(f"written to {options.out}")
     return 0
+
+
+def _command(recipe: Recipe) -> str:
+    """Return the shortest command that trains by `recipe`."""
+    defaults = Recipe()
+    changed = [
+        f"--{option.replace('_', '-')} {getattr(recipe, option)}"
+        for option in ("steps", "batch_tokens", "seed")
+        if getattr(recipe, option) != getattr(defaults, option)
+    ]
+    return " ".join(("python -m engine_stub.train", *changed))
 
 
 def _parser() -> argparse.ArgumentParser:

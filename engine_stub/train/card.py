@@ -43,6 +43,9 @@ A decoder of the Llama family with {parameters / 1e6:.2f} M parameters ({megabyt
 bfloat16) that answers every prompt with a short story. It exists so that the bundled engine has
 real work to do on any machine; it knows nothing and should be asked for nothing but stories.
 
+Hero and friend mostly keep their names. Objects, helpers and pronouns drift within a story, and the
+subject that a prompt asks for is often not taken up: see the samples below.
+
 | | |
 |---|---|
 | layers | {config.num_hidden_layers} |

@@ -23,13 +23,13 @@ from engine_stub.train.corpus import IGNORED, draw_batch
 class Recipe:
     """Everything that decides what a training run learns."""
 
-    steps: int = 5200
+    steps: int = 3600
     batch_tokens: int = 4096
     short_context: int = 256
     long_context: int = 1024
-    decay_share: float = 0.35
+    decay_share: float = 0.25
     """Share of the steps, the last ones, in which the learning rate falls to zero."""
-    long_share: float = 0.2
+    long_share: float = 0.15
     """Share of the steps, the last ones, whose rows have the long context."""
     learning_rate: float = 3e-3
     warmup_steps: int = 100
@@ -42,10 +42,15 @@ class Recipe:
         return self.short_context if is_short else self.long_context
 
     def rate(self, step: int) -> float:
-        """Return the learning rate at `step`."""
+        """Return the learning rate at `step`.
+
+        The decay has the shape 1 - sqrt(progress) of Hägele et al., "Scaling Laws and
+        Compute-Optimal Training Beyond Fixed Training Durations", 2024.
+        """
         warm = min(1.0, (step + 1) / self.warmup_steps)
-        left = (self.steps - step) / (self.steps * self.decay_share)
-        return self.learning_rate * min(warm, left)
+        decay_steps = self.steps * self.decay_share
+        progress = max(0.0, (step - self.steps + decay_steps) / decay_steps)
+        return self.learning_rate * min(warm, 1.0 - math.sqrt(progress))
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def test_the_command_leaves_a_complete_model(
     assert decoder.config == replace(MODEL, torch_dtype="bfloat16")
     assert Tokenizer(out).vocab_size == MODEL.vocab_size
     readme = (out / "README.md").read_text(encoding="utf-8")
-    assert f"python -m engine_stub.train {options}" in readme
+    assert "python -m engine_stub.train --steps 3 --batch-tokens 1024\n" in readme
     assert all(prompt in readme for prompt in PROMPTS)
     assert AutoModelForCausalLM.from_pretrained(out).generation_config.eos_token_id == [EOS_ID]
 
@@ -125,9 +125,9 @@ def test_the_rate_warms_up_holds_and_falls_to_zero() -> None:
     recipe = Recipe(steps=1000, warmup_steps=10, decay_share=0.3, long_share=0.2)
     rates = [recipe.rate(step) for step in range(recipe.steps)]
     assert rates[0] < rates[5] < rates[9] == recipe.learning_rate
-    assert set(rates[9:700]) == {recipe.learning_rate}
+    assert set(rates[9:701]) == {recipe.learning_rate}
     assert all(later < earlier for earlier, later in pairwise(rates[700:]))
-    assert 0 < rates[-1] < recipe.learning_rate / 100
+    assert 0 < rates[-1] < recipe.learning_rate / 500
     assert recipe.context(799) == recipe.short_context
     assert recipe.context(800) == recipe.long_context
 
