@@ -152,13 +152,18 @@ def test_chat_streams_what_it_answers_in_one(served: Served) -> None:
 
 
 def test_chat_is_put_as_the_model_was_trained(served: Served) -> None:
-    answer = served.client.chat.completions.create(messages=CHAT, **GREEDY)
+    answer = served.client.chat.completions.create(
+        model=MODEL, messages=CHAT, stop="###", max_completion_tokens=5
+    )
     wait_until(lambda: served.request(answer.id))
     request = served.request(answer.id)
     assert request is not None
     assert request.prompt == (
         "You are a kind storyteller.\n\nUser: Tell me a story about a fox.\nBot:"
     )
+    assert request.sampling_params is not None
+    assert request.sampling_params.stop == ["###", "\nUser:"]
+    assert request.sampling_params.max_tokens == 5
 
 
 def test_requests_are_seen_with_their_text(served: Served) -> None:
@@ -284,6 +289,17 @@ def test_a_viewer_aborts_and_the_client_is_told(served: Served) -> None:
     served.session.abort(next(stream).id)
     with pytest.raises(openai.APIError, match="was aborted"):
         list(stream)
+
+
+def test_a_viewer_aborts_and_the_waiting_client_is_told(served: Served) -> None:
+    body = b'{"prompt": "A river", "max_tokens": 1000, "ignore_eos": true}'
+    with post_by_hand(served, body, len(body)) as client:
+        wait_until(served.running)
+        served.session.abort(served.running()[0])
+        client.settimeout(10)
+        answer = client.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 503")
+    wait_until(lambda: not served.running())
 
 
 @pytest.mark.parametrize(
