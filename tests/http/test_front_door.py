@@ -17,6 +17,7 @@ import openai
 import pytest
 from waiting import wait_until
 
+from engine_stub.loader import DEFAULT_MODEL
 from seqtop.link import LinkState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
@@ -377,6 +378,16 @@ def test_a_stopped_engine_ends_its_streams() -> None:
         running.process.terminate()
         with pytest.raises(openai.APIError, match="was aborted"):
             list(stream)
+
+
+def test_chat_is_refused_for_models_of_other_templates(tmp_path: Path) -> None:
+    shutil.copytree(DEFAULT_MODEL, tmp_path / "my-llama")
+    with serve("--model", str(tmp_path / "my-llama")) as running:
+        assert [model.id for model in running.client.models.list()] == ["my-llama"]
+        with pytest.raises(openai.BadRequestError, match=r"chat templates.* /v1/completions"):
+            running.client.chat.completions.create(model="my-llama", messages=CHAT)
+        answer = running.client.completions.create(model="my-llama", prompt="x", max_tokens=2)
+        assert answer.choices[0].text
 
 
 def refusal(*arguments: str) -> tuple[int, str]:
