@@ -79,6 +79,11 @@ class ReplaySource:
     def state(self) -> EngineState:
         return self._cursor.state
 
+    @property
+    def history(self) -> Timeline:
+        """What is played."""
+        return self.timeline
+
     def drain(self) -> set[int] | None:
         """Ids of the sequences touched since the last call; `None` means everything."""
         with self.lock:

@@ -11,18 +11,38 @@ from textual.screen import Screen
 
 from seqtop.link import ControlError, LinkState
 from seqtop.safe import safe_text
-from seqtop.tui import theme
-from seqtop.tui.feed import Feed
+from seqtop.state.marks import Kind
+from seqtop.tui import past, theme
+from seqtop.tui.feed import NOTHING, Feed, Frame
 from seqtop.tui.keys import group_of
 from seqtop.tui.screens.confirm import Confirm
 from seqtop.tui.screens.help import HelpScreen
 from seqtop.tui.screens.live import LiveScreen
 from seqtop.tui.screens.sequences import SequencesScreen
+from seqtop.tui.screens.step import StepPrompt
 from seqtop.tui.screens.submit import Submission, SubmitDialog
 from seqtop.tui.source import Source
 
 FRAMES_PER_SECOND = 30
 _HERE = Path(__file__).parent
+
+TIME_KEYS = [
+    Binding(key, action, description, show=False, id=f"time.{name}")
+    for key, action, description, name in (
+        ("left,comma", "step(-1)", "One step back in time", "back"),
+        ("right,full_stop", "step(1)", "One step on", "on"),
+        ("left_curly_bracket,shift+left", "step(-10)", "Ten steps back", "far-back"),
+        ("right_curly_bracket,shift+right", "step(10)", "Ten steps on", "far-on"),
+        ("p", "jump('preemption', -1)", "Back to the last preemption", "preemption-before"),
+        ("P", "jump('preemption', 1)", "On to the next preemption", "preemption-after"),
+        ("e", "jump('finish', -1)", "Back to the last end of a request", "finish-before"),
+        ("E", "jump('finish', 1)", "On to the next end of a request", "finish-after"),
+        ("colon", "go_to_step", "Go to a step", "step"),
+        ("0", "oldest", "Go to the oldest moment on record", "oldest"),
+        ("L", "newest", "Back to now; in a recording, to its end", "newest"),
+    )
+]
+"""Keys that go through what is on record; all but `L` pause."""
 
 
 class SeqtopApp(App[int]):
@@ -37,8 +57,9 @@ class SeqtopApp(App[int]):
         Binding("n", "submit", "New", id="engine.submit", tooltip="Submit a prompt"),
         Binding("x", "abort", "Abort", id="engine.abort", tooltip="Abort the selected request"),
         Binding(
-            "space", "pause", "Pause", id="look.pause", tooltip="Hold the picture, or let it go on"
+            "space", "pause", "Pause", id="time.pause", tooltip="Hold the picture, or let it go on"
         ),
+        *TIME_KEYS,
         Binding("question_mark", "help", "Help", id="app.help", tooltip="Show all keys"),
         Binding("q", "quit", "Quit", id="app.quit"),
         Binding("ctrl+q", "quit", "Quit", show=False, priority=True, id="app.leave"),
@@ -71,9 +92,12 @@ class SeqtopApp(App[int]):
             frame = self.feed.poll()
             if frame is None:
                 return
-            for screen in self.screen_stack:
-                if isinstance(screen, LiveScreen):
-                    screen.show(frame)
+            self._show(frame)
+
+    def _show(self, frame: Frame) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, LiveScreen):
+                screen.show(frame)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield from super().get_system_commands(screen)
@@ -94,8 +118,43 @@ class SeqtopApp(App[int]):
             if self.feed.paused:
                 self.feed.resume()
             else:
-                self.feed.pause()
+                self._show(self.feed.pause())
         self.draw()
+
+    def action_step(self, count: int) -> None:
+        end = "newest moment so far" if count > 0 else "oldest moment on record"
+        self._go(past.by_steps(count), f"This is the {end}.")
+
+    def action_jump(self, kind: str, direction: int) -> None:
+        what = {"preemption": "preemption", "finish": "request's end"}[kind]
+        where = "after" if direction > 0 else "before"
+        missing = f"No {what} is on record {where} this."
+        self._go(past.to_kind(Kind[kind.upper()], direction), missing)
+
+    def action_oldest(self) -> None:
+        self._go(past.to_end(-1), "This is the oldest moment on record.")
+
+    def action_newest(self) -> None:
+        if self.feed.replay is not None:
+            self._go(past.to_end(1), "This is the end of the recording.")
+        elif self.feed.paused:
+            self.action_pause()
+
+    def action_go_to_step(self) -> None:
+        def chosen(step: int | None) -> None:
+            if step is None:
+                return
+            with self.feed.lock:
+                self._go(past.to_step(step), "")
+                if self.feed.state.step != step and self.feed.source.history is not None:
+                    self.feed.remark = f"Step {step:,} is not on record; this is the nearest."
+                    self._show(NOTHING)
+
+        self.push_screen(StepPrompt(), chosen)
+
+    def _go(self, find: past.Find, otherwise: str) -> None:
+        with self.feed.lock:
+            self._show(self.feed.go(find, otherwise))
 
     def action_submit(self) -> None:
         if self._may_control("submit prompts to"):

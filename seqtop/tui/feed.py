@@ -1,4 +1,4 @@
-"""What the screens show: the source's state as it goes, or a still of it while paused.
+"""What the screens show: the source's state as it goes, or a moment of the past while paused.
 
 The feed is the app's only truth: the state on show, the view of it (order and filter), the
 selected sequence, whether it is followed. Widgets ask it and keep nothing that matters.
@@ -10,10 +10,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from seqtop.link import LinkState
+from seqtop.replay import ReplaySource
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.filter import Filter
-from seqtop.state.still import still
+from seqtop.state.timeline import RecordingError
 from seqtop.state.view import SequenceView, Sort
+from seqtop.tui.past import Find, Past, crossed
 from seqtop.tui.rates import RateMeter, Rates
 from seqtop.tui.source import Source
 
@@ -26,8 +28,16 @@ class Frame(NamedTuple):
     ticked: bool
     """Whether the engine's clock has come to another second."""
 
+    def __or__(self, other: "Frame") -> "Frame":
+        """What is new in either."""
+        if self.touched is None or other.touched is None:
+            return EVERYTHING
+        return Frame(self.touched | other.touched, self.ticked or other.ticked)
+
 
 EVERYTHING = Frame(None, ticked=True)
+NOTHING = Frame(set(), ticked=False)
+"""But perhaps how the source stands."""
 
 
 class Feed:
@@ -35,6 +45,8 @@ class Feed:
 
     def __init__(self, source: Source, clock: Callable[[], float] = time.time) -> None:
         self.source = source
+        self.replay = source if isinstance(source, ReplaySource) else None
+        """The source, where it is one that can itself be held and moved."""
         self.clock = clock
         self.view = SequenceView()
         self.state: EngineState = source.state
@@ -43,9 +55,11 @@ class Feed:
         """The id of the sequence that the cursor is on."""
         self.following = False
         """Whether the table scrolls along when the selected row moves."""
-        self.paused = False
+        self.remark = ""
+        """One sentence on where the last movement through the past has led."""
         self.expected: str | None = None
         """A request to select as soon as it arrives: the one just submitted."""
+        self._past: Past | None = None
         self._meter = RateMeter()
         self._version = -1
         self._second = -1
@@ -68,9 +82,14 @@ class Feed:
         return int(self.now) if abs(self.now) < 1e15 else 0
 
     @property
-    def steps_behind(self) -> int:
-        """Steps the engine has made since the pause began."""
-        return max(self.source.state.step - self.state.step, 0)
+    def paused(self) -> bool:
+        return self._past is not None if self.replay is None else self.replay.paused
+
+    @property
+    def is_of_this_start(self) -> bool:
+        """Whether the engine, or the record that is played, is still in the start shown."""
+        shown, newest = self.state.info, self.source.state.info
+        return shown is None or newest is None or shown.incarnation == newest.incarnation
 
     @property
     def silence(self) -> float:
@@ -108,20 +127,49 @@ class Feed:
                 self._num_messages = self.source.link.num_messages
                 self._heard = self.clock()
             self._meter.sample(self.source.state)
-            if self.paused:
-                return Frame(set(), ticked=False)
-            return self._advance()
+            return self._advance() if self._past is None else NOTHING
 
-    def pause(self) -> None:
-        """Hold the picture; what the source learns meanwhile is shown on `resume`."""
-        self.state = still(self.source.state)
-        self.paused = True
+    def pause(self) -> Frame:
+        """Hold the picture as it is now; what the source learns later is shown on `resume`."""
+        self.remark = ""
         self._version = -1
+        frame = self._advance()
+        if self.replay is not None:
+            self.replay.pause()
+        else:
+            self._past = Past(self.source.state, self.source.history)
+            self.state = self._past.state
+        return frame
 
     def resume(self) -> None:
         """Show what is true now. The next `poll` says that everything is new."""
-        self.paused = False
+        self.remark = ""
         self._version = -1
+        if self.replay is not None:
+            self.replay.play()
+        self._past = None
+
+    def go(self, find: Find, otherwise: str) -> Frame:
+        """Pause, if need be, and show the moment found; `otherwise` is the remark if none is."""
+        timeline = self.source.history
+        if timeline is None:
+            self.remark = "Nothing of the past is on record."
+            return NOTHING
+        frame = NOTHING if self.paused else self.pause()
+        moving = self.replay or self._past
+        assert moving is not None, "what is paused can be moved"
+        with timeline.lock:
+            start = max(moving.position, timeline.first)
+            found = find(timeline, start)
+            if found is None and start > moving.position:
+                found = start  # what is shown has been dropped: this is the nearest to it
+            if found is None or found == moving.position:
+                self.remark = otherwise
+                return frame
+            self.remark = ""
+            frame |= self._replay(found) if self._past is None else self._look_back(found)
+            self.remark = self.remark or crossed(timeline, start, moving.position)
+        return frame
 
     def sort_by(self, sort: Sort) -> None:
         self.view.sort = sort
@@ -131,12 +179,34 @@ class Feed:
         self.view.filter = wanted
         self.view.rebuild(self.state)
 
+    def _replay(self, position: int) -> Frame:
+        """Move what is replayed; where that fails, the link says so."""
+        assert self.replay is not None
+        self.replay.move(position)
+        return self._advance()
+
+    def _look_back(self, position: int) -> Frame:
+        """Show what was, while the source goes on."""
+        assert self._past is not None
+        try:
+            touched: set[int] | None = self._past.move(position)
+        except RecordingError as error:
+            self.remark = f"That cannot be shown: {error}."
+            touched = None
+        self.state = self._past.state
+        self.rates = self._meter.at(self.now)
+        return self._arranged(touched)
+
     def _advance(self) -> Frame:
         touched = self.source.drain()
         if self.state is not self.source.state:
             self.state = self.source.state
             touched = None
         self.rates = self._meter.rates
+        return self._arranged(touched)
+
+    def _arranged(self, touched: set[int] | None) -> Frame:
+        """Bring the view up to date with the state on show, of which `touched` changed."""
         ticked, self._second = self.second != self._second, self.second
         if touched is None:
             self.view.rebuild(self.state)

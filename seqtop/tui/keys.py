@@ -8,6 +8,7 @@ from textual.binding import Binding
 GROUPS = {
     "move": "Move",
     "look": "Look",
+    "time": "Go through time",
     "find": "Sort and find",
     "engine": "Engine",
     "app": "seqtop",

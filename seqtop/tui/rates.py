@@ -1,7 +1,8 @@
 """How fast the engine goes: sums of the state, sampled once a second of the engine's time."""
 
 import math
-from collections import deque
+from bisect import bisect_right
+from operator import attrgetter
 from typing import NamedTuple
 
 from seqtop.state import EngineState
@@ -9,7 +10,9 @@ from seqtop.state import EngineState
 INTERVAL = 1.0
 """Seconds between samples."""
 HISTORY = 120
-"""Samples kept, for the sparklines."""
+"""Samples that the sparklines show."""
+KEPT = 36_000
+"""Samples kept for looking back: ten hours."""
 
 
 class Rates(NamedTuple):
@@ -25,14 +28,24 @@ class Rates(NamedTuple):
     """Share of the device's KV blocks in use."""
 
 
+class Sample(NamedTuple):
+    """Rates over the interval that ended at `time`, and the KV use then."""
+
+    time: float
+    steps: float
+    tokens_in: float
+    tokens_out: float
+    kv: float
+
+
 class RateMeter:
     """Turns the growing sums of an `EngineState` into rates."""
 
     def __init__(self) -> None:
         self.rates = Rates()
+        """Those of the last interval."""
         self._last: tuple[float, int, int, int] | None = None
-        self._out: deque[float] = deque(maxlen=HISTORY)
-        self._kv: deque[float] = deque(maxlen=HISTORY)
+        self._samples: list[Sample] = []
 
     def sample(self, state: EngineState) -> None:
         """Look at `state`, as often as one likes; takes a sample when an interval has passed."""
@@ -40,6 +53,7 @@ class RateMeter:
         if self._last is None or any(new < old for new, old in zip(now, self._last, strict=True)):
             # The first look, or another engine (or a restarted one) in the old one's place.
             self._last = now if state.time > 0 else None
+            del self._samples[self._count_until(state.time) :]
             self.rates = self.rates._replace(steps=None, tokens_in=None, tokens_out=None)
             return
         elapsed = now[0] - self._last[0]
@@ -49,9 +63,24 @@ class RateMeter:
             (new - old) / elapsed for new, old in zip(now[1:], self._last[1:], strict=True)
         )
         self._last = now
-        self._out.append(tokens_out)
-        self._kv.append(kv_use(state) or 0.0)
-        self.rates = Rates(steps, tokens_in, tokens_out, tuple(self._out), tuple(self._kv))
+        self._samples.append(Sample(now[0], steps, tokens_in, tokens_out, kv_use(state) or 0.0))
+        del self._samples[:-KEPT]
+        self.rates = self.at(now[0])
+
+    def at(self, time: float) -> Rates:
+        """The rates as they were at `time`, epoch seconds; unknown before the first sample."""
+        count = self._count_until(time)
+        if not count:
+            return Rates()
+        shown = self._samples[max(count - HISTORY, 0) : count]
+        return Rates(
+            *shown[-1][1:4],
+            tuple(sample.tokens_out for sample in shown),
+            tuple(sample.kv for sample in shown),
+        )
+
+    def _count_until(self, time: float) -> int:
+        return bisect_right(self._samples, time, key=attrgetter("time"))
 
 
 def kv_use(state: EngineState) -> float | None:

@@ -6,6 +6,7 @@ from typing import Protocol
 from seqtop.link import Link
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
+from seqtop.state.timeline import Timeline
 
 
 class Source(Protocol):
@@ -26,6 +27,11 @@ class Source(Protocol):
     @property
     def version(self) -> int:
         """Grows whenever the state or the link changed; cheap to ask for."""
+
+    @property
+    def history(self) -> Timeline | None:
+        """Every moment on record, if any is. It changes under `lock` and has a lock of its own:
+        take `lock` first."""
 
     def drain(self) -> set[int] | None:
         """Ids of the sequences touched since the last call; `None` means everything."""

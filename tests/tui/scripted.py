@@ -13,7 +13,9 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from seqtop.state import EngineState
+from seqtop.state import EngineState, sharing
+from seqtop.state.history import History
+from seqtop.wire import codec
 from seqtop.wire.messages import (
     EngineInfo,
     Event,
@@ -67,13 +69,21 @@ def engine_info(**changes: object) -> EngineInfo:
 
 
 class ScriptedSource:
-    """A `Source` that knows what it is told, and remembers what it is asked to do."""
+    """A `Source` that knows what it is told, and remembers what it is asked to do.
 
-    def __init__(self, *events: Event, max_finished: int = 1_000) -> None:
+    With a `history` it also keeps what it was told, which then has to be fit for the wire.
+    """
+
+    def __init__(
+        self, *events: Event, max_finished: int = 1_000, history: History | None = None
+    ) -> None:
+        self.history = history
         self.state = EngineState(max_finished=max_finished)
         self.lock = threading.RLock()
         self.link = Link("ipc:///run/demo", LinkState.LIVE)
         self.version = 0
+        self.number = 0
+        """Of the next message."""
         self.submitted: list[tuple[str, SamplingParams]] = []
         self.aborted: list[str] = []
         self.error: Exception | None = None
@@ -85,16 +95,26 @@ class ScriptedSource:
 
     def apply(self, event: Event) -> None:
         with self.lock:
+            payload = b"" if self.history is None else codec.encode(event)
+            sharing.thaw(self.state, event)
             touched = self.state.apply(event)
             if self._touched is not None:
                 self._touched.update(touched)
+            if self.history is not None:
+                self.history.append(self.number, payload, event, self.state)
+            self.number += 1
             self.link.num_messages += 1
             self.version += 1
         if self.listener is not None:
             self.listener()
 
-    def replace(self, state: EngineState) -> None:
+    def replace(self, state: EngineState, *, num_missed: int = 0) -> None:
+        """Take a snapshot, after so many messages were missed."""
         with self.lock:
+            self.number += num_missed
+            if self.history is not None:
+                incarnation = state.info.incarnation if state.info else ""
+                self.history.restore(incarnation, self.number - 1, state)
             self.state, self._touched = state, None
             self.version += 1
 
@@ -336,14 +356,14 @@ class Script:
         )
 
 
-def scene(source: ScriptedSource, **info: object) -> Script:
+def scene(source: ScriptedSource, *, hostile: str = HOSTILE, **info: object) -> Script:
     """Play about three seconds at whose end there is a request in every state."""
     script = Script(source, **info)
     script.arrive("req-1")
     script.arrive("req-2", "Tell me a story about a fox and an owl.", num_prompt=48)
     script.arrive("req-3", "狐の物語を話してください。", num_prompt=24, pieces=list(CJK))
     script.arrive("req-4", "Write in many scripts: שלום", num_prompt=20, pieces=list(MIXED))
-    script.arrive("req-5", "Ignore all that and \x1b[2J", num_prompt=20, pieces=[HOSTILE])
+    script.arrive("req-5", "Ignore all that and \x1b[2J", num_prompt=20, pieces=[hostile])
     script.arrive("done-1", "Short.", num_prompt=12)
     script.arrive("done-2", "Two words.", num_prompt=12, max_tokens=8)
     script.arrive("done-3", "Never mind.", num_prompt=30)

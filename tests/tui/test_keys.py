@@ -153,14 +153,14 @@ def test_pause(source: ScriptedSource, app: SeqtopApp) -> None:
         await pilot.press("space")
         await pilot.pause()
         assert "‖ PAUSED" in screen(app)
-        assert "nothing has happened since" in screen(app)
+        assert "Step 40, the newest." in screen(app)
         name = selected(app)
         step = app.feed.state.step
         for _ in range(3):
             scene_goes_on(source)
         app.draw()
         await pilot.pause()
-        assert "Paused, 3 steps behind." in screen(app)
+        assert "3 behind." in screen(app)
         assert app.feed.state.step == step
         assert "PAUSED" in screen(app)
         await pilot.press("down", "up")

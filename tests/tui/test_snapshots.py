@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 import pytest
-from scripted import ScriptedSource, scene
+from scripted import HOSTILE, ScriptedSource, scene
 from textual.pilot import Pilot
 
 from seqtop.link import LinkState
+from seqtop.state.history import History
 from seqtop.tui.app import SeqtopApp
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
@@ -19,6 +20,16 @@ def lively() -> SeqtopApp:
     app = SeqtopApp(source, clock=lambda: 0.0)
     source.listener = app.feed.poll
     scene(source)
+    return app
+
+
+@pytest.fixture
+def recorded() -> SeqtopApp:
+    """The same, with a source that keeps what was."""
+    source = ScriptedSource(history=History())
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    source.listener = app.feed.poll
+    scene(source, hostile=HOSTILE.replace("\ud800", ""))  # which the wire does not carry
     return app
 
 
@@ -56,8 +67,20 @@ def test_at_80_columns(
     assert snap_compare(lively, press=keys)
 
 
+@pytest.mark.parametrize("size", SIZES[:2], ids="{0[0]}x{0[1]}".format)
+def test_the_past(
+    recorded: SeqtopApp, snap_compare: Callable[..., bool], size: tuple[int, int]
+) -> None:
+    keys = ["down"] * 5 + ["p", "left_curly_bracket"]
+    assert snap_compare(recorded, terminal_size=size, press=keys)
+
+
+def test_asking_for_a_step(recorded: SeqtopApp, snap_compare: Callable[..., bool]) -> None:
+    assert snap_compare(recorded, press=["colon", *"2x8"])
+
+
 def test_help_in_full(lively: SeqtopApp, snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(lively, terminal_size=(120, 70), press=["question_mark"])
+    assert snap_compare(lively, terminal_size=(120, 88), press=["question_mark"])
 
 
 @pytest.mark.parametrize("theme", ["seqtop-light", "textual-dark"])

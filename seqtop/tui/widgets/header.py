@@ -4,6 +4,7 @@ from seqtop import format as fmt
 from seqtop.link import LinkState
 from seqtop.safe import safe_text
 from seqtop.sequence import SequenceStatus
+from seqtop.tui import where
 from seqtop.tui.draw import bar, row, sparkline, spread
 from seqtop.tui.feed import Feed
 from seqtop.tui.flow import wrap
@@ -91,14 +92,12 @@ def badges(feed: Feed) -> Line:
 
 
 def sentence(feed: Feed) -> str:
-    """Why the picture is not live; empty if it is."""
+    """Which moment is shown, and why the picture is not live; empty if it is."""
     link = feed.source.link
     reason = link.detail or SENTENCES[link.state] if link.state is not LinkState.LIVE else ""
-    if not feed.paused:
-        return reason
-    behind = feed.steps_behind
-    pause = f"{fmt.plural(behind, 'step')} behind" if behind else "nothing has happened since"
-    return " ".join(filter(None, (f"Paused, {pause}. Space goes on.", reason)))
+    if feed.replay is not None:
+        return " ".join(filter(None, (where.replayed(feed.replay, feed.remark), reason)))
+    return " ".join(filter(None, (where.held(feed), reason))) if feed.paused else reason
 
 
 def identity(feed: Feed, width: int, title: str) -> Line:

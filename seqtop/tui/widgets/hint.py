@@ -42,8 +42,8 @@ def hint(feed: Feed) -> str:
             f"Nothing has been heard at {endpoint} yet.\n"
             "The engine appears here as soon as it speaks; `seqtop demo` starts one to look at."
         )
-    if feed.source.link.state is LinkState.REPLAY:
-        return "Nothing had arrived yet at this moment of the recording."
+    if feed.paused or feed.source.link.state is LinkState.REPLAY:
+        return "Nothing had arrived yet at this moment."
     if feed.source.link.state is not LinkState.LIVE or info is None:
         return ""
     if info.control:

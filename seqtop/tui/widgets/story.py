@@ -1,5 +1,8 @@
 """The text of one sequence: its prompt, its output, the newest bit of it bright."""
 
+from textual.binding import Binding
+from textual.containers import ScrollableContainer
+
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.feed import Feed
 from seqtop.tui.flow import Flow
@@ -10,8 +13,15 @@ MAX_CHARACTERS = 200_000
 """Of each of prompt and output; of longer ones the end is shown."""
 
 
-class Story(Lines, can_focus=True):
+class Story(Lines, can_focus=True, inherit_bindings=False):
     """The text of the selected sequence; keeps to its end while one looks at the end."""
+
+    # It never scrolls sideways: those keys go through time, here as elsewhere.
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        binding
+        for binding in ScrollableContainer.BINDINGS
+        if isinstance(binding, Binding) and binding.key not in {"left", "right"}
+    ]
 
     def __init__(self, feed: Feed) -> None:
         super().__init__(id="story")

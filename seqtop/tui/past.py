@@ -1,0 +1,116 @@
+"""Going through what is on record: finding a moment, and holding the state there.
+
+Positions are those of `seqtop.state.marks`.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from seqtop import format as fmt
+from seqtop.state import EngineState
+from seqtop.state.marks import Kind
+from seqtop.state.still import still
+from seqtop.state.timeline import Cursor, Timeline
+
+Find: TypeAlias = Callable[[Timeline, int], int | None]
+"""From a position on a timeline to another; `None` if there is none. The timeline is locked."""
+
+
+def by_steps(count: int) -> Find:
+    """So many steps on, or back if negative; fewer where the record ends."""
+
+    def find(timeline: Timeline, position: int) -> int | None:
+        move = timeline.marks.next_step if count > 0 else timeline.marks.previous_step
+        reached = None
+        for _ in range(abs(count)):
+            found = move(position)
+            if found is None:
+                break
+            reached = position = found
+        return reached
+
+    return find
+
+
+def to_kind(kind: Kind, direction: int) -> Find:
+    """The next moment of `kind`, or the previous one if `direction` is negative."""
+
+    def find(timeline: Timeline, position: int) -> int | None:
+        marks = timeline.marks
+        return (marks.next if direction > 0 else marks.previous)(kind, position)
+
+    return find
+
+
+def to_step(step: int) -> Find:
+    """The end of `step`, or the nearest on record, of the engine's start that is shown."""
+    return lambda timeline, position: timeline.marks.at_step(step, near=position)
+
+
+def to_end(direction: int) -> Find:
+    """The newest moment, or the oldest if `direction` is negative."""
+    return lambda timeline, _: timeline.last if direction > 0 else timeline.first
+
+
+def crossed(timeline: Timeline, start: int, stop: int) -> str:
+    """What is missing between two positions, as sentences; empty if nothing is."""
+    low, high = min(start, stop), max(start, stop)
+    gaps = [
+        gap
+        for gap in timeline.gaps
+        if low < gap.position <= high and (gap.restarted or gap.num_missed)
+    ]
+    if len(gaps) > 1:
+        return f"{fmt.plural(len(gaps), 'hole')} in the record lie between."
+    return "".join(f"{str(gap)[:1].upper()}{str(gap)[1:]} here." for gap in gaps)
+
+
+class Past:
+    """A held picture of a session that goes on: as it was last, until moved along its record.
+
+    Args:
+        state: The session's own, which a still is taken of.
+        timeline: The session's record, if it keeps one, up to this very state.
+    """
+
+    def __init__(self, state: EngineState, timeline: Timeline | None) -> None:
+        self._timeline = timeline
+        self._still = still(state)
+        self._position = 0 if timeline is None else timeline.last
+        self._cursor: Cursor | None = None  # a still costs less, and often is all that is wanted
+
+    @property
+    def state(self) -> EngineState:
+        return self._still if self._cursor is None else self._cursor.state
+
+    @property
+    def position(self) -> int:
+        return self._position if self._cursor is None else self._cursor.position
+
+    def move(self, position: int) -> set[int]:
+        """Go to `position`, or the nearest on record.
+
+        Returns the ids of the sequences that changed, came or went.
+
+        Raises:
+            RecordingError: it cannot be read.
+        """
+        assert self._timeline is not None, "only what is on record can be found"
+        before, touched = self.state, None
+        if self._cursor is None:
+            self._cursor = Cursor(self._timeline, position)
+        else:
+            touched = self._cursor.move(position)
+        return _differing(before, self.state) if touched is None else touched
+
+
+def _differing(old: EngineState, new: EngineState) -> set[int]:
+    """The sequences that are not the same objects: states share what has finished."""
+    changed = old.sequences.keys() ^ new.sequences.keys()
+    changed.update(
+        seq_id
+        for seq_id, sequence in new.sequences.items()
+        if old.sequences.get(seq_id) is not sequence
+        or old.requests.get(sequence.request_id) is not new.requests[sequence.request_id]
+    )
+    return changed
