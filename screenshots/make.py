@@ -30,6 +30,7 @@ SELECTED = "typed-4"
 _SECONDS_PER_TICK = 1 / 15
 _SECONDS_PER_READING = 0.012
 _START = 1_790_000_000.0
+_MAX_TICKS = 1_000
 
 
 class SeededClock:
@@ -112,6 +113,8 @@ async def draw() -> None:
             app.feed.poll()
             if run.worth_a_picture():
                 break
+            if number == _MAX_TICKS:
+                raise SystemExit(f"{SELECTED} was never worth a picture; choose another request")
         app.feed.selected = run.source.state.requests[SELECTED].seq_ids[0]
         for width, height in SIZES:
             await pilot.resize_terminal(width, height)
