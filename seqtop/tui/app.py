@@ -129,7 +129,11 @@ class SeqtopApp(App[int]):
         what = {"preemption": "preemption", "finish": "request's end"}[kind]
         where = "after" if direction > 0 else "before"
         missing = f"No {what} is on record {where} this."
-        self._go(past.to_kind(Kind[kind.upper()], direction), missing)
+        with self.feed.lock:
+            frame = self.feed.go(past.to_kind(Kind[kind.upper()], direction), missing)
+            if self.feed.remark != missing:
+                self.feed.point_out()
+            self._show(frame)
 
     def action_oldest(self) -> None:
         self._go(past.to_end(-1), "This is the oldest moment on record.")

@@ -4,6 +4,7 @@ The feed is the app's only truth: the state on show, the view of it (order and f
 selected sequence, whether it is followed. Widgets ask it and keep nothing that matters.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.filter import Filter
 from seqtop.state.timeline import RecordingError
 from seqtop.state.view import SequenceView, Sort
-from seqtop.tui.past import Find, Past, crossed
+from seqtop.tui.past import Find, Past, crossed, lead
 from seqtop.tui.rates import RateMeter, Rates
 from seqtop.tui.source import Source
 
@@ -170,6 +171,17 @@ class Feed:
             frame |= self._replay(found) if self._past is None else self._look_back(found)
             self.remark = self.remark or crossed(timeline, start, moving.position)
         return frame
+
+    def point_out(self) -> None:
+        """Say whom the moment on show is about, and have the first of them selected."""
+        moving, timeline = self.replay or self._past, self.source.history
+        if moving is None or timeline is None:
+            return
+        with timeline.lock, contextlib.suppress(RecordingError):
+            what, names = lead(timeline, moving.position)
+            if names:
+                self.expected = names[0] if names[0] in self.state.requests else None
+                self.remark = f"{what} here: {', '.join(names)}. {self.remark}".rstrip()
 
     def sort_by(self, sort: Sort) -> None:
         self.view.sort = sort

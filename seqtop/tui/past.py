@@ -11,6 +11,7 @@ from seqtop.state import EngineState
 from seqtop.state.marks import Kind
 from seqtop.state.still import still
 from seqtop.state.timeline import Cursor, Timeline
+from seqtop.wire.messages import RequestFinished, Step
 
 Find: TypeAlias = Callable[[Timeline, int], int | None]
 """From a position on a timeline to another; `None` if there is none. The timeline is locked."""
@@ -63,6 +64,20 @@ def crossed(timeline: Timeline, start: int, stop: int) -> str:
     if len(gaps) > 1:
         return f"{fmt.plural(len(gaps), 'hole')} in the record lie between."
     return "".join(f"{str(gap)[:1].upper()}{str(gap)[1:]} here." for gap in gaps)
+
+
+def lead(timeline: Timeline, position: int) -> tuple[str, list[str]]:
+    """What befell whom at a moment: in a word, and the requests' ids. Nobody at most moments.
+
+    Raises:
+        RecordingError: it cannot be read.
+    """
+    for _, event in timeline.events(position - 1, position):
+        if isinstance(event, RequestFinished):
+            return "Ended", [event.request_id]
+        if isinstance(event, Step):
+            return "Preempted", [preemption.request_id for preemption in event.preemptions]
+    return "", []
 
 
 class Past:

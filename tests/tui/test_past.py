@@ -138,6 +138,13 @@ def test_jumps(live: SeqtopApp, back: str, on: str, preemption: bool) -> None:
             await pilot.press(back)
             await pilot.pause()
             assert_shows(live, place)
+            event = parse.event(PAYLOADS[place - 1])
+            whom = event.preemptions[0] if preemption else event
+            assert f"{'Preempted' if preemption else 'Ended'} here: {whom.request_id}." in " ".join(
+                screen(live).split()
+            )
+            assert live.feed.selection is not None
+            assert live.feed.selection[0].request_id == whom.request_id
         await pilot.press(on)
         await pilot.pause()
         assert_shows(live, before[1])

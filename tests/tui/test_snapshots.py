@@ -71,7 +71,7 @@ def test_at_80_columns(
 def test_the_past(
     recorded: SeqtopApp, snap_compare: Callable[..., bool], size: tuple[int, int]
 ) -> None:
-    keys = ["down"] * 5 + ["p", "left_curly_bracket"]
+    keys = ["p"]
     assert snap_compare(recorded, terminal_size=size, press=keys)
 
 
@@ -80,7 +80,7 @@ def test_asking_for_a_step(recorded: SeqtopApp, snap_compare: Callable[..., bool
 
 
 def test_help_in_full(lively: SeqtopApp, snap_compare: Callable[..., bool]) -> None:
-    assert snap_compare(lively, terminal_size=(120, 88), press=["question_mark"])
+    assert snap_compare(lively, terminal_size=(120, 94), press=["question_mark"])
 
 
 @pytest.mark.parametrize("theme", ["seqtop-light", "textual-dark"])
