@@ -136,17 +136,19 @@ def _content(kind: str, spans: list[Span]) -> str:
 
 
 def _short_legend(sums: dict[str, tuple[float, list[Span]]], width: int) -> Line:
+    # What takes the most room above is what most needs a name.
+    longest_first = sorted(sums, key=lambda kind: sums[kind][0], reverse=True)
     return row(
         [
             (
-                rank,
+                longest_first.index(kind),
                 (
                     (KINDS[kind][0], KINDS[kind][1]),
                     (f" {kind} ", "dim"),
                     (fmt.seconds(time), PLAIN),
                 ),
             )
-            for rank, (kind, (time, _)) in enumerate(sums.items())
+            for kind, (time, _) in sums.items()
         ],
         width,
     )
