@@ -52,6 +52,7 @@ class RunSource:
         self.lock = threading.RLock()
         self.link = Link("tcp://127.0.0.1:5557", LinkState.LIVE)
         self.version = 0
+        self.history = None
 
     def publish(self, event: Event) -> None:
         self.state.apply(parse.event(codec.encode(event)))
@@ -116,6 +117,7 @@ async def draw() -> None:
             if number == _MAX_TICKS:
                 raise SystemExit(f"{SELECTED} was never worth a picture; choose another request")
         app.feed.selected = run.source.state.requests[SELECTED].seq_ids[0]
+        app.feed.chosen = True
         for width, height in SIZES:
             await pilot.resize_terminal(width, height)
             run.source.version += 1

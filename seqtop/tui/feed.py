@@ -54,6 +54,8 @@ class Feed:
         self.rates = Rates()
         self.selected: int | None = None
         """The id of the sequence that the cursor is on."""
+        self.chosen = False
+        """Whether somebody has put it there."""
         self.following = False
         """Whether the table scrolls along when the selected row moves."""
         self.remark = ""

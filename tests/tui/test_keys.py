@@ -127,12 +127,28 @@ def test_a_row_not_followed_keeps_the_selection_but_not_the_view(
     source: ScriptedSource, app: SeqtopApp
 ) -> None:
     async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("down", "up")
         name = selected(app)
         source.apply(finish(source, name))
         app.draw()
         await pilot.pause()
         assert selected(app) == name
         assert app.screen.query_one(Rows).scroll_offset.y == 0
+
+    play(app, act, (100, 12))
+
+
+def test_until_somebody_chooses_the_first_row_is_selected(
+    source: ScriptedSource, app: SeqtopApp
+) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        name = selected(app)
+        source.apply(finish(source, name))
+        app.draw()
+        await pilot.pause()
+        assert selected(app) != name
+        with app.feed.lock:
+            assert app.feed.view.index(app.feed.selected) == 0
 
     play(app, act, (100, 12))
 

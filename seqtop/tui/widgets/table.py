@@ -114,6 +114,7 @@ class Rows(Inked, can_focus=True, inherit_bindings=False):
         with self._feed.lock:
             changed = seq_id != self._feed.selected
             self._feed.selected = seq_id
+            self._feed.chosen = True
             index = self._feed.view.index(seq_id)
             if index is not None:
                 self._cursor = index
@@ -171,14 +172,17 @@ class Rows(Inked, can_focus=True, inherit_bindings=False):
             self.select(ids[0])
 
     def _keep_selection(self) -> None:
-        """The cursor stays on its sequence; where that is gone, on the row in its place."""
+        """The cursor stays on its sequence; where that is gone, on the row in its place.
+
+        Until somebody chooses, it is on the first row: the one that has run longest.
+        """
         feed = self._feed
         index = feed.view.index(feed.selected)
-        if index is None:
+        if index is None or (index > 0 and not feed.chosen):
             last = len(feed.view) - 1
-            ids = feed.view.page(min(self._cursor, last), min(self._cursor, last) + 1)
+            self._cursor = max(min(self._cursor, last), 0) if feed.chosen else 0
+            ids = feed.view.page(self._cursor, self._cursor + 1)
             feed.selected = ids[0] if ids else None
-            self._cursor = max(min(self._cursor, last), 0)
             self.post_message(self.Moved())
             return
         self._cursor = index
