@@ -23,11 +23,11 @@ from engine_stub.train.corpus import IGNORED, draw_batch
 class Recipe:
     """Everything that decides what a training run learns."""
 
-    steps: int = 3600
+    steps: int = 4500
     batch_tokens: int = 4096
     short_context: int = 256
     long_context: int = 1024
-    decay_share: float = 0.25
+    decay_share: float = 0.4
     """Share of the steps, the last ones, in which the learning rate falls to zero."""
     long_share: float = 0.15
     """Share of the steps, the last ones, whose rows have the long context."""
