@@ -11,6 +11,7 @@ import dataclasses
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -105,6 +106,8 @@ def _serve(options: argparse.Namespace) -> int:
             check_bind(f"tcp://{options.http}", insecure=options.insecure)
     except EndpointError as error:
         return _fail(str(error), status=2)
+    # The engine needs no numpy; torch mentions its absence in a way that alarms.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     # torch takes seconds to import: not before the arguments are known to make sense.
     import torch
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _EXAMPLES = """\
 examples:
   seqtop demo                              watch the bundled engine on this machine
+  engine-stub serve --control              run the bundled engine for others to look at
   seqtop attach tcp://127.0.0.1:5557       look at a running engine
   seqtop record -o run.seqtop              write down what it does, until Ctrl-C
   seqtop replay run.seqtop                 look at it later

@@ -28,7 +28,7 @@ def arrangement(width: int, height: int) -> str:
     """How the three parts share a pane: all `stacked`, in two `columns`, or one of three `tabs`."""
     if height >= 34:
         return "stacked"
-    if width >= 110 and height >= 15:
+    if width >= 110 and height >= 14:  # 15 in a terminal of 40 lines, less one for a notice
         return "columns"
     return "tabs"
 

@@ -75,7 +75,7 @@ class FilterBar(Vertical):
         try:
             wanted = parse(event.value)
         except FilterError as error:
-            self._error.update(safe_text(f"{str(error)[:1].upper()}{str(error)[1:]}."))
+            self._error.update(safe_text(f"{error}."))
             self._error.display = True
             return
         self._error.display = False
@@ -89,6 +89,9 @@ class FilterBar(Vertical):
         self.clear()
 
     def action_done(self) -> None:
+        if self._error.display:  # what stands there is not the filter in force: mend it, or Esc
+            self.app.bell()
+            return
         if not self._input.value.strip():
             self._close()
         self.post_message(self.Left())
