@@ -57,7 +57,9 @@ sampling_params = st.builds(
     top_k=st.integers(-1, 100),
     seed=st.none() | st.integers(0, 2**63 - 1),
     stop=st.none() | st.lists(st.text(min_size=1, max_size=3), max_size=2),
-    stop_token_ids=st.none() | token_ids,
+    # They become a set, and ids that collide in its table would come out as they went in: these
+    # cannot collide, so their order is settled.
+    stop_token_ids=st.none() | st.lists(st.integers(0, 7), max_size=3),
     max_tokens=st.none() | st.integers(1, 2**40),
     logprobs=st.none() | st.integers(0, 20),
     output_kind=st.sampled_from(RequestOutputKind),
@@ -132,11 +134,7 @@ def test_objects_come_back_as_they_were(obj: Any) -> None:
     data = encode(obj)
     there = decode(data, type(obj))
     assert there == obj
-    # A set has no order of its own: ids that collide in its table come out as they went in.
-    again = encode(there)
-    if len(getattr(obj, "all_stop_token_ids", ())) < 2:
-        assert again == data
-    assert decode(again, type(obj)) == obj
+    assert encode(there) == data
 
 
 @settings(deadline=None, max_examples=50)
