@@ -153,10 +153,10 @@ def check_live(
         EndpointError: `endpoint` is malformed.
         UnreachableError: no engine answered, or none that can be understood.
     """
-    nothing_kept = History(max_bytes=0)
-    with Session(endpoint, history=nothing_kept) as session:
-        watch = _LiveWatch(endpoint)
-        session.listen(watch)
+    session = Session(endpoint, history=History(max_bytes=0))
+    watch = _LiveWatch(endpoint)
+    session.listen(watch)  # before it starts, so that not one message goes by unchecked
+    with session:
         answers = (LinkState.LIVE, LinkState.STOPPED, LinkState.INCOMPATIBLE)
         if not session.wait_for(*answers, timeout=timeout):
             raise UnreachableError(

@@ -52,8 +52,10 @@ def seconds(value: float | None) -> str:
         return f"{sign}{whole // 60}m {whole % 60:02}s"
     if whole < 86400:
         return f"{sign}{whole // 3600}h {whole % 3600 // 60:02}m"
-    if whole < 10_000 * 86400:
+    if whole < 1_000 * 86400:
         return f"{sign}{whole // 86400}d {whole % 86400 // 3600}h"
+    if whole < 10_000 * 86400:
+        return f"{sign}{whole // 86400}d"
     return _odd(math.copysign(math.inf, number))
 
 

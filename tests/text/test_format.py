@@ -63,6 +63,7 @@ def test_count(value: float | None, text: str) -> None:
         (12 * 86400 + 4 * 3600, "12d 4h"),
         (-0.5, "-500 ms"),
         (1e300, "∞"),
+        (-134_215_200, "-1553d"),
     ],
 )
 def test_seconds(value: float, text: str) -> None:
