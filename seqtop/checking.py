@@ -28,10 +28,6 @@ MAX_FINDINGS = 1_000
 """Findings of one rule that are kept in full; more are only counted."""
 
 
-class UnreachableError(Exception):
-    """No engine could be checked; `str()` is one sentence for the user."""
-
-
 class Report(msgspec.Struct):
     """What was looked at and what was wrong with it."""
 
@@ -157,13 +153,7 @@ def check_live(
     watch = _LiveWatch(endpoint)
     session.listen(watch)  # before it starts, so that not one message goes by unchecked
     with session:
-        answers = (LinkState.LIVE, LinkState.STOPPED, LinkState.INCOMPATIBLE)
-        if not session.wait_for(*answers, timeout=timeout):
-            raise UnreachableError(
-                f"no engine answered at {endpoint} within {timeout:g} s; is one running there?"
-            )
-        if session.link.state is LinkState.INCOMPATIBLE:
-            raise UnreachableError(session.link.detail)
+        session.await_engine(timeout)
         _wait(session, ended, duration)
         session.unlisten(watch)
     return watch.end()

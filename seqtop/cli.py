@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from seqtop import __version__
-from seqtop.link import LinkState
+from seqtop.link import LinkState, UnreachableError
 from seqtop.wire.endpoints import DEFAULT_ENDPOINT, EndpointError
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return run(options)
     except EndpointError as error:
         return _fail(str(error), status=2)
+    except UnreachableError as error:
+        return _fail(str(error))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -300,14 +302,7 @@ def _show(options: argparse.Namespace) -> int:
             return _fail(str(error))
         return 0
     with Session(options.source) as session:
-        answers = (LinkState.LIVE, LinkState.STOPPED, LinkState.INCOMPATIBLE)
-        if not session.wait_for(*answers, timeout=options.timeout):
-            return _fail(
-                f"no engine answered at {options.source} within {options.timeout:g} s;"
-                " is one running there?"
-            )
-        if session.link.state is LinkState.INCOMPATIBLE:
-            return _fail(session.link.detail)
+        session.await_engine(options.timeout)
         with session.lock:
             output = shown(session.state, session.link)
     print(output)
@@ -315,7 +310,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from seqtop.checking import UnreachableError, check_live, check_recording
+    from seqtop.checking import check_live, check_recording
     from seqtop.recording import RecordingError
     from seqtop.signals import until_signalled
 
@@ -330,7 +325,7 @@ def _check(options: argparse.Namespace) -> int:
                 )
         else:
             report = check_recording(options.source)
-    except (UnreachableError, RecordingError) as error:
+    except RecordingError as error:
         return _fail(str(error))
     if options.json:
         print(report.as_json())

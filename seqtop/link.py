@@ -41,3 +41,7 @@ class Link(msgspec.Struct):
 
 class ControlError(Exception):
     """A submit or abort did not happen; `str()` is one sentence for the user."""
+
+
+class UnreachableError(Exception):
+    """No engine answered, or none that can be understood; `str()` is one sentence for the user."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
-from seqtop.link import Link, LinkState
+from seqtop.link import Link, LinkState, UnreachableError
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, sharing, snapshot
 from seqtop.state.history import History
@@ -91,6 +91,21 @@ class Session:
         """Wait up to `timeout` seconds for the link to be in one of `states`."""
         with self._settled:
             return self._settled.wait_for(lambda: self.link.state in states, timeout)
+
+    def await_engine(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for a first state.
+
+        Raises:
+            UnreachableError: none came, or what is published there cannot be understood.
+        """
+        answers = (LinkState.LIVE, LinkState.STOPPED, LinkState.INCOMPATIBLE)
+        if not self.wait_for(*answers, timeout=timeout):
+            raise UnreachableError(
+                f"no engine answered at {self.link.endpoint} within {timeout:g} s;"
+                " is one running there?"
+            )
+        if self.link.state is LinkState.INCOMPATIBLE:
+            raise UnreachableError(self.link.detail)
 
     def submit(self, prompt: str, params: SamplingParams) -> str:
         """Have the engine run `prompt`; returns the request id it was given.

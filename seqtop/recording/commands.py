@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 
-from seqtop.link import LinkState
 from seqtop.recording.recorder import Recorder
 from seqtop.recording.writer import RecordingWriter
 from seqtop.session import Session
@@ -39,11 +38,12 @@ def record(
 
     Raises:
         EndpointError: `endpoint` is malformed.
-        RecordingError: no engine answered, or the file cannot be written.
+        UnreachableError: no engine answered, or none that can be understood.
+        RecordingError: the file cannot be written.
     """
     nothing_kept = History(max_bytes=0)  # the file is the history here
     with Session(endpoint, max_finished=DEFAULT_MAX_FINISHED, history=nothing_kept) as session:
-        _await_engine(session, timeout)
+        session.await_engine(timeout)
         recorder = Recorder(RecordingWriter(path, overwrite=overwrite))
         session.listen(recorder)
         started = time.monotonic()
@@ -56,17 +56,6 @@ def record(
     if recorder.error is not None:
         raise RecordingError(recorder.error)
     sys.stdout.write(f"{path}: {_figures(recorder, time.monotonic() - started)}\n")
-
-
-def _await_engine(session: Session, timeout: float) -> None:
-    session.wait_for(LinkState.LIVE, LinkState.INCOMPATIBLE, timeout=timeout)
-    if session.link.state is LinkState.INCOMPATIBLE:
-        raise RecordingError(session.link.detail)
-    if session.link.state is not LinkState.LIVE:
-        raise RecordingError(
-            f"no engine answered at {session.link.endpoint} within {timeout:g} s;"
-            " is one running there?"
-        )
 
 
 def _watch(

@@ -58,9 +58,7 @@ def test_goodbye_arrives(engine: Publisher) -> None:
         assert "req-1" in session.state.requests
 
 
-def test_dropped_messages_are_counted_and_healed(
-    endpoint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropped_messages_are_counted_and_healed(endpoint: str) -> None:
     with (
         Publisher(endpoint, engine_info(), EngineState()) as engine,
         Session(endpoint) as session,
