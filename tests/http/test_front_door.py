@@ -294,6 +294,7 @@ def test_a_viewer_aborts_and_the_client_is_told(served: Served) -> None:
 
 def test_a_viewer_aborts_and_the_waiting_client_is_told(served: Served) -> None:
     body = b'{"prompt": "A river", "max_tokens": 1000, "ignore_eos": true}'
+    wait_until(lambda: not served.running())  # what the test before has left is not ours to abort
     with post_by_hand(served, body, len(body)) as client:
         wait_until(served.running)
         served.session.abort(served.running()[0])
