@@ -1,0 +1,9 @@
+"""The commands, one module each: `add` describes it to argparse and `run` does it.
+
+Heavy imports stay inside `run`, so that `--help` answers at once.
+"""
+
+from seqtop.commands import attach, check, demo, record, replay, show
+
+COMMANDS = (demo, attach, record, replay, show, check)
+"""In the order in which the help lists them."""

@@ -1,0 +1,54 @@
+"""`seqtop check`: hold an engine, or a recording, to what must be true."""
+
+from __future__ import annotations
+
+import argparse
+
+from seqtop.commands.common import Commands, add_source, add_timeout, fail, positive
+
+
+def add(commands: Commands) -> None:
+    check = commands.add_parser(
+        "check",
+        help="hold an engine, or a recording, to what must be true of any engine",
+        description="Look for what cannot be right: blocks owned twice, leaks, tokens after the"
+        " end, budgets exceeded. The exit status is 1 if something is found.",
+        epilog="example: seqtop check run.seqtop --junit > report.xml",
+    )
+    add_source(check)
+    form = check.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="the report as JSON")
+    form.add_argument("--junit", action="store_true", help="the report as JUnit XML")
+    check.add_argument(
+        "--duration",
+        type=positive,
+        metavar="SECONDS",
+        help="end by itself after so long (default: at Ctrl-C, or when the engine stops)",
+    )
+    add_timeout(check)
+    check.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from seqtop.checking import check_live, check_recording
+    from seqtop.recording import RecordingError
+    from seqtop.signals import until_signalled
+
+    try:
+        if "://" in options.source:
+            with until_signalled() as ended:
+                report = check_live(
+                    options.source,
+                    ended=ended,
+                    duration=options.duration,
+                    timeout=options.timeout,
+                )
+        else:
+            report = check_recording(options.source)
+    except RecordingError as error:
+        return fail(str(error))
+    if options.json:
+        print(report.as_json())
+    else:
+        print(report.as_junit() if options.junit else report.as_text())
+    return 1 if report.findings else 0

@@ -1,0 +1,46 @@
+"""`seqtop demo`: watch the bundled engine on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from seqtop.commands.common import Commands, fail, run_app
+
+
+def add(commands: Commands) -> None:
+    demo = commands.add_parser(
+        "demo",
+        help="start the bundled engine with a workload and watch it",
+        description="Start the bundled engine in a process of its own, give it something to do and"
+        " watch it. Both end together.",
+        epilog="example: seqtop demo --pace 5",
+    )
+    demo.add_argument("--model", help="a directory with a Llama checkpoint (default: the bundled)")
+    demo.add_argument("--device", default="auto", help="cpu, cuda or auto (default: auto)")
+    demo.add_argument(
+        "--pace",
+        type=float,
+        default=15.0,
+        metavar="STEPS",
+        help="at most so many engine steps per second, 0 for no limit (default: 15)",
+    )
+    demo.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from seqtop.demo import DemoEngine, DemoError
+    from seqtop.session import Session
+
+    try:
+        with (
+            DemoEngine(model=options.model, device=options.device, pace=options.pace) as engine,
+            Session(engine.endpoint) as session,
+        ):
+            print("seqtop: starting the bundled engine …", file=sys.stderr)
+            engine.await_live(session)
+            status = run_app(session)
+            failure = engine.failure()
+    except DemoError as error:
+        return fail(str(error))
+    return fail(failure) if failure else status

@@ -1,0 +1,42 @@
+"""`seqtop record`: write down what a running engine does."""
+
+from __future__ import annotations
+
+import argparse
+
+from seqtop.commands.common import Commands, add_endpoint, add_timeout, fail, positive
+
+
+def add(commands: Commands) -> None:
+    record = commands.add_parser(
+        "record",
+        help="write down what a running engine does",
+        description="Record a running engine to a file that only you may read, until Ctrl-C. The"
+        " file holds prompts and outputs.",
+        epilog="example: seqtop record tcp://127.0.0.1:5557 -o run.seqtop --duration 60",
+    )
+    add_endpoint(record)
+    record.add_argument("-o", "--output", required=True, metavar="FILE", help="the file to write")
+    record.add_argument("--force", action="store_true", help="replace the file if it exists")
+    record.add_argument(
+        "--duration", type=positive, metavar="SECONDS", help="end by itself after so long"
+    )
+    add_timeout(record)
+    record.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from seqtop.recording import RecordingError
+    from seqtop.recording.commands import record
+
+    try:
+        record(
+            options.endpoint,
+            options.output,
+            overwrite=options.force,
+            duration=options.duration,
+            timeout=options.timeout,
+        )
+    except RecordingError as error:
+        return fail(str(error))
+    return 0

@@ -1,0 +1,48 @@
+"""`seqtop replay`: look at a recording."""
+
+from __future__ import annotations
+
+import argparse
+
+from seqtop.commands.common import Commands, fail, positive, run_app
+
+
+def add(commands: Commands) -> None:
+    replay = commands.add_parser(
+        "replay",
+        help="look at a recording",
+        description="Play a recording as if it happened now.",
+        epilog="example: seqtop replay run.seqtop --speed 4 --at 1200",
+    )
+    replay.add_argument("file", metavar="FILE", help="what seqtop record has written")
+    replay.add_argument(
+        "--speed",
+        type=positive,
+        default=1.0,
+        metavar="X",
+        help="so many times as fast as it was (default: 1)",
+    )
+    replay.add_argument("--loop", action="store_true", help="begin again at the end")
+    replay.add_argument("--at", type=int, metavar="STEP", help="begin at the end of this step")
+    replay.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from seqtop.recording import Recording, RecordingError
+    from seqtop.replay import ReplaySource
+
+    try:
+        with (
+            Recording(options.file) as recording,
+            ReplaySource(
+                recording,
+                options.file,
+                speed=options.speed,
+                loop=options.loop,
+                position=0 if options.at is None else recording.marks.at_step(options.at),
+                detail=recording.damage or "",
+            ) as source,
+        ):
+            return run_app(source)
+    except RecordingError as error:
+        return fail(str(error))
