@@ -6,12 +6,14 @@ gives a sequence's keys and values as ``[kv_heads, tokens, 2, head_dim]`` by pla
 index tensors and masks are made once per step; a layer only gathers and multiplies.
 
 The step's tokens lie one after another in *segments* of sequences with equally many queries, so
-that each segment is one call of torch's attention. Padding within a segment is masked.
+that each segment is one call of torch's attention. Padding within a segment is masked and, in
+layers with a sliding window, what lies before it; blocks before the window are still kept and read.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache as cache_results
 
 import torch
 from torch import Tensor
@@ -28,15 +30,15 @@ class Context:
             them; all segments and layers use the same memory, one after another.
         keys: ``[num_seqs, kv_heads, blocks * block_size, head_dim]``, a view of `gathered`.
         values: Likewise.
-        mask: ``[num_seqs, 1, queries, blocks * block_size]`` in the model's dtype, 0 where a
-            query sees a key and minus infinity elsewhere.
+        masks: By the layer's window, ``[num_seqs, 1, queries, blocks * block_size]`` in the model's
+            dtype: 0 where a query sees a key and minus infinity elsewhere.
     """
 
     rows: Tensor
     gathered: Tensor
     keys: Tensor
     values: Tensor
-    mask: Tensor
+    masks: dict[int | None, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class PagedKVCache:
             ``[num_blocks * kv_heads, block_size * 2 * head_dim]``.
         slot_rows: For each layer a view of the pool, a row per block, head and slot:
             ``[num_blocks * kv_heads * block_size, 2 * head_dim]``.
+        windows: For each layer, the last tokens that a query sees, itself among them; None for
+            all.
     """
 
     def __init__(
@@ -77,7 +81,9 @@ class PagedKVCache:
         *,
         device: torch.device,
         dtype: torch.dtype,
+        windows: tuple[int | None, ...] = (),
     ) -> None:
+        self.windows = windows or (None,) * num_layers
         self.num_kv_heads = num_kv_heads
         self.block_size = block_size
         self.head_dim = head_dim
@@ -120,9 +126,10 @@ class PagedKVCache:
         tables = torch.tensor(padded, device=self.pool.device)
         rows = tables[:, None, :] * self.num_kv_heads + self._heads[:, None]
         keys = torch.arange(width * self.block_size, device=self.pool.device)
-        unseen = keys > positions[:, None, :, None]
-        mask = torch.zeros(unseen.shape, dtype=self.pool.dtype, device=self.pool.device)
-        mask.masked_fill_(unseen, -torch.inf)
+        masks = {
+            window: self._mask(positions[:, None, :, None], keys, window)
+            for window in dict.fromkeys(self.windows)
+        }
         contexts = []
         end = 0
         for size in sizes:
@@ -131,12 +138,28 @@ class PagedKVCache:
             contexts.append(
                 self._context(
                     rows[start:end, :, :num_blocks],
-                    mask[start:end, ..., : num_blocks * self.block_size],
+                    {
+                        window: mask[start:end, ..., : num_blocks * self.block_size]
+                        for window, mask in masks.items()
+                    },
                 )
             )
         return contexts
 
-    def _context(self, rows: Tensor, mask: Tensor) -> Context:
+    def _mask(self, positions: Tensor, keys: Tensor, window: int | None) -> Tensor:
+        """0 where a query at one of `positions` sees a key, else minus infinity; broadcasts."""
+        unseen = keys > positions
+        if window is not None:
+            unseen |= keys <= positions - window
+        mask = torch.zeros(unseen.shape, dtype=self.pool.dtype, device=self.pool.device)
+        return mask.masked_fill_(unseen, -torch.inf)
+
+    def prompt_mask(self, length: int, window: int) -> Tensor:
+        """What the tokens of a sequence of `length` see of each other: ``[length, length]``."""
+        positions = torch.arange(length, device=self.pool.device)
+        return self._mask(positions[:, None], positions, window)
+
+    def _context(self, rows: Tensor, masks: dict[int | None, Tensor]) -> Context:
         """A segment that reads ``rows [n, kv_heads, blocks]``."""
         num_seqs, num_heads, num_blocks = rows.shape
         row_size = self.block_size * 2 * self.head_dim
@@ -146,7 +169,7 @@ class PagedKVCache:
         keys, values = gathered.view(
             num_seqs, num_heads, num_blocks * self.block_size, 2, self.head_dim
         ).unbind(3)
-        return Context(rows.flatten(), gathered, keys, values, mask)
+        return Context(rows.flatten(), gathered, keys, values, masks)
 
 
 class PagedAttention:
@@ -162,6 +185,7 @@ class PagedAttention:
         self.cache = cache
         self.slots = slots
         self.segments = segments
+        self._prompt_mask = cache_results(cache.prompt_mask)  # of this step, for all layers
 
     def __call__(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend with ``q [T, heads, head_dim]``; ``k`` and ``v`` are ``[T, kv_heads, head_dim]``.
@@ -171,20 +195,27 @@ class PagedAttention:
         slot_rows = self.cache.slot_rows[layer_idx]
         slot_rows.index_copy_(0, self.slots, torch.cat((k, v), dim=-1).view(-1, 2 * k.shape[-1]))
         outputs = [
-            self._attend_within(segment, q, k, v)
+            self._attend_within(segment, layer_idx, q, k, v)
             if segment.context is None
             else self._attend_to(segment.context, segment, layer_idx, q)
             for segment in self.segments
         ]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _attend_within(self, segment: Segment, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _attend_within(
+        self, segment: Segment, layer_idx: int, q: Tensor, k: Tensor, v: Tensor
+    ) -> Tensor:
         """Causal attention of sequences that begin with this step."""
         tokens = slice(segment.start, segment.end)
         q, k, v = (
             x[tokens].view(segment.num_seqs, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v)
         )
-        out = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        window, length = self.cache.windows[layer_idx], q.shape[2]
+        if window is None or length <= window:
+            out = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        else:
+            mask = self._prompt_mask(length, window)
+            out = scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
         return out.transpose(1, 2).flatten(0, 1)
 
     def _attend_to(self, context: Context, segment: Segment, layer_idx: int, q: Tensor) -> Tensor:
@@ -193,15 +224,14 @@ class PagedAttention:
         q = q[segment.start : segment.end]
         num_tokens, num_heads, head_dim = q.shape
         num_seqs = segment.num_seqs
+        mask = context.masks[self.cache.windows[layer_idx]]
         if num_tokens == num_seqs:
             # The query heads that share a key head become that head's queries: nothing repeated.
             q = q.reshape(num_seqs, self.cache.num_kv_heads, -1, head_dim)
-            out = scaled_dot_product_attention(
-                q, context.keys, context.values, attn_mask=context.mask
-            )
+            out = scaled_dot_product_attention(q, context.keys, context.values, attn_mask=mask)
             return out.reshape(num_seqs, num_heads, head_dim)
         q = q.view(num_seqs, -1, num_heads, head_dim).transpose(1, 2)
         out = scaled_dot_product_attention(
-            q, context.keys, context.values, attn_mask=context.mask, enable_gqa=True
+            q, context.keys, context.values, attn_mask=mask, enable_gqa=True
         )
         return out.transpose(1, 2).flatten(0, 1)

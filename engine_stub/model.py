@@ -1,5 +1,8 @@
 """A decoder of the Llama family over a flat batch of tokens.
 
+Llama, Mistral, Qwen2 and Qwen3 differ in a few switches of `ModelConfig`: biases, a norm on queries
+and keys, rotary scaling. Sliding windows are `attend`'s business.
+
 All tokens of all sequences of a step come as one dimension, ``[T]``, each with its own position.
 The decoder knows nothing of sequences: whoever calls it passes `attend`, which sees each layer's
 queries, keys and values and decides which token looks at which. The engine's version keeps keys
@@ -15,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from engine_stub.model_config import ModelConfig
+from engine_stub.rotary import RotaryEmbedding, rotate
 
 
 class Attend(Protocol):
@@ -47,30 +51,6 @@ class RMSNorm(nn.Module):
         return self.weight * (wide * scale).to(x.dtype)
 
 
-class RotaryEmbedding(nn.Module):
-    """Rotary position angles in the split-half layout (first half paired with second half)."""
-
-    inv_freq: Tensor
-
-    def __init__(self, head_dim: int, theta: float) -> None:
-        super().__init__()
-        # On the CPU even when the module is built on the meta device: it is never loaded.
-        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim
-        self.register_buffer("inv_freq", 1.0 / theta**exponents, persistent=False)
-
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines for ``positions [T]``, each ``[T, 1, head_dim]`` in `dtype`."""
-        angles = positions.to(torch.float32)[:, None] * self.inv_freq
-        angles = torch.cat((angles, angles), dim=-1)[:, None, :]
-        return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each head of ``x [T, heads, head_dim]`` by its token's angles."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
-
-
 class Attention(nn.Module):
     """Grouped-query attention with one fused projection for queries, keys and values."""
 
@@ -81,13 +61,22 @@ class Attention(nn.Module):
         self.n_heads = config.num_attention_heads
         self.n_kv_heads = config.num_key_value_heads
         fused = (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
-        self.qkv_proj = nn.Linear(config.hidden_size, fused, bias=False)
-        self.o_proj = nn.Linear(self.n_heads * self.head_dim, config.hidden_size, bias=False)
+        self.qkv_proj = nn.Linear(config.hidden_size, fused, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(
+            self.n_heads * self.head_dim, config.hidden_size, bias=config.o_bias
+        )
+        if config.qk_norm:
+            self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
+            self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
+        self.qk_norm = config.qk_norm
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """Map ``x [T, hidden]`` to ``[T, hidden]``."""
         heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))
         qk, v = torch.split(heads, [self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=1)
+        if self.qk_norm:
+            q, k = torch.split(qk, [self.n_heads, self.n_kv_heads], dim=1)
+            qk = torch.cat((self.q_norm(q), self.k_norm(k)), dim=1)
         # Queries and keys lie side by side, so one rotation turns both.
         q, k = torch.split(rotate(qk, cos, sin), [self.n_heads, self.n_kv_heads], dim=1)
         projected: Tensor = self.o_proj(attend(self.layer_idx, q, k, v).flatten(1))
@@ -99,8 +88,9 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        hidden, intermediate, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self.gate_up_proj = nn.Linear(hidden, 2 * intermediate, bias=bias)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``x [T, hidden]`` to ``[T, hidden]``."""
@@ -133,7 +123,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.rotary = RotaryEmbedding(config.head_dim, config.rope_theta)
+        self.rotary = RotaryEmbedding(config)
         self.layers = nn.ModuleList(
             DecoderLayer(config, layer_idx) for layer_idx in range(config.num_hidden_layers)
         )

@@ -71,6 +71,7 @@ class Worker:
             self.model_config.head_dim,
             device=self.device,
             dtype=self.dtype,
+            windows=self.model_config.layer_windows,
         )
         self.model_runner = ModelRunner(self.model, cache, self.config.seed)
 

@@ -5,24 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from checkpoints import byte_level_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 
 MakeEngine = Callable[..., LLMEngine]
-
-
-def byte_level_tokenizer() -> Tokenizer:
-    """One token per byte, after `<eos>` as token 0."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {"<eos>": 0} | {letter: index for index, letter in enumerate(alphabet, start=1)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken("<eos>", special=True)])
-    return tokenizer
 
 
 @pytest.fixture(scope="session", autouse=True)
