@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from textual.app import App, SystemCommand
@@ -24,8 +25,14 @@ from seqtop.tui.screens.submit import Submission, SubmitDialog
 from seqtop.tui.source import Source
 
 FRAMES_PER_SECOND = 30
+SCREENS: tuple[type[LiveScreen], ...] = (SequencesScreen,)
+"""In the order of their tabs; the keys 1, 2, 3 … lead to them."""
 _HERE = Path(__file__).parent
 
+SCREEN_KEYS = [
+    Binding(str(key), f"go_to({each.NAME!r})", each.TITLE, show=False, id=f"screen.{each.NAME}")
+    for key, each in enumerate(SCREENS, start=1)
+]
 TIME_KEYS = [
     Binding(key, action, description, show=False, id=f"time.{name}")
     for key, action, description, name in (
@@ -53,7 +60,9 @@ class SeqtopApp(App[int]):
     """
 
     CSS_PATH = sorted(_HERE.rglob("*.tcss"))
+    DEFAULT_MODE = SCREENS[0].NAME
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        *SCREEN_KEYS,
         Binding("n", "submit", "New", id="engine.submit", tooltip="Submit a prompt"),
         Binding("x", "abort", "Abort", id="engine.abort", tooltip="Abort the selected request"),
         Binding(
@@ -76,12 +85,11 @@ class SeqtopApp(App[int]):
         self.register_theme(theme.DARK)
         self.register_theme(theme.LIGHT)
         self.theme = theme.DARK.name
+        for each in SCREENS:
+            self.add_mode(each.NAME, partial(each, self.feed, title=title, tabs=SCREENS))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.inks(dark=self.current_theme.dark)
-
-    def get_default_screen(self) -> Screen[None]:
-        return SequencesScreen(self.feed, title=self.title)
 
     def on_mount(self) -> None:
         self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
@@ -109,6 +117,9 @@ class SeqtopApp(App[int]):
                     f"{group_of(binding)} · {self.get_key_display(binding)}",
                     lambda action=binding.action, node=namespace: self.run_action(action, node),
                 )
+
+    def action_go_to(self, name: str) -> None:
+        self.switch_mode(name)
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen(self.screen.active_bindings))

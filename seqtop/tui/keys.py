@@ -6,6 +6,7 @@
 from textual.binding import Binding
 
 GROUPS = {
+    "screen": "Screens",
     "move": "Move",
     "look": "Look",
     "time": "Go through time",

@@ -406,7 +406,7 @@ def test_mouse(app: SeqtopApp) -> None:
         assert selected(app) == "req-3"
         await pilot.click(Rows, offset=(5, 18))  # below the last row
         assert selected(app) == "req-3"
-        at = screen(app).splitlines()[3].index("Out")
+        at = screen(app).splitlines()[4].index("Out")
         await pilot.click(Titles, offset=(at, 0))
         assert app.feed.view.sort == Sort("out", descending=True)
         await pilot.click(Titles, offset=(at, 0))

@@ -1,14 +1,37 @@
-"""What every screen that shows the engine has in common."""
+"""What every screen that shows the engine has in common: header, tabs, its own body, footer."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Footer
 
 from seqtop.tui.feed import EVERYTHING, Feed, Frame
 from seqtop.tui.ink import INK_CLASSES
+from seqtop.tui.widgets.header import Header, Notice
+from seqtop.tui.widgets.screen_tabs import ScreenTabs
+
+SHORT = 16
+"""Below this height the header gives a line to the body, and the tabs are not shown."""
 
 
 class LiveScreen(Screen[None]):
-    """A screen that is told what changed, at most thirty times a second."""
+    """A screen that is told what changed, at most thirty times a second.
+
+    A subclass gives its `NAME` and `TITLE`, yields its widgets from `body` and draws them in
+    `update`. What is selected, filtered and paused is the feed's, so it carries over from screen
+    to screen.
+    """
+
+    NAME: ClassVar[str]
+    """What the app calls it: the mode to switch to, and the id of its key in the help."""
+    TITLE: ClassVar[str]
+    """What its tab says."""
 
     COMPONENT_CLASSES = INK_CLASSES
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
@@ -16,18 +39,41 @@ class LiveScreen(Screen[None]):
         Binding("shift+tab", "app.focus_previous", "Go back a pane", show=False, id="move.back"),
     ]
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[LiveScreen]]) -> None:
         super().__init__()
         self.feed = feed
+        self._header = Header(feed, title=title)
+        self._tabs = ScreenTabs([(each.NAME, each.TITLE) for each in tabs], self.NAME)
+        self._notice = Notice(feed)
+
+    def compose(self) -> ComposeResult:
+        yield self._header
+        yield self._tabs
+        yield self._notice
+        yield from self.body()
+        yield Footer(compact=True, show_command_palette=False)
+
+    def body(self) -> Iterable[Widget]:
+        """The widgets between the tabs and the footer."""
+        raise NotImplementedError
+
+    def update(self, frame: Frame) -> None:
+        """Draw in the body what `frame` changed; under the feed's lock."""
+        raise NotImplementedError
 
     def show(self, frame: Frame) -> None:
         """Draw what `frame` changed. The app calls it under the feed's lock."""
-        raise NotImplementedError
+        self._header.update()
+        self._notice.update()
+        self.update(frame)
 
     def show_all(self) -> None:
         """Draw everything anew, after something other than the engine changed it."""
         with self.feed.lock:
             self.show(EVERYTHING)
+
+    def on_resize(self) -> None:
+        self.set_class(self.app.size.height < SHORT, "-short")
 
     def on_screen_resume(self) -> None:
         self.show_all()

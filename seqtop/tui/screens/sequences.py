@@ -1,9 +1,10 @@
 """The main screen: header, sequence table, detail of the selected sequence."""
 
-from textual.app import ComposeResult
+from collections.abc import Iterable
+
 from textual.binding import Binding
 from textual.containers import Container
-from textual.widgets import Footer
+from textual.widget import Widget
 
 from seqtop.state.columns import COLUMNS, FIELDS
 from seqtop.state.view import Sort
@@ -12,7 +13,6 @@ from seqtop.tui.screens.live import LiveScreen
 from seqtop.tui.screens.sort import SortChooser
 from seqtop.tui.widgets.detail import Detail
 from seqtop.tui.widgets.filter_bar import FilterBar
-from seqtop.tui.widgets.header import Header, Notice
 from seqtop.tui.widgets.hint import Hint
 from seqtop.tui.widgets.table import Rows, SequenceTable, Titles
 
@@ -20,9 +20,6 @@ WIDE = 160
 """From this width on there is room for the detail pane beside the table."""
 TALL = 30
 """From this height on there is room for it below."""
-
-SHORT = 16
-"""Below this height the header gives a line to the table."""
 
 
 def _quiet(key: str, action: str, description: str, name: str) -> Binding:
@@ -33,6 +30,8 @@ def _quiet(key: str, action: str, description: str, name: str) -> Binding:
 class SequencesScreen(LiveScreen):
     """All sequences, and one of them in detail."""
 
+    NAME = "sequences"
+    TITLE = "Sequences"
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
             "slash", "filter", "Filter", id="find.filter", tooltip="Filter by text, regex or field"
@@ -51,36 +50,30 @@ class SequencesScreen(LiveScreen):
         _quiet("f", "follow", "Follow the selected row, or stop", "look.follow"),
     ]
 
-    def __init__(self, feed: Feed, *, title: str) -> None:
-        super().__init__(feed)
-        self._header = Header(feed, title=title)
-        self._notice = Notice(feed)
+    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[LiveScreen]]) -> None:
+        super().__init__(feed, title=title, tabs=tabs)
         self._filter = FilterBar()
         self._table = SequenceTable(feed)
         self._hint = Hint(feed)
         self._detail = Detail(feed)
         self._detail_wanted: bool | None = None  # None: wherever there is room
 
-    def compose(self) -> ComposeResult:
-        yield self._header
-        yield self._notice
+    def body(self) -> Iterable[Widget]:
         yield self._filter
-        with Container(id="body"):
-            with Container(id="list"):
-                yield self._table
-                yield self._hint
-            yield self._detail
-        yield Footer(compact=True, show_command_palette=False)
+        yield Container(
+            Container(self._table, self._hint, id="list"),
+            self._detail,
+            id="body",
+        )
 
     def on_mount(self) -> None:
         self._table.rows.focus()
 
     def on_resize(self) -> None:
+        super().on_resize()
         self._place()
 
-    def show(self, frame: Frame) -> None:
-        self._header.update()
-        self._notice.update()
+    def update(self, frame: Frame) -> None:
         self._table.rows.show(frame)
         if (expected := self.feed.take_expected()) is not None:
             self._table.rows.select(expected)
@@ -168,6 +161,5 @@ class SequencesScreen(LiveScreen):
         alone = wanted and not beside and height < 18
         self.set_class(beside, "-beside")
         self.set_class(alone, "-alone")
-        self.set_class(height < SHORT, "-short")
         with self.feed.lock:
             self._detail.show(EVERYTHING)
