@@ -52,6 +52,8 @@ class EngineState(msgspec.Struct):
     """Requests finished since the first applied event, kept or not."""
     told_to_wait: list[str] = []
     """Ids of the requests that the last step gave a reason to wait."""
+    num_queued: int = 0
+    """Arrivals and preemptions so far: how often a request has joined the queue."""
 
     def apply(self, event: Event) -> Iterable[int]:
         """Change this state by one event.

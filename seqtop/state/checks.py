@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import msgspec
 
-from seqtop.sequence import RequestMetrics, SequenceGroupMetadata, SequenceStatus
+from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.block_owners import BlockOwners
 from seqtop.state.model import RequestState, SequenceState
@@ -78,6 +78,8 @@ class Checker:
         self.state = state or EngineState()
         self._starvation_time = starvation_time
         self._owners = BlockOwners()
+        self._group_owners = BlockOwners()
+        """The same of the KV-cache groups after the first, whose blocks are never the first's."""
         self._swapped_out: set[int] = set()
         """Host blocks that hold something."""
         self._waiting: dict[int, dict[str, None]] = {}
@@ -86,6 +88,7 @@ class Checker:
         self._last_step_time = -math.inf
         for sequence in self.state.sequences.values():
             self._owners.update(sequence.seq_id, sequence.block_table)
+            self._group_owners.update(sequence.seq_id, _group_blocks(sequence))
         for request in self.state.requests.values():
             self._note_waiting(request)
 
@@ -105,6 +108,7 @@ class Checker:
             sequence = self.state.sequences.get(seq_id)
             table = sequence.block_table if sequence else []
             added = self._owners.update(seq_id, table)
+            self._group_owners.update(seq_id, _group_blocks(sequence) if sequence else [])
             if sequence:
                 findings += self._blocks(sequence, added)
         if isinstance(event, Step):
@@ -122,19 +126,26 @@ class Checker:
         if stats is None or info is None:
             return
         total = stats.num_free_blocks + stats.num_used_blocks + stats.num_cached_blocks
-        if total != info.num_gpu_blocks:
+        num_blocks = info.num_gpu_blocks - info.num_reserved_blocks
+        if total != num_blocks:
             yield self._finding(
                 "pool-sum",
                 f"{stats.num_free_blocks} free, {stats.num_used_blocks} used and"
                 f" {stats.num_cached_blocks} cached blocks make {total},"
-                f" the pool has {info.num_gpu_blocks}",
+                f" the pool has {num_blocks}",
             )
-        if self._owners.num_blocks != stats.num_used_blocks:
+        num_named = self._num_named(info.num_reserved_blocks)
+        if num_named != stats.num_used_blocks:
             yield self._finding(
                 "block-leak",
-                f"{stats.num_used_blocks} blocks are in use, the block tables"
-                f" name {self._owners.num_blocks}",
+                f"{stats.num_used_blocks} blocks are in use, the block tables name {num_named}",
             )
+
+    def _num_named(self, num_reserved: int) -> int:
+        """Blocks that some table names, without the reserved ones, which stand for no block."""
+        owners = (self._owners, self._group_owners)
+        reserved = sum(bool(each.of(block)) for each in owners for block in range(num_reserved))
+        return sum(each.num_blocks for each in owners) - reserved
 
     def _remember(self, event: Event) -> dict[int, _Before]:
         if not isinstance(event, Step):
@@ -161,8 +172,7 @@ class Checker:
         for group in step.execute.seq_group_metadata_list:
             if request := self.state.requests.get(group.request_id):
                 yield from self._request_times(request)
-                if isinstance(group, SequenceGroupMetadata):
-                    yield from self._overtaken(request)
+                yield from self._overtaken(request)
 
     def _blocks(self, sequence: SequenceState, added: list[int]) -> Iterator[Finding]:
         """Look at the logical positions whose block is new to the table, and the last written."""
@@ -183,6 +193,8 @@ class Checker:
         positions = {*added, written} if 0 <= written < len(sequence.block_table) else {*added}
         for position in sorted(positions):
             block = sequence.block_table[position]
+            if block < info.num_reserved_blocks:
+                continue
             for other_id, other_position in self._owners.of(block).items():
                 other = self.state.sequences.get(other_id)
                 if other is None or other_id == sequence.seq_id:
@@ -387,3 +399,7 @@ class Checker:
         block: int | None = None,
     ) -> Finding:
         return Finding(rule, message, self.state.step, request_id, seq_id, block)
+
+
+def _group_blocks(sequence: SequenceState) -> list[int]:
+    return [block for table in sequence.group_block_tables for block in table]

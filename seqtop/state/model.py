@@ -56,6 +56,14 @@ class SequenceState(msgspec.Struct):
     parent_seq_id: int | None = None
     last_step: int = -1
     """The last step that changed this sequence."""
+    engine_status: str = ""
+    """The engine's own name for the status, where it makes finer distinctions."""
+    num_draft_tokens: int | None = None
+    """Speculative tokens verified so far; `None` without speculative decoding."""
+    num_accepted_tokens: int | None = None
+    """Of those, tokens that became output."""
+    group_block_tables: list[list[int]] = []
+    """Tables of the KV-cache groups after the first, whose table is `block_table`."""
 
     @property
     def num_tokens(self) -> int:
@@ -91,3 +99,6 @@ class RequestState(msgspec.Struct):
     finish_reason: str | None = None
     """`stop`, `length` or `abort`, as the OpenAI API names them; `None` while unfinished."""
     preemption_steps: list[int] = []
+    queue_turn: int = 0
+    """Orders the queue of an engine whose `queue_order` is `fcfs`: counts up with each arrival,
+    and below zero with each preemption."""

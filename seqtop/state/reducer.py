@@ -64,6 +64,8 @@ def _arrived(state: EngineState, event: RequestArrived) -> Iterable[int]:
     request.sampling_params = event.sampling_params
     request.pooling_params = event.pooling_params
     request.priority = event.priority
+    state.num_queued += 1
+    request.queue_turn = state.num_queued
     if event.metrics is not None:
         request.metrics = event.metrics
     for seq_id in event.seq_ids:
@@ -180,8 +182,8 @@ def _scheduled(request: RequestState, step: Step, *, is_prompt: bool, chunk: int
     request.wait_reason = None
     metrics, stats = request.metrics, step.stats
     metrics.scheduler_time = (metrics.scheduler_time or 0.0) + stats.scheduler_time
-    metrics.model_forward_time = (metrics.model_forward_time or 0.0) + stats.model_forward_time
-    metrics.model_execute_time = (metrics.model_execute_time or 0.0) + stats.model_execute_time
+    metrics.model_forward_time = _sum(metrics.model_forward_time, stats.model_forward_time)
+    metrics.model_execute_time = _sum(metrics.model_execute_time, stats.model_execute_time)
     kind: SpanKind = "prefill" if is_prompt else "decode"
     last = request.spans[-1]
     if kind == "decode" and last.kind == "decode":
@@ -194,6 +196,11 @@ def _scheduled(request: RequestState, step: Step, *, is_prompt: bool, chunk: int
     span.end = step.time
     span.num_steps += 1
     span.num_tokens += request.token_chunk_size
+
+
+def _sum(total: float | None, more: float | None) -> float | None:
+    """What is not known stays unknown: it is no zero."""
+    return total if more is None else (total or 0.0) + more
 
 
 def _sequence_update(state: EngineState, step: Step, update: SequenceUpdate) -> None:
@@ -213,6 +220,14 @@ def _sequence_update(state: EngineState, step: Step, update: SequenceUpdate) -> 
         sequence.block_table = update.block_table
     else:
         sequence.block_table.extend(update.new_blocks)
+    if update.group_block_tables is not None:
+        sequence.group_block_tables = update.group_block_tables
+    if update.num_draft_tokens is not None:
+        drafted = (sequence.num_draft_tokens or 0) + update.num_draft_tokens
+        sequence.num_draft_tokens = drafted
+        accepted = (sequence.num_accepted_tokens or 0) + (update.num_accepted_tokens or 0)
+        sequence.num_accepted_tokens = accepted
+    sequence.engine_status = update.engine_status
     if update.stop_reason is not None:
         sequence.stop_reason = update.stop_reason
     sequence.last_step = step.step
@@ -243,6 +258,8 @@ def _preempted(state: EngineState, step: Step, preemption: Preemption) -> None:
         state.note_anomaly(f"preemption of unknown request {preemption.request_id}")
         return
     request.num_preemptions += 1
+    state.num_queued += 1
+    request.queue_turn = -state.num_queued
     request.num_lost_tokens += preemption.num_lost_tokens
     request.last_preemption_mode = preemption.mode
     request.preempted_for = preemption.for_request_id
@@ -261,7 +278,7 @@ def _finished(state: EngineState, event: RequestFinished) -> Iterable[int]:
         sequence = state.sequences[seq_id]
         if not SequenceStatus.is_finished(sequence.status):
             _set_status(state, sequence, event.status)
-            sequence.block_table = []
+            sequence.block_table, sequence.group_block_tables = [], []
     request.metrics = event.metrics
     request.wait_reason = None
     request.finish_reason = SequenceStatus.get_finished_reason(event.status) or "stop"

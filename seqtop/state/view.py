@@ -106,21 +106,23 @@ class SequenceView:
         if sequence.status == SequenceStatus.RUNNING:
             self.running.add(seq_id)
         elif sequence.status == SequenceStatus.WAITING:
-            self._queued[seq_id] = (*_queue_place(request), seq_id)
+            self._queued[seq_id] = (*_queue_place(state, request), seq_id)
         if self.filter.matches(request, sequence, state.time):
-            self._entries[seq_id] = self._entry(request, sequence, state.time)
+            self._entries[seq_id] = self._entry(state, request, sequence)
 
-    def _entry(self, request: RequestState, sequence: SequenceState, now: float) -> tuple[Any, ...]:
+    def _entry(
+        self, state: EngineState, request: RequestState, sequence: SequenceState
+    ) -> tuple[Any, ...]:
         """What to sort by, ending in the sequence id, which breaks ties the same way always."""
         column = FIELDS.get(self.sort.key)
         if column is None:
-            place = _life_place(request, sequence)
+            place = _life_place(state, request, sequence)
             return (
                 (_Reversed(place), sequence.seq_id)
                 if self.sort.descending
                 else (place, sequence.seq_id)
             )
-        key = _comparable(column.sort_value(request, sequence, now))
+        key = _comparable(column.sort_value(request, sequence, state.time))
         if key is None:
             return (1, sequence.seq_id)
         if not self.sort.descending:
@@ -128,18 +130,23 @@ class SequenceView:
         return (0, -key if isinstance(key, float) else _Reversed(key), sequence.seq_id)
 
 
-def _life_place(request: RequestState, sequence: SequenceState) -> tuple[float, ...]:
+def _life_place(
+    state: EngineState, request: RequestState, sequence: SequenceState
+) -> tuple[float, ...]:
     arrival = _number(request.metrics.arrival_time)
     if SequenceStatus.is_finished(sequence.status):
         return (2, -_number(request.metrics.finished_time or request.metrics.last_token_time))
     if sequence.status == SequenceStatus.RUNNING:
         return (0, arrival)
-    return (1, *_queue_place(request))
+    return (1, *_queue_place(state, request))
 
 
-def _queue_place(request: RequestState) -> tuple[float, ...]:
-    """What has been preempted is scheduled first, then by priority, then by arrival."""
-    preempted = request.num_preemptions > 0
+def _queue_place(state: EngineState, request: RequestState) -> tuple[float, ...]:
+    """Who is scheduled next comes first, by the rule that the engine says it goes by."""
+    order = state.info.queue_order if state.info else "preempted_first"
+    if order == "fcfs":
+        return (request.queue_turn,)
+    preempted = order == "preempted_first" and request.num_preemptions > 0
     return (not preempted, request.priority, _number(request.metrics.arrival_time))
 
 

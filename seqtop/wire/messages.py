@@ -24,6 +24,7 @@ from seqtop.sequence import (
 PROTOCOL_VERSION = 1
 
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
+QueueOrder: TypeAlias = Literal["preempted_first", "fcfs", "priority"]
 WaitCause: TypeAlias = Literal["no_blocks", "token_budget", "seq_limit"]
 
 
@@ -64,6 +65,19 @@ class EngineInfo(Message, tag="EngineInfo"):
     """Whether text and token ids are kept off the wire."""
     heartbeat_interval: float = 1.0
     """Seconds between heartbeats while nothing else is sent."""
+    num_reserved_blocks: int = 0
+    """The pool's first blocks, where no sequence is ever given them: vLLM V1 has a null block
+    that stands in a table for a block needed no more."""
+    queue_order: QueueOrder = "preempted_first"
+    """Who is next in the waiting queue: what has been preempted, then by priority and arrival;
+    or (`fcfs`) the latest arrival is last and the latest preempted is first; or (`priority`) by
+    priority and arrival alone."""
+    tokenizer: str | None = None
+    """Where the model's tokenizer is to be found: a folder, or an id of the Hugging Face hub."""
+    data_parallel_rank: int | None = None
+    """Which of several engines that serve one model side by side this is."""
+    kv_cache_groups: list[str] = []
+    """What kind of layers each block table of a sequence is for, where it has several."""
 
 
 class RequestArrived(Message, tag="RequestArrived"):
@@ -105,6 +119,15 @@ class SequenceUpdate(Message):
     parent_seq_id: int | None = None
     """The sequence this one was forked from; sent once, with `request_id`."""
     request_id: str | None = None
+    engine_status: str = ""
+    """The engine's own name for the status where it tells more than `status` does:
+    `WAITING_FOR_REMOTE_KVS`, say."""
+    num_draft_tokens: int | None = None
+    """Speculative tokens that this step verified; `None` where none were drafted."""
+    num_accepted_tokens: int | None = None
+    """Of those, tokens that are now part of the output."""
+    group_block_tables: list[list[int]] | None = None
+    """The whole tables of all KV-cache groups but the first, where they have changed."""
 
 
 class Preemption(Message):
@@ -151,8 +174,8 @@ class StepStats(Message):
     num_preemptions: int
     """Preemptions since the engine started."""
     scheduler_time: float
-    model_forward_time: float
-    model_execute_time: float
+    model_forward_time: float | None
+    model_execute_time: float | None
     """Forward pass, sampling and everything between: at least `model_forward_time`."""
     num_swapped: int | None = None
     num_free_cpu_blocks: int | None = None

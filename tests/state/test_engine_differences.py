@@ -1,0 +1,93 @@
+"""What only some engines have or do, as the protocol lets them say it."""
+
+from hand_driven import arrival, engine_info, stats, step
+
+from seqtop.sequence import SequenceGroupMetadataDelta, SequenceStatus
+from seqtop.state import EngineState
+from seqtop.state.checks import Checker
+from seqtop.state.view import SequenceView
+from seqtop.wire.messages import Preemption, SequenceUpdate
+
+RUNNING, WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
+
+
+def update(seq_id: int, status: SequenceStatus = RUNNING, **fields: object) -> SequenceUpdate:
+    return SequenceUpdate(seq_id=seq_id, status=status, num_computed_tokens=0, **fields)
+
+
+def queue(state: EngineState) -> list[int]:
+    view = SequenceView()
+    view.rebuild(state)
+    return [place[-1] for place in view.queue]
+
+
+def two_preempted(queue_order: str) -> EngineState:
+    """Sequences 1 to 3 ran; 2 was preempted, then 3 in a later step; 4 never ran."""
+    state = EngineState()
+    state.apply(engine_info(queue_order=queue_order))
+    for number in (1, 2, 3, 4):
+        state.apply(arrival(number))
+    state.apply(step(0, sequences=[update(1), update(2), update(3)]))
+    for number, victim in ((1, 2), (2, 3)):
+        lost = Preemption(request_id=f"req-{victim}", mode="recompute", num_lost_tokens=0)
+        updates = [update(victim, WAITING, engine_status="PREEMPTED")]
+        state.apply(step(number, sequences=updates, preemptions=[lost]))
+    return state
+
+
+def test_queue_orders() -> None:
+    assert queue(two_preempted("preempted_first")) == [2, 3, 4]
+    assert queue(two_preempted("fcfs")) == [3, 2, 4], "the latest preempted is the head"
+    assert queue(two_preempted("priority")) == [2, 3, 4]
+
+
+def test_priority_alone_may_put_the_preempted_behind() -> None:
+    state = two_preempted("priority")
+    urgent = arrival(5)
+    urgent.priority = -1
+    state.apply(urgent)
+    assert queue(state) == [5, 2, 3, 4]
+
+
+def test_status_by_the_engines_own_name() -> None:
+    state = two_preempted("fcfs")
+    assert state.sequences[3].engine_status == "PREEMPTED"
+    state.apply(step(3, sequences=[update(3)]))
+    assert state.sequences[3].engine_status == ""
+
+
+def test_speculative_tokens_add_up() -> None:
+    state = two_preempted("fcfs")
+    assert state.sequences[1].num_draft_tokens is None, "no speculation is not zero drafts"
+    for accepted in (2, 0):
+        drafts = update(1, num_draft_tokens=3, num_accepted_tokens=accepted)
+        state.apply(step(3, sequences=[drafts]))
+    assert state.sequences[1].num_draft_tokens == 6
+    assert state.sequences[1].num_accepted_tokens == 2
+
+
+def test_unknown_forward_time_stays_unknown() -> None:
+    state = two_preempted("fcfs")
+    group = SequenceGroupMetadataDelta({}, "req-1", {}, is_prompt=True, token_chunk_size=1)
+    unknown = stats(model_forward_time=None, model_execute_time=0.5)
+    for number in (3, 4):
+        state.apply(step(number, group, sequences=[update(1)], stats=unknown))
+    assert state.requests["req-1"].metrics.model_forward_time is None
+    assert state.requests["req-1"].metrics.model_execute_time == 1.0
+
+
+def test_pool_with_a_null_block_and_two_groups_adds_up() -> None:
+    checker = Checker()
+    findings = checker.apply(engine_info(num_reserved_blocks=1, num_gpu_blocks=64))
+    findings += checker.apply(arrival(1))
+    findings += checker.apply(arrival(2))
+    pool = stats(num_used_blocks=4, num_free_blocks=59, num_cached_blocks=0)
+    updates = [
+        update(1, block_table=[0, 1], group_block_tables=[[0, 2]]),
+        update(2, block_table=[0, 3], group_block_tables=[[0, 4]]),
+    ]
+    findings += checker.apply(step(0, sequences=updates, stats=pool))
+    findings += checker.check_pool()
+    assert findings == []
+    findings = checker.apply(step(1, sequences=[update(1, group_block_tables=[[]])], stats=pool))
+    assert [each.rule for each in checker.check_pool()] == ["block-leak"]
