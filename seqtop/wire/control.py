@@ -3,7 +3,7 @@
 import zmq
 
 from seqtop.link import ControlError
-from seqtop.wire import codec, parse
+from seqtop.wire import codec, frames, parse
 from seqtop.wire.endpoints import check, snapshot_endpoint
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Abort, Accepted, Refused, Submit
@@ -28,7 +28,7 @@ def ask(endpoint: str, command: Submit | Abort, *, timeout: float = 2.0) -> Acce
         if not socket.poll(int(timeout * 1000)):
             raise ControlError(f"the engine did not answer within {timeout:g} s")
         try:
-            reply = parse.reply(socket.recv_multipart()[-1])
+            reply = parse.reply(*frames.unseal(socket.recv_multipart(), 1))
         except WireError as error:
             raise ControlError(f"the engine's answer cannot be read: {error}") from error
     if isinstance(reply, Accepted):

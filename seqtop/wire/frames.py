@@ -1,15 +1,20 @@
-"""How a message is framed on the PUB socket: topic, sequence number, payload.
+"""How a message is framed on the PUB socket: topic, sequence number, payload, checksum.
 
-The layout is that of vLLM's KV-event stream. The topic is `seqtop/<version>/<incarnation>`, so
-that every message says which protocol it speaks and which start of the engine it belongs to,
-before anything of its payload is looked at. The sequence number is 8 bytes, big-endian, and
-grows by one with each message of an incarnation.
+The layout is that of vLLM's KV-event stream, with a checksum behind it. The topic is
+`seqtop/<version>/<incarnation>`, so that every message says which protocol it speaks and which
+start of the engine it belongs to, before anything of its payload is looked at. The sequence number
+is 8 bytes, big-endian, and grows by one with each message of an incarnation.
 
 A publisher greets each new subscription with the topic alone (`ZMQ_XPUB_WELCOME_MSG`): what is
 published from then on will arrive, so that is the moment to ask for a snapshot.
+
+The checksum is the CRC-32 of all frames before it, 4 bytes, big-endian. A changed bit in a token id
+decodes as well as the right one: without it, whatever garbles messages on the way (a relay, a
+broken proxy) would make a viewer show what never was. A publisher may leave it out.
 """
 
 import struct
+import zlib
 from typing import NamedTuple
 
 from seqtop.wire.errors import WireError
@@ -19,7 +24,12 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 """Larger messages are refused by the receiving socket (`ZMQ_MAXMSGSIZE`) before any decoding."""
 
 _SEQUENCE_NUMBER = struct.Struct(">Q")
+_CHECKSUM = struct.Struct(">I")
 _MAX_TOPIC_BYTES = 256
+
+
+class DamagedMessageError(WireError):
+    """The message is not what was sent."""
 
 
 class ForeignMessageError(WireError):
@@ -47,7 +57,7 @@ def topic(incarnation: str) -> bytes:
 
 def pack(incarnation: str, sequence_number: int, payload: bytes) -> list[bytes]:
     """The frames of one message, ready for `send_multipart`."""
-    return [topic(incarnation), _SEQUENCE_NUMBER.pack(sequence_number), payload]
+    return seal([topic(incarnation), _SEQUENCE_NUMBER.pack(sequence_number), payload])
 
 
 def unpack(frames: list[bytes]) -> Frame | Greeting:
@@ -56,16 +66,41 @@ def unpack(frames: list[bytes]) -> Frame | Greeting:
     Raises:
         ForeignMessageError: these are not the frames of a seqtop message.
         ProtocolVersionError: they are, but of another version.
+        DamagedMessageError: the checksum is of something else.
     """
-    if len(frames) not in (1, 3):
+    if len(frames) not in (1, 3, 4):
         raise ForeignMessageError(f"expected topic, number and payload, got {len(frames)} frames")
     incarnation = _incarnation(frames[0])
     if len(frames) == 1:
         return Greeting(incarnation)
-    _, number, payload = frames
+    _, number, payload = unseal(frames, 3)
     if len(number) != _SEQUENCE_NUMBER.size:
         raise ForeignMessageError(f"the sequence number has {len(number)} bytes instead of 8")
     return Frame(incarnation, _SEQUENCE_NUMBER.unpack(number)[0], payload)
+
+
+def seal(frames: list[bytes]) -> list[bytes]:
+    """`frames` and their checksum."""
+    return [*frames, _CHECKSUM.pack(_crc(frames))]
+
+
+def unseal(frames: list[bytes], count: int) -> list[bytes]:
+    """The first `count` frames, if what follows is nothing or their checksum.
+
+    Raises:
+        DamagedMessageError: it is something else.
+    """
+    kept, rest = frames[:count], frames[count:]
+    if rest and rest != [_CHECKSUM.pack(_crc(kept))]:
+        raise DamagedMessageError("a message was damaged on the way: its checksum is wrong")
+    return kept
+
+
+def _crc(frames: list[bytes]) -> int:
+    value = 0
+    for frame in frames:
+        value = zlib.crc32(frame, value)
+    return value
 
 
 def _incarnation(topic: bytes) -> str:

@@ -179,4 +179,4 @@ class StreamServer:
     def _reply(self, identity: bytes, payload: bytes) -> None:
         # A viewer that has gone, or does not read, gets no answer; its own timeout tells it.
         with contextlib.suppress(zmq.ZMQError):
-            self._router.send_multipart([identity, payload], zmq.DONTWAIT)
+            self._router.send_multipart([identity, *frames.seal([payload])], zmq.DONTWAIT)

@@ -41,6 +41,8 @@ SILENCE_SECONDS = 3.5
 _SNAPSHOT_RETRY_SECONDS = 1.0
 _MESSAGES_PER_ROUND = 500
 _LONGEST_POLL_MS = 250
+_PING_EVERY_MS = 2_000
+_PING_TIMEOUT_MS = 5_000
 
 
 class Sink(Protocol):
@@ -81,10 +83,12 @@ class Subscriber:
         self._live.maxmsgsize = frames.MAX_MESSAGE_BYTES
         # Everything, so that a foreign publisher is noticed rather than silently filtered out.
         self._live.subscribe(b"")
+        self._notice_dead_connections(self._live)
         self._live.connect(self.link.endpoint)
         self._questions = self._context.socket(zmq.DEALER)
         self._questions.maxmsgsize = MAX_SNAPSHOT_BYTES
         self._questions.linger = 0
+        self._notice_dead_connections(self._questions)
         self._questions.connect(snapshot_endpoint(self.link.endpoint))
         wake_name = f"inproc://{uuid.uuid4().hex}"
         self._woken = self._context.socket(zmq.PAIR)
@@ -100,6 +104,16 @@ class Subscriber:
             self._thread.join()
             self._wake.close()
         self._context.destroy(linger=0)
+
+    @staticmethod
+    def _notice_dead_connections(socket: zmq.Socket[bytes]) -> None:
+        """Have ZeroMQ ask whether the other side is there, and connect anew if not.
+
+        A viewer's end of the stream never sends, so without this TCP would not tell it for hours
+        that a laptop had slept or a router had forgotten the connection.
+        """
+        socket.heartbeat_ivl = _PING_EVERY_MS
+        socket.heartbeat_timeout = _PING_TIMEOUT_MS
 
     def _run(self) -> None:
         poller = zmq.Poller()
@@ -191,7 +205,7 @@ class Subscriber:
             except zmq.Again:
                 return
             try:
-                reply = parse.reply(parts[-1])
+                reply = parse.reply(*frames.unseal(parts, 1))
                 if isinstance(reply, Snapshot) and not self._synced:
                     self._restore(reply)
                 elif isinstance(reply, Refused):

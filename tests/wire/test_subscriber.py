@@ -107,6 +107,23 @@ def test_unreadable_message_is_named_and_healed(endpoint: str) -> None:
         assert same(session.state, engine.state)
 
 
+def test_message_damaged_on_the_way_is_refused_though_it_could_be_read(endpoint: str) -> None:
+    with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
+        joined(engine, session)
+        spoilt = frames.pack("one", engine.next_number, codec.encode(arrival(1)))
+        spoilt[2] = codec.encode(arrival(2))
+        engine.state.apply(arrival(1))
+        engine.next_number += 1
+        engine.send_frames(spoilt)
+        wait_until(lambda: session.link.num_errors == 1)
+        assert "its checksum is wrong" in session.link.last_error
+        engine.send(arrival(3))  # shows that one is missing
+        engine.answer()
+        wait_until(lambda: "req-3" in session.state.requests)
+        assert "req-1" in session.state.requests
+        assert "req-2" not in session.state.requests
+
+
 def test_history_survives_a_resync_that_has_forgotten_it(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         joined(engine, session)
