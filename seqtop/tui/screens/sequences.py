@@ -14,7 +14,8 @@ from seqtop.tui.screens.sort import SortChooser
 from seqtop.tui.widgets.detail import Detail
 from seqtop.tui.widgets.filter_bar import FilterBar
 from seqtop.tui.widgets.hint import Hint
-from seqtop.tui.widgets.table import Rows, SequenceTable, Titles
+from seqtop.tui.widgets.sequence_rows import SequenceRows
+from seqtop.tui.widgets.table import SequenceTable, Titles
 
 WIDE = 160
 """From this width on there is room for the detail pane beside the table."""
@@ -81,7 +82,7 @@ class SequencesScreen(LiveScreen):
         self._filter.show_count(len(self.feed.view), len(self.feed.state.sequences))
         self._detail.show(frame)
 
-    def on_rows_moved(self, _: Rows.Moved) -> None:
+    def on_sequence_rows_moved(self, _: SequenceRows.Moved) -> None:
         with self.feed.lock:
             self._detail.show(EVERYTHING)
 
