@@ -42,6 +42,9 @@ class SequencesScreen(LiveScreen):
         _quiet("greater_than_sign", "cycle_sort(1)", "Sort by the column after", "find.after"),
         _quiet("r", "reverse", "Reverse the order", "find.reverse"),
         _quiet("escape", "clear", "Clear the filter", "find.clear"),
+        _quiet("t", "tree", "Sequences of one request together, or each alone", "find.tree"),
+        _quiet("z", "fold", "Fold the selected family, or unfold it", "find.fold"),
+        _quiet("Z", "fold_all", "Fold all families, or unfold them", "find.fold-all"),
         Binding(
             "d", "toggle_detail", "Detail", id="look.detail", tooltip="Show or hide the detail pane"
         ),
@@ -126,6 +129,24 @@ class SequencesScreen(LiveScreen):
     def action_reverse(self) -> None:
         sort = self.feed.view.sort
         self._sort(Sort(sort.key, not sort.descending))
+
+    def action_tree(self) -> None:
+        with self.feed.lock:
+            self.feed.toggle_tree()
+        self.show_all()
+
+    def action_fold(self) -> None:
+        with self.feed.lock:
+            folded = self.feed.fold()
+        if folded:
+            self.show_all()
+        else:
+            self.notify("This sequence stands alone.", timeout=2, markup=False)
+
+    def action_fold_all(self) -> None:
+        with self.feed.lock:
+            self.feed.fold_all()
+        self.show_all()
 
     def action_toggle_detail(self) -> None:
         self._detail_wanted = not self._detail.display

@@ -69,4 +69,5 @@ class Rows(SequenceRows):
     def draw(self, seq_id: int) -> Line:
         found = self._feed.sequence(seq_id)
         # Gone from the state since the view was brought up to date: the next frame knows.
-        return cells.row(self._slots, *found, self._feed.now) if found else ()
+        kin = self.view.kin(seq_id)
+        return cells.row(self._slots, *found, self._feed.now, kin) if found else ()
