@@ -2,8 +2,8 @@
 
 One process publishes a seeded engine's events at a fixed rate, one follows them all along, one
 looks in again and again, and now and then a viewer is killed or stops reading for a while. The
-resident memory of each is sampled; past the warm-up its slope (by Theil and Sen, as it does not mind
-outliers) should be flat.
+resident memory of each is sampled; past the warm-up its slope (by Theil and Sen, since theirs does
+not mind outliers) should be flat.
 
     python benchmarks/soak.py --minutes 10
     python benchmarks/soak.py --minutes 60
