@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from seqtop import __version__
 from seqtop.wire.endpoints import DEFAULT_ENDPOINT, EndpointError, check_bind
+from seqtop.wire.keys import EngineKeys, KeyFileError, engine_keys
 from seqtop.wire.publisher import Publisher, PublishError
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--control", action="store_true", help="let viewers submit prompts and abort requests"
     )
+    _add_keys(serve)
     serve.add_argument("--name", default="engine-stub", help="what viewers call this engine")
     serve.add_argument("--pace", type=float, default=0.0, metavar="STEPS", help="steps per second")
     serve.add_argument("--demo", action="store_true", help="make requests without end")
@@ -80,12 +82,7 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
         help="end when standard input does (for a parent process)",
     )
     engine = serve.add_argument_group("engine")
-    engine.add_argument(
-        "--model",
-        type=Path,
-        metavar="MODEL",
-        help="Hugging Face directory, or organisation/name on the Hugging Face Hub",
-    )
+    engine.add_argument("--model", type=Path, metavar="PATH", help="Hugging Face directory")
     engine.add_argument("--device", help="cpu, cuda or auto")
     engine.add_argument("--dtype", help="float32, bfloat16, float16 or auto")
     engine.add_argument("--seed", type=int, help="of requests that bring none")
@@ -104,12 +101,41 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
         engine.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
 
 
+def _add_keys(serve: argparse.ArgumentParser) -> None:
+    keys = serve.add_argument_group("keys", "to let in holders of keys alone, and to encrypt")
+    keys.add_argument(
+        "--server-secret-key",
+        metavar="FILE",
+        help="this engine's secret key file, made by seqtop keygen",
+    )
+    keys.add_argument(
+        "--authorized-clients",
+        metavar="DIR|FILE",
+        help="who may look: the public key file of a viewer, or a directory of such (*.key)",
+    )
+    keys.add_argument(
+        "--control-clients",
+        metavar="DIR|FILE",
+        help="who may look and, with --control, submit and abort (default: all authorized)",
+    )
+
+
+def _keys(options: argparse.Namespace) -> EngineKeys | None:
+    given = (options.server_secret_key, options.authorized_clients)
+    if given == (None, None) and options.control_clients is None:
+        return None
+    if None in given:
+        raise KeyFileError("--server-secret-key and --authorized-clients belong together")
+    return engine_keys(*given, options.control_clients)
+
+
 def _serve(options: argparse.Namespace) -> int:
     try:
-        check_bind(options.bind, insecure=options.insecure)
+        keys = _keys(options)
+        check_bind(options.bind, insecure=options.insecure, has_keys=keys is not None)
         if options.http is not None:
             check_bind(f"tcp://{options.http}", insecure=options.insecure)
-    except EndpointError as error:
+    except (EndpointError, KeyFileError) as error:
         return _fail(str(error), status=2)
     # The engine needs no numpy; torch mentions its absence in a way that alarms.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
@@ -136,7 +162,14 @@ def _serve(options: argparse.Namespace) -> int:
     try:
         engine = LLMEngine(EngineConfig(**given))
         info = engine_info(engine, engine_id=options.name, control=options.control)
-        publisher = Publisher(options.bind, info, EngineState(), insecure=options.insecure)
+        publisher = Publisher(
+            options.bind,
+            info,
+            EngineState(),
+            keys=keys,
+            insecure=options.insecure,
+            repairs=True,
+        )
     except (ValueError, OSError, PublishError) as error:
         return _fail(str(error))
     workload = arrivals() if options.demo else ()
@@ -146,8 +179,6 @@ def _serve(options: argparse.Namespace) -> int:
         if options.http is not None:
             try:
                 listener = running.enter_context(_http_listener(options, engine, info))
-            except ValueError as error:
-                return _fail(str(error))
             except OSError as error:
                 return _fail(f"--http {options.http} cannot be served: {error.strerror}")
             doors.append(listener.bridge)
@@ -165,18 +196,14 @@ def _http_listener(
     options: argparse.Namespace, engine: LLMEngine, info: EngineInfo
 ) -> HttpListener:
     # Only whoever serves over HTTP pays for importing what that takes.
-    from engine_stub.chat_template import ChatTemplate
     from engine_stub.http.app import ServedModel
-    from engine_stub.http.chat import BUNDLED_STOPS
     from engine_stub.http.listener import HttpListener
     from engine_stub.loader import DEFAULT_MODEL
 
-    path = engine.config.model
     model = ServedModel(
         name=info.model.replace(" ", "-"),
         max_model_len=engine.max_model_len,
-        chat_template=ChatTemplate.from_pretrained(path),
-        chat_stops=BUNDLED_STOPS if path == DEFAULT_MODEL else (),
+        has_chat_template=engine.config.model == DEFAULT_MODEL,
         created=int(info.start_time),
     )
     return HttpListener(options.http, engine, model, insecure=options.insecure)

@@ -14,13 +14,13 @@ import msgspec
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.hub import model_name
 from engine_stub.loader import DEFAULT_MODEL
 from engine_stub.step_record import Preemption, SequenceUpdate, StepRecord
 from seqtop import __version__
 from seqtop.sequence import (
     ExecuteModelRequest,
     RequestMetrics,
+    SampleLogprobs,
     Sequence,
     SequenceGroup,
     SequenceGroupMetadata,
@@ -31,6 +31,7 @@ from seqtop.wire.messages import (
     PROTOCOL_VERSION,
     EngineInfo,
     Event,
+    InFlight,
     RequestArrived,
     RequestFinished,
 )
@@ -64,7 +65,7 @@ def engine_info(engine: LLMEngine, *, engine_id: str, control: bool) -> EngineIn
 
 
 def _model_name(path: Path) -> str:
-    return "bundled stories" if path == DEFAULT_MODEL else model_name(path)
+    return "bundled stories" if path == DEFAULT_MODEL else path.resolve().name
 
 
 class Sink(Protocol):
@@ -80,25 +81,26 @@ class StepPublisher:
         self._publisher = publisher
         self._groups: dict[str, SequenceGroup] = {}
         """Unfinished groups by request id."""
-        self._num_sent_blocks: dict[int, int] = {}
-        """By sequence id, how much of its block table viewers have."""
+        self._sent_tables: dict[int, list[int]] = {}
+        """By sequence id, the block table that viewers have."""
         self._num_preemptions = 0
+        self._step = -1
+        self._last_stats: messages.StepStats | None = None
 
     def arrived(self, group: SequenceGroup) -> None:
         """Publish that `group` has joined the waiting queue."""
         self._groups[group.request_id] = group
-        self._publisher.publish(
-            RequestArrived(
-                request_id=group.request_id,
-                arrival_time=group.arrival_time,
-                seq_ids=[seq.seq_id for seq in group.seqs],
-                num_prompt_tokens=group.first_seq.get_prompt_len(),
-                prompt=group.prompt,
-                prompt_token_ids=group.prompt_token_ids,
-                sampling_params=group.sampling_params,
-                priority=group.priority,
-                metrics=group.metrics,
-            )
+        self._publisher.publish(_arrival(group))
+
+    def in_flight(self, time: float) -> InFlight:
+        """All that is unfinished at `time`, which is between two steps."""
+        groups = list(self._groups.values())
+        return InFlight(
+            time=time,
+            step=self._step,
+            stats=self._last_stats,
+            requests=[_arrival(group) for group in groups],
+            sequences=[self._whole(group, seq) for group in groups for seq in group.seqs],
         )
 
     def stepped(self, record: StepRecord) -> None:
@@ -107,6 +109,7 @@ class StepPublisher:
         updates = [self._preempted(each) for each in record.preemptions]
         updates += [self._update(each, new_blocks[each.seq.seq_id]) for each in record.updates]
         self._num_preemptions += len(record.preemptions)
+        self._step, self._last_stats = record.step, self._stats(record)
         self._publisher.publish(
             messages.Step(
                 step=record.step,
@@ -114,7 +117,7 @@ class StepPublisher:
                 time=record.time,
                 execute=_without_tables(record.execute_model_req),
                 sequences=updates,
-                stats=self._stats(record),
+                stats=self._last_stats,
                 metrics=_changed_metrics(record),
                 preemptions=[
                     messages.Preemption(
@@ -138,27 +141,21 @@ class StepPublisher:
             is_full = isinstance(group, SequenceGroupMetadata)
             for seq_id, table in group.block_tables.items():
                 # A full brings its table along; a delta's has only grown.
-                num_sent = len(table) if is_full else self._num_sent_blocks[seq_id]
+                num_sent = len(table if is_full else self._sent_tables[seq_id])
                 new_blocks[seq_id] = table[num_sent:]
-                self._num_sent_blocks[seq_id] = len(table)
+                self._sent_tables[seq_id] = table
         return new_blocks
 
     def _update(self, update: SequenceUpdate, new_blocks: list[int]) -> messages.SequenceUpdate:
         seq = update.seq
-        params = self._groups[update.request_id].sampling_params
-        wants_candidates = params is not None and params.logprobs is not None
+        wants_candidates = _wants_candidates(self._groups[update.request_id])
         return messages.SequenceUpdate(
             seq_id=seq.seq_id,
             status=seq.status,
             num_computed_tokens=seq.get_num_computed_tokens(),
             num_cached_tokens=seq.data.get_num_cached_tokens(),
             new_token_ids=update.new_token_ids,
-            new_logprobs=[
-                candidates[token_id].logprob
-                for token_id, candidates in zip(
-                    update.new_token_ids, update.new_logprobs, strict=True
-                )
-            ],
+            new_logprobs=_sampled_logprobs(update.new_token_ids, update.new_logprobs),
             text_delta=update.text_delta,
             new_blocks=new_blocks,
             block_table=[] if seq.is_finished() else None,
@@ -166,9 +163,25 @@ class StepPublisher:
             top_logprobs=update.new_logprobs if wants_candidates else None,
         )
 
+    def _whole(self, group: SequenceGroup, seq: Sequence) -> messages.SequenceUpdate:
+        """All there is of a sequence, as if one step had brought it."""
+        token_ids = list(seq.get_output_token_ids())
+        return messages.SequenceUpdate(
+            seq_id=seq.seq_id,
+            status=seq.status,
+            num_computed_tokens=seq.get_num_computed_tokens(),
+            num_cached_tokens=seq.data.get_num_cached_tokens(),
+            new_token_ids=token_ids,
+            new_logprobs=_sampled_logprobs(token_ids, seq.output_logprobs),
+            text_delta=seq.output_text,
+            block_table=[] if seq.is_finished() else self._sent_tables.get(seq.seq_id, []),
+            stop_reason=seq.stop_reason,
+            top_logprobs=seq.output_logprobs if _wants_candidates(group) else None,
+        )
+
     def _preempted(self, preemption: Preemption) -> messages.SequenceUpdate:
         seq: Sequence = self._groups[preemption.request_id].first_seq
-        self._num_sent_blocks.pop(seq.seq_id, None)
+        self._sent_tables.pop(seq.seq_id, None)
         return messages.SequenceUpdate(
             seq_id=seq.seq_id,
             status=seq.status,
@@ -180,7 +193,7 @@ class StepPublisher:
     def _ended(self, group: SequenceGroup, time: float) -> None:
         del self._groups[group.request_id]
         for seq in group.seqs:
-            self._num_sent_blocks.pop(seq.seq_id, None)
+            self._sent_tables.pop(seq.seq_id, None)
         self._publisher.publish(
             RequestFinished(
                 request_id=group.request_id,
@@ -207,6 +220,30 @@ class StepPublisher:
             model_forward_time=record.model_forward_time,
             model_execute_time=record.model_execute_time,
         )
+
+
+def _arrival(group: SequenceGroup) -> RequestArrived:
+    return RequestArrived(
+        request_id=group.request_id,
+        arrival_time=group.arrival_time,
+        seq_ids=[seq.seq_id for seq in group.seqs],
+        num_prompt_tokens=group.first_seq.get_prompt_len(),
+        prompt=group.prompt,
+        prompt_token_ids=group.prompt_token_ids,
+        sampling_params=group.sampling_params,
+        priority=group.priority,
+        metrics=group.metrics,
+    )
+
+
+def _wants_candidates(group: SequenceGroup) -> bool:
+    params = group.sampling_params
+    return params is not None and params.logprobs is not None
+
+
+def _sampled_logprobs(token_ids: list[int], candidates: SampleLogprobs) -> list[float]:
+    """Of each token, its log-probability among the candidates there."""
+    return [each[token_id].logprob for token_id, each in zip(token_ids, candidates, strict=True)]
 
 
 def _without_tables(request: ExecuteModelRequest) -> ExecuteModelRequest:

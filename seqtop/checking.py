@@ -22,6 +22,7 @@ from seqtop.state import EngineState
 from seqtop.state.checks import RULES, Checker, Finding
 from seqtop.state.history import History
 from seqtop.wire import codec, parse
+from seqtop.wire.keys import ViewerKeys
 from seqtop.wire.messages import Event
 
 MAX_FINDINGS = 1_000
@@ -138,18 +139,24 @@ def check_recording(path: str | os.PathLike[str]) -> Report:
 
 
 def check_live(
-    endpoint: str, *, ended: threading.Event, duration: float | None, timeout: float
+    endpoint: str,
+    *,
+    ended: threading.Event,
+    duration: float | None,
+    timeout: float,
+    keys: ViewerKeys | None = None,
 ) -> Report:
     """Check a running engine until `ended` is set, for `duration` seconds, or until it stops.
 
     Args:
         timeout: Seconds to wait for the engine at first.
+        keys: For an engine that lets in holders of keys alone.
 
     Raises:
         EndpointError: `endpoint` is malformed.
         UnreachableError: no engine answered, or none that can be understood.
     """
-    session = Session(endpoint, history=History(max_bytes=0))
+    session = Session(endpoint, history=History(max_bytes=0), keys=keys)
     watch = _LiveWatch(endpoint)
     session.listen(watch)  # before it starts, so that not one message goes by unchecked
     with session:

@@ -15,6 +15,7 @@ from seqtop.commands import COMMANDS
 from seqtop.commands.common import fail
 from seqtop.link import UnreachableError
 from seqtop.wire.endpoints import EndpointError
+from seqtop.wire.keys import KeyFileError
 
 _EXAMPLES = """\
 examples:
@@ -24,7 +25,7 @@ examples:
   seqtop record -o run.seqtop              write down what it does, until Ctrl-C
   seqtop replay run.seqtop                 look at it later
   seqtop show --json | jq .stats           print its state once, for a script
-  seqtop export run.seqtop --perfetto -o run.json    open it at https://ui.perfetto.dev
+  seqtop keygen -o me                      make keys, to look at engines elsewhere
   seqtop check run.seqtop                  find what cannot be right in it
 """
 
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         return run(options)
-    except EndpointError as error:
+    except (EndpointError, KeyFileError) as error:
         return fail(str(error), status=2)
     except UnreachableError as error:
         return fail(str(error))

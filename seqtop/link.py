@@ -17,6 +17,8 @@ class LinkState(enum.Enum):
     """The engine said goodbye."""
     INCOMPATIBLE = "incompatible"
     """What is publishing there speaks another version of the protocol, or none at all."""
+    REFUSED = "refused"
+    """The keys of engine and viewer do not fit, or only one of the two has any."""
     REPLAY = "replay"
     """There is no connection: a recording is played."""
 

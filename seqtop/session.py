@@ -15,6 +15,7 @@ from seqtop.state import EngineState, sharing, snapshot
 from seqtop.state.history import History
 from seqtop.wire import control
 from seqtop.wire.frames import Frame
+from seqtop.wire.keys import ViewerKeys
 from seqtop.wire.messages import Abort, Event, Snapshot, Submit
 from seqtop.wire.subscriber import Subscriber
 
@@ -41,6 +42,7 @@ class Session:
     Args:
         max_finished: Finished requests that `state` keeps.
         history: Where to keep what was seen; by default a `History` of its default size.
+        keys: For an engine that lets in holders of keys alone.
 
     Raises:
         EndpointError: `endpoint` is malformed.
@@ -52,6 +54,7 @@ class Session:
         *,
         max_finished: int = DEFAULT_HISTORY,
         history: History | None = None,
+        keys: ViewerKeys | None = None,
     ) -> None:
         self.lock = threading.RLock()
         """Held while an event is applied; hold it while reading `state`."""
@@ -68,7 +71,8 @@ class Session:
         self._max_finished = max_finished
         self._touched: set[int] | None = None
         self._settled = threading.Condition(self.lock)
-        self._subscriber = Subscriber(endpoint, self)
+        self._keys = keys
+        self._subscriber = Subscriber(endpoint, self, keys=keys)
 
     @property
     def link(self) -> Link:
@@ -96,15 +100,16 @@ class Session:
         """Wait up to `timeout` seconds for a first state.
 
         Raises:
-            UnreachableError: none came, or what is published there cannot be understood.
+            UnreachableError: none came, the engine refused, or it cannot be understood.
         """
-        answers = (LinkState.LIVE, LinkState.STOPPED, LinkState.INCOMPATIBLE)
+        refusals = (LinkState.INCOMPATIBLE, LinkState.REFUSED)
+        answers = (LinkState.LIVE, LinkState.STOPPED, *refusals)
         if not self.wait_for(*answers, timeout=timeout):
             raise UnreachableError(
                 f"no engine answered at {self.link.endpoint} within {timeout:g} s;"
                 " is one running there?"
             )
-        if self.link.state is LinkState.INCOMPATIBLE:
+        if self.link.state in refusals:
             raise UnreachableError(self.link.detail)
 
     def submit(self, prompt: str, params: SamplingParams) -> str:
@@ -113,11 +118,11 @@ class Session:
         Blocks for up to two seconds. Raises `ControlError`.
         """
         command = Submit(prompt=prompt, sampling_params=params)
-        return control.ask(self.link.endpoint, command).request_id
+        return control.ask(self.link.endpoint, command, keys=self._keys).request_id
 
     def abort(self, request_id: str) -> None:
         """Have the engine end a request. Blocks for up to two seconds; raises `ControlError`."""
-        control.ask(self.link.endpoint, Abort(request_id=request_id))
+        control.ask(self.link.endpoint, Abort(request_id=request_id), keys=self._keys)
 
     def listen(self, listener: Listener) -> None:
         """Tell `listener` the state as it is, if there is one, and all that happens from now on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from seqtop.commands.common import Commands, add_endpoint, run_app
+from seqtop.commands.common import Commands, add_endpoint, add_keys, keys_of, run_app
 
 
 def add(commands: Commands) -> None:
@@ -16,11 +16,12 @@ def add(commands: Commands) -> None:
         epilog="example: seqtop attach tcp://127.0.0.1:5557",
     )
     add_endpoint(attach)
+    add_keys(attach)
     attach.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     from seqtop.session import Session
 
-    with Session(options.endpoint) as session:
+    with Session(options.endpoint, keys=keys_of(options)) as session:
         return run_app(session)

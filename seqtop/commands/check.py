@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from seqtop.commands.common import Commands, add_source, add_timeout, fail, positive
+from seqtop.commands.common import (
+    Commands,
+    add_keys,
+    add_source,
+    add_timeout,
+    fail,
+    keys_of,
+    positive,
+)
 
 
 def add(commands: Commands) -> None:
@@ -26,6 +34,7 @@ def add(commands: Commands) -> None:
         help="end by itself after so long (default: at Ctrl-C, or when the engine stops)",
     )
     add_timeout(check)
+    add_keys(check)
     check.set_defaults(run=run)
 
 
@@ -42,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
                     ended=ended,
                     duration=options.duration,
                     timeout=options.timeout,
+                    keys=keys_of(options),
                 )
         else:
             report = check_recording(options.source)

@@ -10,6 +10,7 @@ from seqtop.wire.endpoints import DEFAULT_ENDPOINT
 
 if TYPE_CHECKING:
     from seqtop.tui.source import Source
+    from seqtop.wire.keys import ViewerKeys
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """Where a command adds itself."""
@@ -33,6 +34,31 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         metavar="ENDPOINT|FILE",
         help=f"a running engine or a recording (default: {DEFAULT_ENDPOINT})",
     )
+
+
+def add_keys(parser: argparse.ArgumentParser) -> None:
+    keys = parser.add_argument_group("keys", "for an engine that lets in holders of keys alone")
+    keys.add_argument(
+        "--server-key", metavar="FILE|KEY", help="the engine's public key, or the file it is in"
+    )
+    keys.add_argument(
+        "--client-key", metavar="FILE", help="your own secret key file, made by seqtop keygen"
+    )
+
+
+def keys_of(options: argparse.Namespace) -> ViewerKeys | None:
+    """The keys that were given.
+
+    Raises:
+        KeyFileError: they cannot be used, or only one of them was given.
+    """
+    if options.server_key is None and options.client_key is None:
+        return None
+    from seqtop.wire.keys import KeyFileError, viewer_keys
+
+    if options.server_key is None or options.client_key is None:
+        raise KeyFileError("--server-key and --client-key belong together: give both")
+    return viewer_keys(options.server_key, options.client_key)
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:

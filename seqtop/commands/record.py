@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from seqtop.commands.common import Commands, add_endpoint, add_timeout, fail, positive
+from seqtop.commands.common import (
+    Commands,
+    add_endpoint,
+    add_keys,
+    add_timeout,
+    fail,
+    keys_of,
+    positive,
+)
 
 
 def add(commands: Commands) -> None:
@@ -22,6 +30,7 @@ def add(commands: Commands) -> None:
         "--duration", type=positive, metavar="SECONDS", help="end by itself after so long"
     )
     add_timeout(record)
+    add_keys(record)
     record.set_defaults(run=run)
 
 
@@ -36,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
             overwrite=options.force,
             duration=options.duration,
             timeout=options.timeout,
+            keys=keys_of(options),
         )
     except RecordingError as error:
         return fail(str(error))

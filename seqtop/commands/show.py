@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from seqtop.commands.common import Commands, add_source, add_timeout, fail
+from seqtop.commands.common import Commands, add_keys, add_source, add_timeout, fail, keys_of
 
 if TYPE_CHECKING:
     from seqtop.state import EngineState
@@ -24,6 +24,7 @@ def add(commands: Commands) -> None:
     form.add_argument("--json", action="store_true", help="everything, as one JSON document")
     form.add_argument("--text", action="store_true", help="the table, as plain text (default)")
     add_timeout(show)
+    add_keys(show)
     show.set_defaults(run=run)
 
 
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         except RecordingError as error:
             return fail(str(error))
         return 0
-    with Session(options.source) as session:
+    with Session(options.source, keys=keys_of(options)) as session:
         session.await_engine(options.timeout)
         with session.lock:
             output = shown(session.state, session.link)

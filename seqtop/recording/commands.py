@@ -16,6 +16,7 @@ from seqtop.signals import until_signalled
 from seqtop.state import DEFAULT_MAX_FINISHED
 from seqtop.state.history import History
 from seqtop.state.timeline import RecordingError
+from seqtop.wire.keys import ViewerKeys
 
 _STATUS_SECONDS = 0.5
 _ERASE_LINE = "\r\x1b[K"
@@ -28,6 +29,7 @@ def record(
     overwrite: bool = False,
     duration: float | None = None,
     timeout: float = 5.0,
+    keys: ViewerKeys | None = None,
 ) -> None:
     """Record the engine at `endpoint` to `path` for `duration` seconds, or until SIGINT or SIGTERM.
 
@@ -35,6 +37,7 @@ def record(
 
     Args:
         timeout: Seconds to wait for the engine at first.
+        keys: For an engine that lets in holders of keys alone.
 
     Raises:
         EndpointError: `endpoint` is malformed.
@@ -42,7 +45,9 @@ def record(
         RecordingError: the file cannot be written.
     """
     nothing_kept = History(max_bytes=0)  # the file is the history here
-    with Session(endpoint, max_finished=DEFAULT_MAX_FINISHED, history=nothing_kept) as session:
+    with Session(
+        endpoint, max_finished=DEFAULT_MAX_FINISHED, history=nothing_kept, keys=keys
+    ) as session:
         session.await_engine(timeout)
         recorder = Recorder(RecordingWriter(path, overwrite=overwrite))
         session.listen(recorder)

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import msgspec
 
 from seqtop.sequence import SequenceStatus
-from seqtop.state import reducer
+from seqtop.state import in_flight, reducer
 from seqtop.state.model import RequestState, SequenceState, Span
-from seqtop.wire.messages import EngineInfo, Event, StepStats
+from seqtop.wire.messages import EngineInfo, Event, InFlight, StepStats
 
 __all__ = ["EngineState", "RequestState", "SequenceState", "Span"]
 
@@ -55,12 +55,14 @@ class EngineState(msgspec.Struct):
     num_queued: int = 0
     """Arrivals and preemptions so far: how often a request has joined the queue."""
 
-    def apply(self, event: Event) -> Iterable[int]:
+    def apply(self, event: Event | InFlight) -> Iterable[int]:
         """Change this state by one event.
 
         Returns the ids of the sequences that changed, arrived or were dropped from the state
         (finished ones beyond `max_finished`), so that a view can redraw those alone.
         """
+        if isinstance(event, InFlight):
+            return in_flight.apply(self, event)
         return reducer.apply(self, event)
 
     def retire(self, request_id: str) -> list[int]:

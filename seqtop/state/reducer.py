@@ -39,7 +39,7 @@ def apply(state: EngineState, event: Event) -> Iterable[int]:
         case Step():
             return _step(state, event)
         case RequestArrived():
-            return _arrived(state, event)
+            return arrived(state, event)
         case RequestFinished():
             return _finished(state, event)
         case Heartbeat():
@@ -53,7 +53,7 @@ def apply(state: EngineState, event: Event) -> Iterable[int]:
     return ()
 
 
-def _arrived(state: EngineState, event: RequestArrived) -> Iterable[int]:
+def arrived(state: EngineState, event: RequestArrived) -> Iterable[int]:
     if event.request_id in state.requests:
         state.note_anomaly(f"request {event.request_id} arrived twice")
         return ()
@@ -87,7 +87,7 @@ def _step(state: EngineState, step: Step) -> Iterable[int]:
         else:
             touched += _delta(state, step, group, bare=bare)
     for update in step.sequences:
-        _sequence_update(state, step, update)
+        update_sequence(state, update, step=step.step, time=step.time)
         touched.append(update.seq_id)
     for preemption in step.preemptions:
         _preempted(state, step, preemption)
@@ -203,7 +203,8 @@ def _sum(total: float | None, more: float | None) -> float | None:
     return total if more is None else (total or 0.0) + more
 
 
-def _sequence_update(state: EngineState, step: Step, update: SequenceUpdate) -> None:
+def update_sequence(state: EngineState, update: SequenceUpdate, *, step: int, time: float) -> None:
+    """Change one sequence by what a step brought it."""
     sequence = state.sequences.get(update.seq_id)
     if sequence is None:
         request = state.requests.get(update.request_id or "")
@@ -213,7 +214,7 @@ def _sequence_update(state: EngineState, step: Step, update: SequenceUpdate) -> 
         sequence = _new_sequence(state, request, update.seq_id)
         sequence.parent_seq_id = update.parent_seq_id
     if update.new_token_ids or update.text_delta:
-        _append_output(state, step, sequence, update)
+        _append_output(state, sequence, update, time)
     sequence.num_computed_tokens = update.num_computed_tokens
     sequence.num_cached_tokens = update.num_cached_tokens
     if update.block_table is not None:
@@ -230,12 +231,12 @@ def _sequence_update(state: EngineState, step: Step, update: SequenceUpdate) -> 
     sequence.engine_status = update.engine_status
     if update.stop_reason is not None:
         sequence.stop_reason = update.stop_reason
-    sequence.last_step = step.step
+    sequence.last_step = step
     _set_status(state, sequence, update.status)
 
 
 def _append_output(
-    state: EngineState, step: Step, sequence: SequenceState, update: SequenceUpdate
+    state: EngineState, sequence: SequenceState, update: SequenceUpdate, time: float
 ) -> None:
     if update.top_logprobs:
         first = len(sequence.output_token_ids)
@@ -249,7 +250,7 @@ def _append_output(
         sequence.last_delta_length = len(update.text_delta)
     state.num_output_tokens += len(update.new_token_ids)
     if update.new_token_ids and (request := state.requests.get(sequence.request_id)):
-        request.metrics.last_token_time = step.time
+        request.metrics.last_token_time = time
 
 
 def _preempted(state: EngineState, step: Step, preemption: Preemption) -> None:

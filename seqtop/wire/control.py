@@ -6,12 +6,19 @@ from seqtop.link import ControlError
 from seqtop.wire import codec, frames, parse
 from seqtop.wire.endpoints import check, snapshot_endpoint
 from seqtop.wire.errors import WireError
+from seqtop.wire.keys import ViewerKeys
 from seqtop.wire.messages import Abort, Accepted, Refused, Submit
 
 MAX_REPLY_BYTES = 2**20
 
 
-def ask(endpoint: str, command: Submit | Abort, *, timeout: float = 2.0) -> Accepted:
+def ask(
+    endpoint: str,
+    command: Submit | Abort,
+    *,
+    keys: ViewerKeys | None = None,
+    timeout: float = 2.0,
+) -> Accepted:
     """Send `command` to the engine that publishes at `endpoint` and wait for its answer.
 
     Blocks for up to `timeout` seconds, so an app calls it off its own thread.
@@ -23,6 +30,8 @@ def ask(endpoint: str, command: Submit | Abort, *, timeout: float = 2.0) -> Acce
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger = 0
         socket.maxmsgsize = MAX_REPLY_BYTES
+        if keys is not None:
+            keys.secure(socket)
         socket.connect(snapshot_endpoint(check(endpoint)))
         socket.send(codec.encode(command))
         if not socket.poll(int(timeout * 1000)):

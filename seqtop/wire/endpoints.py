@@ -37,20 +37,24 @@ def snapshot_endpoint(endpoint: str) -> str:
     return f"{endpoint}.snapshot"
 
 
-def check_bind(endpoint: str, *, insecure: bool) -> str:
+def check_bind(endpoint: str, *, insecure: bool, has_keys: bool = False) -> str:
     """Return `endpoint` if an engine may publish there.
 
+    Args:
+        has_keys: Only holders of keys will be let in.
+
     Raises:
-        EndpointError: it is malformed, or reachable from other machines and `insecure` is not
-            set: the stream carries prompts and has no encryption of its own.
+        EndpointError: it is malformed, or reachable from other machines although there are no
+            keys and `insecure` is not set: the stream carries prompts.
     """
     check(endpoint)
-    if not insecure and endpoint.startswith("tcp://"):
+    if not (insecure or has_keys) and endpoint.startswith("tcp://"):
         host, _ = _host_and_port(endpoint)
         if not _is_loopback(host):
             raise EndpointError(
                 f"{endpoint} can be reached from other machines, and whoever reaches it reads"
-                " every prompt; bind to 127.0.0.1 and tunnel, or pass --insecure"
+                " every prompt; give keys (see seqtop keygen), bind to 127.0.0.1 and tunnel,"
+                " or pass --insecure"
             )
     return endpoint
 

@@ -236,6 +236,24 @@ class EngineStopped(Message, tag="EngineStopped"):
 Event: TypeAlias = EngineInfo | RequestArrived | Step | RequestFinished | Heartbeat | EngineStopped
 
 
+class InFlight(Message, tag="InFlight"):
+    """Everything unfinished, whole; what is not named has ended.
+
+    Not part of the stream: an engine's own side makes the state good with it that snapshots are
+    taken of, after messages were lost before they could be numbered.
+    """
+
+    time: float
+    step: int
+    """The last step before; -1 if there was none."""
+    stats: StepStats | None
+    """Of that step."""
+    requests: list[RequestArrived]
+    """In order of arrival."""
+    sequences: list[SequenceUpdate]
+    """Each sequence as if one update had brought all there is of it; tables in `block_table`."""
+
+
 class SnapshotRequest(Message, tag="SnapshotRequest"):
     """Ask for the whole state; answered by `Snapshot`."""
 

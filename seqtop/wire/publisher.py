@@ -18,14 +18,17 @@ from collections.abc import Callable
 import zmq
 
 from seqtop.wire import codec, frames
+from seqtop.wire.addresses import in_the_way
 from seqtop.wire.endpoints import check_bind, snapshot_endpoint
 from seqtop.wire.errors import WireError
+from seqtop.wire.keys import EngineKeys
 from seqtop.wire.messages import (
     Abort,
     Accepted,
     EngineInfo,
     EngineStopped,
     Event,
+    InFlight,
     Refused,
     Reply,
     Submit,
@@ -35,13 +38,34 @@ from seqtop.wire.server import Inbox, Mirror, StreamServer
 MAX_QUEUED_MESSAGES = 10_000
 """Messages that may wait between the engine and the publisher's thread; more are dropped."""
 
-MAX_VIEWER_BACKLOG = 10_000
+MAX_QUEUED_BYTES = 256 * 2**20
+"""What these may take together."""
+
+MAX_VIEWER_BACKLOG = 1_000
 """Messages that may wait for one slow viewer (`ZMQ_SNDHWM`); it then misses some, and heals."""
 
 MAX_COMMAND_BYTES = 2**20
 """The longest question a viewer may ask, a prompt to submit included."""
 
-MAX_PENDING_COMMANDS = 1_000
+MAX_PENDING_COMMANDS = 64
+"""Commands that may wait for the engine; more are refused."""
+
+COMMANDS_AT_ONCE = 8
+"""Of these, what the engine is given between two steps."""
+
+_QUESTIONS_PER_VIEWER = 16
+"""Unread questions that are kept of a viewer (`ZMQ_RCVHWM`), before its own side has to wait."""
+
+_ANSWERS_PER_VIEWER = 2
+"""Answers that may wait for a viewer: a snapshot may be large."""
+
+_MAX_SUBSCRIPTION_BYTES = 1024
+"""Handshakes count as well, and Curve's take more than 256."""
+
+_PING_EVERY_MS, _PING_TIMEOUT_MS = 5_000, 30_000
+"""A viewer whose machine is gone answers no ping: it is let go, with all that waits for it."""
+
+_SECONDS_BETWEEN_REPAIRS = 1.0
 
 
 class PublishError(Exception):
@@ -68,8 +92,16 @@ class Publisher:
 
     All methods belong to one thread, the engine's. A context manager; leaving it closes.
 
+    Args:
+        mirror: An empty state, to be kept up for snapshots.
+        keys: Let nobody in but holders of these keys, and encrypt everything.
+        insecure: Allow other machines to connect without keys.
+        repairs: The caller watches `wants_in_flight`. Then messages that follow on a loss are
+            dropped until an `InFlight` makes sense of them again.
+        clock: Time of day, in seconds since the epoch.
+
     Raises:
-        EndpointError: the endpoint is malformed, or not local and `insecure` is not set.
+        EndpointError: the endpoint is malformed, or not local, without keys and not `insecure`.
         PublishError: the endpoint cannot be bound.
     """
 
@@ -79,39 +111,59 @@ class Publisher:
         info: EngineInfo,
         mirror: Mirror,
         *,
+        keys: EngineKeys | None = None,
         insecure: bool = False,
+        repairs: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.endpoint = check_bind(endpoint, insecure=insecure)
+        self.endpoint = check_bind(endpoint, insecure=insecure, has_keys=keys is not None)
         self.num_dropped = 0
         """Messages that found the queue full or could not be encoded."""
         self.last_error: str | None = None
         self._num_unannounced = 0
+        self._repairs = repairs
+        self._repaired_at = -_SECONDS_BETWEEN_REPAIRS
+        self._num_bytes_queued = 0
         self._clock = clock
         self._commands: queue.Queue[tuple[bytes, Submit | Abort]] = queue.Queue(
             MAX_PENDING_COMMANDS
         )
+        for each in (self.endpoint, snapshot_endpoint(self.endpoint)):
+            if reason := in_the_way(each):
+                raise PublishError(f"{each} {reason}; {_ELSEWHERE}")
         self._context = zmq.Context()
+        self._authenticator = keys.admit(self._context) if keys is not None else None
         try:
-            live, router = self._bind(frames.topic(info.incarnation))
+            live, router = self._bind(frames.topic(info.incarnation), keys)
         except zmq.ZMQError as error:
-            self._context.destroy(linger=0)
+            self._end_context(linger=0)
             raise PublishError(_bind_failure(endpoint, error)) from error
         inbox = self._connect_queue()
-        server = StreamServer(live, router, inbox, info, mirror, self._commands, clock)
-        self._thread = threading.Thread(target=server.run, name="seqtop-publisher", daemon=True)
+        self._server = StreamServer(live, router, inbox, info, mirror, keys, self._commands, clock)
+        self._thread = threading.Thread(
+            target=self._server.run, name="seqtop-publisher", daemon=True
+        )
         self._thread.start()
         self.publish(info)
 
-    def _bind(self, greeting: bytes) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+    def _bind(
+        self, greeting: bytes, keys: EngineKeys | None
+    ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
         live = self._context.socket(zmq.XPUB)  # a PUB that can greet
         live.setsockopt(zmq.XPUB_WELCOME_MSG, greeting)
         live.sndhwm = MAX_VIEWER_BACKLOG
-        live.linger = 500
-        live.bind(self.endpoint)
+        live.maxmsgsize = _MAX_SUBSCRIPTION_BYTES
         router = self._context.socket(zmq.ROUTER)
-        router.linger = 500
         router.maxmsgsize = MAX_COMMAND_BYTES
+        router.rcvhwm = _QUESTIONS_PER_VIEWER
+        router.sndhwm = _ANSWERS_PER_VIEWER
+        for socket in (live, router):
+            socket.linger = 500
+            socket.heartbeat_ivl = _PING_EVERY_MS
+            socket.heartbeat_timeout = _PING_TIMEOUT_MS
+            if keys is not None:
+                keys.secure(socket)
+        live.bind(self.endpoint)
         router.bind(snapshot_endpoint(self.endpoint))
         return live, router
 
@@ -126,24 +178,69 @@ class Publisher:
         self._outbox.connect(name)
         return inbox
 
-    def publish(self, event: Event) -> None:
+    def publish(self, event: Event | InFlight) -> None:
         """Send `event` to every viewer. Never blocks and never raises; drops are counted."""
+        if self._is_waiting_for_repair and not isinstance(event, InFlight):
+            self._drop()
+        else:
+            self._publish(event)
+
+    def wants_in_flight(self) -> bool:
+        """Whether messages were lost before they had a number, and there is room again.
+
+        What follows on a hole cannot be understood without what was in it. So an engine asks this
+        between two steps, and answers by publishing an `InFlight`.
+        """
+        return (
+            self._is_waiting_for_repair
+            and 2 * self._num_bytes_waiting <= MAX_QUEUED_BYTES
+            and time.monotonic() - self._repaired_at >= _SECONDS_BETWEEN_REPAIRS
+        )
+
+    @property
+    def _is_waiting_for_repair(self) -> bool:
+        return self._repairs and self._num_unannounced > 0
+
+    @property
+    def _num_bytes_waiting(self) -> int:
+        return self._num_bytes_queued - self._server.num_bytes_taken
+
+    def _publish(self, event: Event | InFlight) -> None:
+        if isinstance(event, InFlight):
+            self._repaired_at = time.monotonic()
+        is_live = not isinstance(event, InFlight)
         try:
             payload = codec.encode(event)
+            if is_live:
+                self._require_room(payload)
             if self._num_unannounced:
                 self._send(Inbox.DROPPED, str(self._num_unannounced).encode())
                 self._num_unannounced = 0
-            self._send(Inbox.EVENT, payload)
+            self._send(Inbox.EVENT if is_live else Inbox.IN_FLIGHT, payload)
+            # An `InFlight` is sent to an almost empty queue and does not count: were it larger than
+            # the queue, everything behind it would be dropped, and the next one sent for that.
+            self._num_bytes_queued += len(payload) if is_live else 0
         except (WireError, zmq.ZMQError) as error:
-            self.num_dropped += 1
-            self._num_unannounced += 1
+            self._drop()
             self.last_error = str(error)
 
+    def _require_room(self, payload: bytes) -> None:
+        if len(payload) > frames.MAX_MESSAGE_BYTES:
+            raise WireError(f"a message of {len(payload):,} bytes is more than viewers take")
+        waiting = self._num_bytes_waiting
+        # Alone, anything goes: it could never be sent otherwise.
+        if waiting and waiting + len(payload) > MAX_QUEUED_BYTES:
+            raise WireError(f"{waiting:,} bytes wait to be sent already")
+
+    def _drop(self) -> None:
+        self.num_dropped += 1
+        self._num_unannounced += 1
+
     def commands(self, timeout: float = 0.0) -> list[PendingCommand]:
-        """What viewers asked for since the last call; waits up to `timeout` seconds for one."""
+        """Some of what viewers asked for; waits up to `timeout` seconds for the first."""
         pending: list[PendingCommand] = []
         with contextlib.suppress(queue.Empty):
-            while True:
+            while len(pending) < COMMANDS_AT_ONCE:
                 wait = timeout > 0 and not pending
                 identity, command = self._commands.get(wait, timeout if wait else None)
                 pending.append(PendingCommand(command, functools.partial(self._answer, identity)))
@@ -153,12 +250,12 @@ class Publisher:
         """Say goodbye and wait until what was published has been handed to the network."""
         if self._outbox.closed:
             return
-        self.publish(EngineStopped(time=self._clock(), reason=reason))
+        self._publish(EngineStopped(time=self._clock(), reason=reason))
         self._outbox.sndtimeo = 1_000
         with contextlib.suppress(zmq.ZMQError):
             self._outbox.send_multipart([Inbox.END])
         self._thread.join(timeout=5)
-        self._context.destroy()
+        self._end_context()
 
     def __enter__(self) -> Publisher:
         return self
@@ -175,9 +272,17 @@ class Publisher:
         with contextlib.suppress(zmq.ZMQError):
             self._send(Inbox.REPLY, identity, codec.encode(reply))
 
+    def _end_context(self, linger: int | None = None) -> None:
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.destroy(linger)
+
+
+_ELSEWHERE = "stop what runs there or choose another --bind"
+
 
 def _bind_failure(endpoint: str, error: zmq.ZMQError) -> str:
     where = f"{endpoint} or {snapshot_endpoint(endpoint)}"
     if error.errno == zmq.EADDRINUSE:
-        return f"{where} is already in use; stop what runs there or choose another --bind"
+        return f"{where} is already in use; {_ELSEWHERE}"
     return f"{where} cannot be bound: {error.strerror}"

@@ -12,23 +12,22 @@ import msgspec
 import zmq
 
 from seqtop.wire import codec, frames, parse
-from seqtop.wire.errors import WireError
+from seqtop.wire.keys import EngineKeys
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
     Abort,
-    Command,
     EngineInfo,
     Event,
     Heartbeat,
-    Refused,
-    Reply,
+    InFlight,
     Snapshot,
-    SnapshotRequest,
     Step,
     Submit,
 )
+from seqtop.wire.questions import QuestionDesk
 
-_QUESTIONS_PER_ROUND = 64
+_MESSAGES_PER_ROUND = 1_000
+_SUBSCRIPTIONS_PER_ROUND = 1_000
 
 
 class Inbox:
@@ -36,6 +35,8 @@ class Inbox:
 
     EVENT = b"E"
     """Followed by an encoded event."""
+    IN_FLIGHT = b"I"
+    """Followed by an encoded `InFlight`: for the mirror, not for the stream."""
     DROPPED = b"D"
     """Followed by how many events were dropped here, in ASCII digits."""
     REPLY = b"R"
@@ -46,7 +47,7 @@ class Inbox:
 class Mirror(Protocol):
     """The engine side's copy of the state: fed every event, encoded whole for a snapshot."""
 
-    def apply(self, event: Event) -> object: ...
+    def apply(self, event: Event | InFlight) -> object: ...
 
 
 class StreamServer:
@@ -59,124 +60,105 @@ class StreamServer:
         inbox: zmq.Socket[bytes],
         info: EngineInfo,
         mirror: Mirror,
+        keys: EngineKeys | None,
         commands: queue.Queue[tuple[bytes, Submit | Abort]],
         clock: Callable[[], float],
     ) -> None:
+        self.num_bytes_taken = 0
+        """Bytes of messages taken from the queue so far; read by the engine's thread."""
         self._live = live
         self._router = router
         self._inbox = inbox
         self._info = info
         self._mirror = mirror
-        self._commands = commands
+        self._desk = QuestionDesk(router, info, keys, commands, self._encode_snapshot)
         self._clock = clock
         self._next_number = 0
         self._step = -1
         self._last_sent = time.monotonic()
-        self._snapshot: bytes | None = None
-        """The encoded answer to a snapshot request, until the next message makes it old."""
 
     def run(self) -> None:
         """Serve until the engine's thread sends `Inbox.END`."""
         poller = zmq.Poller()
         poller.register(self._inbox, zmq.POLLIN)
-        poller.register(self._router, zmq.POLLIN)
         poller.register(self._live, zmq.POLLIN)
         serving = True
         while serving:
-            ready = dict(poller.poll(self._milliseconds_to_heartbeat()))
+            # A door that is shut for now is not listened at, or its knocking would wake us.
+            is_open = self._desk.seconds_closed() == 0
+            poller.register(self._router, zmq.POLLIN if is_open else 0)
+            ready = dict(poller.poll(self._milliseconds_to_wait()))
             if self._inbox in ready:
                 serving = self._forward()
             if self._router in ready:
-                self._answer_some()
+                self._desk.read()
+            self._desk.serve()
             if self._live in ready:
-                self._live.recv()  # who subscribes and leaves is of no interest, but must be read
+                self._skip_subscriptions()
             self._beat_if_idle()
         for socket in (self._live, self._router, self._inbox):
             socket.close()
 
     def _forward(self) -> bool:
-        """Pass on everything the engine has queued; return whether there is more to come."""
-        while True:
+        """Pass on what the engine has queued; return whether there is more to come.
+
+        Stops after so many messages, so that an engine in a hurry does not keep viewers out.
+        """
+        for _ in range(_MESSAGES_PER_ROUND):
             try:
                 kind, *rest = self._inbox.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return True
             if kind == Inbox.EVENT:
                 self._send(rest[0])
+                self.num_bytes_taken += len(rest[0])
+            elif kind == Inbox.IN_FLIGHT:
+                self._mirror.apply(codec.decode(rest[0], InFlight))
+                self._desk.has_moved_on()
             elif kind == Inbox.REPLY:
-                self._reply(*rest)
+                self._desk.reply(*rest)
             elif kind == Inbox.DROPPED:
                 # A hole in the numbers is how viewers learn that something is missing.
                 self._next_number += int(rest[0])
             else:
                 return False
+        return True
 
     def _send(self, payload: bytes) -> None:
         self._live.send_multipart(frames.pack(self._info.incarnation, self._next_number, payload))
         self._next_number += 1
         self._last_sent = time.monotonic()
-        self._snapshot = None
+        self._desk.has_moved_on()
         # The mirror reads the bytes that viewers read, so it cannot come to differ from them.
         event = parse.event(payload)
         self._mirror.apply(event)
         if isinstance(event, Step):
             self._step = event.step
 
-    def _milliseconds_to_heartbeat(self) -> int:
-        due = self._last_sent + self._info.heartbeat_interval
-        return max(0, int((due - time.monotonic()) * 1000) + 1)
+    def _milliseconds_to_wait(self) -> int:
+        """Until there is something to do without anybody saying so."""
+        waits = [self._last_sent + self._info.heartbeat_interval - time.monotonic()]
+        if closed := self._desk.seconds_closed():
+            waits.append(closed)
+        if (until_snapshot := self._desk.seconds_to_snapshot()) is not None:
+            waits.append(until_snapshot)
+        return max(0, int(min(waits) * 1000) + 1)
 
     def _beat_if_idle(self) -> None:
         if time.monotonic() - self._last_sent >= self._info.heartbeat_interval:
             self._send(codec.encode(Heartbeat(time=self._clock(), step=self._step)))
 
-    def _answer_some(self) -> None:
-        """Take a bounded number of questions, so that a flood cannot hold up the stream."""
-        for _ in range(_QUESTIONS_PER_ROUND):
-            try:
-                identity, *rest = self._router.recv_multipart(zmq.DONTWAIT)
-            except zmq.Again:
-                return
-            try:
-                command = parse.command(rest[-1] if rest else b"")
-            except WireError as error:
-                self._refuse(identity, f"the request cannot be read: {error}")
-            else:
-                self._answer(identity, command)
+    def _skip_subscriptions(self) -> None:
+        """Who subscribes and leaves is of no interest, but must be read, or it would pile up."""
+        with contextlib.suppress(zmq.Again):
+            for _ in range(_SUBSCRIPTIONS_PER_ROUND):
+                self._live.recv(zmq.DONTWAIT)
 
-    def _answer(self, identity: bytes, command: Command) -> None:
-        if isinstance(command, SnapshotRequest):
-            self._answer_with_snapshot(identity, command)
-        elif not self._info.control:
-            self._refuse(identity, "this engine does not accept control commands")
-        else:
-            try:
-                self._commands.put_nowait((identity, command))
-            except queue.Full:
-                self._refuse(identity, "too many commands are waiting already")
-
-    def _answer_with_snapshot(self, identity: bytes, request: SnapshotRequest) -> None:
-        if request.protocol_version != PROTOCOL_VERSION:
-            self._refuse(
-                identity,
-                f"this engine speaks version {PROTOCOL_VERSION} of the seqtop protocol,"
-                f" the viewer version {request.protocol_version}",
-            )
-            return
-        if self._snapshot is None:
-            reply: Reply = Snapshot(
-                protocol_version=PROTOCOL_VERSION,
-                incarnation=self._info.incarnation,
-                sequence_number=self._next_number - 1,
-                state=msgspec.Raw(codec.encode(self._mirror)),
-            )
-            self._snapshot = codec.encode(reply)
-        self._reply(identity, self._snapshot)
-
-    def _refuse(self, identity: bytes, error: str) -> None:
-        self._reply(identity, codec.encode(Refused(error=error)))
-
-    def _reply(self, identity: bytes, payload: bytes) -> None:
-        # A viewer that has gone, or does not read, gets no answer; its own timeout tells it.
-        with contextlib.suppress(zmq.ZMQError):
-            self._router.send_multipart([identity, *frames.seal([payload])], zmq.DONTWAIT)
+    def _encode_snapshot(self) -> bytes:
+        reply = Snapshot(
+            protocol_version=PROTOCOL_VERSION,
+            incarnation=self._info.incarnation,
+            sequence_number=self._next_number - 1,
+            state=msgspec.Raw(codec.encode(self._mirror)),
+        )
+        return codec.encode(reply)

@@ -22,6 +22,8 @@ from seqtop.wire import codec, frames, parse
 from seqtop.wire.endpoints import check, snapshot_endpoint
 from seqtop.wire.errors import WireError
 from seqtop.wire.frames import Frame, Greeting
+from seqtop.wire.handshake import HandshakeWatch
+from seqtop.wire.keys import ViewerKeys
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
     EngineStopped,
@@ -35,11 +37,21 @@ MAX_SNAPSHOT_BYTES = 512 * 2**20
 MAX_KEPT_MESSAGES = 50_000
 """Live messages kept while a snapshot is awaited; beyond it the oldest go, and are a gap."""
 
+MAX_KEPT_BYTES = 256 * 2**20
+"""What these may take together."""
+
+MAX_UNREAD_MESSAGES = 1_000
+"""Live messages that may wait to be read (`ZMQ_RCVHWM`); then the engine's side holds the rest."""
+
 SILENCE_SECONDS = 3.5
 """An engine silent for this long is called lost: three heartbeats and some grace."""
 
 _SNAPSHOT_RETRY_SECONDS = 1.0
+_RECONNECT_SECONDS = 5.0
+"""After a refusal, on which libzmq itself gives up."""
+
 _MESSAGES_PER_ROUND = 500
+_ANSWERS_PER_ROUND = 4
 _LONGEST_POLL_MS = 250
 _PING_EVERY_MS = 2_000
 _PING_TIMEOUT_MS = 5_000
@@ -64,10 +76,13 @@ class Subscriber:
         EndpointError: `endpoint` is malformed.
     """
 
-    def __init__(self, endpoint: str, sink: Sink) -> None:
+    def __init__(self, endpoint: str, sink: Sink, *, keys: ViewerKeys | None = None) -> None:
         self.link = Link(check(endpoint))
         self._sink = sink
-        self._kept: deque[Frame] = deque(maxlen=MAX_KEPT_MESSAGES)
+        self._keys = keys
+        self._refused_at: float | None = None
+        self._kept: deque[Frame] = deque()
+        self._num_kept_bytes = 0
         self._incarnation: str | None = None
         """The start of the engine that the state belongs to; `None` before the first snapshot."""
         self._last_number = -1
@@ -79,17 +94,23 @@ class Subscriber:
 
     def start(self) -> None:
         self._live = self._context.socket(zmq.SUB)
-        self._live.rcvhwm = MAX_KEPT_MESSAGES
+        self._live.rcvhwm = MAX_UNREAD_MESSAGES
         self._live.maxmsgsize = frames.MAX_MESSAGE_BYTES
         # Everything, so that a foreign publisher is noticed rather than silently filtered out.
         self._live.subscribe(b"")
         self._notice_dead_connections(self._live)
-        self._live.connect(self.link.endpoint)
         self._questions = self._context.socket(zmq.DEALER)
         self._questions.maxmsgsize = MAX_SNAPSHOT_BYTES
+        self._questions.rcvhwm = _ANSWERS_PER_ROUND
         self._questions.linger = 0
         self._notice_dead_connections(self._questions)
-        self._questions.connect(snapshot_endpoint(self.link.endpoint))
+        if self._keys is not None:
+            self._keys.secure(self._live)
+            self._keys.secure(self._questions)
+        self._handshakes = HandshakeWatch(
+            self._live, self.link.endpoint, has_keys=self._keys is not None
+        )
+        self._connect()
         wake_name = f"inproc://{uuid.uuid4().hex}"
         self._woken = self._context.socket(zmq.PAIR)
         self._woken.bind(wake_name)
@@ -115,9 +136,22 @@ class Subscriber:
         socket.heartbeat_ivl = _PING_EVERY_MS
         socket.heartbeat_timeout = _PING_TIMEOUT_MS
 
+    def _connect(self) -> None:
+        self._live.connect(self.link.endpoint)
+        self._questions.connect(snapshot_endpoint(self.link.endpoint))
+
+    def _reconnect(self) -> None:
+        for socket, endpoint in (
+            (self._live, self.link.endpoint),
+            (self._questions, snapshot_endpoint(self.link.endpoint)),
+        ):
+            with contextlib.suppress(zmq.ZMQError):  # refused, it may be gone already
+                socket.disconnect(endpoint)
+        self._connect()
+
     def _run(self) -> None:
         poller = zmq.Poller()
-        for socket in (self._live, self._questions, self._woken):
+        for socket in (self._live, self._questions, self._woken, self._handshakes.monitor):
             poller.register(socket, zmq.POLLIN)
         while True:
             ready = dict(poller.poll(_LONGEST_POLL_MS))
@@ -127,9 +161,17 @@ class Subscriber:
                 self._receive_some()
             if self._questions in ready:
                 self._receive_answers()
+            if self._handshakes.monitor in ready:
+                self._look_at_handshakes()
             self._watch_the_clock()
+        self._handshakes.close()
         for socket in (self._live, self._questions, self._woken):
             socket.close()
+
+    def _look_at_handshakes(self) -> None:
+        if refusal := self._handshakes.refusal():
+            self._refused_at = time.monotonic()
+            self._show(LinkState.REFUSED, refusal)
 
     def _receive_some(self) -> None:
         for _ in range(_MESSAGES_PER_ROUND):
@@ -156,7 +198,7 @@ class Subscriber:
             return
         self.link.num_messages += 1
         if not self._synced:
-            self._kept.append(frame)
+            self._keep(frame)
             if first_sign:
                 self._ask()
         elif frame.incarnation != self._incarnation:
@@ -186,11 +228,24 @@ class Subscriber:
 
     def _resync(self, why: str, frame: Frame) -> None:
         self._synced = False
-        self._kept.clear()
-        self._kept.append(frame)
+        self._forget_kept()
+        self._keep(frame)
         self.link.num_resyncs += 1
         self._show(LinkState.SYNCING, why)
         self._ask()
+
+    def _keep(self, frame: Frame) -> None:
+        self._kept.append(frame)
+        self._num_kept_bytes += len(frame.payload)
+        while len(self._kept) > MAX_KEPT_MESSAGES or self._num_kept_bytes > MAX_KEPT_BYTES:
+            self._num_kept_bytes -= len(self._kept.popleft().payload)
+
+    def _forget_kept(self) -> list[Frame]:
+        """Keep nothing any more; return what was kept."""
+        kept = list(self._kept)
+        self._kept.clear()
+        self._num_kept_bytes = 0
+        return kept
 
     def _ask(self) -> None:
         self._asked_at = time.monotonic()
@@ -199,7 +254,7 @@ class Subscriber:
             self._questions.send(codec.encode(request), zmq.DONTWAIT)
 
     def _receive_answers(self) -> None:
-        while True:
+        for _ in range(_ANSWERS_PER_ROUND):
             try:
                 parts = self._questions.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
@@ -227,11 +282,12 @@ class Subscriber:
         self._last_number = snapshot.sequence_number
         self._synced = True
         self._show(LinkState.LIVE)
-        kept, self._kept = self._kept, deque(maxlen=MAX_KEPT_MESSAGES)
+        kept = self._forget_kept()
         for position, frame in enumerate(kept):
             self._replay(frame)
             if not self._synced:  # a hole among the kept ones: start over with what is left
-                self._kept.extend(list(kept)[position + 1 :])
+                for left in kept[position + 1 :]:
+                    self._keep(left)
                 return
 
     def _replay(self, frame: Frame) -> None:
@@ -246,6 +302,9 @@ class Subscriber:
 
     def _watch_the_clock(self) -> None:
         now = time.monotonic()
+        if self._refused_at is not None and now - self._refused_at > _RECONNECT_SECONDS:
+            self._refused_at = None
+            self._reconnect()
         if self._heard_at is None:
             if self.link.state is LinkState.CONNECTING and not self.link.detail:
                 self._show(LinkState.CONNECTING, f"no engine answers at {self.link.endpoint} yet")

@@ -145,6 +145,38 @@ def test_port_in_use() -> None:
         assert_one_sentence(done, 1, endpoint, "already in use", "--bind")
 
 
+def test_keys_open_an_engine_to_their_holders_alone(tmp_path: Path) -> None:
+    for name in ("engine", "viewers", "stranger"):
+        done = run(*SEQTOP, "keygen", "-o", str(tmp_path / name))
+        assert done.returncode == 0, done.stderr
+        assert f"{name}.key_secret: to be kept secret" in done.stdout
+    assert_one_sentence(run(*SEQTOP, "keygen", "-o", str(tmp_path / "engine")), 1, "exists already")
+    endpoint = f"ipc://{tmp_path}/e"
+    process = subprocess.Popen(
+        [
+            *ENGINE, "serve", "--demo", "--bind", endpoint, "--device", "cpu",
+            "--server-secret-key", str(tmp_path / "engine.key_secret"),
+            "--authorized-clients", str(tmp_path / "viewers.key"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert "published at" in process.stdout.readline()
+        keys = ("--server-key", str(tmp_path / "engine.key"), "--client-key")
+        done = run(*SEQTOP, "show", endpoint, *keys, str(tmp_path / "viewers.key_secret"))
+        assert "typed-1" in done.stdout, done.stderr
+        done = run(*SEQTOP, "show", endpoint, *keys, str(tmp_path / "stranger.key_secret"))
+        assert_one_sentence(done, 1, "refused this viewer's key")
+        assert_one_sentence(run(*SEQTOP, "check", endpoint), 1, "expects --server-key")
+        half = run(*SEQTOP, "record", endpoint, "-o", "/dev/null", *keys[:2])
+        assert_one_sentence(half, 2, "belong together")
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
+
+
 def test_engine_refuses_to_bind_in_the_open_unasked() -> None:
     done = run(*ENGINE, "serve", "--bind", "tcp://0.0.0.0:5557")
     assert_one_sentence(done, 2, "can be reached from other machines", "--insecure")
@@ -172,7 +204,7 @@ def test_demo_says_why_its_engine_did_not_start() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["demo"], ["attach"], ["record"], ["replay"], ["show"], ["export"], ["check"]]
+    "command", [[], ["demo"], ["attach"], ["record"], ["replay"], ["show"], ["check"], ["keygen"]]
 )
 def test_help_has_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:

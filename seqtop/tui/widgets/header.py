@@ -19,6 +19,7 @@ BADGES = {
     LinkState.LOST: ("✗ LOST", "badge-alert"),
     LinkState.STOPPED: ("■ STOPPED", "badge-alert"),
     LinkState.INCOMPATIBLE: ("≠ INCOMPATIBLE", "badge-alert"),
+    LinkState.REFUSED: ("✗ REFUSED", "badge-alert"),
     LinkState.REPLAY: ("▷ REPLAY", "badge-paused"),
 }
 PAUSED = ("‖ PAUSED", "badge-paused")
@@ -30,6 +31,7 @@ SENTENCES = {
     LinkState.LOST: "The engine has gone silent; what you see is the last that was heard.",
     LinkState.STOPPED: "The engine has stopped; what you see is its last state.",
     LinkState.INCOMPATIBLE: "What answers there does not speak seqtop's protocol.",
+    LinkState.REFUSED: "The engine does not accept this viewer's key.",
     LinkState.REPLAY: "",
 }
 

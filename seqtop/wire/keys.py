@@ -1,0 +1,190 @@
+"""Keys for CurveZMQ: who may look at an engine, and how each end proves who it is.
+
+Key files are certificates in the form that `zmq.auth` and czmq read: `NAME.key` holds a public
+key and may be handed around, `NAME.key_secret` holds both halves. Keys are 32 bytes, written as
+40 characters of Z85 (https://rfc.zeromq.org/spec/32/).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zmq
+import zmq.auth
+from zmq.auth.thread import ThreadAuthenticator
+from zmq.utils import z85
+
+ZAP_DOMAIN = "seqtop"
+_KEY_BYTES = 32
+
+
+class KeyFileError(ValueError):
+    """A key cannot be used or made; `str()` is one sentence for the user."""
+
+
+@dataclass(frozen=True)
+class ViewerKeys:
+    """What a viewer connects with: the engine's public key and a pair of its own, in Z85."""
+
+    server: bytes
+    public: bytes
+    secret: bytes = field(repr=False)
+
+    def secure(self, socket: zmq.Socket[bytes]) -> None:
+        """Have `socket` talk to the holder of the server's key alone; before it connects."""
+        socket.curve_serverkey = self.server
+        socket.curve_publickey = self.public
+        socket.curve_secretkey = self.secret
+
+
+@dataclass(frozen=True)
+class EngineKeys:
+    """What an engine binds with: its secret key and the public keys it lets in, in Z85."""
+
+    secret: bytes = field(repr=False)
+    viewers: frozenset[bytes]
+    controllers: frozenset[bytes] | None = None
+    """Those of `viewers` that may submit and abort; `None` for all."""
+
+    def secure(self, socket: zmq.Socket[bytes]) -> None:
+        """Have `socket` admit holders of the listed keys alone; before it binds."""
+        socket.curve_secretkey = self.secret
+        socket.curve_server = True
+        # Without a domain to enforce, libzmq lets everybody in when nobody answers for the list.
+        socket.zap_domain = ZAP_DOMAIN.encode()
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+
+    def may_control(self, key: bytes) -> bool:
+        return self.controllers is None or key in self.controllers
+
+    def admit(self, context: zmq.Context[zmq.Socket[bytes]]) -> ThreadAuthenticator:
+        """Answer, on a thread of its own, for the sockets of `context` until stopped."""
+        authenticator = ThreadAuthenticator(context)
+        authenticator.start()
+        authenticator.configure_curve_callback(ZAP_DOMAIN, _AllowList(self.viewers))
+        return authenticator
+
+
+class _AllowList:
+    """What `configure_curve_callback` asks."""
+
+    def __init__(self, keys: frozenset[bytes]) -> None:
+        self._keys = keys
+
+    def callback(self, _domain: str, key: bytes) -> bool:
+        return key in self._keys
+
+
+def viewer_keys(server_key: str, client_key: str | os.PathLike[str]) -> ViewerKeys:
+    """The keys of a viewer.
+
+    Args:
+        server_key: The engine's public key, as a file or in its 40 characters.
+        client_key: The viewer's own secret key file.
+
+    Raises:
+        KeyFileError: one of them cannot be read, or is no such key.
+    """
+    public, secret = _secret_key(Path(client_key))
+    return ViewerKeys(_public_key(server_key), public, secret)
+
+
+def engine_keys(
+    secret_key: str | os.PathLike[str],
+    authorized: str | os.PathLike[str],
+    controllers: str | os.PathLike[str] | None = None,
+) -> EngineKeys:
+    """The keys of an engine.
+
+    Args:
+        secret_key: Its secret key file.
+        authorized: Whom it lets in: a public key file, or a directory of `*.key` files.
+        controllers: Who of them may submit and abort, in the same form; `None` for all.
+
+    Raises:
+        KeyFileError: one of them cannot be read or is no such key, or nobody would be let in.
+    """
+    _, secret = _secret_key(Path(secret_key))
+    viewers = _public_keys(Path(authorized))
+    if controllers is None:
+        return EngineKeys(secret, viewers)
+    may_control = _public_keys(Path(controllers))
+    return EngineKeys(secret, viewers | may_control, may_control)
+
+
+def create_pair(base: str | os.PathLike[str]) -> tuple[Path, Path]:
+    """Make `base.key`, which others may read, and `base.key_secret`, which they may not.
+
+    Raises:
+        KeyFileError: one of the two exists already, or they cannot be written.
+    """
+    base = Path(base)
+    public, secret = Path(f"{base}.key"), Path(f"{base}.key_secret")
+    made: list[Path] = []
+    try:
+        # Made empty first, so that the secret is never in a file that others can read.
+        for path, mode in ((secret, 0o600), (public, 0o644)):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+            made.append(path)
+        zmq.auth.create_certificates(base.parent, base.name)
+    except OSError as error:
+        for path in made:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        if isinstance(error, FileExistsError):
+            raise KeyFileError(
+                f"{error.filename} exists already; a key is never overwritten"
+            ) from error
+        raise KeyFileError(f"{base}.key cannot be written: {error.strerror}") from error
+    return public, secret
+
+
+def _public_key(given: str) -> bytes:
+    if len(given) == 40 and not Path(given).exists():
+        return _checked(given.encode(), given)
+    return _load(Path(given))[0]
+
+
+def _public_keys(path: Path) -> frozenset[bytes]:
+    if not path.is_dir():
+        return frozenset([_load(path)[0]])
+    keys = frozenset(_load(each)[0] for each in sorted(path.glob("*.key")))
+    if not keys:
+        raise KeyFileError(f"{path} holds no *.key files, so nobody could connect")
+    return keys
+
+
+def _secret_key(path: Path) -> tuple[bytes, bytes]:
+    public, secret = _load(path)
+    if secret is None:
+        raise KeyFileError(f"{path} holds no secret key; give the file that ends in .key_secret")
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise KeyFileError(f"{path} can be read by others: chmod 600 {path}")
+    if zmq.curve_public(secret) != public:
+        raise KeyFileError(f"the two keys in {path} are not a pair")
+    return public, secret
+
+
+def _load(path: Path) -> tuple[bytes, bytes | None]:
+    try:
+        public, secret = zmq.auth.load_certificate(path)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is no key file"
+        if not path.exists():
+            why = "there is no such file"
+        raise KeyFileError(f"{path} cannot be used as a key: {why}") from error
+    return _checked(public, path), None if secret is None else _checked(secret, path)
+
+
+def _checked(key: bytes, where: str | Path) -> bytes:
+    try:
+        plain = z85.decode(key) if len(key) == 40 else b""
+    except Exception as error:  # struct.error, KeyError, …: whatever it stumbles over
+        raise KeyFileError(f"{where} holds no key of 40 characters in Z85") from error
+    if len(plain) != _KEY_BYTES:
+        raise KeyFileError(f"{where} holds no key of 40 characters in Z85")
+    return key
