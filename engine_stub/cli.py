@@ -82,7 +82,12 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
         help="end when standard input does (for a parent process)",
     )
     engine = serve.add_argument_group("engine")
-    engine.add_argument("--model", type=Path, metavar="PATH", help="Hugging Face directory")
+    engine.add_argument(
+        "--model",
+        type=Path,
+        metavar="MODEL",
+        help="Hugging Face directory, or organisation/name on the Hugging Face Hub",
+    )
     engine.add_argument("--device", help="cpu, cuda or auto")
     engine.add_argument("--dtype", help="float32, bfloat16, float16 or auto")
     engine.add_argument("--seed", type=int, help="of requests that bring none")
@@ -179,6 +184,8 @@ def _serve(options: argparse.Namespace) -> int:
         if options.http is not None:
             try:
                 listener = running.enter_context(_http_listener(options, engine, info))
+            except ValueError as error:
+                return _fail(str(error))
             except OSError as error:
                 return _fail(f"--http {options.http} cannot be served: {error.strerror}")
             doors.append(listener.bridge)
@@ -196,14 +203,18 @@ def _http_listener(
     options: argparse.Namespace, engine: LLMEngine, info: EngineInfo
 ) -> HttpListener:
     # Only whoever serves over HTTP pays for importing what that takes.
+    from engine_stub.chat_template import ChatTemplate
     from engine_stub.http.app import ServedModel
+    from engine_stub.http.chat import BUNDLED_STOPS
     from engine_stub.http.listener import HttpListener
     from engine_stub.loader import DEFAULT_MODEL
 
+    path = engine.config.model
     model = ServedModel(
         name=info.model.replace(" ", "-"),
         max_model_len=engine.max_model_len,
-        has_chat_template=engine.config.model == DEFAULT_MODEL,
+        chat_template=ChatTemplate.from_pretrained(path),
+        chat_stops=BUNDLED_STOPS if path == DEFAULT_MODEL else (),
         created=int(info.start_time),
     )
     return HttpListener(options.http, engine, model, insecure=options.insecure)

@@ -15,7 +15,7 @@ class EngineConfig:
     Whatever is left to the engine (None or "auto") has its value in `LLMEngine.config`.
 
     Attributes:
-        model: Directory in Hugging Face layout.
+        model: Directory in Hugging Face layout, or ``organisation/name`` on the Hugging Face Hub.
         device: "cpu", "cuda", or "auto": CUDA where there is any.
         dtype: A torch dtype's name, or "auto": float32 on a CPU, the checkpoint's on CUDA.
         block_size: Slots per KV cache block.

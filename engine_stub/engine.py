@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 from engine_stub.block_manager import BlockManager
 from engine_stub.config import EngineConfig
 from engine_stub.detokenizer import Detokenizer
+from engine_stub.hub import find_model
 from engine_stub.model_config import ModelConfig
 from engine_stub.output_processor import OutputProcessor
 from engine_stub.scheduler import Scheduler, SchedulerOutputs
@@ -27,8 +28,12 @@ from seqtop.sequence import (
     SequenceGroup,
     SequenceGroupBase,
     SequenceStatus,
+    TokenInputs,
     token_inputs,
 )
+
+Prompt: TypeAlias = str | list[int] | TokenInputs
+"""A prompt as text, as token ids, or as ids with the text they stand for."""
 
 # Sampling parameters that are refused when given, rather than ignored.
 _UNSUPPORTED_PARAMS = ("prompt_logprobs", "logits_processors", "guided_decoding", "bad_words")
@@ -53,6 +58,7 @@ class LLMEngine:
     """
 
     def __init__(self, config: EngineConfig, *, clock: Callable[[], float] = time.time) -> None:
+        config = dataclasses.replace(config, model=find_model(config.model))
         self.model_config = ModelConfig.from_pretrained(config.model)
         device = resolve_device(config.device)
         dtype = resolve_dtype(config.dtype, device, self.model_config)
@@ -105,7 +111,7 @@ class LLMEngine:
     def add_request(
         self,
         request_id: str,
-        prompt: str | list[int],
+        prompt: Prompt,
         params: SamplingParams,
         arrival_time: float | None = None,
         priority: int = 0,
@@ -116,7 +122,7 @@ class LLMEngine:
         group is finished at once, with status ``FINISHED_IGNORED``.
 
         Args:
-            prompt: Text, or token ids.
+            prompt: Text, token ids, or both: ids with the text they stand for.
             arrival_time: Seconds since the epoch; None for now.
             priority: Lower goes first; among equals, the first to arrive.
 
@@ -130,8 +136,7 @@ class LLMEngine:
         """
         if self._parts(request_id):
             raise ValueError(f"request id {request_id!r} is in use")
-        text = prompt if isinstance(prompt, str) else None
-        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        text, token_ids = self._read(prompt)
         if params.truncate_prompt_tokens is not None:
             token_ids = token_ids[-params.truncate_prompt_tokens :]
         self._validate(token_ids, params)
@@ -220,9 +225,7 @@ class LLMEngine:
             step_time=perf_counter() - begin,
         )
 
-    def generate(
-        self, prompts: Iterable[str | list[int]], params: SamplingParams
-    ) -> list[SequenceGroup]:
+    def generate(self, prompts: Iterable[Prompt], params: SamplingParams) -> list[SequenceGroup]:
         """Run prompts to their ends, with whatever else is under way.
 
         Returns:
@@ -303,6 +306,14 @@ class LLMEngine:
         if whole is not None:
             whole.maybe_assemble_group(seq_group)
             whole.finish_seq(seq_group)
+
+    def _read(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        """A prompt's text, if known, and its tokens."""
+        if isinstance(prompt, str):
+            return prompt, self.tokenizer.encode(prompt)
+        if isinstance(prompt, list):
+            return None, list(prompt)
+        return prompt.get("prompt"), list(prompt["prompt_token_ids"])
 
     def _validate(self, token_ids: list[int], params: SamplingParams) -> None:
         """Raise ValueError for a request that cannot be run as it stands."""

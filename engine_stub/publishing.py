@@ -14,6 +14,7 @@ import msgspec
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
+from engine_stub.hub import model_name
 from engine_stub.loader import DEFAULT_MODEL
 from engine_stub.step_record import Preemption, SequenceUpdate, StepRecord
 from seqtop import __version__
@@ -65,7 +66,7 @@ def engine_info(engine: LLMEngine, *, engine_id: str, control: bool) -> EngineIn
 
 
 def _model_name(path: Path) -> str:
-    return "bundled stories" if path == DEFAULT_MODEL else path.resolve().name
+    return "bundled stories" if path == DEFAULT_MODEL else model_name(path)
 
 
 class Sink(Protocol):

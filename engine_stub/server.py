@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from engine_stub.engine import LLMEngine
+from engine_stub.engine import LLMEngine, Prompt
 from engine_stub.publishing import StepPublisher
 from engine_stub.step_record import StepRecord
 from engine_stub.workload import Arrival
@@ -79,7 +79,7 @@ class EngineServer:
                     self._obey(pending)
 
     def add(
-        self, request_id: str, prompt: str | list[int], params: SamplingParams, priority: int = 0
+        self, request_id: str, prompt: Prompt, params: SamplingParams, priority: int = 0
     ) -> list[SequenceGroup]:
         """Add a request and publish that it has arrived; see `LLMEngine.add_request`."""
         groups = self._engine.add_request(request_id, prompt, params, priority=priority)

@@ -33,6 +33,8 @@ class Tokenizer:
         self.eos_token_ids = frozenset(config.eos_token_id)
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
+            # Whether special tokens are read is a switch of the whole object, not of a call.
+            self._template_tokenizer = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises nothing more precise
             raise ValueError(f"{file} is not a readable tokenizer: {error}") from error
         self._tokenizer.encode_special_tokens = True
@@ -46,6 +48,15 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, with the special tokens that the tokenizer puts around it."""
         ids: list[int] = self._tokenizer.encode(text).ids
+        return ids
+
+    def encode_with_special_tokens(self, text: str) -> list[int]:
+        """Return the ids of `text` as it stands, special tokens where it spells them.
+
+        For what a chat template has put together; as in transformers, a message that spells a
+        special token gets one.
+        """
+        ids: list[int] = self._template_tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:

@@ -25,6 +25,7 @@ examples:
   seqtop record -o run.seqtop              write down what it does, until Ctrl-C
   seqtop replay run.seqtop                 look at it later
   seqtop show --json | jq .stats           print its state once, for a script
+  seqtop export run.seqtop --perfetto -o run.json    open it at https://ui.perfetto.dev
   seqtop keygen -o me                      make keys, to look at engines elsewhere
   seqtop check run.seqtop                  find what cannot be right in it
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -20,11 +20,15 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from engine_stub.chat_template import ChatTemplate
+from engine_stub.engine import Prompt
 from engine_stub.http.answers import ChatWording, TextWording, Wording, Writer
 from engine_stub.http.bridge import AbortedError, Bridge, Completion
+from engine_stub.http.chat import for_template
 from engine_stub.http.errors import ApiError
 from engine_stub.http.schemas import ChatCompletionRequest, CompletionRequest
 from engine_stub.tokenizer import Tokenizer
+from seqtop.sequence import TokenInputs, token_inputs
 
 MAX_BODY_BYTES = 2**20
 
@@ -39,13 +43,15 @@ class ServedModel:
     Attributes:
         name: What clients call it.
         max_model_len: The longest prompt and output together, in tokens.
-        has_chat_template: Whether `chat.render` makes prompts that it understands.
+        chat_template: Makes a conversation a prompt; None if the model has none.
+        chat_stops: Strings that end its turn of a conversation, besides its stop tokens.
         created: When the engine was started, in seconds since the epoch.
     """
 
     name: str
     max_model_len: int
-    has_chat_template: bool
+    chat_template: ChatTemplate | None
+    chat_stops: tuple[str, ...]
     created: int
 
 
@@ -93,18 +99,29 @@ class _Endpoints:
         return _json({"object": "list", "data": [card]})
 
     async def completions(self, request: Request) -> Response:
-        return await self._answer(await _body(request, CompletionRequest), TextWording)
+        body = await _body(request, CompletionRequest)
+        return await self._answer(body, body.engine_prompt, TextWording)
 
     async def chat_completions(self, request: Request) -> Response:
-        if not self._model.has_chat_template:
-            raise ApiError(
-                f"this engine does not apply chat templates, as {self._model.name} would need;"
-                " use /v1/completions"
-            )
-        return await self._answer(await _body(request, ChatCompletionRequest), ChatWording)
+        template = self._model.chat_template
+        if template is None:
+            raise ApiError(f"{self._model.name} has no chat template; use /v1/completions")
+        body = await _body(request, ChatCompletionRequest)
+        prompt = partial(self._conversation, body, template)
+        return await self._answer(body, prompt, ChatWording, self._model.chat_stops)
+
+    def _conversation(self, body: ChatCompletionRequest, template: ChatTemplate) -> TokenInputs:
+        """The prompt that a conversation is to the model."""
+        variables = body.chat_template_kwargs or {}
+        text = template.render(for_template(body.messages), **variables)
+        return token_inputs(self._tokenizer.encode_with_special_tokens(text), text)
 
     async def _answer(
-        self, body: CompletionRequest | ChatCompletionRequest, wording: type[Wording]
+        self,
+        body: CompletionRequest | ChatCompletionRequest,
+        make_prompt: Callable[[], Prompt],
+        wording: type[Wording],
+        stops: Sequence[str] = (),
     ) -> Response:
         if body.model not in (None, self._model.name):
             raise ApiError(
@@ -115,8 +132,8 @@ class _Endpoints:
             )
         request_id = f"{wording.id_prefix}-{next(self._numbers)}"
         try:
-            params = body.sampling_params()
-            prompt = body.engine_prompt()
+            params = body.sampling_params(stops)
+            prompt = await asyncio.to_thread(make_prompt)
             await self._check_length(prompt)
             completion, num_prompt_tokens = await self._bridge.submit(request_id, prompt, params)
         except ValueError as error:
@@ -134,13 +151,12 @@ class _Endpoints:
             return _Attended(completion, partial(_send_events, events))
         return _Attended(completion, partial(_send_whole, completion, writer))
 
-    async def _check_length(self, prompt: str | list[int]) -> None:
+    async def _check_length(self, prompt: Prompt) -> None:
         """Refuse a prompt that is too long before the engine's thread spends time on it."""
-        token_ids = (
-            await asyncio.to_thread(self._tokenizer.encode, prompt)
-            if isinstance(prompt, str)
-            else prompt
-        )
+        if isinstance(prompt, str):
+            token_ids = await asyncio.to_thread(self._tokenizer.encode, prompt)
+        else:
+            token_ids = prompt if isinstance(prompt, list) else prompt["prompt_token_ids"]
         if len(token_ids) >= self._model.max_model_len:
             raise ApiError(
                 f"the prompt has {len(token_ids)} tokens, and this engine takes at most"

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from engine_stub.engine import Prompt
 from engine_stub.server import EngineServer
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import Logprob, SamplingParams, SequenceStatus
@@ -42,7 +43,7 @@ class Completion:
     """One request, from its submission on. Made and used on the event loop's thread."""
 
     def __init__(
-        self, bridge: Bridge, request_id: str, prompt: str | list[int], params: SamplingParams
+        self, bridge: Bridge, request_id: str, prompt: Prompt, params: SamplingParams
     ) -> None:
         self.request_id = request_id
         self.prompt = prompt
@@ -87,7 +88,7 @@ class Bridge:
         self._samples: dict[str, tuple[Completion, int]] = {}
 
     async def submit(
-        self, request_id: str, prompt: str | list[int], params: SamplingParams
+        self, request_id: str, prompt: Prompt, params: SamplingParams
     ) -> tuple[Completion, int]:
         """Submit a request; returns it and its number of prompt tokens once it waits its turn.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
-from engine_stub.http.chat import STOP, Message, render
+from engine_stub.http.chat import Message
 from seqtop.sequence import SamplingParams
 
 MAX_SAMPLES = 128
@@ -64,8 +65,11 @@ class SamplingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def wants_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def sampling_params(self) -> SamplingParams:
+    def sampling_params(self, stops: Sequence[str] = ()) -> SamplingParams:
         """What the engine is asked for.
+
+        Args:
+            stops: Strings to stop at besides the request's own.
 
         Raises:
             ValueError: A value is out of range, or asks for something unsupported.
@@ -77,6 +81,8 @@ class SamplingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             raise ValueError("stream_options is for requests with stream set")
         given = {name: getattr(self, name) for name in _SAMPLED}
         given = {name: value for name, value in given.items() if value is not None}
+        own_stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        given["stop"] = [*own_stops, *stops]
         return SamplingParams(**given | self._own_params())
 
     def _own_params(self) -> dict[str, Any]:
@@ -131,12 +137,14 @@ class ChatCompletionRequest(SamplingRequest):
         top_logprobs: How many of the likeliest tokens to report beside each.
         max_completion_tokens: OpenAI's newer name of `max_tokens`. Without either, an answer may
             take all that the prompt leaves.
+        chat_template_kwargs: Variables for the model's chat template, as at vLLM.
     """
 
     messages: Annotated[list[Message], Meta(min_length=1)]
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     max_completion_tokens: _Count | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
     response_format: dict[str, Any] | None = None
@@ -147,16 +155,10 @@ class ChatCompletionRequest(SamplingRequest):
         "response_format": (None, {"type": "text"}),
     }
 
-    def engine_prompt(self) -> str:
-        """The conversation as text, see `chat.render`."""
-        return render(self.messages)
-
     def _own_params(self) -> dict[str, Any]:
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs is for requests with logprobs set")
-        stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         return {
             "max_tokens": self.max_completion_tokens or self.max_tokens,
-            "stop": [*stops, STOP],
             "logprobs": (self.top_logprobs or 0) if self.logprobs else None,
         }

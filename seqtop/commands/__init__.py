@@ -3,7 +3,7 @@
 Heavy imports stay inside `run`, so that `--help` answers at once.
 """
 
-from seqtop.commands import attach, check, demo, keygen, record, replay, show
+from seqtop.commands import attach, check, demo, export, keygen, record, replay, show
 
-COMMANDS = (demo, attach, record, replay, show, check, keygen)
+COMMANDS = (demo, attach, record, replay, show, export, check, keygen)
 """In the order in which the help lists them."""

@@ -77,6 +77,7 @@ class Marks:
         self._steps = array("q")
         self._kinds = array("B")
         self._positions = {kind: array("q") for kind in Kind}
+        self._step_positions = array("q")
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -114,6 +115,8 @@ class Marks:
             elif not math.isfinite(time):
                 time = 0.0
             position = self._first + len(self._numbers)
+            if self._numbers and not (kind and kind & Kind.RESYNC) and step > self._steps[-1]:
+                self._step_positions.append(position)
             self._numbers.append(number)
             self._times.append(time)
             self._steps.append(step)
@@ -130,7 +133,24 @@ class Marks:
                 del column[:count]
             for positions in self._positions.values():
                 del positions[: bisect_left(positions, position)]
+            # What led to the first moment cannot be read any more: no step is on record there.
+            del self._step_positions[: bisect_right(self._step_positions, position)]
             self._first = position
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps are on record, of all starts of the engine."""
+        return len(self._step_positions)
+
+    def steps(self, start: int, stop: int) -> list[int]:
+        """The positions of the steps on record from the `start`th to before the `stop`th."""
+        with self._lock:
+            return self._step_positions[max(start, 0) : max(stop, 0)].tolist()
+
+    def num_steps_until(self, position: int) -> int:
+        """How many of the steps on record are not after `position`."""
+        with self._lock:
+            return bisect_right(self._step_positions, position)
 
     def at_time(self, time: float) -> int:
         """The last moment not after `time` (epoch seconds)."""

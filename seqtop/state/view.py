@@ -1,27 +1,32 @@
 """Which sequences are shown and in what order, kept up to date by touching only what changed.
 
-A view of n sequences costs O(log n) per sequence touched, whatever n is; only a new sort or a
-new filter looks at all of them.
+A view of n sequences costs O(log n) per sequence touched, whatever n is, and as much for each of
+its family where there are several; only a new sort or a new filter looks at all of them.
 """
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import total_ordering
-from typing import Any
+from typing import Any, TypeAlias
 
 from sortedcontainers import SortedList
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.columns import FIELDS, Value
+from seqtop.state.family import Families, Kin, Name, Path, paths, tree
 from seqtop.state.filter import EVERYTHING
 from seqtop.state.model import RequestState, SequenceState
 
 _DIGITS = re.compile(r"(\d+)")
 _LONGEST_KEY = 200
 """Characters of a text that its place in the order depends on."""
+_ALONE = Kin()
+
+Entry: TypeAlias = tuple[tuple[Any, ...], Path]
+"""What to sort by, then the way to a sequence: ids, which break ties the same way always."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +48,26 @@ class SequenceView:
     def __init__(self) -> None:
         self.sort = Sort()
         self.filter = EVERYTHING
+        self.tree = True
+        """Whether the sequences of one request stand together, below the one they descend from."""
+        self.folded: set[int] = set()
+        """Sequences whose descendants are out of sight while they stand in a tree."""
         self.running: set[int] = set()
         """Sequences that are running, whether or not the filter shows them."""
         self.queue: SortedList = SortedList()
         """`(*place, id)` of every waiting sequence, in the order they are to be scheduled."""
         self._order: SortedList = SortedList()
-        self._entries: dict[int, tuple[Any, ...]] = {}
+        self._entries: dict[int, Entry] = {}
         self._queued: dict[int, tuple[Any, ...]] = {}
+        self._families = Families()
+        self._kin: dict[int, Kin] = {}
 
     def __len__(self) -> int:
         return len(self._order)
 
     def page(self, start: int, stop: int) -> list[int]:
         """The ids in rows `start` to `stop`, fewer at the end."""
-        return [entry[-1] for entry in self._order.islice(max(start, 0), max(stop, 0))]
+        return [path[-1] for _, path in self._order.islice(max(start, 0), max(stop, 0))]
 
     def index(self, seq_id: int | None) -> int | None:
         """The row of a sequence; `None` if it is not shown."""
@@ -74,25 +85,64 @@ class SequenceView:
         ahead = int(self.queue.index(queued))
         return ahead, self.queue[max(ahead - 1, 0)][-1]
 
+    def kin(self, seq_id: int) -> Kin:
+        """Where a shown sequence stands in the tree of its family."""
+        return self._kin.get(seq_id, _ALONE)
+
+    def fold_all(self) -> None:
+        """Fold every family that is shown, or unfold all if any is folded; then `rebuild`."""
+        if self.folded:
+            self.folded.clear()
+        else:
+            self.folded.update(
+                seq_id for seq_id, kin in self._kin.items() if kin.is_parent and not kin.rails
+            )
+
     def rebuild(self, state: EngineState) -> None:
         """Sort and filter everything anew: after another sort, another filter or another state."""
         self.running.clear()
         self._queued.clear()
         self._entries.clear()
+        self._kin.clear()
+        self._families.clear()
+        self.folded &= state.sequences.keys()
+        names: dict[Name, None] = {}
         for sequence in state.sequences.values():
-            self._place(state, sequence)
+            names[self._enter(state, sequence)] = None
+        for name in names:
+            for seq_id, entry, kin in self._places(state, name):
+                if entry is not None:
+                    self._entries[seq_id] = entry
+                if kin is not None:
+                    self._kin[seq_id] = kin
         self._order = SortedList(self._entries.values())
         self.queue = SortedList(self._queued.values())
 
-    def update(self, state: EngineState, touched: Iterable[int]) -> None:
-        """Move, add or remove the sequences `touched`, after `state` changed."""
+    def update(self, state: EngineState, touched: Iterable[int]) -> set[int]:
+        """Move, add or remove the sequences `touched`, after `state` changed.
+
+        Returns those whose place in a tree changed, whether or not they were touched themselves.
+        """
+        names: dict[Name, None] = {}
+        changed: set[int] = set()
         for seq_id in touched:
-            entry, queued = self._entries.pop(seq_id, None), self._queued.pop(seq_id, None)
+            queued = self._queued.pop(seq_id, None)
             self.running.discard(seq_id)
             if sequence := state.sequences.get(seq_id):
-                self._place(state, sequence)
-            _replace(self._order, entry, self._entries.get(seq_id))
+                names[self._enter(state, sequence)] = None
+            else:
+                self._put(seq_id, None, None)
+                self.folded.discard(seq_id)
+                if name := self._families.discard(seq_id):
+                    names[name] = None
             _replace(self.queue, queued, self._queued.get(seq_id))
+        for name in names:
+            changed.update(
+                seq_id
+                for seq_id, entry, kin in self._places(state, name)
+                if self._put(seq_id, entry, kin)
+            )
+        return changed
 
     def tick(self, state: EngineState) -> None:
         """Let time pass: move the waiting whose place or match depends on how long they wait."""
@@ -100,34 +150,62 @@ class SequenceView:
         if self.filter.grows or (column is not None and column.grows):
             self.update(state, list(self._queued))
 
-    def _place(self, state: EngineState, sequence: SequenceState) -> None:
-        seq_id = sequence.seq_id
+    def _enter(self, state: EngineState, sequence: SequenceState) -> Name:
+        """Take note of what a sequence is doing; returns the name of its family."""
         request = state.requests[sequence.request_id]
         if sequence.status == SequenceStatus.RUNNING:
-            self.running.add(seq_id)
+            self.running.add(sequence.seq_id)
         elif sequence.status == SequenceStatus.WAITING:
-            self._queued[seq_id] = (*_queue_place(state, request), seq_id)
-        if self.filter.matches(request, sequence, state.time):
-            self._entries[seq_id] = self._entry(state, request, sequence)
+            self._queued[sequence.seq_id] = (*_queue_place(state, request), sequence.seq_id)
+        return self._families.add(request, sequence.seq_id)
 
-    def _entry(
-        self, state: EngineState, request: RequestState, sequence: SequenceState
-    ) -> tuple[Any, ...]:
-        """What to sort by, ending in the sequence id, which breaks ties the same way always."""
+    def _places(
+        self, state: EngineState, name: Name
+    ) -> Iterator[tuple[int, Entry | None, Kin | None]]:
+        """For each sequence of a family where it stands, if it is shown, and its kin if it has any.
+
+        A family stands where the first of its sequences would if each stood for itself.
+        """
+        members = self._families.members(state, name)
+        keys = {seq_id: self._key(state, seq_id) for seq_id in members}
+        shown = {seq_id: key for seq_id, key in keys.items() if key is not None}
+        if not self.tree or len(members) < 2:
+            for seq_id, key in keys.items():
+                yield seq_id, None if key is None else (key, (seq_id,)), None
+            return
+        descent = paths(state, members)
+        kin = tree((descent[seq_id] for seq_id in shown), self.folded)
+        first = min(shown.values(), default=())
+        for seq_id in members:
+            in_sight = seq_id in kin
+            yield seq_id, (first, descent[seq_id]) if in_sight else None, kin.get(seq_id)
+
+    def _put(self, seq_id: int, entry: Entry | None, kin: Kin | None) -> bool:
+        """Let a sequence stand at `entry`, or nowhere; returns whether its kin changed."""
+        _replace(self._order, self._entries.pop(seq_id, None), entry)
+        if entry is not None:
+            self._entries[seq_id] = entry
+        before = self._kin.pop(seq_id, None)
+        if kin is not None:
+            self._kin[seq_id] = kin
+        return kin != before
+
+    def _key(self, state: EngineState, seq_id: int) -> tuple[Any, ...] | None:
+        """What to sort a sequence by; `None` if the filter hides it."""
+        sequence = state.sequences[seq_id]
+        request = state.requests[sequence.request_id]
+        if not self.filter.matches(request, sequence, state.time):
+            return None
         column = FIELDS.get(self.sort.key)
         if column is None:
             place = _life_place(state, request, sequence)
-            return (
-                (_Reversed(place), sequence.seq_id)
-                if self.sort.descending
-                else (place, sequence.seq_id)
-            )
+            return (_Reversed(place),) if self.sort.descending else place
         key = _comparable(column.sort_value(request, sequence, state.time))
         if key is None:
-            return (1, sequence.seq_id)
+            return (1,)
         if not self.sort.descending:
-            return (0, key, sequence.seq_id)
-        return (0, -key if isinstance(key, float) else _Reversed(key), sequence.seq_id)
+            return (0, key)
+        return (0, -key if isinstance(key, float) else _Reversed(key))
 
 
 def _life_place(

@@ -193,6 +193,37 @@ class Feed:
         self.view.filter = wanted
         self.view.rebuild(self.state)
 
+    def toggle_tree(self) -> None:
+        """Let the sequences of one request stand together, or each for itself."""
+        self.view.tree = not self.view.tree
+        self.view.rebuild(self.state)
+
+    def fold(self) -> bool:
+        """Fold the family below the selected sequence, or that it is in, or unfold it.
+
+        Returns whether there is anything to fold.
+        """
+        if self.selected is None:
+            return False
+        kin = self.view.kin(self.selected)
+        if not kin.is_parent:
+            if kin.parent is None:
+                return False
+            self.selected = kin.parent
+        self.view.folded ^= {self.selected}
+        self.view.update(self.state, [self.selected])
+        return True
+
+    def fold_all(self) -> None:
+        """Fold every family, or unfold all if any is folded."""
+        while (
+            self.selected is not None
+            and (parent := self.view.kin(self.selected).parent) is not None
+        ):
+            self.selected = parent
+        self.view.fold_all()
+        self.view.rebuild(self.state)
+
     def _replay(self, position: int) -> Frame:
         """Move what is replayed; where that fails, the link says so."""
         assert self.replay is not None
@@ -225,7 +256,7 @@ class Feed:
         if touched is None:
             self.view.rebuild(self.state)
             return EVERYTHING
-        self.view.update(self.state, touched)
+        touched = touched | self.view.update(self.state, touched)
         if ticked:
             self.view.tick(self.state)
         return Frame(touched, ticked)

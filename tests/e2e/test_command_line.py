@@ -204,7 +204,18 @@ def test_demo_says_why_its_engine_did_not_start() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["demo"], ["attach"], ["record"], ["replay"], ["show"], ["check"], ["keygen"]]
+    "command",
+    [
+        [],
+        ["demo"],
+        ["attach"],
+        ["record"],
+        ["replay"],
+        ["show"],
+        ["export"],
+        ["check"],
+        ["keygen"],
+    ],
 )
 def test_help_has_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:

@@ -15,9 +15,12 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from checkpoints import make_checkpoint
+from transformers import AutoTokenizer
 from waiting import wait_until
 
 from engine_stub.loader import DEFAULT_MODEL
+from engine_stub.tokenizer import Tokenizer
 from seqtop.link import LinkState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
@@ -25,6 +28,7 @@ from seqtop.state.model import RequestState
 
 ENGINE = (sys.executable, "-m", "engine_stub", "serve", "--device", "cpu", "--threads", "1")
 MODEL = "bundled-stories"
+TOKENIZER = Tokenizer(DEFAULT_MODEL)
 CHAT = [
     {"role": "system", "content": "You are a kind storyteller."},
     {"role": "user", "content": "Tell me a story about a fox."},
@@ -160,8 +164,9 @@ def test_chat_is_put_as_the_model_was_trained(served: Served) -> None:
     request = served.request(answer.id)
     assert request is not None
     assert request.prompt == (
-        "You are a kind storyteller.\n\nUser: Tell me a story about a fox.\nBot:"
+        "<|begin|>You are a kind storyteller.\n\nUser: Tell me a story about a fox.\nBot:"
     )
+    assert request.prompt_token_ids == TOKENIZER.encode(request.prompt.removeprefix("<|begin|>"))
     assert request.sampling_params is not None
     assert request.sampling_params.stop == ["###", "\nUser:"]
     assert request.sampling_params.max_tokens == 5
@@ -381,11 +386,46 @@ def test_a_stopped_engine_ends_its_streams() -> None:
             list(stream)
 
 
-def test_chat_is_refused_for_models_of_other_templates(tmp_path: Path) -> None:
-    shutil.copytree(DEFAULT_MODEL, tmp_path / "my-llama")
+def test_chat_follows_the_models_own_template(tmp_path: Path) -> None:
+    path = make_checkpoint("qwen3", tmp_path / "my-qwen")
+    (path / "tokenizer_config.json").write_text(
+        json.dumps(
+            {
+                "tokenizer_class": "PreTrainedTokenizerFast",
+                "eos_token": "<eos>",
+                "chat_template": "{% for message in messages %}{% if message.role == 'system' %}"
+                "{{ raise_exception('no rules here') }}{% endif %}"
+                "[{{ message.role }}] {{ message.content }}{{ eos_token }}{% endfor %}"
+                "{% if thinking %}hm {% endif %}",
+            }
+        )
+    )
+    theirs = AutoTokenizer.from_pretrained(path)
+    with serve("--model", str(path)) as running:
+        create = running.client.chat.completions.create
+        answer = create(
+            model="my-qwen",
+            messages=CHAT[1:],
+            max_tokens=3,
+            extra_body={"chat_template_kwargs": {"thinking": True}},
+        )
+        wait_until(lambda: running.request(answer.id))
+        request = running.request(answer.id)
+        assert request is not None
+        assert request.prompt == "[user] Tell me a story about a fox.<eos>hm "
+        expected = theirs.apply_chat_template(CHAT[1:], thinking=True, return_dict=False)
+        assert request.prompt_token_ids == expected
+        assert answer.usage.prompt_tokens == len(expected)
+        with pytest.raises(openai.BadRequestError, match="no rules here"):
+            create(model="my-qwen", messages=CHAT)
+
+
+def test_chat_is_refused_for_models_without_a_template(tmp_path: Path) -> None:
+    without = shutil.ignore_patterns("*.jinja")
+    shutil.copytree(DEFAULT_MODEL, tmp_path / "my-llama", ignore=without)
     with serve("--model", str(tmp_path / "my-llama")) as running:
         assert [model.id for model in running.client.models.list()] == ["my-llama"]
-        with pytest.raises(openai.BadRequestError, match=r"chat templates.* /v1/completions"):
+        with pytest.raises(openai.BadRequestError, match="no chat template; use /v1/completions"):
             running.client.chat.completions.create(model="my-llama", messages=CHAT)
         answer = running.client.completions.create(model="my-llama", prompt="x", max_tokens=2)
         assert answer.choices[0].text

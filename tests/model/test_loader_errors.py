@@ -134,3 +134,10 @@ def test_config_of_either_transformers_generation(directory: Path) -> None:
     config = ModelConfig.from_pretrained(directory)
     assert config.rope_theta == 7e4
     assert config.eos_token_id == (3, 4)
+
+
+def test_generation_stops_at_its_own_tokens_too(directory: Path) -> None:
+    (directory / "generation_config.json").write_text('{"eos_token_id": [5, 1, 7]}')
+    assert ModelConfig.from_pretrained(directory).eos_token_id == (1, 5, 7)
+    (directory / "generation_config.json").write_text('{"temperature": 0.6}')
+    assert ModelConfig.from_pretrained(directory).eos_token_id == (1,)

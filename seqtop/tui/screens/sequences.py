@@ -14,7 +14,8 @@ from seqtop.tui.screens.sort import SortChooser
 from seqtop.tui.widgets.detail import Detail
 from seqtop.tui.widgets.filter_bar import FilterBar
 from seqtop.tui.widgets.hint import Hint
-from seqtop.tui.widgets.table import Rows, SequenceTable, Titles
+from seqtop.tui.widgets.sequence_rows import SequenceRows
+from seqtop.tui.widgets.table import SequenceTable, Titles
 
 WIDE = 160
 """From this width on there is room for the detail pane beside the table."""
@@ -41,6 +42,9 @@ class SequencesScreen(LiveScreen):
         _quiet("greater_than_sign", "cycle_sort(1)", "Sort by the column after", "find.after"),
         _quiet("r", "reverse", "Reverse the order", "find.reverse"),
         _quiet("escape", "clear", "Clear the filter", "find.clear"),
+        _quiet("t", "tree", "Sequences of one request together, or each alone", "find.tree"),
+        _quiet("z", "fold", "Fold the selected family, or unfold it", "find.fold"),
+        _quiet("Z", "fold_all", "Fold all families, or unfold them", "find.fold-all"),
         Binding(
             "d", "toggle_detail", "Detail", id="look.detail", tooltip="Show or hide the detail pane"
         ),
@@ -81,7 +85,7 @@ class SequencesScreen(LiveScreen):
         self._filter.show_count(len(self.feed.view), len(self.feed.state.sequences))
         self._detail.show(frame)
 
-    def on_rows_moved(self, _: Rows.Moved) -> None:
+    def on_sequence_rows_moved(self, _: SequenceRows.Moved) -> None:
         with self.feed.lock:
             self._detail.show(EVERYTHING)
 
@@ -125,6 +129,24 @@ class SequencesScreen(LiveScreen):
     def action_reverse(self) -> None:
         sort = self.feed.view.sort
         self._sort(Sort(sort.key, not sort.descending))
+
+    def action_tree(self) -> None:
+        with self.feed.lock:
+            self.feed.toggle_tree()
+        self.show_all()
+
+    def action_fold(self) -> None:
+        with self.feed.lock:
+            folded = self.feed.fold()
+        if folded:
+            self.show_all()
+        else:
+            self.notify("This sequence stands alone.", timeout=2, markup=False)
+
+    def action_fold_all(self) -> None:
+        with self.feed.lock:
+            self.feed.fold_all()
+        self.show_all()
 
     def action_toggle_detail(self) -> None:
         self._detail_wanted = not self._detail.display

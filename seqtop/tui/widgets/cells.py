@@ -22,7 +22,8 @@ from seqtop.state.columns import (
     status_word,
     token_rate,
 )
-from seqtop.tui.draw import ELLIPSIS, bar, tail
+from seqtop.state.family import Kin
+from seqtop.tui.draw import ELLIPSIS, bar, crop_left, tail
 from seqtop.tui.ink import PLAIN, Line, Span, fitted
 
 Draw: TypeAlias = Callable[[RequestState, SequenceState, float, int], Line]
@@ -39,6 +40,9 @@ GLYPHS = {
     "ignored": ("⊘", "aborted"),
 }
 """For each status word (and for a running sequence in its prefill) its sign and its ink."""
+
+
+UNFOLDED, FOLDED = "▾", "▸"
 
 
 class Slot(NamedTuple):
@@ -104,14 +108,21 @@ def arrange(width: int) -> tuple[Slot, ...]:
 
 
 def row(
-    slots: tuple[Slot, ...], request: RequestState, sequence: SequenceState, now: float
+    slots: tuple[Slot, ...],
+    request: RequestState,
+    sequence: SequenceState,
+    now: float,
+    kin: Kin = Kin(),  # noqa: B008 (it is a tuple)
 ) -> Line:
-    """The line of one sequence in the table."""
+    """The line of one sequence in the table, with its branch of the tree of its `kin`."""
     spans: list[Span] = []
     for index, slot in enumerate(slots):
         if index:
             spans.append((" ", PLAIN))
-        spans.extend(_DRAW[slot.key](request, sequence, now, slot.width))
+        if slot.key == "request" and (kin.rails or kin.is_parent):
+            spans.extend(_branch(request, sequence, kin, slot.width))
+        else:
+            spans.extend(_DRAW[slot.key](request, sequence, now, slot.width))
     return tuple(spans)
 
 
@@ -163,6 +174,22 @@ def _request(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
         room = width - len(slash + number) - 1
         name = "".join(text for text, _ in fitted(((base, ""),), room + 1)) + slash + number
     return fitted(((name, _ink(s) or "strong"),), width)
+
+
+def _branch(r: RequestState, s: SequenceState, kin: Kin, width: int) -> Line:
+    """The name of a sequence that has kin, on its branch; what tells siblings apart stays."""
+    rails = "".join("│ " if follows else "  " for follows in kin.rails[:-1])
+    if kin.rails:
+        rails += "├ " if kin.rails[-1] else "└ "
+    sign = "" if not kin.is_parent else FOLDED if kin.num_folded else UNFOLDED
+    rails = rails[-max(width // 2, 1) :]
+    more = f" +{kin.num_folded}" if kin.num_folded else ""
+    name = safe_text(sequence_name(r, s))
+    room = max(width - len(rails) - len(sign) - len(more), 1)
+    if cell_len(name) > room:
+        name = ELLIPSIS + crop_left(name, room - 1)
+    line = ((rails, "dim"), (sign, "accent"), (name, _ink(s) or "strong"), (more, "accent"))
+    return fitted(tuple(span for span in line if span[0]), width)
 
 
 def _status(r: RequestState, s: SequenceState, _: float, width: int) -> Line:

@@ -1,0 +1,169 @@
+"""Memory and descriptors of publisher and viewers over a long run with viewers coming and going.
+
+One process publishes a seeded engine's events at a fixed rate, one follows them all along, one
+looks in again and again, and now and then a viewer is killed or stops reading for a while. The
+resident memory of each is sampled; past the warm-up its slope (by Theil and Sen, since theirs does
+not mind outliers) should be flat.
+
+    python benchmarks/soak.py --minutes 10
+    python benchmarks/soak.py --minutes 60
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from itertools import combinations
+from multiprocessing.synchronize import Event as Flag
+from pathlib import Path
+from statistics import mean, median
+from tempfile import TemporaryDirectory
+
+import psutil
+
+_TESTS = Path(__file__).resolve().parent.parent / "tests"
+sys.path[:0] = [str(_TESTS)]
+
+from event_script import EventScript  # noqa: E402  (it lives beside the tests that use it)
+
+from seqtop.link import LinkState  # noqa: E402
+from seqtop.session import Session  # noqa: E402
+from seqtop.state import EngineState  # noqa: E402
+from seqtop.state.history import History  # noqa: E402
+from seqtop.wire.messages import EngineInfo, Step  # noqa: E402
+from seqtop.wire.publisher import Publisher  # noqa: E402
+
+SAMPLE_SECONDS = 2.0
+WARM_UP = 0.25
+"""Part of the run after which caches, pools and the bounded history are expected to be full."""
+HISTORY_BYTES = 4 * 2**20
+MAX_FINISHED = 500
+TITLES = ("first", "mean", "last", "an hour")
+
+
+def publish(endpoint: str, rate: float, ended: Flag, counts: object) -> None:
+    """Publish about `rate` deltas a second until `ended`."""
+    script = iter(
+        EventScript(1, sys.maxsize, load=96, max_running=64, num_blocks=2_048, budget=512)
+    )
+    info = next(script)
+    assert isinstance(info, EngineInfo)
+    start, sent = time.monotonic(), 0
+    with Publisher(endpoint, info, EngineState(max_finished=MAX_FINISHED)) as publisher:
+        for event in script:
+            publisher.publish(event)
+            if not isinstance(event, Step):
+                continue
+            sent += len(event.sequences)
+            counts[0], counts[1] = sent, publisher.num_dropped  # type: ignore[index]
+            ahead = sent / rate - (time.monotonic() - start)
+            if ended.wait(ahead) if ahead > 0 else ended.is_set():
+                return
+
+
+def follow(endpoint: str, ended: Flag) -> None:
+    """One viewer that stays."""
+    history = History(max_bytes=HISTORY_BYTES, max_events=20_000)
+    with Session(endpoint, max_finished=MAX_FINISHED, history=history) as session:
+        while not ended.wait(0.05):
+            session.drain()
+
+
+def visit(endpoint: str, ended: Flag, counts: object) -> None:
+    """Viewers that come, look and leave, one after another."""
+    while not ended.is_set():
+        with Session(endpoint, max_finished=MAX_FINISHED) as session:
+            if session.wait_for(LinkState.LIVE, timeout=30):
+                counts[2] += 1  # type: ignore[index]
+        ended.wait(0.5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--rate", type=float, default=2_100.0, help="deltas per second")
+    options = parser.parse_args()
+    spawn = multiprocessing.get_context("spawn")
+    ended = spawn.Event()
+    counts = spawn.Array("q", 3, lock=False)
+    with TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{directory}/e"
+        processes = {
+            "publisher": spawn.Process(
+                target=publish, args=(endpoint, options.rate, ended, counts)
+            ),
+            "viewer": spawn.Process(target=follow, args=(endpoint, ended)),
+            "visitor": spawn.Process(target=visit, args=(endpoint, ended, counts)),
+        }
+        for process in processes.values():
+            process.start()
+        samples = _watch(processes, endpoint, options.minutes * 60)
+        ended.set()
+        for process in processes.values():
+            process.join(30)
+    seconds = options.minutes * 60
+    print(
+        f"{options.minutes:g} minutes, {counts[0]:,} deltas ({counts[0] / seconds:,.0f} a second),"
+        f" {counts[1]:,} messages dropped, {counts[2]:,} visits"
+    )
+    print(
+        f"{'process':<10}{'MB first':>10}{'MB mean':>10}{'MB last':>10}{'MB/hour':>10}{'fds':>12}"
+    )
+    for name, series in samples.items():
+        settled = series[int(len(series) * WARM_UP) :]
+        memory = [rss / 2**20 for _, rss, _ in settled]
+        fds = [count for *_, count in settled]
+        slope = _slope([(at, rss / 2**20) for at, rss, _ in settled]) * 3_600
+        print(
+            f"{name:<10}{memory[0]:>10.1f}{mean(memory):>10.1f}{memory[-1]:>10.1f}{slope:>+10.2f}"
+            f"{f'{min(fds)}-{max(fds)}':>12}"
+        )
+
+
+def _watch(
+    processes: dict[str, multiprocessing.context.SpawnProcess], endpoint: str, seconds: float
+) -> dict[str, list[tuple[float, int, int]]]:
+    """Time, resident bytes and descriptors of each process; viewers are troubled meanwhile."""
+    choose = random.Random(1)
+    watched = {name: psutil.Process(process.pid) for name, process in processes.items()}
+    samples: dict[str, list[tuple[float, int, int]]] = {name: [] for name in processes}
+    start = time.monotonic()
+    while (now := time.monotonic() - start) < seconds:
+        for name, process in watched.items():
+            samples[name].append((now, process.memory_info().rss, process.num_fds()))
+        if choose.random() < 0.1:
+            _trouble(endpoint, choose)
+        time.sleep(SAMPLE_SECONDS)
+    return samples
+
+
+def _trouble(endpoint: str, choose: random.Random) -> None:
+    """A viewer that stops reading for a while, and is then killed."""
+    pid = os.fork()
+    if pid == 0:
+        os.execv(
+            sys.executable,
+            [sys.executable, "-m", "seqtop", "record", endpoint, "-o", os.devnull, "--force"],
+        )
+    time.sleep(choose.uniform(0.5, 3.0))
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(choose.uniform(0.0, 5.0))
+    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+def _slope(points: list[tuple[float, float]]) -> float:
+    """The median of the slopes between pairs of points."""
+    thinned = points[:: max(len(points) // 300, 1)]
+    return median((y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(thinned, 2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""A record as a trace for Perfetto (https://ui.perfetto.dev) and chrome://tracing.
+
+Written in the JSON of the Trace Event Format, which both open, with nothing but begin and end
+events for what lasts: neighbours then share one number, and no rounding can make them overlap.
+Each request is a process, each of its sequences a thread, and the engine a process of its own,
+with its steps and its counters. Text is left out; `docs/export.md` describes the rest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from seqtop.export.lives import Life, Run, StepRecord
+from seqtop.safe import safe_text
+from seqtop.sequence import latency
+from seqtop.state import SequenceState, Span
+
+TraceEvent: TypeAlias = dict[str, Any]
+
+BETWEEN_STEPS = "between steps"
+"""The name of a stretch in which a request was neither waiting nor in a step."""
+
+_LONGEST_SECONDS = 4e9
+
+
+class Slice(NamedTuple):
+    """A stretch of a request's life. Nanoseconds since the beginning of the trace."""
+
+    name: str
+    start: int
+    end: int
+    span: Span | None
+    """Where it comes from; `None` for what lies between two."""
+
+
+def encode(runs: list[Run]) -> Iterator[bytes]:
+    """The trace as pieces of UTF-8 JSON, one line an event."""
+    clock = Clock(runs)
+    info = next((run.info for run in runs if run.info), None)
+    other = {
+        "source": "seqtop",
+        "start_time": clock.origin,
+        "engine": info and safe_text(info.engine),
+        "model": info and safe_text(info.model),
+    }
+    yield b'{"displayTimeUnit":"ms","otherData":' + msgspec.json.encode(other)
+    yield b',"traceEvents":['
+    separator = b"\n"
+    for event in trace_events(runs, clock):
+        yield separator + msgspec.json.encode(event)
+        separator = b",\n"
+    yield b"\n]}\n"
+
+
+class Clock:
+    """The time of a trace, which begins with the first thing in it."""
+
+    def __init__(self, runs: list[Run]) -> None:
+        times = [
+            time
+            for run in runs
+            for time in (
+                *(life.request.metrics.arrival_time for life in run.lives.values()),
+                *(step.start_time for step in run.steps[:1]),
+            )
+            if math.isfinite(time)
+        ]
+        self.origin = min(times, default=0.0)
+        """Epoch seconds."""
+
+    def nanoseconds(self, time: float | None, *, unknown: int) -> int:
+        """From the beginning to `time`, epoch seconds; what is no time is `unknown`."""
+        if time is None or not math.isfinite(time):
+            return unknown
+        # A trace processor counts in 64 bits, which a hostile clock need not fit.
+        return round(min(max(time - self.origin, 0.0), _LONGEST_SECONDS) * 1e9)
+
+
+def slices(life: Life, clock: Clock) -> list[Slice]:
+    """What a request went through, from its arrival to its end without a hole or an overlap.
+
+    They add up to its end-to-end latency, and those before the first prefill to its time in
+    queue, as its `RequestMetrics` have them.
+    """
+    metrics = life.request.metrics
+    now = clock.nanoseconds(metrics.arrival_time, unknown=0)
+    last = clock.nanoseconds(metrics.finished_time or life.until, unknown=now)
+    found: list[Slice] = []
+
+    def reach(time: int, name: str, span: Span | None) -> None:
+        nonlocal now
+        time = min(max(time, now), last)
+        if time > now:
+            found.append(Slice(name, now, time, span))
+            now = time
+
+    for span in life.request.spans:
+        start = clock.nanoseconds(span.start, unknown=now)
+        reach(start, BETWEEN_STEPS, None)
+        reach(clock.nanoseconds(span.end, unknown=last), span.kind, span)
+    reach(last, BETWEEN_STEPS, None)
+    return found
+
+
+def trace_events(runs: list[Run], clock: Clock) -> Iterator[TraceEvent]:
+    """Every event of the trace, those of a track in order of time."""
+    # One count for both: viewers take threads of the same number for one, whatever the process.
+    ids = itertools.count(1)
+    for run in runs:
+        yield from _engine(run, next(ids), next(ids), clock)
+        for life in run.lives.values():
+            pid = next(ids)
+            yield _named("process_name", pid, pid, f"request {life.request.request_id}")
+            for sequence in life.sequences:
+                tid = next(ids)
+                yield _named("thread_name", pid, tid, f"sequence {sequence.seq_id}")
+                yield from _sequence(life, sequence, pid, tid, clock)
+
+
+def _engine(run: Run, pid: int, tid: int, clock: Clock) -> Iterator[TraceEvent]:
+    name = f"engine {run.info.engine_id}, {run.info.model}" if run.info else "engine"
+    yield _named("process_name", pid, pid, name)
+    yield _named("thread_name", pid, tid, "steps")
+    now = 0
+    for step in run.steps:
+        start = max(clock.nanoseconds(step.start_time, unknown=now), now)
+        now = max(clock.nanoseconds(step.time, unknown=start), start)
+        if now > start:
+            yield _event("B", f"step {step.step}", pid, tid, start, _step_args(step))
+            yield _event("E", f"step {step.step}", pid, tid, now)
+        for name, values in _counters(step).items():
+            yield _event("C", name, pid, tid, now, values)
+
+
+def _sequence(
+    life: Life, sequence: SequenceState, pid: int, tid: int, clock: Clock
+) -> Iterator[TraceEvent]:
+    request = life.request
+    first_token = clock.nanoseconds(request.metrics.first_token_time, unknown=-1)
+    for slice_ in slices(life, clock):
+        args = _slice_args(life, slice_, clock)
+        if slice_.name in {"preempted", "swapped"}:
+            yield _instant(slice_.name, pid, tid, slice_.start, args)
+        yield _event("B", slice_.name, pid, tid, slice_.start, args)
+        if slice_.start < first_token <= slice_.end:
+            args = {"ttft_seconds": latency.ttft(request.metrics)}
+            yield _instant("first token", pid, tid, first_token, args)
+        yield _event("E", slice_.name, pid, tid, slice_.end)
+    if request.finish_reason is not None:
+        end = clock.nanoseconds(request.metrics.finished_time or life.until, unknown=0)
+        yield _instant("finished", pid, tid, end, _end_args(life, sequence))
+
+
+def _slice_args(life: Life, slice_: Slice, clock: Clock) -> dict[str, Any]:
+    args: dict[str, Any] = {"request_id": safe_text(life.request.request_id)}
+    span = slice_.span
+    if span is None:
+        return args
+    if span.num_steps:
+        return {**args, "num_steps": span.num_steps, "num_tokens": span.num_tokens}
+    if slice_.name in {"preempted", "swapped"}:
+        args |= _preemption_args(life, span)
+    causes = Counter(
+        cause
+        for time, cause in life.told.waits
+        if slice_.start <= clock.nanoseconds(time, unknown=-1) < slice_.end
+    )
+    return args | {f"num_steps_{cause}": count for cause, count in causes.items()}
+
+
+def _preemption_args(life: Life, span: Span) -> dict[str, Any]:
+    """What the step that preempted said of it, if that step is on record."""
+    if span.start not in life.told.preemptions:
+        return {}
+    step, preemption = life.told.preemptions[span.start]
+    winner = preemption.for_request_id
+    return {
+        "step": step,
+        "num_lost_tokens": preemption.num_lost_tokens,
+        "preempted_for": None if winner is None else safe_text(winner),
+    }
+
+
+def _end_args(life: Life, sequence: SequenceState) -> dict[str, Any]:
+    request = life.request
+    metrics = request.metrics
+    return {
+        "reason": request.finish_reason,
+        "num_prompt_tokens": sequence.num_prompt_tokens,
+        "num_cached_tokens": sequence.num_cached_tokens,
+        "num_output_tokens": len(sequence.output_token_ids),
+        "num_preemptions": request.num_preemptions,
+        "e2e_latency_seconds": latency.e2e_latency(metrics),
+        "time_in_queue_seconds": metrics.time_in_queue,
+        "model_execute_seconds": metrics.model_execute_time,
+    }
+
+
+def _step_args(step: StepRecord) -> dict[str, Any]:
+    stats = step.stats
+    return {
+        "num_scheduled": step.num_scheduled,
+        "num_running": stats.num_running,
+        "num_waiting": stats.num_waiting,
+        "num_preempted": step.num_preempted,
+        "scheduler_seconds": stats.scheduler_time,
+        "model_forward_seconds": stats.model_forward_time,
+        "model_execute_seconds": stats.model_execute_time,
+    }
+
+
+def _counters(step: StepRecord) -> dict[str, dict[str, int]]:
+    stats = step.stats
+    return {
+        "KV blocks": {"used": stats.num_used_blocks, "cached": stats.num_cached_blocks},
+        "batch": {"requests": step.num_scheduled},
+        "waiting": {"requests": stats.num_waiting},
+        "tokens per step": {
+            "prefill": stats.num_prefill_tokens,
+            "decode": stats.num_decode_tokens,
+        },
+    }
+
+
+def _event(
+    phase: str, name: str, pid: int, tid: int, time: int, args: dict[str, Any] | None = None
+) -> TraceEvent:
+    """An event at `time` nanoseconds; the format counts microseconds."""
+    event = {"ph": phase, "name": name, "pid": pid, "tid": tid, "ts": time / 1_000}
+    return event if args is None else {**event, "args": args}
+
+
+def _instant(name: str, pid: int, tid: int, time: int, args: dict[str, Any]) -> TraceEvent:
+    return {**_event("i", name, pid, tid, time, args), "s": "t"}
+
+
+def _named(kind: str, pid: int, tid: int, name: str) -> TraceEvent:
+    return _event("M", kind, pid, tid, 0, {"name": safe_text(name)})

@@ -1,0 +1,149 @@
+"""Rows with a cursor, of which only the visible ones are ever looked at."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from textual import events
+from textual.binding import Binding
+from textual.strip import Strip
+
+from seqtop.tui.feed import Feed
+from seqtop.tui.ink import PLAIN, Inked, Line
+
+MARGIN = 1
+"""Cells on the left of the columns, for the cursor's mark."""
+CURSOR_MARK = "▌"
+
+Look: TypeAlias = tuple[int | None, Line, str]
+"""All that decides how a row is drawn: its key, its line, and the cursor's mark if it is there."""
+
+
+class Listing(Inked, can_focus=True, inherit_bindings=False):
+    """A column of rows, each known by a number. Only those that look different are drawn again.
+
+    A subclass says which rows there are (`num_rows`, `page`), where the cursor is (`cursor_row`),
+    what it does (`select`) and how a row looks (`line`). All are asked under the feed's lock.
+    """
+
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("up,k", "move(-1)", "Up", show=False, id="move.up"),
+        Binding("down,j", "move(1)", "Down", show=False, id="move.down"),
+        Binding("pageup,ctrl+b", "page(-1)", "Page up", show=False, id="move.page-up"),
+        Binding("pagedown,ctrl+f", "page(1)", "Page down", show=False, id="move.page-down"),
+        Binding("home,g", "first", "First row", show=False, id="move.first"),
+        Binding("end,G", "last", "Last row", show=False, id="move.last"),
+    ]
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__()
+        self.lines_rendered = 0
+        """How many lines have been drawn; tests hold it down."""
+        self._feed = feed
+        self._drawn: dict[int, Look] = {}
+        self._height = 0
+
+    @property
+    def num_rows(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def cursor_row(self) -> int | None:
+        """`None` while the cursor is on no row that is shown."""
+        raise NotImplementedError
+
+    @property
+    def cursor_mark(self) -> str:
+        """What stands before the row that the cursor is on."""
+        return CURSOR_MARK
+
+    def page(self, start: int, stop: int) -> Sequence[int]:
+        """The keys of rows `start` to `stop`, fewer at the end."""
+        raise NotImplementedError
+
+    def line(self, key: int) -> Line:
+        """How a row looks without the cursor."""
+        raise NotImplementedError
+
+    def is_selected(self, key: int) -> bool:
+        """Whether the cursor is on this row."""
+        raise NotImplementedError
+
+    def select(self, key: int) -> None:
+        """Put the cursor on a row."""
+        raise NotImplementedError
+
+    def redraw(self) -> None:
+        """Refresh the visible lines that would now look different."""
+        if not self.size:
+            return
+        with self._feed.lock:
+            for y, key in enumerate(self.in_sight()):
+                if self._drawn.get(y) != self._look(key):
+                    self.refresh_line(y + self.scroll_offset.y)
+
+    def in_sight(self) -> list[int | None]:
+        """The key of every visible line, `None` below the last row."""
+        top, height = self.scroll_offset.y, self.size.height
+        keys: list[int | None] = [*self.page(top, top + height)]
+        return keys + [None] * (height - len(keys))
+
+    def reveal(self, row: int) -> None:
+        """Scroll no more than it takes to see a row."""
+        top, height = self.scroll_offset.y, self.size.height
+        if row < top:
+            self.scroll_to(y=row, animate=False)
+        elif height and row >= top + height:
+            self.scroll_to(y=row - height + 1, animate=False)
+
+    def render_line(self, y: int) -> Strip:
+        self.lines_rendered += 1
+        with self._feed.lock:
+            keys = self.page(y + self.scroll_offset.y, y + self.scroll_offset.y + 1)
+            look = self._look(keys[0] if keys else None)
+        self._drawn[y] = look
+        _, line, mark = look
+        if not mark:
+            return self.paint(((" ", PLAIN), *line), self.size.width)
+        return self.paint(((mark, "accent"), *line), self.size.width, "cursor")
+
+    def on_resize(self) -> None:
+        top, bottom = self.scroll_offset.y, self.scroll_offset.y + self._height
+        self._height = self.size.height
+        with self._feed.lock:
+            row = self.cursor_row
+        if row is not None and top <= row < bottom:  # what was in sight stays in sight
+            self.reveal(row)
+
+    def on_click(self, event: events.Click) -> None:
+        y = event.y + self.scroll_offset.y
+        with self._feed.lock:
+            keys = self.page(y, y + 1)
+        if keys:
+            self.select(keys[0])
+
+    def action_move(self, by: int) -> None:
+        with self._feed.lock:
+            row = self.cursor_row
+            self.go(0 if row is None else row + by)
+
+    def action_page(self, by: int) -> None:
+        self.action_move(by * max(self.size.height - 1, 1))
+
+    def action_first(self) -> None:
+        with self._feed.lock:
+            self.go(0)
+
+    def action_last(self) -> None:
+        with self._feed.lock:
+            self.go(self.num_rows - 1)
+
+    def go(self, row: int) -> None:
+        """Put the cursor on a row, or the nearest that exists."""
+        row = max(min(row, self.num_rows - 1), 0)
+        if keys := self.page(row, row + 1):
+            self.select(keys[0])
+
+    def _look(self, key: int | None) -> Look:
+        if key is None:
+            return None, (), ""
+        return key, self.line(key), self.cursor_mark if self.is_selected(key) else ""
