@@ -17,3 +17,12 @@ def endpoint() -> Iterator[str]:
     """An IPC endpoint of the test's own; short, since socket paths are limited to 107 bytes."""
     with TemporaryDirectory(prefix="sq") as directory:
         yield f"ipc://{Path(directory, 'e')}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test, and no program that one starts, reads or writes the settings of whoever runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+            patch.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))
+        yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from seqtop.commands.common import Commands, add_endpoint, add_keys, keys_of, run_app
+from seqtop.commands.common import Commands, add_endpoint, add_keys, add_look, keys_of, run_app
 
 
 def add(commands: Commands) -> None:
@@ -17,6 +17,7 @@ def add(commands: Commands) -> None:
     )
     add_endpoint(attach)
     add_keys(attach)
+    add_look(attach)
     attach.set_defaults(run=run)
 
 
@@ -24,4 +25,4 @@ def run(options: argparse.Namespace) -> int:
     from seqtop.session import Session
 
     with Session(options.endpoint, keys=keys_of(options)) as session:
-        return run_app(session)
+        return run_app(session, options)

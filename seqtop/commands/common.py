@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from seqtop.wire.endpoints import DEFAULT_ENDPOINT
 
@@ -81,14 +83,76 @@ def positive(text: str) -> float:
     return number
 
 
-def run_app(source: Source) -> int:
-    """Show `source` until the user leaves."""
+def add_look(parser: argparse.ArgumentParser) -> None:
+    """Options on how the app is to look at first."""
+    group = parser.add_argument_group("how it looks at first")
+    group.add_argument(
+        "--columns",
+        type=_setting("parse_columns"),
+        metavar="KEY,…",
+        help="the table's columns, in their order, such as request,status,out,ttft",
+    )
+    group.add_argument(
+        "--sort",
+        type=_setting("parse_sort", as_typed=True),
+        metavar="KEY",
+        help="what to sort by; --sort=-KEY for the other way round (default: life)",
+    )
+    group.add_argument(
+        "--filter",
+        type=_setting("parse_filter"),
+        metavar="FILTER",
+        help="which sequences to show, such as 'status:waiting prompt>1k'",
+    )
+    group.add_argument(
+        "--config",
+        type=_existing,
+        metavar="FILE",
+        help="read settings from here (default: ~/.config/seqtop/config.toml)",
+    )
+
+
+def _setting(parser: str, *, as_typed: bool = False) -> Callable[[str], Any]:
+    """What understands an option as the function `parser` of the app's settings does."""
+
+    def understand(text: str) -> Any:
+        from seqtop.tui import settings
+
+        try:
+            found = getattr(settings, parser)(text)
+        except settings.SettingsError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+        return text if as_typed else found
+
+    return understand
+
+
+def _existing(text: str) -> Path:
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text!r}")
+    return path
+
+
+def run_app(source: Source, options: argparse.Namespace) -> int:
+    """Show `source` until the user leaves; `options` are those of `add_look`."""
     # Textual draws on standard error: redirected, it would fill a log with screens.
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return fail("the app needs a terminal; `seqtop show` prints to a file or a pipe")
+    from seqtop import locations
     from seqtop.tui.app import SeqtopApp
+    from seqtop.tui.settings import Memory, Settings, read
 
-    return SeqtopApp(source).run() or 0
+    asked = Settings(columns=options.columns, sort=options.sort, filter=options.filter)
+    written, problems = read(options.config or locations.config_file())
+    memory = Memory(locations.memory_file())
+    app = SeqtopApp(
+        source,
+        settings=asked.over(written).over(memory.settings),
+        memory=memory,
+        problems=[*problems, *memory.problems],
+    )
+    return app.run() or 0
 
 
 def fail(sentence: str, *, status: int = 1) -> int:

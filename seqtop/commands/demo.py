@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from seqtop.commands.common import Commands, fail, run_app
+from seqtop.commands.common import Commands, add_look, fail, run_app
 
 
 def add(commands: Commands) -> None:
@@ -25,6 +25,7 @@ def add(commands: Commands) -> None:
         metavar="STEPS",
         help="at most so many engine steps per second, 0 for no limit (default: 15)",
     )
+    add_look(demo)
     demo.set_defaults(run=run)
 
 
@@ -39,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         ):
             print("seqtop: starting the bundled engine …", file=sys.stderr)
             engine.await_live(session)
-            status = run_app(session)
+            status = run_app(session, options)
             failure = engine.failure()
     except DemoError as error:
         return fail(str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from seqtop.commands.common import Commands, fail, positive, run_app
+from seqtop.commands.common import Commands, add_look, fail, positive, run_app
 
 
 def add(commands: Commands) -> None:
@@ -24,6 +24,7 @@ def add(commands: Commands) -> None:
     )
     replay.add_argument("--loop", action="store_true", help="begin again at the end")
     replay.add_argument("--at", type=int, metavar="STEP", help="begin at the end of this step")
+    add_look(replay)
     replay.set_defaults(run=run)
 
 
@@ -43,6 +44,6 @@ def run(options: argparse.Namespace) -> int:
                 detail=recording.damage or "",
             ) as source,
         ):
-            return run_app(source)
+            return run_app(source, options)
     except RecordingError as error:
         return fail(str(error))

@@ -1,7 +1,7 @@
 """The app: one feed, the screens that show it, and the keys that work on all of them."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from seqtop.tui.screens.live import LiveScreen
 from seqtop.tui.screens.sequences import SequencesScreen
 from seqtop.tui.screens.step import StepPrompt
 from seqtop.tui.screens.submit import Submission, SubmitDialog
+from seqtop.tui.settings import DEFAULTS, Chosen, Memory, Settings
 from seqtop.tui.source import Source
 
 FRAMES_PER_SECOND = 30
@@ -57,6 +58,8 @@ class SeqtopApp(App[int]):
 
     `title` stands in the header until the engine has said its name; `clock` gives this
     machine's time in seconds, for the age of what is shown once the engine has gone silent.
+    `settings` is how it looks at first; what the user chooses later goes to `memory`, if there is
+    one. `problems` are sentences on settings that cannot be, to be shown at the start.
     """
 
     CSS_PATH = sorted(_HERE.rglob("*.tcss"))
@@ -69,6 +72,7 @@ class SeqtopApp(App[int]):
             "space", "pause", "Pause", id="time.pause", tooltip="Hold the picture, or let it go on"
         ),
         *TIME_KEYS,
+        Binding("T", "turn_theme", "Dark or light", show=False, id="app.theme"),
         Binding("question_mark", "help", "Help", id="app.help", tooltip="Show all keys"),
         Binding("q", "quit", "Quit", id="app.quit"),
         Binding("ctrl+q", "quit", "Quit", show=False, priority=True, id="app.leave"),
@@ -76,7 +80,14 @@ class SeqtopApp(App[int]):
     ]
 
     def __init__(
-        self, source: Source, *, title: str = "seqtop", clock: Callable[[], float] = time.time
+        self,
+        source: Source,
+        *,
+        title: str = "seqtop",
+        clock: Callable[[], float] = time.time,
+        settings: Settings = DEFAULTS,
+        memory: Memory | None = None,
+        problems: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.title = title
@@ -84,7 +95,10 @@ class SeqtopApp(App[int]):
         self.animation_level = "none"
         self.register_theme(theme.DARK)
         self.register_theme(theme.LIGHT)
-        self.theme = theme.DARK.name
+        self.theme = settings.theme or theme.DARK.name
+        settings.set_up(self.feed)
+        self._memory = memory
+        self._problems = problems
         for each in SCREENS:
             self.add_mode(each.NAME, partial(each, self.feed, title=title, tabs=SCREENS))
 
@@ -93,6 +107,17 @@ class SeqtopApp(App[int]):
 
     def on_mount(self) -> None:
         self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
+        self.theme_changed_signal.subscribe(self, lambda chosen: self.remember(theme=chosen.name))
+        for problem in self._problems:
+            self._tell(problem, severity="warning")
+
+    def on_chosen(self, message: Chosen) -> None:
+        self.remember(**message.changes)
+
+    def remember(self, **changes: object) -> None:
+        """Keep what the user has chosen for the next time, if it is to be kept."""
+        if self._memory is not None and (problem := self._memory.keep(**changes)):
+            self._tell(problem, severity="warning")
 
     def draw(self) -> None:
         """Show what is new, if anything is."""
@@ -120,6 +145,9 @@ class SeqtopApp(App[int]):
 
     def action_go_to(self, name: str) -> None:
         self.switch_mode(name)
+
+    def action_turn_theme(self) -> None:
+        self.theme = (theme.LIGHT if self.current_theme.dark else theme.DARK).name
 
     def action_help(self) -> None:
         self.push_screen(HelpScreen(self.screen.active_bindings))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from seqtop.link import LinkState
 from seqtop.replay import ReplaySource
 from seqtop.state import EngineState, RequestState, SequenceState
+from seqtop.state.columns import COLUMNS
 from seqtop.state.filter import Filter
 from seqtop.state.timeline import RecordingError
 from seqtop.state.view import SequenceView, Sort
@@ -50,6 +51,10 @@ class Feed:
         """The source, where it is one that can itself be held and moved."""
         self.clock = clock
         self.view = SequenceView()
+        self.columns = tuple(column.key for column in COLUMNS)
+        """Keys of what the table shows of each sequence, as far as there is room."""
+        self.detail_wanted: bool | None = None
+        """Whether the detail pane is to be there; `None`: where there is room."""
         self.state: EngineState = source.state
         self.rates = Rates()
         self.selected: int | None = None

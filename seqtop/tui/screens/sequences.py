@@ -6,11 +6,13 @@ from textual.binding import Binding
 from textual.containers import Container
 from textual.widget import Widget
 
-from seqtop.state.columns import COLUMNS, FIELDS
+from seqtop.state.columns import FIELDS
 from seqtop.state.view import Sort
 from seqtop.tui.feed import EVERYTHING, Feed, Frame
+from seqtop.tui.screens.columns import ColumnChooser
 from seqtop.tui.screens.live import LiveScreen
 from seqtop.tui.screens.sort import SortChooser
+from seqtop.tui.settings import Chosen, sort_text
 from seqtop.tui.widgets.detail import Detail
 from seqtop.tui.widgets.filter_bar import FilterBar
 from seqtop.tui.widgets.hint import Hint
@@ -40,6 +42,7 @@ class SequencesScreen(LiveScreen):
         Binding("s", "choose_sort", "Sort", id="find.sort", tooltip="Choose what to sort by"),
         _quiet("less_than_sign", "cycle_sort(-1)", "Sort by the column before", "find.before"),
         _quiet("greater_than_sign", "cycle_sort(1)", "Sort by the column after", "find.after"),
+        _quiet("c", "choose_columns", "Choose and order the columns", "find.columns"),
         _quiet("r", "reverse", "Reverse the order", "find.reverse"),
         _quiet("escape", "clear", "Clear the filter", "find.clear"),
         _quiet("t", "tree", "Sequences of one request together, or each alone", "find.tree"),
@@ -60,7 +63,6 @@ class SequencesScreen(LiveScreen):
         self._table = SequenceTable(feed)
         self._hint = Hint(feed)
         self._detail = Detail(feed)
-        self._detail_wanted: bool | None = None  # None: wherever there is room
 
     def body(self) -> Iterable[Widget]:
         yield self._filter
@@ -72,6 +74,7 @@ class SequencesScreen(LiveScreen):
 
     def on_mount(self) -> None:
         self._table.rows.focus()
+        self._filter.fill(self.feed.view.filter)
 
     def on_resize(self) -> None:
         super().on_resize()
@@ -111,7 +114,7 @@ class SequencesScreen(LiveScreen):
     def action_clear(self) -> None:
         if self._filter.display:
             self._filter.clear()
-        elif self._detail_wanted:
+        elif self.feed.detail_wanted:
             self.action_toggle_detail()
 
     def action_choose_sort(self) -> None:
@@ -121,9 +124,21 @@ class SequencesScreen(LiveScreen):
 
         self.app.push_screen(SortChooser(self.feed.view.sort), chosen)
 
+    def action_choose_columns(self) -> None:
+        def chosen(columns: tuple[str, ...] | None) -> None:
+            if columns is not None:
+                self.feed.columns = columns
+                self._chose(columns=columns)
+                self._table.titles.refresh()
+                self.show_all()
+
+        self.app.push_screen(ColumnChooser(self.feed.columns), chosen)
+
     def action_cycle_sort(self, by: int) -> None:
-        keys = ["", *(column.key for column in COLUMNS)]
-        key = keys[(keys.index(self.feed.view.sort.key) + by) % len(keys)]
+        keys = ["", *self.feed.columns]
+        here = self.feed.view.sort.key
+        at = keys.index(here) if here in keys else 0  # sorted by what is no column just now
+        key = keys[(at + by) % len(keys)]
         self._sort(Sort(key, FIELDS[key].descending if key else False))
 
     def action_reverse(self) -> None:
@@ -133,6 +148,7 @@ class SequencesScreen(LiveScreen):
     def action_tree(self) -> None:
         with self.feed.lock:
             self.feed.toggle_tree()
+        self._chose(tree=self.feed.view.tree)
         self.show_all()
 
     def action_fold(self) -> None:
@@ -149,11 +165,12 @@ class SequencesScreen(LiveScreen):
         self.show_all()
 
     def action_toggle_detail(self) -> None:
-        self._detail_wanted = not self._detail.display
+        self.feed.detail_wanted = not self._detail.display
+        self._chose(detail=self.feed.detail_wanted)
         self._place()
 
     def action_open_detail(self) -> None:
-        self._detail_wanted = True
+        self.feed.detail_wanted = True
         self._place()
 
     def action_turn(self, by: int) -> None:
@@ -166,16 +183,20 @@ class SequencesScreen(LiveScreen):
         what = "stays in sight" if self.feed.following else "may scroll away"
         self.notify(f"The selected row {what}.", timeout=2, markup=False)
 
+    def _chose(self, **changes: object) -> None:
+        self.post_message(Chosen(changes))
+
     def _sort(self, sort: Sort) -> None:
         with self.feed.lock:
             self.feed.sort_by(sort)
+        self._chose(sort=sort_text(sort))
         self._table.titles.refresh()
         self.show_all()
 
     def _place(self) -> None:
         """Put the detail pane where there is room for it."""
         width, height = self.app.size
-        wanted = self._detail_wanted
+        wanted = self.feed.detail_wanted
         if wanted is None:
             wanted = width >= WIDE or height >= TALL
         self._detail.display = wanted

@@ -14,6 +14,7 @@ from seqtop.safe import safe_text
 from seqtop.sequence import SequenceStage, SequenceStatus, latency
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.columns import (
+    COLUMNS,
     FIELDS,
     PREEMPTED,
     queue_time,
@@ -72,7 +73,14 @@ SLOTS = (
     Slot("queue", 7, 3),
     Slot("preempt", 3, 2),
     Slot("text", 14, 0, right=False),
+    Slot("total", 6, 6),
+    Slot("lost", 5, 6),
+    Slot("steps", 6, 7),
+    Slot("e2e", 7, 3),
 )
+DEFAULT_COLUMNS = tuple(column.key for column in COLUMNS)
+COLUMN_KEYS = tuple(slot.key for slot in SLOTS)
+"""Everything that can be a column."""
 
 _TEXT_SHARE = 5
 """The text has at least a fifth of the width before the next column gets any."""
@@ -81,29 +89,34 @@ _GROWTH = (("request", 18), ("computed", 24))
 
 
 @lru_cache(maxsize=64)
-def arrange(width: int) -> tuple[Slot, ...]:
-    """The columns that fit into `width` cells, one space apart, filling it exactly.
+def arrange(width: int, keys: tuple[str, ...] = DEFAULT_COLUMNS) -> tuple[Slot, ...]:
+    """Those of the columns `keys` that fit into `width` cells, one space apart.
 
-    Essential columns stay even where there is no room: then the text gives way, and at last what
-    is on the right is cut off.
+    With a text among them they fill it exactly. Essential columns stay even where there is no
+    room: then the text gives way, and at last what is on the right is cut off.
     """
-    chosen = [slot for slot in SLOTS if slot.rank == 0]
-    least = max(14, width // _TEXT_SHARE)
-    room = width - sum(slot.width + 1 for slot in chosen if slot.key != "text")
-    for slot in sorted((slot for slot in SLOTS if slot.rank), key=lambda slot: slot.rank):
+    wanted = [_slot(key) for key in keys]
+    chosen = [slot for slot in wanted if slot.rank == 0] or wanted[:1]
+    has_text = any(slot.key == "text" for slot in chosen)
+    least = max(14, width // _TEXT_SHARE) if has_text else 0
+    room = width - sum(slot.width + 1 for slot in chosen if slot.key != "text") + (not has_text)
+    others = (slot for slot in wanted if slot not in chosen)
+    for slot in sorted(others, key=lambda slot: slot.rank):
         if room - slot.width - 1 < least:
             break
         room -= slot.width + 1
         chosen.append(slot)
-    widths = {"text": max(room, 1)}
-    if len(chosen) == len(SLOTS):
+    widths = {}
+    if len(chosen) == len(wanted):
         for key, most in _GROWTH:
-            extra = max(min(most - _slot(key).width, widths["text"] - 2 * least), 0)
-            widths[key] = _slot(key).width + extra
-            widths["text"] -= extra
-    keys = {slot.key for slot in chosen}
+            if key in keys:
+                extra = max(min(most - _slot(key).width, room - 2 * least), 0)
+                widths[key] = _slot(key).width + extra
+                room -= extra
+    widths["text"] = max(room, 1)
+    kept = {slot.key for slot in chosen}
     return tuple(
-        slot._replace(width=widths.get(slot.key, slot.width)) for slot in SLOTS if slot.key in keys
+        slot._replace(width=widths.get(slot.key, slot.width)) for slot in wanted if slot.key in kept
     )
 
 
@@ -292,4 +305,8 @@ _DRAW: dict[str, Draw] = {
     "queue": _queue,
     "preempt": _number(lambda r, _, __: _short(r.num_preemptions), zero=False),
     "text": _text,
+    "total": _number(lambda _, s, __: _short(s.num_tokens)),
+    "lost": _number(lambda r, _, __: _short(r.num_lost_tokens), zero=False),
+    "steps": _number(lambda r, _, __: fmt.count(r.num_scheduled_steps), zero=False),
+    "e2e": _number(lambda r, _, __: fmt.seconds(latency.e2e_latency(r.metrics))),
 }

@@ -56,6 +56,11 @@ class FilterBar(Vertical):
         self._input.can_focus = True
         self._input.focus()
 
+    def fill(self, wanted: Filter) -> None:
+        """Say which filter is in force, if any is, without anybody having typed it."""
+        self._input.value = wanted.source
+        self.display = bool(wanted.source)
+
     def clear(self) -> None:
         """Show everything again."""
         self._input.value = ""

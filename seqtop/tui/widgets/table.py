@@ -49,7 +49,7 @@ class Titles(Inked, can_focus=False):
 
     @property
     def _slots(self) -> tuple[cells.Slot, ...]:
-        return cells.arrange(self.text_width - MARGIN)
+        return cells.arrange(self.text_width - MARGIN, self._feed.columns)
 
 
 class Rows(SequenceRows):
@@ -60,7 +60,7 @@ class Rows(SequenceRows):
         self._slots: tuple[cells.Slot, ...] = ()
 
     def line(self, key: int) -> Line:
-        slots = cells.arrange(self.text_width - MARGIN)
+        slots = cells.arrange(self.text_width - MARGIN, self._feed.columns)
         if slots != self._slots:
             self._slots = slots
             self._lines.clear()

@@ -1,0 +1,221 @@
+"""Settings: from the command line, the file, and what was remembered; none can break the app."""
+
+import json
+from pathlib import Path
+
+import pytest
+from piloting import play, screen
+from scripted import ScriptedSource
+from textual.pilot import Pilot
+from textual.widgets import OptionList
+
+from seqtop import cli, locations
+from seqtop.state.columns import FIELDS
+from seqtop.state.view import Sort
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.screens.columns import ColumnChooser
+from seqtop.tui.settings import (
+    Memory,
+    Settings,
+    SettingsError,
+    parse_columns,
+    parse_sort,
+    read,
+    sort_text,
+)
+from seqtop.tui.widgets.cells import DEFAULT_COLUMNS
+from seqtop.tui.widgets.detail import Detail
+
+
+def titles(app: SeqtopApp) -> list[str]:
+    line = next(line for line in screen(app).splitlines() if line.startswith(" Request"))
+    return line.replace("▼", " ").replace("▲", " ").split()
+
+
+def test_files_are_where_the_xdg_variables_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/somewhere")
+    monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
+    monkeypatch.setenv("HOME", "/home/you")
+    assert locations.config_file() == Path("/somewhere/seqtop/config.toml")
+    assert locations.memory_file() == Path("/home/you/.local/state/seqtop/remembered.json")
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    assert locations.config_file() == Path("/home/you/.config/seqtop/config.toml")
+
+
+def test_the_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('columns = ["request", "e2e"]\nsort = "-ttft"\ntree = false\ntheme = "nord"\n')
+    found, problems = read(path)
+    assert problems == []
+    assert found == Settings(columns=("request", "e2e"), sort="-ttft", tree=False, theme="nord")
+    assert read(tmp_path / "none") == (Settings(), [])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('colums = ["request"]', "no setting 'colums': perhaps columns."),
+        ('columns = ["request", "ttf"]', "columns: no column 'ttf': perhaps ttft."),
+        ('columns = "request"', "columns: expected `array | null`, got `str`."),
+        ("columns = []", "columns: name at least one column, such as request,seq,status."),
+        ('sort = "size"', "sort: cannot sort by 'size': there are life, request,"),
+        ('sort = "outt"', "sort: cannot sort by 'outt': perhaps out."),
+        ('filter = "promt>5"', "filter: no field 'promt': perhaps prompt."),
+        ('theme = "seqtop-ligth"', "theme: no theme 'seqtop-ligth': perhaps seqtop-light."),
+        ("tree = 1", "tree: expected `bool | null`, got `int`."),
+        ("tree =", "is not TOML: Invalid value"),
+        ("\udcff", "is not TOML: "),
+    ],
+)
+def test_what_cannot_be_is_named_and_the_rest_holds(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(f"detail = true\n{text}\n".encode(errors="surrogateescape"))
+    found, (said,) = read(path)
+    assert said.startswith(str(path))
+    assert problem in said
+    assert found == (Settings() if "TOML" in problem else Settings(detail=True))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    assert read(tmp_path)[1] == [f"{tmp_path} cannot be read: Is a directory."]
+
+
+def test_the_command_line_comes_first_then_the_file_then_memory() -> None:
+    asked, written = Settings(sort="out"), Settings(sort="ttft", tree=False)
+    remembered = Settings(sort="seq", tree=True, theme="nord")
+    assert asked.over(written).over(remembered) == Settings(sort="out", tree=False, theme="nord")
+
+
+@pytest.mark.parametrize("key", ["life", *FIELDS])
+def test_an_order_is_remembered_as_it_is_asked_for(key: str) -> None:
+    for text in (key, f"-{key}"):
+        assert sort_text(parse_sort(text)) == text
+    assert parse_sort("out") == Sort("out", descending=True)
+    assert parse_sort("-out") == Sort("out")
+
+
+@pytest.mark.parametrize("text", ["", " , ", "request,request", "sequest"])
+def test_columns_that_cannot_be_are_refused(text: str) -> None:
+    with pytest.raises(SettingsError):
+        parse_columns(text)
+
+
+def test_memory_is_written_whole_and_survives_damage(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "remembered.json"
+    memory = Memory(path)
+    assert memory.problems == []
+    assert memory.keep(sort="out", columns=("request", "out")) is None
+    assert json.loads(path.read_text())["sort"] == "out"
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert Memory(path).settings == Settings(sort="out", columns=("request", "out"))
+    path.write_text('{"sort": "gone-since", "theme": "nord", "new": 1}')  # of another version
+    assert Memory(path).settings == Settings(theme="nord")
+    path.write_text('{"sort": "o')
+    assert Memory(path).problems == [f"{path} is damaged; it is begun anew."]
+    path.write_text("[1]")
+    assert Memory(path).problems == [f"{path} is damaged; it is begun anew."]
+
+
+def test_a_memory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    memory = Memory(tmp_path / "file" / "remembered.json")
+    said = memory.keep(sort="out")
+    assert said is not None
+    assert "cannot be written: " in said
+
+
+def test_what_is_chosen_is_there_the_next_time(source: ScriptedSource, tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "remembered.json")
+
+    async def choose(pilot: Pilot[int]) -> None:
+        await pilot.press("greater_than_sign", "r", "t", "T", "d")
+        await pilot.press("c", "down", "space", "enter")
+        await pilot.pause()
+
+    play(SeqtopApp(source, memory=memory), choose, (100, 24))
+    later = Memory(tmp_path / "remembered.json").settings
+    assert later == Settings(
+        columns=tuple(key for key in DEFAULT_COLUMNS if key != "seq"),
+        sort="-request",
+        tree=False,
+        theme="seqtop-light",
+        detail=True,
+    )
+
+    async def look(pilot: Pilot[int]) -> None:
+        assert app.feed.view.sort == Sort("request", descending=True)
+        assert app.screen.query_one(Detail).display
+        assert not app.current_theme.dark
+        assert "▾pair" not in screen(app)
+
+    app = SeqtopApp(source, settings=later)
+    play(app, look, (100, 24))
+
+
+def test_settings_are_seen_from_the_first_frame(source: ScriptedSource) -> None:
+    app = SeqtopApp(
+        source,
+        settings=Settings(columns=("request", "e2e", "out", "text"), filter="status:wait"),
+        problems=["config.toml: no setting 'colour'."],
+    )
+
+    async def act(pilot: Pilot[int]) -> None:
+        assert titles(app) == ["Request", "E2E", "Out", "Text"]
+        assert "status:wait" in screen(app)
+        assert "4 of 17" in screen(app)
+        assert "no setting 'colour'" in screen(app)
+        await pilot.press("less_than_sign", "escape")  # from an order that is no column
+        assert "4 of 17" not in screen(app)
+
+    play(app, act, (100, 24))
+
+
+def test_columns_are_chosen_and_ordered(source: ScriptedSource) -> None:
+    app = SeqtopApp(source, settings=Settings(columns=("request", "out", "text")))
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("c")
+        assert isinstance(app.screen, ColumnChooser)
+        assert "[x] Out" in screen(app)
+        await pilot.press("escape")
+        await pilot.press("c", "down", "K")  # Out before Request
+        options = app.screen.query_one(OptionList)
+        options.highlighted = options.get_option_index("prio")
+        await pilot.press("space", "left", "enter")
+        await pilot.pause()
+        assert app.feed.columns == ("out", "request", "prio", "text")
+        await pilot.press("c", "r", "right", "J", "enter")
+        assert app.feed.columns[:3] == ("seq", "status", "request")
+
+    play(app, act, (100, 24))
+
+
+def test_one_column_stays(source: ScriptedSource) -> None:
+    app = SeqtopApp(source, settings=Settings(columns=("request",)))
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("c", "space", "enter")
+        assert app.feed.columns == ("request",)
+
+    play(app, act, (40, 10))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--columns", "request,ttf"], "argument --columns: no column 'ttf': perhaps ttft"),
+        (["--sort", "tttft"], "argument --sort: cannot sort by 'tttft': perhaps ttft"),
+        (["--filter", "promt>1"], "argument --filter: no field 'promt': perhaps prompt"),
+        (["--config", "/no/such"], "argument --config: there is no file '/no/such'"),
+    ],
+)
+@pytest.mark.parametrize("command", [["attach"], ["demo"], ["replay", "x.seqtop"]])
+def test_the_command_line_names_what_it_does_not_know(
+    command: list[str], arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*command, *arguments])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
