@@ -100,6 +100,7 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
         ("max-num-seqs", "sequences that run at once"),
         ("max-num-batched-tokens", "token budget of a step"),
         ("max-model-len", "longest prompt and output together, in tokens"),
+        ("pipeline-parallel-size", "stages, each a process, that the decoder is cut into"),
     ):
         engine.add_argument(f"--{name}", type=int, metavar="N", help=what)
     for name in ("enable-chunked-prefill", "enable-prefix-caching"):
@@ -149,6 +150,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     from engine_stub.config import EngineConfig
     from engine_stub.engine import LLMEngine
+    from engine_stub.pipeline import StageError
     from engine_stub.publishing import engine_info
     from engine_stub.server import EngineServer, FrontDoor
     from engine_stub.workload import DEMO_LIMITS, arrivals
@@ -175,10 +177,11 @@ def _serve(options: argparse.Namespace) -> int:
             insecure=options.insecure,
             repairs=True,
         )
-    except (ValueError, OSError, PublishError) as error:
+    except (ValueError, OSError, PublishError, StageError) as error:
         return _fail(str(error))
     workload = arrivals() if options.demo else ()
     with contextlib.ExitStack() as running:
+        running.callback(engine.close)
         running.enter_context(publisher)
         doors: list[FrontDoor] = []
         if options.http is not None:
@@ -195,7 +198,10 @@ def _serve(options: argparse.Namespace) -> int:
             print(f"engine-stub: OpenAI's API is served at {listener.url}")
         sys.stdout.flush()
         server = EngineServer(engine, publisher, pace=options.pace, workload=workload, doors=doors)
-        server.run(_stop_signal(watch_stdin=options.until_stdin_closes))
+        try:
+            server.run(_stop_signal(watch_stdin=options.until_stdin_closes))
+        except StageError as error:
+            return _fail(str(error))
     return 0
 
 

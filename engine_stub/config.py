@@ -27,6 +27,7 @@ class EngineConfig:
             as much of it as the pool holds.
         enable_chunked_prefill: Whether a prompt may be computed over several steps.
         enable_prefix_caching: Whether computed blocks are kept for later prompts to share.
+        pipeline_parallel_size: Stages that the decoder is cut into, each a process of its own.
         seed: Of the random numbers for requests without a seed of their own.
 
     Raises:
@@ -44,10 +45,11 @@ class EngineConfig:
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
     seed: int = 0
+    pipeline_parallel_size: int = 1
 
     def __post_init__(self) -> None:
         counts = ("block_size", "num_gpu_blocks", "max_num_seqs", "max_model_len")
-        for name in (*counts, "max_num_batched_tokens"):
+        for name in (*counts, "max_num_batched_tokens", "pipeline_parallel_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")

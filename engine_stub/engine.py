@@ -16,6 +16,7 @@ from engine_stub.detokenizer import Detokenizer
 from engine_stub.hub import find_model
 from engine_stub.model_config import ModelConfig
 from engine_stub.output_processor import OutputProcessor
+from engine_stub.pipeline import Pipeline
 from engine_stub.scheduler import Scheduler, SchedulerOutputs
 from engine_stub.step_record import SequenceUpdate, StepRecord
 from engine_stub.tokenizer import Tokenizer
@@ -55,6 +56,7 @@ class LLMEngine:
     Raises:
         ValueError: A setting does not fit the model or the device.
         FileNotFoundError, UnsupportedModel, WeightsError: see `load_model`.
+        StageError: A stage's process has ended while it was being set up.
     """
 
     def __init__(self, config: EngineConfig, *, clock: Callable[[], float] = time.time) -> None:
@@ -63,7 +65,11 @@ class LLMEngine:
         device = resolve_device(config.device)
         dtype = resolve_dtype(config.dtype, device, self.model_config)
         config = dataclasses.replace(config, device=device, dtype=dtype)
-        self.worker = Worker(config, self.model_config)
+        self.worker: Worker | Pipeline = (
+            Worker(config, self.model_config)
+            if config.pipeline_parallel_size == 1
+            else Pipeline(config, self.model_config)
+        )
         self.config = self._size(config)
         assert self.config.num_gpu_blocks is not None
         assert self.config.max_model_len is not None
@@ -170,6 +176,10 @@ class LLMEngine:
             seq_group.set_finished_time(self.clock())
             self._aborted.append(seq_group)
         return bool(unfinished)
+
+    def close(self) -> None:
+        """End the stages' processes, where there are any; no step may follow."""
+        self.worker.close()
 
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has something to do.

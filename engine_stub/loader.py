@@ -11,8 +11,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from engine_stub.model import Decoder
+from engine_stub.model import WHOLE, Decoder
 from engine_stub.model_config import ModelConfig, UnsupportedModel
+from engine_stub.stages import Stage
 
 DEFAULT_MODEL = Path(__file__).parent / "weights"
 """Directory of the small story model that ships with the package."""
@@ -28,10 +29,13 @@ class WeightsError(ValueError):
     """The files of a model directory do not hold the tensors its config calls for."""
 
 
-def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Decoder:
+def load_model(
+    path: Path, *, device: torch.device, dtype: torch.dtype, stage: Stage = WHOLE
+) -> Decoder:
     """Build the decoder that ``path/config.json`` describes and fill it from safetensors.
 
-    Reads ``model.safetensors``, or the shards that ``model.safetensors.index.json`` lists.
+    Reads ``model.safetensors``, or the shards that ``model.safetensors.index.json`` lists, and of
+    them only what `stage` needs.
 
     Raises:
         FileNotFoundError: no config or no safetensors file.
@@ -40,11 +44,11 @@ def load_model(path: Path, *, device: torch.device, dtype: torch.dtype) -> Decod
     """
     config = ModelConfig.from_pretrained(path)
     with torch.device("meta"):
-        decoder = Decoder(config)
+        decoder, whole = Decoder(config, stage), Decoder(config)
+    files = _file_of_tensor(path)
+    _check_names(path, config, whole, set(files))
     expected = {name: _checkpoint_names(name) for name in decoder.state_dict()}
-    tensors = _read_tensors(path)
-    _check_names(path, config, expected, tensors)
-
+    tensors = _read_tensors(files, {part for parts in expected.values() for part in parts})
     state = {
         name: torch.cat([tensors.pop(part) for part in parts]).to(device=device, dtype=dtype)
         for name, parts in expected.items()
@@ -108,30 +112,36 @@ def _safetensors_files(path: Path) -> list[Path]:
     )
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
+def _file_of_tensor(path: Path) -> dict[str, Path]:
+    """Which file holds each tensor."""
+    files: dict[str, Path] = {}
     for file in _safetensors_files(path):
         try:
             with safe_open(file, framework="pt") as shard:
-                for name in shard.keys():  # noqa: SIM118 - safe_open is no mapping
-                    tensors[name] = shard.get_tensor(name)
+                files.update(dict.fromkeys(shard.keys(), file))
         except SafetensorError as error:
             raise WeightsError(f"{file} is not a readable safetensors file: {error}") from error
+        except FileNotFoundError as error:
+            raise WeightsError(f"{path} lacks {file.name}, which its index lists") from error
+    return files
+
+
+def _read_tensors(files: dict[str, Path], names: set[str]) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for file in sorted({files[name] for name in names}):
+        with safe_open(file, framework="pt") as shard:
+            for name in names.intersection(shard.keys()):
+                tensors[name] = shard.get_tensor(name)
     return tensors
 
 
-def _check_names(
-    path: Path,
-    config: ModelConfig,
-    expected: dict[str, tuple[str, ...]],
-    tensors: dict[str, Tensor],
-) -> None:
+def _check_names(path: Path, config: ModelConfig, whole: Decoder, names: set[str]) -> None:
     """Raise `WeightsError` that lists every missing and every left-over tensor."""
     if config.tie_word_embeddings:
         # Some checkpoints store the shared matrix a second time under the head's name.
-        tensors.pop("lm_head.weight", None)
-    wanted = {part for parts in expected.values() for part in parts}
-    found = {name for name in tensors if not name.endswith("rotary_emb.inv_freq")}
+        names.discard("lm_head.weight")
+    wanted = {part for name in whole.state_dict() for part in _checkpoint_names(name)}
+    found = {name for name in names if not name.endswith("rotary_emb.inv_freq")}
     problems = [
         f"{kind}: {', '.join(sorted(names))}"
         for kind, names in (("missing", wanted - found), ("unexpected", found - wanted))

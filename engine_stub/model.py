@@ -19,6 +19,10 @@ from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from engine_stub.model_config import ModelConfig
 from engine_stub.rotary import RotaryEmbedding, rotate
+from engine_stub.stages import Stage
+from seqtop.sequence import IntermediateTensors
+
+WHOLE = Stage()
 
 
 class Attend(Protocol):
@@ -117,35 +121,61 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The whole model: embedding, layers, final norm, and the projection onto the vocabulary."""
+    """The model: embedding, layers, final norm, and the projection onto the vocabulary.
 
-    def __init__(self, config: ModelConfig) -> None:
+    Args:
+        stage: Which part of it to be.
+    """
+
+    def __init__(self, config: ModelConfig, stage: Stage = WHOLE) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.stage = stage
+        if stage.is_first or (stage.is_last and config.tie_word_embeddings):
+            self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.rotary = RotaryEmbedding(config)
-        self.layers = nn.ModuleList(
-            DecoderLayer(config, layer_idx) for layer_idx in range(config.num_hidden_layers)
+        # Named by their place in the whole model, as in the checkpoint; `attend` knows layers by
+        # their place in this part of it.
+        self.layers = nn.ModuleDict(
+            {
+                str(layer): DecoderLayer(config, layer_idx)
+                for layer_idx, layer in enumerate(stage.layers(config.num_hidden_layers))
+            }
         )
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        if not config.tie_word_embeddings:
-            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if stage.is_last:
+            self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+            if not config.tie_word_embeddings:
+                self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
-    def forward(self, input_ids: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        attend: Attend,
+        intermediate_tensors: IntermediateTensors | None = None,
+    ) -> Tensor:
         """Run the layers.
 
         Args:
             input_ids: ``[T]`` int64, the tokens of every sequence of the step, one after another.
             positions: ``[T]`` int64, each token's index within its own sequence.
             attend: called once per layer.
+            intermediate_tensors: What the stage before returned, as ``hidden_states``; None in
+                the first stage.
 
         Returns:
-            Normed hidden states, ``[T, hidden]``.
+            Hidden states, ``[T, hidden]``, of the last stage normed.
         """
-        x: Tensor = self.embed_tokens(input_ids)
+        x: Tensor = (
+            self.embed_tokens(input_ids)
+            if intermediate_tensors is None
+            else intermediate_tensors["hidden_states"]
+        )
         cos, sin = self.rotary(positions, x.dtype)
-        for layer in self.layers:
+        for layer in self.layers.values():
             x = layer(x, cos, sin, attend)
+        if not self.stage.is_last:
+            return x
         normed: Tensor = self.norm(x)
         return normed
 

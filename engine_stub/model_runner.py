@@ -11,8 +11,10 @@ from engine_stub.attention import PagedKVCache
 from engine_stub.batch import Row, prepare_batch
 from engine_stub.model import Decoder
 from engine_stub.sampler import Sampler, SamplingRequest
+from engine_stub.stages import Neighbours
 from seqtop.sequence import (
     CompletionSequenceGroupOutput,
+    IntermediateTensors,
     SamplingParams,
     SequenceGroupMetadata,
     SequenceOutput,
@@ -40,11 +42,19 @@ class ModelRunner:
         model: On the device and in the dtype to run with.
         cache: The pool.
         seed: For requests without a seed of their own.
+        neighbours: The stages before and after, where the model is one of several.
     """
 
-    def __init__(self, model: Decoder, cache: PagedKVCache, seed: int) -> None:
+    def __init__(
+        self,
+        model: Decoder,
+        cache: PagedKVCache,
+        seed: int,
+        neighbours: Neighbours | None = None,
+    ) -> None:
         self.model = model
         self.cache = cache
+        self.neighbours = neighbours
         self.device = cache.pool.device
         self.sampler = Sampler(torch.Generator(self.device).manual_seed(seed))
         self._generators: dict[str, torch.Generator] = {}
@@ -55,15 +65,21 @@ class ModelRunner:
 
     @torch.inference_mode()
     def execute_model(self, groups: list[SequenceGroupMetadata]) -> ModelOutput:
-        """Compute each group's chunk, and sample for those that are due."""
+        """Compute each group's chunk, and in the last stage sample for those that are due."""
         outputs = [CompletionSequenceGroupOutput([], None) for _ in groups]
         if not groups:
             return ModelOutput(outputs, 0.0)
         batch = prepare_batch(groups, self.cache)
+        stage, received = self.model.stage, None
+        if self.neighbours is not None and not stage.is_first:
+            received = self.neighbours.receive(len(batch.input_ids))
         begin = perf_counter()
-        hidden = self.model(batch.input_ids, batch.positions, batch.attend)
+        hidden = self.model(batch.input_ids, batch.positions, batch.attend, received)
         self._synchronize()
         forward_time = perf_counter() - begin
+        if self.neighbours is not None and not stage.is_last:
+            self.neighbours.send(IntermediateTensors({"hidden_states": hidden}))
+            return ModelOutput(outputs, forward_time)
         if batch.sampling_rows:
             logits = self.model.compute_logits(hidden[batch.sample_indices])
             requests = [self._sampling_request(row) for row in batch.sampling_rows]

@@ -9,9 +9,11 @@ from engine_stub.attention import PagedKVCache
 from engine_stub.config import EngineConfig
 from engine_stub.cpu_linear import pack_linear_weights
 from engine_stub.loader import load_model
+from engine_stub.model import WHOLE
 from engine_stub.model_config import ModelConfig
 from engine_stub.model_runner import ModelOutput, ModelRunner
 from engine_stub.scheduler import snapshot
+from engine_stub.stages import Neighbours, Stage
 from seqtop.sequence import (
     ExecuteModelRequest,
     SequenceGroupMetadata,
@@ -33,14 +35,24 @@ class Worker:
     Args:
         config: The engine's, with nothing left open but the size of the pool.
         model_config: Of the model that `config` names.
+        stage: Which part of the model to run.
+        neighbours: The parts before and after.
     """
 
-    def __init__(self, config: EngineConfig, model_config: ModelConfig) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        model_config: ModelConfig,
+        stage: Stage = WHOLE,
+        neighbours: Neighbours | None = None,
+    ) -> None:
         self.config = config
         self.model_config = model_config
+        self.layers = stage.layers(model_config.num_hidden_layers)
+        self.neighbours = neighbours
         self.device = torch.device(config.device)
         self.dtype = getattr(torch, config.dtype)
-        self.model = load_model(config.model, device=self.device, dtype=self.dtype)
+        self.model = load_model(config.model, device=self.device, dtype=self.dtype, stage=stage)
         if self.device.type == "cpu" and self.dtype is torch.float32:
             pack_linear_weights(self.model.layers)
         self.seq_groups: dict[str, SequenceGroupMetadata] = {}
@@ -48,7 +60,7 @@ class Worker:
     def determine_num_available_blocks(self) -> int:
         """How many blocks the device's memory affords, at least 1."""
         per_block = PagedKVCache.bytes_per_block(
-            self.model_config.num_hidden_layers,
+            len(self.layers),
             self.model_config.num_key_value_heads,
             self.config.block_size,
             self.model_config.head_dim,
@@ -64,16 +76,19 @@ class Worker:
     def initialize_cache(self, num_blocks: int) -> None:
         """Allocate the KV pool."""
         cache = PagedKVCache(
-            self.model_config.num_hidden_layers,
+            len(self.layers),
             num_blocks,
             self.model_config.num_key_value_heads,
             self.config.block_size,
             self.model_config.head_dim,
             device=self.device,
             dtype=self.dtype,
-            windows=self.model_config.layer_windows,
+            windows=self.model_config.layer_windows[self.layers.start : self.layers.stop],
         )
-        self.model_runner = ModelRunner(self.model, cache, self.config.seed)
+        self.model_runner = ModelRunner(self.model, cache, self.config.seed, self.neighbours)
+
+    def close(self) -> None:
+        """Nothing is left to do: what a worker holds goes with it."""
 
     def execute_model(self, execute_model_req: ExecuteModelRequest) -> ModelOutput:
         """Run a step.
