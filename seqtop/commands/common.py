@@ -152,7 +152,8 @@ def run_app(source: Source, options: argparse.Namespace) -> int:
         memory=memory,
         problems=[*problems, *memory.problems],
     )
-    return app.run() or 0
+    status = app.run()
+    return app.return_code or 0 if status is None else status
 
 
 def fail(sentence: str, *, status: int = 1) -> int:

@@ -1,5 +1,7 @@
 """The app: one feed, the screens that show it, and the keys that work on all of them."""
 
+import asyncio
+import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -26,6 +28,8 @@ from seqtop.tui.settings import DEFAULTS, Chosen, Memory, Settings
 from seqtop.tui.source import Source
 
 FRAMES_PER_SECOND = 30
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""End the app in an orderly way, as they would a shell's other programs, the terminal restored."""
 SCREENS: tuple[type[LiveScreen], ...] = (SequencesScreen,)
 """In the order of their tabs; the keys 1, 2, 3 … lead to them."""
 _HERE = Path(__file__).parent
@@ -106,6 +110,9 @@ class SeqtopApp(App[int]):
         return theme.inks(dark=self.current_theme.dark)
 
     def on_mount(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self.exit, 128 + number)
         self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
         self.theme_changed_signal.subscribe(self, lambda chosen: self.remember(theme=chosen.name))
         for problem in self._problems:

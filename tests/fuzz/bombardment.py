@@ -122,7 +122,7 @@ class Bombardment:
             *[self._event] * 12, self._frames, self._snapshots, self._reply, self._command,
         )  # fmt: skip
         for number in range(num_inputs):
-            if number % 1_000 == 0:
+            if number % 50 == 0:
                 faulthandler.dump_traceback_later(_HANG_SECONDS, exit=True)
             if number % _AFRESH_EVERY == 0:
                 self._viewer = Viewer(self._snapshot)

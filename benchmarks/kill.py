@@ -1,0 +1,36 @@
+"""A hundred kills -9 at random moments: of recorders, engines and viewers.
+
+    python benchmarks/kill.py
+
+Ends with exit status 1 at the first broken promise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+_TESTS = Path(__file__).resolve().parent.parent / "tests"
+sys.path[:0] = [str(_TESTS), str(_TESTS / "faults")]
+
+import killing  # noqa: E402  (it lives beside the tests that run it)
+
+ROUNDS = ((killing.kill_recorder, 40), (killing.kill_engine, 30), (killing.kill_viewer, 30))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--first-seed", type=int, default=1_000)
+    options = parser.parse_args()
+    for play, count in ROUNDS:
+        said = ""
+        for seed in range(options.first_seed, options.first_seed + count):
+            with TemporaryDirectory(prefix="sq") as directory:
+                said = play(seed, directory)
+        print(f"{play.__name__}: {count} rounds; the last: {said}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""A few kills of each kind; `benchmarks/kill.py` makes a hundred."""
+
+from collections.abc import Callable
+from tempfile import TemporaryDirectory
+
+import killing
+import pytest
+
+
+@pytest.mark.parametrize(
+    "round_", [killing.kill_recorder, killing.kill_engine, killing.kill_viewer]
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_kill(round_: Callable[[int, str], str], seed: int) -> None:
+    with TemporaryDirectory(prefix="sq") as directory:
+        assert round_(seed, directory)
