@@ -1,23 +1,21 @@
-"""The `seqtop` command.
-
-Exit status: 0 for success, 1 when the engine cannot be reached or understood or `check` has found
-something, 2 for wrong usage.
-"""
+"""The `seqtop` command: its options, its exit statuses and what it says on errors."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 
 from seqtop import __version__
 from seqtop.commands import COMMANDS
 from seqtop.commands.common import fail
+from seqtop.commands.parsing import CommandParser, perhaps
 from seqtop.link import UnreachableError
 from seqtop.wire.endpoints import EndpointError
 from seqtop.wire.keys import KeyFileError
 
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
   seqtop demo                              watch the bundled engine on this machine
   engine-stub serve --control              run the bundled engine for others to look at
@@ -30,10 +28,22 @@ examples:
   seqtop check run.seqtop                  find what cannot be right in it
 """
 
+EXIT_STATUS = """\
+exit status:
+  0    done; also when a command that goes on until told to end was told to, by Ctrl-C or SIGTERM
+  1    it could not be done, and standard error says why; or `check` has found something
+  2    wrong usage
+  130  ended by Ctrl-C before it was done
+  141  whoever read the output has gone
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    options = _parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if mistyped := _mistyped_command(arguments):
+        return fail(mistyped, status=2)
+    options = parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         return run(options)
@@ -45,19 +55,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): nothing is left to say, or to say it to.
-        sys.stderr.close()
+        # Python would still try, and exit with another status.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    whole = CommandParser(
         prog="seqtop",
         description="See what an LLM inference engine is doing to every sequence, live.",
-        epilog=_EXAMPLES,
+        epilog=f"{EXAMPLES}\n{EXIT_STATUS}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"seqtop {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    whole.add_argument("--version", action="version", version=f"seqtop {__version__}")
+    commands = whole.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add(commands)
-    return parser
+    return whole
+
+
+def _mistyped_command(arguments: Sequence[str]) -> str | None:
+    """What to say if the first word is no command; options before it take no values."""
+    word = next((each for each in arguments if not each.startswith("-")), None)
+    names = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+    if word is None or word in names:
+        return None
+    return f"no command {word!r}{perhaps(word, names)}; seqtop --help lists them all"

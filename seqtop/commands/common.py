@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from seqtop.wire.endpoints import DEFAULT_ENDPOINT
 
 if TYPE_CHECKING:
+    from seqtop.state.filter import Filter
+    from seqtop.state.view import Sort
     from seqtop.tui.source import Source
     from seqtop.wire.keys import ViewerKeys
 
@@ -132,6 +134,43 @@ def _existing(text: str) -> Path:
     if not path.is_file():
         raise argparse.ArgumentTypeError(f"there is no file {text!r}")
     return path
+
+
+def not_negative(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
+    return number
+
+
+def row_sort(text: str) -> Sort:
+    """An order as `add_look` has it."""
+    found: Sort = _setting("parse_sort")(text)
+    return found
+
+
+def row_columns(text: str) -> list[str]:
+    """The keys of columns, separated by commas."""
+    from seqtop.state.columns import FIELDS
+
+    keys = [key.strip() for key in text.split(",")]
+    if unknown := [key for key in keys if key not in FIELDS]:
+        raise argparse.ArgumentTypeError(
+            f"no column {', '.join(map(repr, unknown))}: there are {', '.join(FIELDS)}"
+        )
+    return list(dict.fromkeys(keys))
+
+
+def row_filter(text: str) -> Filter:
+    from seqtop.state.filter import FilterError, parse
+
+    try:
+        return parse(text)
+    except FilterError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def run_app(source: Source, options: argparse.Namespace) -> int:

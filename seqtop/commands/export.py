@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
-from seqtop.commands.common import Commands, add_source, add_timeout, fail
+from seqtop.commands.common import Commands, add_keys, add_source, add_timeout, fail, keys_of
 
 if TYPE_CHECKING:
     from seqtop.export.lives import Run
@@ -34,6 +34,7 @@ def add(commands: Commands) -> None:
     export.add_argument("-o", "--output", metavar="FILE", help="where to (default: stdout)")
     export.add_argument("--force", action="store_true", help="replace the file if it exists")
     add_timeout(export)
+    add_keys(export)
     export.set_defaults(run=run)
 
 
@@ -66,7 +67,7 @@ def _gathered(options: argparse.Namespace) -> list[Run]:
     from seqtop.session import Session
 
     if "://" in options.source:
-        with Session(options.source) as session:
+        with Session(options.source, keys=keys_of(options)) as session:
             session.await_engine(options.timeout)
             return gather(session.history)
     with Recording(options.source) as recording:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.cells import cell_len, set_cell_size, split_graphemes
 
@@ -11,7 +11,8 @@ from seqtop import format as fmt
 from seqtop.safe import safe_text
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.columns import FIELDS
-from seqtop.state.view import SequenceView
+from seqtop.state.filter import EVERYTHING, Filter
+from seqtop.state.view import SequenceView, Sort
 
 _PLAIN_WIDTH = 160
 """Cells to a line where standard output is not a terminal."""
@@ -22,7 +23,10 @@ _FORMATS: dict[str, Callable[[float | None], str]] = {
     "ttft": fmt.seconds,
     "itl": fmt.seconds,
     "queue": fmt.seconds,
+    "e2e": fmt.seconds,
+    "tps": fmt.rate,
 }
+_LEFT = {"request", "id", "status", "stage", "text", "ask"}
 _COLUMNS = (
     "request", "status", "prompt", "cached", "computed", "total", "out", "blocks",
     "ttft", "itl", "queue", "preempt",
@@ -31,31 +35,58 @@ _DROPPED_FIRST = ("itl", "queue", "prompt", "cached", "ttft", "preempt", "blocks
 """What goes, in this order, while a line has too little room for text."""
 
 
-def table(state: EngineState) -> str:
-    """One line per sequence, in the app's own order; hold the lock of `state` meanwhile."""
+def table(
+    state: EngineState,
+    *,
+    columns: Sequence[str] | None = None,
+    sort: Sort = Sort(),  # noqa: B008 (immutable)
+    filter_: Filter = EVERYTHING,
+) -> str:
+    """One line per sequence; hold the lock of `state` meanwhile.
+
+    Args:
+        columns: Keys of `seqtop.state.columns.FIELDS`; by default those there is room for.
+        sort: By default the app's own order.
+    """
     view = SequenceView()
+    view.sort, view.filter = sort, filter_
     view.rebuild(state)
     sequences = [state.sequences[seq_id] for seq_id in view.page(0, len(view))]
-    columns = {
+    keys = list(columns or (*_COLUMNS, "text"))
+    texts = [key for key in keys if key in _TEXTS]
+    cells = {
         key: [
             FIELDS[key].title,
             *(_cell(key, state.requests[each.request_id], each, state.time) for each in sequences),
         ]
-        for key in _COLUMNS
+        for key in keys
+        if key not in _TEXTS
     }
-    widths = {key: max(map(cell_len, cells)) for key, cells in columns.items()}
+    widths = {key: max(map(cell_len, column)) for key, column in cells.items()}
     room = shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns
+    if columns is None:
+        _make_room(widths, room)
+    left = max(_text_width(widths, room), 0)
+    for key in texts:
+        width = left // len(texts) if columns is None else max(left // len(texts), _MIN_TEXT_WIDTH)
+        cells[key] = [
+            FIELDS[key].title,
+            *(_TEXTS[key](state.requests[each.request_id], each, width) for each in sequences),
+        ]
+        widths[key] = width
+    shown = [key for key in keys if key in widths]
+    return "\n".join(
+        _GAP.join(_aligned(cells[key][row], key, widths[key]) for key in shown).rstrip()
+        for row in range(len(sequences) + 1)
+    )
+
+
+def _make_room(widths: dict[str, int], room: int) -> None:
+    """Drop columns until there is some for text."""
     for key in _DROPPED_FIRST:
         if _text_width(widths, room) >= _MIN_TEXT_WIDTH:
             break
         del widths[key]
-    text_width = max(_text_width(widths, room), 0)
-    texts = ["Text", *(_tail(safe_text(each.text[-room:]), text_width) for each in sequences)]
-    lines = [
-        _GAP.join([*(_aligned(columns[key][row], key, widths[key]) for key in widths), text])
-        for row, text in enumerate(texts)
-    ]
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _cell(key: str, request: RequestState, sequence: SequenceState, now: float) -> str:
@@ -70,7 +101,7 @@ def _text_width(widths: dict[str, int], room: int) -> int:
 
 
 def _aligned(text: str, key: str, width: int) -> str:
-    if key in {"request", "status"}:
+    if key in _LEFT:
         return set_cell_size(text, width)
     return " " * (width - cell_len(text)) + text
 
@@ -86,3 +117,10 @@ def _tail(text: str, width: int) -> str:
         if excess <= 0:
             return text[end:]
     return ""
+
+
+_TEXTS: dict[str, Callable[[RequestState, SequenceState, int], str]] = {
+    "text": lambda _, sequence, width: _tail(safe_text(sequence.text[-max(width, 1) :]), width),
+    "ask": lambda request, _, width: safe_text((request.prompt or "")[:width]),
+}
+"""Columns of what room is left: of an output its end, of a prompt its beginning."""

@@ -12,8 +12,10 @@ import pytest
 import zmq
 
 from seqtop.cli import main
+from seqtop.commands import COMMANDS
 
 SEQTOP = (sys.executable, "-m", "seqtop")
+NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
 ENGINE = (sys.executable, "-m", "engine_stub")
 
 
@@ -68,6 +70,11 @@ def test_show_into_a_closed_pipe_is_quiet(engine: str) -> None:
     done = run("sh", "-c", f"{' '.join(SEQTOP)} show {engine} --json | head -n 1")
     assert done.stdout == "{\n"
     assert done.stderr == ""
+
+
+def test_a_closed_pipe_has_its_exit_status(engine: str) -> None:
+    closed = run("bash", "-c", f"set -o pipefail; {' '.join(SEQTOP)} show {engine} --json | true")
+    assert (closed.returncode, closed.stderr) == (141, "")
 
 
 def test_unreachable_endpoint() -> None:
@@ -203,22 +210,47 @@ def test_demo_says_why_its_engine_did_not_start() -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        [],
-        ["demo"],
-        ["attach"],
-        ["record"],
-        ["replay"],
-        ["show"],
-        ["export"],
-        ["check"],
-        ["keygen"],
-    ],
-)
+@pytest.mark.parametrize("command", [[], *([name] for name in NAMES)])
 def test_help_has_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main([*command, "--help"])
     assert exit_.value.code == 0
     assert "example" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage", "words"),
+    [
+        (["show", "--jsn"], "usage: seqtop show ", ("'--jsn', perhaps --json", "show --help")),
+        (["record", "-o", "x", "--durations=3"], "usage: seqtop record ", ("perhaps --duration",)),
+        (["check", "a", "b"], "usage: seqtop check ", ("unrecognised argument 'b'",)),
+        (["--verison", "show"], "usage: seqtop ", ("perhaps --version", "seqtop --help")),
+        (["replay"], "usage: seqtop replay ", ("FILE",)),
+        ([], "usage: seqtop ", ("COMMAND",)),
+    ],
+)
+def test_wrong_usage_shows_the_usage_of_the_command_meant(
+    arguments: list[str], usage: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(usage)
+    for word in words:
+        assert word in said.splitlines()[-1]
+
+
+def test_a_mistyped_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["atach", "tcp://127.0.0.1:5557"]) == 2
+    said = capsys.readouterr().err
+    assert said == "seqtop: no command 'atach', perhaps attach; seqtop --help lists them all\n"
+
+
+def test_help_has_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out
+    assert "exit status:" in said
+    for status in ("0", "1", "2", "130", "141"):
+        assert f"\n  {status} " in said
