@@ -63,6 +63,7 @@ class PagedKVCache:
 
     Attributes:
         pool: ``[layers, num_blocks, kv_heads, block_size, 2 * head_dim]``.
+        host_pool: Likewise in host memory, with `num_cpu_blocks` blocks; pinned for CUDA.
         block_rows: For each layer a view of the pool, a row per block and head:
             ``[num_blocks * kv_heads, block_size * 2 * head_dim]``.
         slot_rows: For each layer a view of the pool, a row per block, head and slot:
@@ -82,6 +83,7 @@ class PagedKVCache:
         device: torch.device,
         dtype: torch.dtype,
         windows: tuple[int | None, ...] = (),
+        num_cpu_blocks: int = 0,
     ) -> None:
         self.windows = windows or (None,) * num_layers
         self.num_kv_heads = num_kv_heads
@@ -89,6 +91,9 @@ class PagedKVCache:
         self.head_dim = head_dim
         shape = (num_layers, num_blocks, num_kv_heads, block_size, 2 * head_dim)
         self.pool = torch.zeros(shape, device=device, dtype=dtype)
+        host_shape = (num_layers, num_cpu_blocks, *shape[2:])
+        is_pinned = device.type == "cuda" and num_cpu_blocks > 0
+        self.host_pool = torch.zeros(host_shape, dtype=dtype, pin_memory=is_pinned)
         self.block_rows = [layer.view(-1, block_size * 2 * head_dim) for layer in self.pool]
         self.slot_rows = [layer.view(-1, 2 * head_dim) for layer in self.pool]
         self._heads = torch.arange(num_kv_heads, device=device)
@@ -100,6 +105,18 @@ class PagedKVCache:
     ) -> int:
         """Bytes that one block takes over all layers."""
         return 2 * num_layers * num_kv_heads * block_size * head_dim * dtype.itemsize
+
+    def swap_out(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy blocks to host memory, by ``(device block, host block)``."""
+        _copy_blocks(self.pool, self.host_pool, pairs)
+
+    def swap_in(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy blocks back from host memory, by ``(host block, device block)``."""
+        _copy_blocks(self.host_pool, self.pool, pairs)
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy blocks on the device, by ``(source, destination)``; no source is written to."""
+        _copy_blocks(self.pool, self.pool, pairs)
 
     def slots(self, blocks: Tensor, offsets: Tensor) -> Tensor:
         """The rows of `slot_rows` for tokens: ``[T * kv_heads]``.
@@ -170,6 +187,14 @@ class PagedKVCache:
             num_seqs, num_heads, num_blocks * self.block_size, 2, self.head_dim
         ).unbind(3)
         return Context(rows.flatten(), gathered, keys, values, masks)
+
+
+def _copy_blocks(source: Tensor, destination: Tensor, pairs: list[tuple[int, int]]) -> None:
+    """Copy blocks of all layers from one pool to another, or within one."""
+    if pairs:
+        sources, destinations = torch.tensor(pairs).unbind(1)
+        content = source.index_select(1, sources.to(source.device)).to(destination.device)
+        destination.index_copy_(1, destinations.to(destination.device), content)
 
 
 class PagedAttention:

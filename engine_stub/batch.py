@@ -55,6 +55,8 @@ class Batch:
         attend: For the decoder.
         sampling_rows: The rows that sample.
         sample_indices: ``[len(sampling_rows)]``, the index of each one's last token.
+        prompt_logprobs_rows: The rows that are asked for log probabilities of their prompt tokens,
+            each with the index of its first token.
     """
 
     input_ids: Tensor
@@ -62,6 +64,7 @@ class Batch:
     attend: PagedAttention
     sampling_rows: list[Row]
     sample_indices: Tensor
+    prompt_logprobs_rows: list[tuple[int, Row]]
 
 
 def prepare_batch(groups: list[SequenceGroupMetadata], cache: PagedKVCache) -> Batch:
@@ -83,8 +86,11 @@ def prepare_batch(groups: list[SequenceGroupMetadata], cache: PagedKVCache) -> B
     blocks: list[int] = []
     sampling_rows: list[Row] = []
     sample_indices: list[int] = []
+    prompt_logprobs_rows: list[tuple[int, Row]] = []
     for row in chain(*fresh.values(), chunks, decodes):
         own_positions = range(row.start, row.end)
+        if _wants_prompt_logprobs(row):
+            prompt_logprobs_rows.append((len(input_ids), row))
         input_ids += row.data.get_token_ids()[row.start : row.end]
         positions += own_positions
         blocks += [row.block_table[position // cache.block_size] for position in own_positions]
@@ -102,6 +108,17 @@ def prepare_batch(groups: list[SequenceGroupMetadata], cache: PagedKVCache) -> B
         attend=PagedAttention(cache, slots, segments),
         sampling_rows=sampling_rows,
         sample_indices=torch.tensor(sample_indices, dtype=torch.int64, device=device),
+        prompt_logprobs_rows=prompt_logprobs_rows,
+    )
+
+
+def _wants_prompt_logprobs(row: Row) -> bool:
+    """Whether a row holds tokens that predict tokens of the prompt, and those are asked for."""
+    params = row.group.sampling_params
+    return (
+        params is not None
+        and params.prompt_logprobs is not None
+        and row.start < row.data.get_prompt_len() - 1
     )
 
 

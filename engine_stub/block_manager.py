@@ -1,25 +1,29 @@
-"""Which physical KV blocks belong to which sequence, and which can be used again.
+"""Which physical KV blocks belong to which sequence, and which of them are shared.
 
-Every block is in exactly one of three states:
+Sequences share blocks in three ways, each of which counts references in the pool:
 
-* *used*: in at least one sequence's block table; its reference count says in how many;
-* *cached*: in no table, but its content is known by hash and can be shared again;
-* *free*: holds nothing worth keeping.
+* by the prefix cache: a block's hash covers its tokens and, through its predecessor's hash, all
+  tokens before them, so equal hashes mean equal KV entries. Only full and computed blocks have
+  one; such a block is never written again, which is why sharing it needs no copy;
+* by forks: a child begins with its parent's whole table, the last block included, which may have
+  room left. Whoever is first to write to such a block gets a copy of it (copy-on-write);
+* within a group that is computed anew: sequences that begin alike are given the same full blocks.
 
-A block's hash covers its tokens and, through its predecessor's hash, all tokens before them, so
-equal hashes mean equal KV entries. Only full and computed blocks have one; such a block is never
-written again, which is why sharing it needs no copy. Free blocks are taken before cached ones,
-and of the cached ones the least recently used goes first. Nothing here costs more than O(1) per
-block.
+Groups that are swapped out keep their tables in a second pool, in the host's memory, shared there
+as they were on the device. The manager only counts: who copies what is said by pairs of blocks
+that go to the worker.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import Counter, OrderedDict, deque
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import takewhile
 
+from engine_stub.block_pool import BlockPool
 from seqtop.sequence import Sequence
 
 
@@ -28,9 +32,11 @@ class BlockStats:
     """Blocks by state, and what the prefix cache has done since the engine started.
 
     Attributes:
-        total: Blocks in the pool: `used` + `cached` + `free`.
+        total: Blocks in the device's pool: `used` + `cached` + `free`.
         prefix_queries: Tokens of all sequences placed, each time they were.
         prefix_hits: Those of them found in the cache.
+        total_cpu: Blocks in host memory.
+        free_cpu: Those of them that hold nothing.
     """
 
     total: int
@@ -39,14 +45,16 @@ class BlockStats:
     free: int
     prefix_queries: int
     prefix_hits: int
+    total_cpu: int
+    free_cpu: int
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the blocks of a sequence that has none could come from, as of now.
+    """Where the blocks of sequences that have none could come from, as of now.
 
     Attributes:
-        hits: Blocks that hold its first tokens already.
+        hits: Blocks that hold the first tokens of all of them already.
         num_new: Blocks to take besides.
         num_revived: Those of `hits` that are in no table, and so count as available until taken.
     """
@@ -55,13 +63,18 @@ class Placement:
     num_new: int
     num_revived: int
 
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that will no longer be available."""
+        return self.num_new + self.num_revived
+
 
 @dataclass(slots=True)
 class _BlockTable:
     """A sequence's blocks, in the order of its tokens.
 
     Attributes:
-        blocks: Physical block numbers.
+        blocks: Physical block numbers on the device; empty while swapped out.
         hashes: Hash of each full block, computed when first asked for.
         num_registered: How many leading blocks the prefix cache has been told of.
     """
@@ -72,102 +85,140 @@ class _BlockTable:
 
 
 class BlockManager:
-    """Hands out the blocks of one KV pool.
+    """Hands out the blocks of a KV pool on the device, and of one in host memory.
 
     Args:
-        num_blocks: Size of the pool.
+        num_blocks: Size of the device's pool.
         block_size: Slots (tokens) per block.
         enable_prefix_caching: Whether to keep computed blocks for sequences that start alike.
+        num_cpu_blocks: Size of the host's pool; 0 if nothing is ever swapped.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool) -> None:
-        self.num_blocks = num_blocks
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        enable_prefix_caching: bool,
+        num_cpu_blocks: int = 0,
+    ) -> None:
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
-        self._ref_counts = [0] * num_blocks
-        self._free = deque(range(num_blocks))
-        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
-        self._block_of_hash: dict[bytes, int] = {}
-        self._hash_of_block: dict[int, bytes] = {}
+        self.device = BlockPool(num_blocks)
+        self.host = BlockPool(num_cpu_blocks)
         self._tables: dict[int, _BlockTable] = {}
+        self._host_tables: dict[int, list[int]] = {}
         self._prefix_queries = 0
         self._prefix_hits = 0
 
     @property
     def num_available(self) -> int:
-        """Blocks that can be taken: free ones and cached ones."""
-        return len(self._free) + len(self._cached)
+        """Blocks of the device that can be taken: free ones and cached ones."""
+        return self.device.num_available
 
     @property
     def stats(self) -> BlockStats:
         return BlockStats(
-            total=self.num_blocks,
-            used=self.num_blocks - self.num_available,
-            cached=len(self._cached),
-            free=len(self._free),
+            total=self.device.num_blocks,
+            used=self.device.num_blocks - self.device.num_available,
+            cached=self.device.num_cached,
+            free=self.device.num_free,
             prefix_queries=self._prefix_queries,
             prefix_hits=self._prefix_hits,
+            total_cpu=self.host.num_blocks,
+            free_cpu=self.host.num_free,
         )
 
     def get_block_table(self, seq: Sequence) -> list[int]:
-        """A copy of the sequence's block table; empty while it has none."""
+        """A copy of the sequence's block table; empty while it has no blocks on the device."""
         table = self._tables.get(seq.seq_id)
         return table.blocks.copy() if table else []
 
-    def get_computed_block_nums(self, seq: Sequence) -> list[int] | None:
-        """The sequence's blocks known to the prefix cache; None if that is switched off."""
+    def get_computed_block_nums(self, seqs: list[Sequence]) -> list[int] | None:
+        """Leading blocks of all sequences known to the prefix cache; None if that is off."""
         if not self.enable_prefix_caching:
             return None
-        table = self._tables[seq.seq_id]
-        return table.blocks[: table.num_registered]
+        tables = [self._tables[seq.seq_id] for seq in seqs]
+        return _common_prefix([table.blocks[: table.num_registered] for table in tables])
 
-    def place(self, seq: Sequence) -> Placement:
+    # Sequences that have no blocks.
+
+    def place(self, seqs: list[Sequence], *, use_cache: bool = True) -> Placement:
         """Look for the longest computed prefix, and count the blocks needed besides.
 
         At least one token is left to compute, for there is no next token without its logits.
+
+        Args:
+            seqs: The unfinished sequences of one group, all of one length.
+            use_cache: False to compute every token, whatever the prefix cache holds.
         """
         hits: list[int] = []
-        if self.enable_prefix_caching:
-            table = self._tables.setdefault(seq.seq_id, _BlockTable())
-            self._hash_blocks(table, seq, (seq.get_len() - 1) // self.block_size)
-            for block_hash in table.hashes:
-                if (block := self._block_of_hash.get(block_hash)) is None:
-                    break
-                hits.append(block)
+        if self.enable_prefix_caching and use_cache:
+            hits = _common_prefix([self._find_prefix(seq) for seq in seqs])
+        if len(seqs) == 1:
+            num_new = seqs[0].n_blocks - len(hits)
+        else:
+            keys = {key for seq in seqs for key in self._keys(seq)[len(hits) :]}
+            num_new = len(keys)
         return Placement(
             hits=hits,
-            num_new=seq.n_blocks - len(hits),
-            num_revived=sum(self._ref_counts[block] == 0 for block in hits),
+            num_new=num_new,
+            num_revived=sum(self.device.ref_count(block) == 0 for block in hits),
         )
 
-    def num_missing(self, placement: Placement, reserve: int = 0) -> int:
-        """Blocks that lack for a placement that is to leave `reserve` available; 0 if none do."""
-        return max(placement.num_new + placement.num_revived + reserve - self.num_available, 0)
+    def num_missing(self, num_blocks: int, reserve: int = 0) -> int:
+        """Blocks that lack for taking `num_blocks` and leaving `reserve`; 0 if none do."""
+        return max(num_blocks + reserve - self.num_available, 0)
 
-    def allocate(self, seq: Sequence, placement: Placement) -> None:
-        """Give a sequence blocks for all its tokens.
+    def allocate(self, seqs: list[Sequence], placement: Placement) -> None:
+        """Give the sequences of a group blocks for all their tokens.
 
         `placement` must be fresh: nothing taken or returned since it was made.
         """
-        table = self._tables.setdefault(seq.seq_id, _BlockTable())
-        for block in placement.hits:
-            self._cached.pop(block, None)
-            self._ref_counts[block] += 1
-        table.blocks = [*placement.hits, *(self._take() for _ in range(placement.num_new))]
-        table.num_registered = len(placement.hits)
-        if self.enable_prefix_caching:
-            self._prefix_queries += seq.get_len()
-            self._prefix_hits += len(placement.hits) * self.block_size
+        taken: dict[object, int] = {}
+        for seq in seqs:
+            table = self._tables.setdefault(seq.seq_id, _BlockTable())
+            table.blocks = [self.device.share(block) for block in placement.hits]
+            table.num_registered = len(placement.hits)
+            num_new = seq.n_blocks - len(placement.hits)
+            if len(seqs) == 1:
+                table.blocks += [self.device.take() for _ in range(num_new)]
+            else:
+                for key in self._keys(seq)[len(placement.hits) :]:
+                    if key in taken:
+                        self.device.share(taken[key])
+                    else:
+                        taken[key] = self.device.take()
+                    table.blocks.append(taken[key])
+            if self.enable_prefix_caching:
+                self._prefix_queries += seq.get_len()
+                self._prefix_hits += len(placement.hits) * self.block_size
 
-    def can_append_slot(self, seq: Sequence) -> bool:
-        """Whether `append_slot` would find the block it needs, if it needs one."""
-        return self.num_available > 0 or seq.n_blocks <= len(self._tables[seq.seq_id].blocks)
+    # Sequences that run.
 
-    def append_slot(self, seq: Sequence) -> None:
-        """Make room for the sequence's newest token."""
-        blocks = self._tables[seq.seq_id].blocks
-        if seq.n_blocks > len(blocks):
-            blocks.append(self._take())
+    def num_to_append(self, seqs: list[Sequence]) -> int:
+        """Blocks that `append_slots` would take."""
+        tables = {seq.seq_id: self._tables[seq.seq_id].blocks for seq in seqs}
+        return self._num_to_append(seqs, tables, self.device)
+
+    def append_slots(self, seqs: list[Sequence]) -> list[tuple[int, int]]:
+        """Make room for tokens that have come since the last step, in blocks that nobody shares.
+
+        Returns:
+            ``(source, destination)`` of each block to copy before anything is written.
+        """
+        copies: list[tuple[int, int]] = []
+        for seq in seqs:
+            blocks = self._tables[seq.seq_id].blocks
+            for index in self._written(seq, blocks):
+                shared = blocks[index]
+                if self.device.ref_count(shared) > 1:
+                    blocks[index] = self.device.take()
+                    self.device.release(shared)
+                    copies.append((shared, blocks[index]))
+            while len(blocks) < seq.n_blocks:
+                blocks.append(self.device.take())
+        return copies
 
     def mark_computed(self, seq: Sequence) -> None:
         """Let others share the blocks that the last step filled."""
@@ -177,50 +228,127 @@ class BlockManager:
         num_full = seq.get_num_computed_tokens() // self.block_size
         self._hash_blocks(table, seq, num_full)
         for index in range(table.num_registered, num_full):
-            block, block_hash = table.blocks[index], table.hashes[index]
-            # Sequences that were prefilled together may have computed the same content twice.
-            if block_hash not in self._block_of_hash:
-                self._block_of_hash[block_hash] = block
-                self._hash_of_block[block] = block_hash
+            self.device.register(table.blocks[index], table.hashes[index])
         table.num_registered = max(table.num_registered, num_full)
 
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Give a copy of a sequence the very blocks of the original."""
+        table = self._tables[parent.seq_id]
+        self._tables[child.seq_id] = _BlockTable(
+            [self.device.share(block) for block in table.blocks],
+            table.hashes.copy(),
+            table.num_registered,
+        )
+
     def free(self, seq: Sequence) -> None:
-        """Take a sequence's blocks back; without any, nothing happens."""
-        table = self._tables.pop(seq.seq_id, None)
-        if table is None:
-            return
-        # Last block first: a prefix is worth more than what follows it.
-        for block in reversed(table.blocks):
-            self._ref_counts[block] -= 1
-            if self._ref_counts[block] > 0:
-                continue
-            if block in self._hash_of_block:
-                self._cached[block] = None
-            else:
-                self._free.append(block)
+        """Take a sequence's blocks back, wherever they are; without any, nothing happens."""
+        if table := self._tables.pop(seq.seq_id, None):
+            self._release(table.blocks)
+        for block in self._host_tables.pop(seq.seq_id, ()):
+            self.host.release(block)
+
+    # Swapping.
+
+    def can_swap_out(self, seqs: list[Sequence]) -> bool:
+        """Whether the host has room for what is computed of the sequences."""
+        return len({block for seq in seqs for block in self._held(seq)}) <= self.host.num_free
+
+    def swap_out(self, seqs: list[Sequence]) -> list[tuple[int, int]]:
+        """Move a group's tables to the host.
+
+        Returns:
+            ``(device block, host block)`` pairs to copy before the device's are written again.
+        """
+        host_block: dict[int, int] = {}
+        for seq in seqs:
+            for block in self._held(seq):
+                if block in host_block:
+                    self.host.share(host_block[block])
+                else:
+                    host_block[block] = self.host.take()
+            self._host_tables[seq.seq_id] = [host_block[block] for block in self._held(seq)]
+        for seq in seqs:
+            table = self._tables[seq.seq_id]
+            self._release(table.blocks)
+            table.blocks, table.num_registered = [], 0
+        return list(host_block.items())
+
+    def num_to_swap_in(self, seqs: list[Sequence]) -> int:
+        """Blocks that `swap_in` and `append_slots` after it would take."""
+        held = {block for seq in seqs for block in self._host_tables[seq.seq_id]}
+        return len(held) + self._num_to_append(seqs, self._host_tables, self.host)
+
+    def swap_in(self, seqs: list[Sequence]) -> list[tuple[int, int]]:
+        """Move a group's tables back to the device.
+
+        Returns:
+            ``(host block, device block)`` pairs to copy before the device's are read.
+        """
+        device_block: dict[int, int] = {}
+        for seq in seqs:
+            blocks = self._tables[seq.seq_id].blocks
+            for block in self._host_tables.pop(seq.seq_id):
+                if block in device_block:
+                    self.device.share(device_block[block])
+                else:
+                    device_block[block] = self.device.take()
+                blocks.append(device_block[block])
+                self.host.release(block)
+        return list(device_block.items())
 
     def check(self) -> None:
-        """Assert that every block is in one state and counted as often as tables hold it."""
-        holders = Counter(block for table in self._tables.values() for block in table.blocks)
-        used = set(holders)
-        free, cached = set(self._free), set(self._cached)
-        assert len(free) == len(self._free), "a block is free twice"
-        blocks = sorted((*used, *free, *cached))
-        assert blocks == list(range(self.num_blocks)), "a block is lost, or in two states"
-        for block, count in enumerate(self._ref_counts):
-            assert count == holders[block], f"block {block}: {count} != {holders[block]}"
-        assert cached <= set(self._hash_of_block), "a cached block has no hash"
-        assert not free & set(self._hash_of_block), "a free block has a hash"
-        assert {h: b for b, h in self._hash_of_block.items()} == self._block_of_hash
+        """Assert that the tables and the pools agree, and that no sequence is on both sides."""
+        self.device.check(Counter(b for table in self._tables.values() for b in table.blocks))
+        self.host.check(Counter(b for table in self._host_tables.values() for b in table))
+        for seq_id, table in self._tables.items():
+            assert len(set(table.blocks)) == len(table.blocks), f"{seq_id} holds a block twice"
+            assert table.num_registered <= len(table.blocks), f"{seq_id} registered too much"
+            assert not (table.blocks and seq_id in self._host_tables), f"{seq_id} is on both sides"
 
-    def _take(self) -> int:
-        if self._free:
-            block = self._free.popleft()
-        else:
-            block, _ = self._cached.popitem(last=False)
-            del self._block_of_hash[self._hash_of_block.pop(block)]
-        self._ref_counts[block] = 1
-        return block
+    def _find_prefix(self, seq: Sequence) -> list[int]:
+        """Blocks known to hold the sequence's first tokens."""
+        table = self._tables.setdefault(seq.seq_id, _BlockTable())
+        self._hash_blocks(table, seq, (seq.get_len() - 1) // self.block_size)
+        found = takewhile(lambda block: block is not None, map(self.device.find, table.hashes))
+        return [block for block in found if block is not None]
+
+    def _keys(self, seq: Sequence) -> list[object]:
+        """For each block of a sequence something that is equal in two that may be one."""
+        table = self._tables.setdefault(seq.seq_id, _BlockTable())
+        num_full = seq.get_len() // self.block_size
+        self._hash_blocks(table, seq, num_full)
+        # The last block is written on, so it is nobody else's.
+        own = [seq.seq_id] * (seq.n_blocks - num_full)
+        return [*table.hashes[:num_full], *own]
+
+    def _num_to_append(
+        self, seqs: list[Sequence], tables: dict[int, list[int]], pool: BlockPool
+    ) -> int:
+        num_blocks = 0
+        given_up: Counter[int] = Counter()
+        for seq in seqs:
+            blocks = tables[seq.seq_id]
+            num_blocks += max(seq.n_blocks - len(blocks), 0)
+            for index in self._written(seq, blocks):
+                # The last of those who share a block keeps it.
+                if pool.ref_count(blocks[index]) - given_up[blocks[index]] > 1:
+                    given_up[blocks[index]] += 1
+                    num_blocks += 1
+        return num_blocks
+
+    def _written(self, seq: Sequence, blocks: list[int]) -> range:
+        """Indices of the blocks that the next step may write to."""
+        return range(seq.get_num_computed_tokens() // self.block_size, len(blocks))
+
+    def _held(self, seq: Sequence) -> list[int]:
+        """The blocks that hold computed tokens."""
+        num_blocks = -(-seq.get_num_computed_tokens() // self.block_size)
+        return self._tables[seq.seq_id].blocks[:num_blocks]
+
+    def _release(self, blocks: list[int]) -> None:
+        # Last block first: a prefix is worth more than what follows it.
+        for block in reversed(blocks):
+            self.device.release(block)
 
     def _hash_blocks(self, table: _BlockTable, seq: Sequence, num_blocks: int) -> None:
         """Extend the table's chain of hashes to `num_blocks` blocks."""
@@ -233,3 +361,9 @@ class BlockManager:
             digest = blake2b(parent, digest_size=16)
             digest.update(block_tokens.tobytes())
             table.hashes.append(digest.digest())
+
+
+def _common_prefix(lists: Iterable[list[int]]) -> list[int]:
+    """What all of `lists` begin with."""
+    columns = zip(*lists, strict=False)
+    return [column[0] for column in takewhile(lambda column: len({*column}) == 1, columns)]

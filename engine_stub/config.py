@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeAlias, get_args
 
 from engine_stub.loader import DEFAULT_MODEL
+
+PreemptionMode: TypeAlias = Literal["recompute", "swap"]
+PreemptionVictim: TypeAlias = Literal["last", "largest"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,16 @@ class EngineConfig:
         enable_chunked_prefill: Whether a prompt may be computed over several steps.
         enable_prefix_caching: Whether computed blocks are kept for later prompts to share.
         pipeline_parallel_size: Stages that the decoder is cut into, each a process of its own.
+        preemption_mode: What becomes of a preempted group's blocks. "recompute" drops them; "swap"
+            moves them to host memory, as long as there is room. Groups of several sequences are
+            swapped in either mode if there are host blocks at all, for they cost the most to
+            compute again.
+        num_cpu_blocks: Blocks in host memory to swap to. None: as many as on the device if
+            `preemption_mode` is "swap", else 0.
+        preemption_victim: Which of the running groups that rank behind the one in need (by
+            priority, then by arrival) is preempted: the "last" of them, or the one that holds the
+            "largest" number of blocks, so that fewer have to go. A group with nobody behind it
+            makes way itself.
         seed: Of the random numbers for requests without a seed of their own.
 
     Raises:
@@ -46,6 +60,9 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     seed: int = 0
     pipeline_parallel_size: int = 1
+    preemption_mode: PreemptionMode = "recompute"
+    num_cpu_blocks: int | None = None
+    preemption_victim: PreemptionVictim = "last"
 
     def __post_init__(self) -> None:
         counts = ("block_size", "num_gpu_blocks", "max_num_seqs", "max_model_len")
@@ -53,6 +70,16 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.num_cpu_blocks is not None and self.num_cpu_blocks < 0:
+            raise ValueError(f"num_cpu_blocks must be at least 0, got {self.num_cpu_blocks}")
+        for name, choices in (
+            ("preemption_mode", get_args(PreemptionMode)),
+            ("preemption_victim", get_args(PreemptionVictim)),
+        ):
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"{name} must be {' or '.join(choices)}, got {getattr(self, name)!r}"
+                )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens={self.max_num_batched_tokens} cannot give each of "

@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any
 
+from engine_stub.beam_search import BeamSearchParams
 from engine_stub.block_manager import BlockManager
 from engine_stub.config import EngineConfig
 from engine_stub.detokenizer import Detokenizer
+from engine_stub.groups import unfinished
 from engine_stub.hub import find_model
+from engine_stub.input_processor import InputProcessor, Prompt
 from engine_stub.model_config import ModelConfig
 from engine_stub.output_processor import OutputProcessor
 from engine_stub.pipeline import Pipeline
@@ -29,15 +32,8 @@ from seqtop.sequence import (
     SequenceGroup,
     SequenceGroupBase,
     SequenceStatus,
-    TokenInputs,
     token_inputs,
 )
-
-Prompt: TypeAlias = str | list[int] | TokenInputs
-"""A prompt as text, as token ids, or as ids with the text they stand for."""
-
-# Sampling parameters that are refused when given, rather than ignored.
-_UNSUPPORTED_PARAMS = ("prompt_logprobs", "logits_processors", "guided_decoding", "bad_words")
 
 
 class LLMEngine:
@@ -72,21 +68,26 @@ class LLMEngine:
         )
         self.config = self._size(config)
         assert self.config.num_gpu_blocks is not None
+        assert self.config.num_cpu_blocks is not None
         assert self.config.max_model_len is not None
-        self.worker.initialize_cache(self.config.num_gpu_blocks)
+        self.worker.initialize_cache(self.config.num_gpu_blocks, self.config.num_cpu_blocks)
         self.block_manager = BlockManager(
             self.config.num_gpu_blocks,
             self.config.block_size,
             enable_prefix_caching=self.config.enable_prefix_caching,
+            num_cpu_blocks=self.config.num_cpu_blocks,
         )
         self.scheduler = Scheduler(self.config, self.block_manager)
         self.tokenizer = Tokenizer(config.model)
+        self.input_processor = InputProcessor(self.config, self.model_config, self.tokenizer)
         self.max_model_len = self.config.max_model_len
-        self.output_processor = OutputProcessor(Detokenizer(self.tokenizer), self.max_model_len)
+        self._seq_ids = itertools.count()
+        self.output_processor = OutputProcessor(
+            Detokenizer(self.tokenizer), self.max_model_len, self.scheduler, self._seq_ids
+        )
         self.clock = clock
         self.seq_groups: dict[str, SequenceGroup] = {}
         self.seq_id_to_seq_group: dict[str, SequenceGroupBase] = {}
-        self._seq_ids = itertools.count()
         self._steps = itertools.count()
         self._generate_ids = itertools.count()
         # What happened between steps, for the next record.
@@ -94,7 +95,7 @@ class LLMEngine:
         self._aborted: list[SequenceGroup] = []
 
     def _size(self, config: EngineConfig) -> EngineConfig:
-        """Fill in the size of the pool and the longest sequence, which has to fit into it."""
+        """Fill in the sizes of the pools and the longest sequence, which has to fit into one."""
         model_limit = self.model_config.max_position_embeddings
         if config.max_model_len is not None and config.max_model_len > model_limit:
             raise ValueError(
@@ -108,9 +109,13 @@ class LLMEngine:
         if num_blocks is None:
             most_useful = config.max_num_seqs * -(-longest // config.block_size)
             num_blocks = min(self.worker.determine_num_available_blocks(), most_useful)
+        num_cpu_blocks = config.num_cpu_blocks
+        if num_cpu_blocks is None:
+            num_cpu_blocks = num_blocks if config.preemption_mode == "swap" else 0
         return dataclasses.replace(
             config,
             num_gpu_blocks=num_blocks,
+            num_cpu_blocks=num_cpu_blocks,
             max_model_len=min(longest, num_blocks * config.block_size),
         )
 
@@ -118,7 +123,7 @@ class LLMEngine:
         self,
         request_id: str,
         prompt: Prompt,
-        params: SamplingParams,
+        params: SamplingParams | BeamSearchParams,
         arrival_time: float | None = None,
         priority: int = 0,
     ) -> list[SequenceGroup]:
@@ -129,6 +134,8 @@ class LLMEngine:
 
         Args:
             prompt: Text, token ids, or both: ids with the text they stand for.
+            params: How to sample, or how to search: the group then ends up with `beam_width`
+                sequences, best first.
             arrival_time: Seconds since the epoch; None for now.
             priority: Lower goes first; among equals, the first to arrive.
 
@@ -142,20 +149,17 @@ class LLMEngine:
         """
         if self._parts(request_id):
             raise ValueError(f"request id {request_id!r} is in use")
-        text, token_ids = self._read(prompt)
-        if params.truncate_prompt_tokens is not None:
-            token_ids = token_ids[-params.truncate_prompt_tokens :]
-        self._validate(token_ids, params)
+        processed = self.input_processor.process(prompt, params)
         add: Callable[..., Any] = (
             self._add_processed_request
-            if params.n == 1
+            if processed.params.n == 1
             else partial(ParallelSampleSequenceGroup.add_request, engine=self)
         )
         add(
             request_id,
-            params=self._with_stop_tokens(params),
-            prompt=text,
-            prompt_token_ids=token_ids,
+            params=processed.params,
+            prompt=processed.prompt,
+            prompt_token_ids=processed.prompt_token_ids,
             arrival_time=self.clock() if arrival_time is None else arrival_time,
             priority=priority,
         )
@@ -169,13 +173,14 @@ class LLMEngine:
         Returns:
             Whether there was an unfinished request of this id.
         """
-        unfinished = [each for each in self._parts(request_id) if not each.is_finished()]
-        for seq_group in unfinished:
-            seq_group.first_seq.status = SequenceStatus.FINISHED_ABORTED
+        parts = [each for each in self._parts(request_id) if not each.is_finished()]
+        for seq_group in parts:
+            for seq in unfinished(seq_group):
+                seq.status = SequenceStatus.FINISHED_ABORTED
             self.scheduler.finish_seq_group(seq_group)
             seq_group.set_finished_time(self.clock())
             self._aborted.append(seq_group)
-        return bool(unfinished)
+        return bool(parts)
 
     def close(self) -> None:
         """End the stages' processes, where there are any; no step may follow."""
@@ -205,8 +210,12 @@ class LLMEngine:
             model_forward_time=model_output.model_forward_time,
             model_execute_time=executed_at - scheduled_at,
         )
-        for scheduled, update in zip(outputs.scheduled, updates, strict=True):
-            _record_times(scheduled.seq_group, update, start_time, end_time, durations)
+        sampled = {update.request_id for update in updates if update.new_token_ids}
+        for scheduled in outputs.scheduled:
+            seq_group = scheduled.seq_group
+            _record_times(
+                seq_group, start_time, end_time, durations, seq_group.request_id in sampled
+            )
         for seq_group in finished:
             seq_group.set_finished_time(end_time)
         ignored, self._ignored = self._ignored, []
@@ -228,18 +237,22 @@ class LLMEngine:
             num_prefill_tokens=outputs.num_prefill_tokens,
             num_decode_tokens=outputs.num_decode_tokens,
             token_budget=self.config.max_num_batched_tokens,
-            num_running=len(self.scheduler.running),
-            num_waiting=len(self.scheduler.waiting),
+            num_running=_num_seqs(self.scheduler.running),
+            num_waiting=_num_seqs(self.scheduler.waiting),
+            num_swapped=_num_seqs(self.scheduler.swapped),
             blocks=self.block_manager.stats,
             **dataclasses.asdict(durations),
             step_time=perf_counter() - begin,
         )
 
-    def generate(self, prompts: Iterable[Prompt], params: SamplingParams) -> list[SequenceGroup]:
+    def generate(
+        self, prompts: Iterable[Prompt], params: SamplingParams | BeamSearchParams
+    ) -> list[SequenceGroup]:
         """Run prompts to their ends, with whatever else is under way.
 
         Returns:
-            One finished group per prompt, in order; for ``n > 1`` it holds all samples.
+            One finished group per prompt, in order; for ``n > 1`` it holds all samples, for a beam
+            search the outputs found, best first.
 
         Raises:
             ValueError: See `add_request`; the prompts before the one at fault stay queued.
@@ -262,9 +275,15 @@ class LLMEngine:
         finished: list[SequenceGroup] = []
         for scheduled, result in zip(outputs.scheduled, results, strict=True):
             seq_group = scheduled.seq_group
+            num_computed_before = seq_group.first_seq.get_num_computed_tokens()
             seq_group.update_num_computed_tokens(scheduled.token_chunk_size)
-            self.block_manager.mark_computed(seq_group.first_seq)
-            updates.append(self.output_processor.process(seq_group, result.samples))
+            for seq in unfinished(seq_group):
+                self.block_manager.mark_computed(seq)
+            if result.prompt_logprobs is not None:
+                self.output_processor.process_prompt_logprobs(
+                    seq_group, result.prompt_logprobs, num_computed_before
+                )
+            updates += self.output_processor.process(seq_group, result.samples)
             if seq_group.is_finished():
                 self.scheduler.finish_seq_group(seq_group)
                 finished.append(seq_group)
@@ -316,48 +335,8 @@ class LLMEngine:
         if whole is not None:
             whole.maybe_assemble_group(seq_group)
             whole.finish_seq(seq_group)
-
-    def _read(self, prompt: Prompt) -> tuple[str | None, list[int]]:
-        """A prompt's text, if known, and its tokens."""
-        if isinstance(prompt, str):
-            return prompt, self.tokenizer.encode(prompt)
-        if isinstance(prompt, list):
-            return None, list(prompt)
-        return prompt.get("prompt"), list(prompt["prompt_token_ids"])
-
-    def _validate(self, token_ids: list[int], params: SamplingParams) -> None:
-        """Raise ValueError for a request that cannot be run as it stands."""
-        if not token_ids:
-            raise ValueError("the prompt holds no tokens")
-        vocab_size = self.model_config.vocab_size
-        for name, ids in (
-            ("the prompt", token_ids),
-            ("allowed_token_ids", params.allowed_token_ids or ()),
-            ("logit_bias", params.logit_bias or ()),
-            ("stop_token_ids", params.stop_token_ids or ()),
-        ):
-            if unknown := [each for each in ids if not 0 <= each < vocab_size]:
-                raise ValueError(
-                    f"{name} holds token {unknown[0]}, outside the vocabulary of {vocab_size}"
-                )
-        if params.allowed_token_ids is not None:
-            stops = params.all_stop_token_ids.union(self.model_config.eos_token_id)
-            usable = set(params.allowed_token_ids).difference(stops if params.min_tokens else ())
-            if not usable:
-                raise ValueError("allowed_token_ids leaves no token to sample")
-        for name in _UNSUPPORTED_PARAMS:
-            if getattr(params, name) not in (None, []):
-                raise ValueError(f"{name} is not supported by this engine")
-
-    def _with_stop_tokens(self, params: SamplingParams) -> SamplingParams:
-        """A copy of `params` that names every token at which this model stops."""
-        params = params.clone()
-        params.all_stop_token_ids.update(self.model_config.eos_token_id)
-        if not params.ignore_eos:
-            # A sequence knows one end-of-sequence token; the others are stop tokens.
-            others = self.model_config.eos_token_id[1:]
-            params.stop_token_ids = [*(params.stop_token_ids or ()), *others]
-        return params
+            if whole.assembled_seq_group is not None:
+                whole.assembled_seq_group.prompt_logprobs = seq_group.prompt_logprobs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -369,16 +348,20 @@ class _Durations:
     model_execute_time: float
 
 
+def _num_seqs(queue: Iterable[SequenceGroup]) -> int:
+    return sum(len(unfinished(seq_group)) for seq_group in queue)
+
+
 def _record_times(
     seq_group: SequenceGroup,
-    update: SequenceUpdate,
     start_time: float,
     end_time: float,
     durations: _Durations,
+    has_sampled: bool,
 ) -> None:
     """Enter a step into the metrics of a group that took part in it."""
     seq_group.maybe_set_first_scheduled_time(start_time)
-    if update.new_token_ids:
+    if has_sampled:
         seq_group.maybe_set_first_token_time(end_time)
         seq_group.set_last_token_time(end_time)
     metrics = seq_group.metrics

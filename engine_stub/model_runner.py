@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from time import perf_counter
 
 import torch
+from torch import Tensor
 
 from engine_stub.attention import PagedKVCache
 from engine_stub.batch import Row, prepare_batch
+from engine_stub.beam_search import beam_search_params, num_candidates
 from engine_stub.model import Decoder
-from engine_stub.sampler import Sampler, SamplingRequest
+from engine_stub.sampler import (
+    Sampler,
+    SamplingRequest,
+    likeliest_continuations,
+    prompt_logprobs,
+)
 from engine_stub.stages import Neighbours
 from seqtop.sequence import (
     CompletionSequenceGroupOutput,
     IntermediateTensors,
+    PromptLogprobs,
     SamplingParams,
     SequenceGroupMetadata,
     SequenceOutput,
@@ -82,13 +91,40 @@ class ModelRunner:
             return ModelOutput(outputs, forward_time)
         if batch.sampling_rows:
             logits = self.model.compute_logits(hidden[batch.sample_indices])
-            requests = [self._sampling_request(row) for row in batch.sampling_rows]
-            samples = self.sampler(logits, requests)
-            for row, sample in zip(batch.sampling_rows, samples, strict=True):
+            self._sample(logits, batch.sampling_rows, outputs)
+        for index, row in batch.prompt_logprobs_rows:
+            outputs[row.group_index].prompt_logprobs = self._prompt_logprobs(hidden, index, row)
+        return ModelOutput(outputs, forward_time)
+
+    def _sample(
+        self, logits: Tensor, rows: list[Row], outputs: list[CompletionSequenceGroupOutput]
+    ) -> None:
+        """Sample a token for each row, or several for all beams of a group together."""
+        beams: defaultdict[int, list[int]] = defaultdict(list)
+        singles: list[int] = []
+        for index, row in enumerate(rows):
+            is_beam = beam_search_params(row.group.sampling_params) is not None
+            (beams[row.group_index] if is_beam else singles).append(index)
+        if singles:
+            requests = [self._sampling_request(rows[index]) for index in singles]
+            chosen = logits if len(singles) == len(rows) else logits[singles]
+            for index, sample in zip(singles, self.sampler(chosen, requests), strict=True):
+                row = rows[index]
                 outputs[row.group_index].samples.append(
                     SequenceOutput(row.seq_id, sample.token_id, sample.logprobs)
                 )
-        return ModelOutput(outputs, forward_time)
+        for group_index, indices in beams.items():
+            samples = _continue_beams(logits[indices], [rows[index] for index in indices])
+            outputs[group_index].samples += samples
+
+    def _prompt_logprobs(self, hidden: Tensor, index: int, row: Row) -> PromptLogprobs:
+        """What each token of a row says of the next one, as long as that is the prompt's."""
+        params = row.group.sampling_params
+        assert params is not None
+        token_ids = row.data.prompt_token_ids[row.start + 1 : row.end + 1]
+        logits = self.model.compute_logits(hidden[index : index + len(token_ids)])
+        given = torch.tensor(token_ids, device=self.device)
+        return list(prompt_logprobs(logits, given, params.prompt_logprobs or 0))
 
     def _synchronize(self) -> None:
         """Wait for the device, so that the time of the forward pass is that of its work."""
@@ -107,3 +143,21 @@ class ModelRunner:
         if request_id not in self._generators:
             self._generators[request_id] = torch.Generator(self.device).manual_seed(params.seed)
         return self._generators[request_id]
+
+
+def _continue_beams(logits: Tensor, rows: list[Row]) -> list[SequenceOutput]:
+    """The likeliest continuations of a group's beams, of which ``logits [beams, vocab]`` are."""
+    params = rows[0].group.sampling_params
+    beam = beam_search_params(params)
+    assert params is not None
+    assert beam is not None
+    continuations = likeliest_continuations(
+        logits,
+        [row.data.cumulative_logprob for row in rows],
+        num_candidates(params, beam.beam_width),
+        temperature=beam.temperature,
+    )
+    return [
+        SequenceOutput(rows[index].seq_id, sample.token_id, sample.logprobs)
+        for index, sample in continuations
+    ]

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from engine_stub.beam_search import BeamSearch, Blocks, beam_search_params
 from engine_stub.detokenizer import Detokenizer
+from engine_stub.groups import unfinished
 from engine_stub.step_record import SequenceUpdate
-from seqtop.sequence import SamplingParams, Sequence, SequenceGroup, SequenceOutput, SequenceStatus
+from seqtop.sequence import (
+    Logprob,
+    PromptLogprobs,
+    SamplingParams,
+    Sequence,
+    SequenceGroup,
+    SequenceOutput,
+    SequenceStatus,
+)
 
 
 class OutputProcessor:
@@ -13,19 +25,60 @@ class OutputProcessor:
     Args:
         detokenizer: For requests that want text.
         max_model_len: The most tokens a sequence may have, prompt included.
+        blocks: Shares and frees the blocks of beams.
+        seq_ids: Ids for forks.
     """
 
-    def __init__(self, detokenizer: Detokenizer, max_model_len: int) -> None:
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        max_model_len: int,
+        blocks: Blocks,
+        seq_ids: Iterator[int],
+    ) -> None:
         self.detokenizer = detokenizer
         self.max_model_len = max_model_len
+        self._beam_search = BeamSearch(blocks, seq_ids, self._append, max_model_len)
 
-    def process(self, seq_group: SequenceGroup, samples: list[SequenceOutput]) -> SequenceUpdate:
-        """Append a step's samples to the group's sequence; there may be none."""
-        seq, params = seq_group.first_seq, seq_group.sampling_params
+    def process(
+        self, seq_group: SequenceGroup, samples: list[SequenceOutput]
+    ) -> list[SequenceUpdate]:
+        """Append a step's samples to the sequences that they continue; there may be none."""
+        if beam_search_params(seq_group.sampling_params) is not None:
+            return self._beam_search.process(seq_group, samples)
+        return [
+            self._append(
+                seq_group, seq, [each for each in samples if each.parent_seq_id == seq.seq_id]
+            )
+            for seq in unfinished(seq_group)
+        ]
+
+    def process_prompt_logprobs(
+        self, seq_group: SequenceGroup, prompt_logprobs: PromptLogprobs, num_computed_before: int
+    ) -> None:
+        """Keep the log probabilities of prompt tokens that a chunk has told.
+
+        Args:
+            prompt_logprobs: Of the tokens after the chunk's first one, and of the one after it.
+            num_computed_before: Tokens that were computed before the chunk.
+        """
+        for candidates in prompt_logprobs:
+            self._name_tokens(candidates or {})
+        known = seq_group.prompt_logprobs or [None]
+        # After a preemption, some or all are computed once more.
+        seq_group.prompt_logprobs = [
+            *known[: num_computed_before + 1],
+            *prompt_logprobs,
+            *known[num_computed_before + 1 + len(prompt_logprobs) :],
+        ]
+
+    def _append(
+        self, seq_group: SequenceGroup, seq: Sequence, samples: list[SequenceOutput]
+    ) -> SequenceUpdate:
+        params = seq_group.sampling_params
         assert params is not None
         for sample in samples:
-            for token_id, logprob in sample.logprobs.items():
-                logprob.decoded_token = self.detokenizer.token_text(token_id)
+            self._name_tokens(sample.logprobs)
             seq.append_token_id(sample.output_token, sample.logprobs)
             self._advance(seq, params)
         return SequenceUpdate(
@@ -35,6 +88,10 @@ class OutputProcessor:
             new_logprobs=[sample.logprobs for sample in samples],
             text_delta=seq.get_output_text_to_return(params.output_text_buffer_length, delta=True),
         )
+
+    def _name_tokens(self, logprobs: dict[int, Logprob]) -> None:
+        for token_id, logprob in logprobs.items():
+            logprob.decoded_token = self.detokenizer.token_text(token_id)
 
     def _advance(self, seq: Sequence, params: SamplingParams) -> None:
         """Read the newest token, and see whether it ends the sequence."""

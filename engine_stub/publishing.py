@@ -7,6 +7,8 @@ protocol's messages know nothing of this engine.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -54,19 +56,27 @@ def engine_info(engine: LLMEngine, *, engine_id: str, control: bool) -> EngineIn
         start_time=engine.clock(),
         block_size=config.block_size,
         num_gpu_blocks=config.num_gpu_blocks,
-        num_cpu_blocks=None,
+        num_cpu_blocks=config.num_cpu_blocks or None,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=config.max_model_len,
         enable_chunked_prefill=config.enable_chunked_prefill,
         enable_prefix_caching=config.enable_prefix_caching,
-        preemption_mode="recompute",
+        preemption_mode=config.preemption_mode,
         control=control,
     )
 
 
 def _model_name(path: Path) -> str:
     return "bundled stories" if path == DEFAULT_MODEL else model_name(path)
+
+
+@dataclass(frozen=True, slots=True)
+class _TableChange:
+    """What a step did to a block table: it has grown, or it is another one."""
+
+    new_blocks: list[int]
+    block_table: list[int] | None
 
 
 class Sink(Protocol):
@@ -106,9 +116,9 @@ class StepPublisher:
 
     def stepped(self, record: StepRecord) -> None:
         """Publish a step and the ends of the requests that it ended."""
-        new_blocks = self._new_blocks(record.execute_model_req)
-        updates = [self._preempted(each) for each in record.preemptions]
-        updates += [self._update(each, new_blocks[each.seq.seq_id]) for each in record.updates]
+        changes = self._table_changes(record)
+        updates = [update for each in record.preemptions for update in self._preempted(each)]
+        updates += [self._update(each, changes.get(each.seq.seq_id)) for each in record.updates]
         self._num_preemptions += len(record.preemptions)
         self._step, self._last_stats = record.step, self._stats(record)
         self._publisher.publish(
@@ -135,21 +145,38 @@ class StepPublisher:
         for group in (*record.finished, *record.ignored, *record.aborted):
             self._ended(group, record.time)
 
-    def _new_blocks(self, request: ExecuteModelRequest) -> dict[int, list[int]]:
-        """For each scheduled sequence, the blocks that viewers must append to its table."""
-        new_blocks: dict[int, list[int]] = {}
+    def _table_changes(self, record: StepRecord) -> dict[int, _TableChange]:
+        """For each sequence that ran or was forked, what viewers must do to its block table."""
+        request = record.execute_model_req
+        tables: dict[int, list[int]] = {}
+        changes: dict[int, _TableChange] = {}
         for group in request.seq_group_metadata_list:
             is_full = isinstance(group, SequenceGroupMetadata)
+            tables |= group.block_tables
             for seq_id, table in group.block_tables.items():
-                # A full brings its table along; a delta's has only grown.
-                num_sent = len(table if is_full else self._sent_tables[seq_id])
-                new_blocks[seq_id] = table[num_sent:]
+                # A full brings its table along.
+                sent = table if is_full else self._sent_tables.get(seq_id, [])
+                has_grown = bool(sent) and table[: len(sent)] == sent
+                changes[seq_id] = (
+                    _TableChange(table[len(sent) :], None) if has_grown else _TableChange([], table)
+                )
                 self._sent_tables[seq_id] = table
-        return new_blocks
+        for update in record.updates:
+            if update.parent_seq_id is not None and not update.seq.is_finished():
+                # A fork has the blocks that its parent has after scheduling.
+                table = tables[update.parent_seq_id]
+                changes[update.seq.seq_id] = _TableChange([], table)
+                self._sent_tables[update.seq.seq_id] = table
+        return changes
 
-    def _update(self, update: SequenceUpdate, new_blocks: list[int]) -> messages.SequenceUpdate:
+    def _update(
+        self, update: SequenceUpdate, table: _TableChange | None
+    ) -> messages.SequenceUpdate:
         seq = update.seq
         wants_candidates = _wants_candidates(self._groups[update.request_id])
+        if seq.is_finished():
+            self._sent_tables.pop(seq.seq_id, None)
+            table = _TableChange([], [])
         return messages.SequenceUpdate(
             seq_id=seq.seq_id,
             status=seq.status,
@@ -158,10 +185,13 @@ class StepPublisher:
             new_token_ids=update.new_token_ids,
             new_logprobs=_sampled_logprobs(update.new_token_ids, update.new_logprobs),
             text_delta=update.text_delta,
-            new_blocks=new_blocks,
-            block_table=[] if seq.is_finished() else None,
+            new_blocks=table.new_blocks if table else [],
+            block_table=table.block_table if table else None,
             stop_reason=seq.stop_reason,
             top_logprobs=update.new_logprobs if wants_candidates else None,
+            parent_seq_id=update.parent_seq_id,
+            request_id=None if update.parent_seq_id is None else update.request_id,
+            is_removed=update.is_removed,
         )
 
     def _whole(self, group: SequenceGroup, seq: Sequence) -> messages.SequenceUpdate:
@@ -180,16 +210,18 @@ class StepPublisher:
             top_logprobs=seq.output_logprobs if _wants_candidates(group) else None,
         )
 
-    def _preempted(self, preemption: Preemption) -> messages.SequenceUpdate:
-        seq: Sequence = self._groups[preemption.request_id].first_seq
-        self._sent_tables.pop(seq.seq_id, None)
-        return messages.SequenceUpdate(
-            seq_id=seq.seq_id,
-            status=seq.status,
-            num_computed_tokens=seq.get_num_computed_tokens(),
-            num_cached_tokens=seq.data.get_num_cached_tokens(),
-            block_table=[],
-        )
+    def _preempted(self, preemption: Preemption) -> Iterator[messages.SequenceUpdate]:
+        group = self._groups[preemption.request_id]
+        for seq_id in preemption.seq_ids:
+            seq = group.seqs_dict[seq_id]
+            self._sent_tables.pop(seq_id, None)
+            yield messages.SequenceUpdate(
+                seq_id=seq_id,
+                status=seq.status,
+                num_computed_tokens=seq.get_num_computed_tokens(),
+                num_cached_tokens=seq.data.get_num_cached_tokens(),
+                block_table=[],
+            )
 
     def _ended(self, group: SequenceGroup, time: float) -> None:
         del self._groups[group.request_id]
@@ -202,6 +234,7 @@ class StepPublisher:
                 status=group.first_seq.status,
                 metrics=group.metrics,
                 text_lengths=[len(seq.output_text) for seq in group.seqs],
+                seq_ids=[seq.seq_id for seq in group.seqs],
             )
         )
 
@@ -220,6 +253,8 @@ class StepPublisher:
             scheduler_time=record.scheduler_time,
             model_forward_time=record.model_forward_time,
             model_execute_time=record.model_execute_time,
+            num_swapped=record.num_swapped if record.blocks.total_cpu else None,
+            num_free_cpu_blocks=record.blocks.free_cpu if record.blocks.total_cpu else None,
         )
 
 

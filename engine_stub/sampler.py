@@ -51,7 +51,8 @@ class Sampler:
         """Sample a token for each row of ``logits [N, vocab]`` (float32, left as they are)."""
         logprobs = logits.log_softmax(-1)
         token_ids = self._choose(logits, requests)
-        return _report(logprobs, token_ids, requests)
+        counts = [request.params.logprobs or 0 for request in requests]
+        return _report(logprobs, token_ids, counts)
 
     def _choose(self, logits: Tensor, requests: list[SamplingRequest]) -> Tensor:
         """Return the token of each row, ``[N]``."""
@@ -93,6 +94,46 @@ class Sampler:
             if request.generator is not None:
                 noise[row].exponential_(generator=request.generator)
         return (probs / noise).argmax(-1)
+
+
+def likeliest_continuations(
+    logits: Tensor, cumulative_logprobs: list[float], count: int, *, temperature: float
+) -> list[tuple[int, Sample]]:
+    """The best next tokens of several beams, by the log probability of the whole output.
+
+    Args:
+        logits: ``[beams, vocab]``, float32, left as they are.
+        cumulative_logprobs: Of each beam so far.
+        count: How many continuations to return, likeliest first.
+        temperature: Divides the logits; 0 leaves them as they are.
+
+    Returns:
+        For each, the index of its beam, and its token.
+    """
+    logprobs = (logits / (temperature or 1.0)).log_softmax(-1)
+    totals = logprobs + torch.tensor(cumulative_logprobs, device=logits.device)[:, None]
+    best = totals.flatten().topk(min(count, totals.numel())).indices
+    beams, token_ids = best // logits.shape[-1], best % logits.shape[-1]
+    chosen = logprobs[beams, token_ids]
+    ranks = (logprobs[beams] > chosen[:, None]).sum(-1) + 1
+    return [
+        (beam, Sample(token_id, {token_id: Logprob(logprob, rank)}))
+        for beam, token_id, logprob, rank in zip(
+            beams.tolist(), token_ids.tolist(), chosen.tolist(), ranks.tolist(), strict=True
+        )
+    ]
+
+
+def prompt_logprobs(logits: Tensor, token_ids: Tensor, count: int) -> list[dict[int, Logprob]]:
+    """Log probabilities of tokens that are given, and of the likeliest in their place.
+
+    Args:
+        logits: ``[N, vocab]``, float32: what was predicted for each token.
+        token_ids: ``[N]``.
+        count: How many of the likeliest to report beside each.
+    """
+    reported = _report(logits.log_softmax(-1), token_ids, [count] * len(token_ids))
+    return [each.logprobs for each in reported]
 
 
 def _keep_top(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
@@ -148,8 +189,8 @@ def _edit_logits(row: Tensor, request: SamplingRequest) -> None:
         row -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
 
 
-def _report(logprobs: Tensor, token_ids: Tensor, requests: list[SamplingRequest]) -> list[Sample]:
-    """Put the sampled tokens together with the log probabilities that were asked for."""
+def _report(logprobs: Tensor, token_ids: Tensor, counts: list[int]) -> list[Sample]:
+    """Put tokens together with their log probabilities and those of the `counts` likeliest."""
     chosen = logprobs.gather(-1, token_ids[:, None])
     ranks = (logprobs > chosen).sum(-1) + 1
     samples = [
@@ -158,13 +199,12 @@ def _report(logprobs: Tensor, token_ids: Tensor, requests: list[SamplingRequest]
             token_ids.tolist(), chosen[:, 0].tolist(), ranks.tolist(), strict=True
         )
     ]
-    most = max(request.params.logprobs or 0 for request in requests)
+    most = max(counts)
     if most:
         top = logprobs.topk(min(most, logprobs.shape[-1]), dim=-1)
-        for sample, request, values, indices in zip(
-            samples, requests, top.values.tolist(), top.indices.tolist(), strict=True
+        for sample, wanted, values, indices in zip(
+            samples, counts, top.values.tolist(), top.indices.tolist(), strict=True
         ):
-            wanted = request.params.logprobs or 0
             for rank, (token_id, logprob) in enumerate(
                 zip(indices[:wanted], values[:wanted], strict=True), start=1
             ):

@@ -1,25 +1,32 @@
 """Which sequence groups run in the next step, on which blocks, for how many tokens.
 
-Two queues in one order, by priority and then by arrival: RUNNING groups own blocks, WAITING ones
-own none. A step's token budget goes to running decodes (one token each), then to prefills under
-way, then to the head of the waiting queue; a prefill takes what is left of the budget and goes on
-in the next step. When a decode finds no block, the last running group is preempted: it gives up
-its blocks and waits again, to be recomputed. So the first running group always moves on, and every
-group gets its turn.
+Three queues in one order, by priority and then by arrival: RUNNING groups own blocks on the device,
+SWAPPED ones in host memory, WAITING ones own none. A step's token budget goes to running decodes
+(one token a sequence), then to prefills under way, then to the first of those that wait or are
+swapped out; a prefill takes what is left of the budget and goes on in the next step. When a decode
+finds no block, a running group behind it is preempted: it gives up its blocks and waits again, to
+be recomputed or swapped in. So the first running group always moves on, and every group gets its
+turn.
+
+A group may hold several sequences, the beams of a search. Those that are unfinished are of one
+length, run together, and wait together.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 from sortedcontainers import SortedKeyList
 
+from engine_stub.beam_search import max_num_running_seqs
 from engine_stub.block_manager import BlockManager
-from engine_stub.config import EngineConfig
+from engine_stub.config import EngineConfig, PreemptionMode
+from engine_stub.groups import unfinished
 from engine_stub.step_record import HeadWait, Preemption, ScheduledSequenceGroup
 from seqtop.sequence import (
     ExecuteModelRequest,
+    Sequence,
     SequenceData,
     SequenceGroup,
     SequenceGroupMetadata,
@@ -30,11 +37,6 @@ from seqtop.sequence import (
 
 # Blocks that an admission leaves for the running groups to grow into, as a share of the pool.
 _WATERMARK = 0.01
-
-
-def _queue_order(seq_group: SequenceGroup) -> tuple[int, int]:
-    # Sequence ids count up, so they tell the order of arrival.
-    return seq_group.priority, seq_group.first_seq.seq_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,36 +51,66 @@ class SchedulerOutputs:
     num_decode_tokens: int
 
 
+@dataclass(slots=True)
+class _BlockMoves:
+    """What the worker has to do to blocks before a step, in this order."""
+
+    swap_out: list[tuple[int, int]] = field(default_factory=list)
+    swap_in: list[tuple[int, int]] = field(default_factory=list)
+    copy: list[tuple[int, int]] = field(default_factory=list)
+
+
 class Scheduler:
-    """Plans steps. Each group holds one sequence: samples of ``n > 1`` are groups of their own.
+    """Plans steps.
 
     Args:
-        config: With `max_num_seqs`, `max_num_batched_tokens` and `enable_chunked_prefill`.
-        block_manager: Of a pool that holds the longest sequence the engine accepts.
+        config: With `max_num_seqs`, `max_num_batched_tokens`, `enable_chunked_prefill` and the
+            settings of preemption.
+        block_manager: Of a pool that holds whichever group the engine accepts, with all its
+            sequences at their longest.
     """
 
     def __init__(self, config: EngineConfig, block_manager: BlockManager) -> None:
         self.config = config
         self.block_manager = block_manager
-        self.waiting = SortedKeyList(key=_queue_order)
-        self.running = SortedKeyList(key=_queue_order)
-        self._watermark = int(_WATERMARK * block_manager.num_blocks)
+        self.waiting = SortedKeyList(key=self._rank)
+        self.running = SortedKeyList(key=self._rank)
+        self.swapped = SortedKeyList(key=self._rank)
+        self._watermark = int(_WATERMARK * block_manager.device.num_blocks)
+        self._ranks: dict[str, tuple[int, int]] = {}
+        self._num_arrived = 0
+        self._sent_seq_ids: dict[str, list[int]] = {}
+        """By request id, the sequences that the worker knows."""
         self._finished_requests_ids: list[str] = []
+        self._moves = _BlockMoves()
 
     def add_seq_group(self, seq_group: SequenceGroup) -> None:
         """Put a new group into the waiting queue."""
+        self._ranks[seq_group.request_id] = seq_group.priority, self._num_arrived
+        self._num_arrived += 1
         self.waiting.add(seq_group)
 
+    def fork_seq(self, parent: Sequence, child: Sequence) -> None:
+        """Let a sequence that was just forked from a running one share its blocks."""
+        self.block_manager.fork(parent, child)
+
+    def free_seq(self, seq: Sequence) -> None:
+        """Free the blocks of a sequence that its group goes on without."""
+        self.block_manager.free(seq)
+
     def finish_seq_group(self, seq_group: SequenceGroup) -> None:
-        """Drop a group whose sequence is finished, from whichever queue, and free its blocks."""
-        self.running.discard(seq_group)
-        self.waiting.discard(seq_group)
-        self.block_manager.free(seq_group.first_seq)
+        """Drop a group whose sequences are finished, from whichever queue, and free its blocks."""
+        for queue in (self.running, self.waiting, self.swapped):
+            queue.discard(seq_group)
+        for seq in seq_group.seqs:
+            self.block_manager.free(seq)
+        del self._ranks[seq_group.request_id]
+        self._sent_seq_ids.pop(seq_group.request_id, None)
         self._finished_requests_ids.append(seq_group.request_id)
 
     def has_work(self) -> bool:
         """Whether groups are to be run or the worker has to be told of finished ones."""
-        return bool(self.running or self.waiting or self._finished_requests_ids)
+        return bool(self.running or self.waiting or self.swapped or self._finished_requests_ids)
 
     def schedule(self) -> SchedulerOutputs:
         """Plan the next step and allocate its blocks.
@@ -87,16 +119,20 @@ class Scheduler:
         """
         budget = self.config.max_num_batched_tokens
         decodes, preemptions = self._schedule_decodes()
-        prefills = self._schedule_prefills(budget - len(decodes))
-        num_prefill_tokens = sum(each.num_batched_tokens for each in prefills)
-        budget -= len(decodes) + num_prefill_tokens
+        budget -= _num_tokens(decodes)
+        prefills = self._schedule_prefills(budget)
+        budget -= _num_tokens(prefills)
         admitted, head_wait = self._schedule_waiting(budget, may_admit=not preemptions)
-        num_prefill_tokens += sum(each.num_batched_tokens for each in admitted)
 
         scheduled = prefills + admitted + decodes
+        num_prefill_tokens = _num_tokens([each for each in scheduled if each.is_prompt])
         finished_requests_ids, self._finished_requests_ids = self._finished_requests_ids, []
+        moves, self._moves = self._moves, _BlockMoves()
         execute_model_req = ExecuteModelRequest(
             seq_group_metadata_list=[self._metadata(each) for each in scheduled],
+            blocks_to_swap_in=moves.swap_in,
+            blocks_to_swap_out=moves.swap_out,
+            blocks_to_copy=moves.copy,
             running_queue_size=len(self.running),
             finished_requests_ids=finished_requests_ids,
         )
@@ -106,105 +142,181 @@ class Scheduler:
             preemptions=preemptions,
             head_wait=head_wait,
             num_prefill_tokens=num_prefill_tokens,
-            num_decode_tokens=len(decodes),
+            num_decode_tokens=_num_tokens(scheduled) - num_prefill_tokens,
         )
 
     def _schedule_decodes(self) -> tuple[list[ScheduledSequenceGroup], list[Preemption]]:
-        """Give each decoding group, in order, the slot it needs, if need be another's block."""
+        """Give each decoding group, in order, the slots it needs, if need be another's blocks."""
         decodes: list[ScheduledSequenceGroup] = []
         preemptions: list[Preemption] = []
         for seq_group in [each for each in self.running if not each.is_prefill()]:
-            seq = seq_group.first_seq
             # A group preempted by one before it no longer runs.
-            while seq.status is SequenceStatus.RUNNING:
-                if self.block_manager.can_append_slot(seq):
-                    self.block_manager.append_slot(seq)
-                    decodes.append(ScheduledSequenceGroup(seq_group, 1, 1, is_prompt=False))
+            while seq_group.first_seq.status is SequenceStatus.RUNNING:
+                seqs = unfinished(seq_group)
+                if self.block_manager.num_to_append(seqs) <= self.block_manager.num_available:
+                    self._moves.copy += self.block_manager.append_slots(seqs)
+                    decodes.append(ScheduledSequenceGroup(seq_group, 1, len(seqs), is_prompt=False))
                     break
-                # Of lowest rank, so not scheduled yet; it may be the very group in need.
-                preemptions.append(self._preempt(self.running[-1], seq_group))
+                preemptions.append(self._preempt(self._victim(seq_group), seq_group))
         return decodes, preemptions
 
     def _schedule_prefills(self, budget: int) -> list[ScheduledSequenceGroup]:
         """Continue prefills under way; they have their blocks already."""
         prefills: list[ScheduledSequenceGroup] = []
         for seq_group in self.running:
-            if budget == 0:
-                break
             if seq_group.is_prefill():
-                chunk = min(seq_group.first_seq.get_num_new_tokens(), budget)
-                budget -= chunk
-                prefills.append(ScheduledSequenceGroup(seq_group, chunk, chunk, is_prompt=True))
+                num_seqs = len(unfinished(seq_group))
+                chunk = min(seq_group.first_seq.get_num_new_tokens(), budget // num_seqs)
+                if chunk == 0:
+                    break
+                num_tokens = chunk * num_seqs
+                budget -= num_tokens
+                prefills.append(
+                    ScheduledSequenceGroup(seq_group, chunk, num_tokens, is_prompt=True)
+                )
         return prefills
 
     def _schedule_waiting(
         self, budget: int, *, may_admit: bool
     ) -> tuple[list[ScheduledSequenceGroup], HeadWait | None]:
-        """Admit groups from the head of the waiting queue until one cannot be.
+        """Admit groups that wait or are swapped out, in order, until one cannot be.
 
         Args:
             may_admit: False in a step that preempted: what was freed is for those who run.
         """
         admitted: list[ScheduledSequenceGroup] = []
-        while self.waiting:
-            seq_group = self.waiting[0]
-            request_id, seq = seq_group.request_id, seq_group.first_seq
-            if len(self.running) >= self.config.max_num_seqs:
+        num_places = self.config.max_num_seqs - sum(map(max_num_running_seqs, self.running))
+        while queues := [queue for queue in (self.waiting, self.swapped) if queue]:
+            queue = min(queues, key=lambda queue: self._rank(queue[0]))
+            seq_group: SequenceGroup = queue[0]
+            request_id = seq_group.request_id
+            num_places -= max_num_running_seqs(seq_group)
+            if num_places < 0:
                 return admitted, HeadWait(request_id, "seq_limit", 0)
-            placement = self.block_manager.place(seq)
-            num_cached = len(placement.hits) * self.block_manager.block_size
-            num_new = seq.get_len() - num_cached
-            num_least = 1 if self.config.enable_chunked_prefill else num_new
-            if num_least > budget:
-                return admitted, HeadWait(request_id, "token_budget", num_least - budget)
             reserve = self._watermark if self.running else 0
-            num_missing = self.block_manager.num_missing(placement, reserve)
-            if num_missing or not may_admit:
-                return admitted, HeadWait(request_id, "no_blocks", num_missing)
-
-            self.block_manager.allocate(seq, placement)
-            seq.data.update_num_cached_tokens(num_cached)
-            seq.status = SequenceStatus.RUNNING
-            self.waiting.pop(0)
+            admit = self._admit_swapped if queue is self.swapped else self._admit_waiting
+            found = admit(seq_group, budget, reserve, may_admit=may_admit)
+            if isinstance(found, HeadWait):
+                return admitted, found
+            queue.pop(0)
             self.running.add(seq_group)
-            chunk = min(num_new, budget)
-            budget -= chunk
-            admitted.append(
-                ScheduledSequenceGroup(seq_group, num_cached + chunk, chunk, is_prompt=True)
-            )
+            for seq in unfinished(seq_group):
+                seq.status = SequenceStatus.RUNNING
+            budget -= found.num_batched_tokens
+            admitted.append(found)
         return admitted, None
 
+    def _admit_waiting(
+        self, seq_group: SequenceGroup, budget: int, reserve: int, *, may_admit: bool
+    ) -> ScheduledSequenceGroup | HeadWait:
+        """Give a group that has no blocks the blocks for all its tokens, and a first chunk."""
+        manager, seqs = self.block_manager, unfinished(seq_group)
+        placement = manager.place(seqs, use_cache=_may_use_cache(seq_group))
+        num_cached = len(placement.hits) * manager.block_size
+        num_new = seqs[0].get_len() - num_cached
+        num_least = len(seqs) * (1 if self.config.enable_chunked_prefill else num_new)
+        if num_least > budget:
+            return HeadWait(seq_group.request_id, "token_budget", num_least - budget)
+        num_missing = manager.num_missing(placement.num_blocks, reserve)
+        if num_missing or not may_admit:
+            return HeadWait(seq_group.request_id, "no_blocks", num_missing)
+        manager.allocate(seqs, placement)
+        for seq in seqs:
+            seq.data.update_num_cached_tokens(num_cached)
+        chunk = min(num_new, budget // len(seqs))
+        return ScheduledSequenceGroup(
+            seq_group, num_cached + chunk, chunk * len(seqs), is_prompt=True
+        )
+
+    def _admit_swapped(
+        self, seq_group: SequenceGroup, budget: int, reserve: int, *, may_admit: bool
+    ) -> ScheduledSequenceGroup | HeadWait:
+        """Bring a group's blocks back; it goes on where it was."""
+        manager, seqs = self.block_manager, unfinished(seq_group)
+        if len(seqs) > budget:
+            return HeadWait(seq_group.request_id, "token_budget", len(seqs) - budget)
+        num_missing = manager.num_missing(manager.num_to_swap_in(seqs), reserve)
+        if num_missing or not may_admit:
+            return HeadWait(seq_group.request_id, "no_blocks", num_missing)
+        self._moves.swap_in += manager.swap_in(seqs)
+        self._moves.copy += manager.append_slots(seqs)
+        chunk = min(seqs[0].get_num_new_tokens(), budget // len(seqs))
+        return ScheduledSequenceGroup(
+            seq_group, chunk, chunk * len(seqs), is_prompt=seq_group.is_prefill()
+        )
+
+    def _victim(self, beneficiary: SequenceGroup) -> SequenceGroup:
+        """Whom to preempt for a group: one behind it, and so not scheduled yet, or itself."""
+        behind = self.running[self.running.index(beneficiary) + 1 :]
+        if not behind:
+            return beneficiary
+        if self.config.preemption_victim == "last":
+            last: SequenceGroup = behind[-1]
+            return last
+        largest: SequenceGroup = max(reversed(behind), key=self._num_blocks)
+        return largest
+
     def _preempt(self, victim: SequenceGroup, beneficiary: SequenceGroup) -> Preemption:
-        """Send a running group back to the waiting queue, without blocks."""
-        seq = victim.first_seq
+        """Send a running group back to a queue, without blocks on the device."""
+        seqs = unfinished(victim)
+        mode = self._preemption_mode(victim)
         preemption = Preemption(
             request_id=victim.request_id,
-            mode="recompute",
-            seq_ids=[seq.seq_id],
-            num_lost_tokens=seq.get_num_computed_tokens(),
+            mode=mode,
+            seq_ids=[seq.seq_id for seq in seqs],
+            num_lost_tokens=(
+                0 if mode == "swap" else sum(seq.get_num_computed_tokens() for seq in seqs)
+            ),
             for_request_id=beneficiary.request_id,
         )
-        self.block_manager.free(seq)
-        seq.reset_state_for_recompute()
-        seq.status = SequenceStatus.WAITING
         self.running.remove(victim)
-        self.waiting.add(victim)
+        if mode == "swap":
+            self._moves.swap_out += self.block_manager.swap_out(seqs)
+            self.swapped.add(victim)
+        else:
+            self._sent_seq_ids.pop(victim.request_id, None)
+            self.waiting.add(victim)
+        for seq in seqs:
+            if mode == "swap":
+                seq.status = SequenceStatus.SWAPPED
+            else:
+                self.block_manager.free(seq)
+                seq.reset_state_for_recompute()
+                seq.status = SequenceStatus.WAITING
         return preemption
+
+    def _preemption_mode(self, victim: SequenceGroup) -> PreemptionMode:
+        seqs = unfinished(victim)
+        is_wanted = self.config.preemption_mode == "swap" or len(seqs) > 1
+        # Several sequences that are being recomputed share blocks that are still to be written,
+        # which a swap would take for shared by forks; little is lost by beginning again.
+        is_possible = len(seqs) == 1 or not victim.is_prefill()
+        if is_wanted and is_possible and self.block_manager.can_swap_out(seqs):
+            return "swap"
+        return "recompute"
+
+    def _rank(self, seq_group: SequenceGroup) -> tuple[int, int]:
+        return self._ranks[seq_group.request_id]
+
+    def _num_blocks(self, seq_group: SequenceGroup) -> int:
+        tables = [self.block_manager.get_block_table(seq) for seq in unfinished(seq_group)]
+        return len({block for table in tables for block in table})
 
     def _metadata(self, scheduled: ScheduledSequenceGroup) -> SequenceGroupMetadataLike:
         """Describe a scheduled group to the worker: in full when it starts, then by its changes.
 
-        What is sent shares nothing mutable with the group.
+        Forks and dropped beams are told by another full. What is sent shares nothing mutable with
+        the group.
         """
-        seq_group = scheduled.seq_group
-        seq = seq_group.first_seq
-        data = seq.data
-        block_tables = {seq.seq_id: self.block_manager.get_block_table(seq)}
-        computed_block_nums = self.block_manager.get_computed_block_nums(seq)
-        do_sample = scheduled.token_chunk_size == data.get_num_uncomputed_tokens()
-        if data.get_num_computed_tokens() > 0:
+        seq_group, seqs = scheduled.seq_group, unfinished(scheduled.seq_group)
+        block_tables = {seq.seq_id: self.block_manager.get_block_table(seq) for seq in seqs}
+        computed_block_nums = self.block_manager.get_computed_block_nums(seqs)
+        num_uncomputed = seqs[0].data.get_num_uncomputed_tokens()
+        do_sample = scheduled.token_chunk_size == num_uncomputed
+        deltas = {seq.seq_id: seq.data.get_delta_and_reset() for seq in seqs}
+        if self._sent_seq_ids.get(seq_group.request_id) == list(deltas):
             return SequenceGroupMetadataDelta(
-                seq_data_delta={seq.seq_id: data.get_delta_and_reset()},
+                seq_data_delta=deltas,
                 request_id=seq_group.request_id,
                 block_tables=block_tables,
                 is_prompt=scheduled.is_prompt,
@@ -213,10 +325,11 @@ class Scheduler:
                 computed_block_nums=computed_block_nums,
                 state=msgspec.structs.replace(seq_group.state),
             )
+        self._sent_seq_ids[seq_group.request_id] = list(deltas)
         return SequenceGroupMetadata(
             request_id=seq_group.request_id,
             is_prompt=scheduled.is_prompt,
-            seq_data={seq.seq_id: snapshot(data)},
+            seq_data={seq.seq_id: snapshot(seq.data) for seq in seqs},
             sampling_params=seq_group.sampling_params,
             block_tables=block_tables,
             do_sample=do_sample,
@@ -231,3 +344,13 @@ def snapshot(data: SequenceData) -> SequenceData:
     return msgspec.structs.replace(
         data, _output_token_ids=data.output_token_ids_array[:], _new_appended_tokens=[]
     )
+
+
+def _num_tokens(scheduled: list[ScheduledSequenceGroup]) -> int:
+    return sum(each.num_batched_tokens for each in scheduled)
+
+
+def _may_use_cache(seq_group: SequenceGroup) -> bool:
+    """Log probabilities of prompt tokens take a forward pass over each of them."""
+    params = seq_group.sampling_params
+    return params is None or params.prompt_logprobs is None

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from engine_stub.engine import LLMEngine, Prompt
+from engine_stub.engine import LLMEngine
+from engine_stub.input_processor import Prompt
 from engine_stub.publishing import StepPublisher
 from engine_stub.step_record import StepRecord
 from engine_stub.workload import Arrival

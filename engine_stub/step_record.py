@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from engine_stub.block_manager import BlockStats
+from engine_stub.config import PreemptionMode
 from seqtop.sequence import ExecuteModelRequest, Logprob, Sequence, SequenceGroup
 
-PreemptionMode: TypeAlias = Literal["recompute"]
 WaitCause: TypeAlias = Literal["no_blocks", "token_budget", "seq_limit"]
 
 
@@ -21,8 +21,9 @@ class ScheduledSequenceGroup:
     """A group that ran in a step.
 
     Attributes:
-        token_chunk_size: Tokens by which it advances, those from the prefix cache included.
-        num_batched_tokens: Tokens computed for it: what counts against the budget.
+        token_chunk_size: Tokens by which each of its sequences advances, those from the prefix
+            cache included.
+        num_batched_tokens: Tokens computed for all of them: what counts against the budget.
         is_prompt: Whether it was in prefill.
     """
 
@@ -37,8 +38,8 @@ class Preemption:
     """A running group lost its blocks, and waits again.
 
     Attributes:
-        seq_ids: Its sequences.
-        num_lost_tokens: Computed tokens that have to be computed again.
+        seq_ids: Its unfinished sequences.
+        num_lost_tokens: Their computed tokens that have to be computed again; 0 for a swap.
         for_request_id: The request that needed a block; its own id if it had to make way.
     """
 
@@ -51,7 +52,7 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True)
 class HeadWait:
-    """Why the first group of the waiting queue was not admitted; those behind it wait for it.
+    """Why the first group that waits or is swapped out was not admitted; the others are behind it.
 
     Attributes:
         num_missing: Blocks for "no_blocks" (0 if the step preempted, and so admits nobody), tokens
@@ -67,11 +68,15 @@ class HeadWait:
 class SequenceUpdate:
     """What a step brought a sequence that ran in it; its other fields are to be read from `seq`.
 
+    Forks come before the update of the sequence they were forked from.
+
     Attributes:
         new_token_ids: Tokens sampled, the request's last one included; empty for a prefill
             chunk that is not the last.
         new_logprobs: For each of them, candidates by token id, the sampled one among them.
-        text_delta: Text to append to what earlier updates brought.
+        text_delta: Text to append to what earlier updates brought, to the parent's for a fork.
+        parent_seq_id: The sequence that this one was forked from in this very step.
+        is_removed: Whether the request goes on without it: a beam that others have outdone.
     """
 
     request_id: str
@@ -79,6 +84,8 @@ class SequenceUpdate:
     new_token_ids: list[int]
     new_logprobs: list[dict[int, Logprob]]
     text_delta: str
+    parent_seq_id: int | None = None
+    is_removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +102,19 @@ class StepRecord:
         execute_model_req: What the worker was sent; with no groups in it if there was nothing
             to run and only `finished_requests_ids` to tell.
         scheduled: Groups that ran, in the order of `execute_model_req`.
-        updates: One per sequence of `scheduled`, in the same order.
+        updates: One per sequence of `scheduled`, and one per fork, by groups in the same order.
         finished: Groups that ended in this step, by stopping or at a length limit.
         ignored: Groups refused since the last step: no step could ever hold their prompts.
         aborted: Groups aborted since the last step.
         preemptions: Groups that lost their blocks, in the order in which they did.
-        head_wait: What kept the head of the waiting queue; None if nothing waits.
+        head_wait: What kept the first of those that wait or are swapped out; None without any.
         num_prefill_tokens: Prompt (or recomputed) tokens that were computed.
         num_decode_tokens: Decode tokens that were computed.
         token_budget: What both together may not exceed.
-        num_running: Groups that are running after this step.
-        num_waiting: Groups that are waiting after this step.
-        blocks: The KV pool after this step.
+        num_running: Sequences that are running after this step.
+        num_waiting: Sequences that are waiting after this step.
+        num_swapped: Sequences that are swapped out after this step.
+        blocks: The KV pools after this step.
         scheduler_time: Duration of scheduling.
         model_forward_time: Duration of the model's forward pass.
         model_execute_time: Duration of the worker's part: forward pass, sampling, preparation.
@@ -129,6 +137,7 @@ class StepRecord:
     token_budget: int
     num_running: int
     num_waiting: int
+    num_swapped: int
     blocks: BlockStats
     scheduler_time: float
     model_forward_time: float

@@ -73,25 +73,26 @@ class Worker:
             available = _CPU_POOL_BYTES
         return max(available // per_block, 1)
 
-    def initialize_cache(self, num_blocks: int) -> None:
-        """Allocate the KV pool."""
-        cache = PagedKVCache(
+    def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
+        """Allocate the KV pool, and the one to swap to in host memory."""
+        self.cache = PagedKVCache(
             len(self.layers),
-            num_blocks,
+            num_gpu_blocks,
             self.model_config.num_key_value_heads,
             self.config.block_size,
             self.model_config.head_dim,
             device=self.device,
             dtype=self.dtype,
             windows=self.model_config.layer_windows[self.layers.start : self.layers.stop],
+            num_cpu_blocks=num_cpu_blocks,
         )
-        self.model_runner = ModelRunner(self.model, cache, self.config.seed, self.neighbours)
+        self.model_runner = ModelRunner(self.model, self.cache, self.config.seed, self.neighbours)
 
     def close(self) -> None:
         """Nothing is left to do: what a worker holds goes with it."""
 
     def execute_model(self, execute_model_req: ExecuteModelRequest) -> ModelOutput:
-        """Run a step.
+        """Move blocks, then run a step.
 
         Raises:
             SequenceError: A delta does not fit what was sent before.
@@ -101,6 +102,10 @@ class Worker:
             # One that was aborted while it waited was never sent.
             self.seq_groups.pop(request_id, None)
             self.model_runner.forget(request_id)
+        # In this order: blocks that are swapped out may be given to others in the same step.
+        self.cache.swap_out(execute_model_req.blocks_to_swap_out)
+        self.cache.swap_in(execute_model_req.blocks_to_swap_in)
+        self.cache.copy_blocks(execute_model_req.blocks_to_copy)
         groups = [self._update(each) for each in execute_model_req.seq_group_metadata_list]
         return self.model_runner.execute_model(groups)
 

@@ -394,7 +394,6 @@ class EventScript:
                 fork,
                 SequenceStatus.RUNNING,
                 block_table=list(table),
-                new_token_ids=list(first.outputs),
                 parent_seq_id=first.seq_id,
                 request_id=job.request_id,
             )

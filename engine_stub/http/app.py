@@ -21,12 +21,12 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from engine_stub.chat_template import ChatTemplate
-from engine_stub.engine import Prompt
 from engine_stub.http.answers import ChatWording, TextWording, Wording, Writer
 from engine_stub.http.bridge import AbortedError, Bridge, Completion
 from engine_stub.http.chat import for_template
 from engine_stub.http.errors import ApiError
 from engine_stub.http.schemas import ChatCompletionRequest, CompletionRequest
+from engine_stub.input_processor import Prompt
 from engine_stub.tokenizer import Tokenizer
 from seqtop.sequence import TokenInputs, token_inputs
 

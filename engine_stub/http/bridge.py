@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from engine_stub.engine import Prompt
+from engine_stub.input_processor import Prompt
 from engine_stub.server import EngineServer
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import Logprob, SamplingParams, SequenceStatus

@@ -13,7 +13,12 @@ from itertools import pairwise
 
 import msgspec
 
-from seqtop.sequence import RequestMetrics, SequenceStatus
+from seqtop.sequence import (
+    RequestMetrics,
+    SequenceGroupMetadata,
+    SequenceGroupMetadataLike,
+    SequenceStatus,
+)
 from seqtop.state import EngineState
 from seqtop.state.block_owners import BlockOwners
 from seqtop.state.model import RequestState, SequenceState
@@ -211,11 +216,16 @@ class Checker:
     def _in_common(
         self, one: SequenceState, position: int, other: SequenceState, at: int, block_size: int
     ) -> bool:
-        """Whether two sequences may hold one block: same place, same tokens up to its end."""
+        """Whether two sequences may hold one block: same place, same tokens up to its end.
+
+        Only computed tokens count. A fork holds the block that its parent's newest token would go
+        to, until one of them needs it and is given a copy.
+        """
         tokens, others = self._tokens(one), self._tokens(other)
         if tokens is None or others is None:
             return True
-        end = min((position + 1) * block_size, len(tokens), len(others))
+        computed = min(one.num_computed_tokens, other.num_computed_tokens)
+        end = min((position + 1) * block_size, computed)
         return position == at and tokens[:end] == others[:end]
 
     def _tokens(self, sequence: SequenceState) -> list[int] | None:
@@ -320,9 +330,10 @@ class Checker:
                 "budget",
                 f"{tokens} tokens were computed, the budget is {info.max_num_batched_tokens}",
             )
-        if stats.num_running > info.max_num_seqs:
+        num_seqs = sum(_num_seqs(group) for group in step.execute.seq_group_metadata_list)
+        if num_seqs > info.max_num_seqs:
             yield self._finding(
-                "budget", f"{stats.num_running} sequences run, the limit is {info.max_num_seqs}"
+                "budget", f"{num_seqs} sequences ran, the limit is {info.max_num_seqs}"
             )
 
     def _swaps(self, step: Step) -> Iterator[Finding]:
@@ -403,3 +414,9 @@ class Checker:
 
 def _group_blocks(sequence: SequenceState) -> list[int]:
     return [block for table in sequence.group_block_tables for block in table]
+
+
+def _num_seqs(group: SequenceGroupMetadataLike) -> int:
+    if isinstance(group, SequenceGroupMetadata):
+        return len(group.seq_data)
+    return len(group.seq_data_delta)

@@ -212,7 +212,7 @@ def update_sequence(state: EngineState, update: SequenceUpdate, *, step: int, ti
             state.note_anomaly(f"update for unknown sequence {update.seq_id}")
             return
         sequence = _new_sequence(state, request, update.seq_id)
-        sequence.parent_seq_id = update.parent_seq_id
+        _fork(state, sequence, update.parent_seq_id)
     if update.new_token_ids or update.text_delta:
         _append_output(state, sequence, update, time)
     sequence.num_computed_tokens = update.num_computed_tokens
@@ -233,6 +233,21 @@ def update_sequence(state: EngineState, update: SequenceUpdate, *, step: int, ti
         sequence.stop_reason = update.stop_reason
     sequence.last_step = step
     _set_status(state, sequence, update.status)
+    if update.is_removed:
+        _remove_sequence(state, sequence)
+
+
+def _fork(state: EngineState, sequence: SequenceState, parent_seq_id: int | None) -> None:
+    """Let a new sequence begin with what its parent has put out so far."""
+    sequence.parent_seq_id = parent_seq_id
+    parent = state.sequences.get(-1 if parent_seq_id is None else parent_seq_id)
+    if parent is None:
+        return
+    sequence.output_token_ids = parent.output_token_ids.copy()
+    sequence.output_logprobs = parent.output_logprobs.copy()
+    sequence.top_logprobs = parent.top_logprobs.copy()
+    sequence.cumulative_logprob = parent.cumulative_logprob
+    sequence.text = parent.text
 
 
 def _append_output(
@@ -275,6 +290,7 @@ def _finished(state: EngineState, event: RequestFinished) -> Iterable[int]:
     if request is None or request.finish_reason is not None:
         state.note_anomaly(f"end of unknown or ended request {event.request_id}")
         return ()
+    seq_ids = _put_in_order(state, request, event.seq_ids)
     for seq_id in request.seq_ids:
         sequence = state.sequences[seq_id]
         if not SequenceStatus.is_finished(sequence.status):
@@ -285,7 +301,21 @@ def _finished(state: EngineState, event: RequestFinished) -> Iterable[int]:
     request.finish_reason = SequenceStatus.get_finished_reason(event.status) or "stop"
     _close_span(request, event.time)
     state.time = max(state.time, event.time)
-    return [*request.seq_ids, *state.retire(event.request_id)]
+    return [*seq_ids, *state.retire(event.request_id)]
+
+
+def _put_in_order(state: EngineState, request: RequestState, ranking: list[int]) -> list[int]:
+    """Keep those of a request's sequences that are in `ranking`, if it is not empty, in its order.
+
+    Returns the ids of all that there were.
+    """
+    seq_ids = request.seq_ids
+    if ranking and ranking != seq_ids:
+        known = {*seq_ids}
+        request.seq_ids = [seq_id for seq_id in dict.fromkeys(ranking) if seq_id in known]
+        for seq_id in known.difference(ranking):
+            state.num_by_status[state.sequences.pop(seq_id).status] -= 1
+    return seq_ids
 
 
 def _new_request(state: EngineState, request_id: str, arrival_time: float) -> RequestState:
@@ -309,6 +339,13 @@ def _new_sequence(state: EngineState, request: RequestState, seq_id: int) -> Seq
     state.sequences[seq_id] = sequence
     state.num_by_status[sequence.status] += 1
     return sequence
+
+
+def _remove_sequence(state: EngineState, sequence: SequenceState) -> None:
+    del state.sequences[sequence.seq_id]
+    state.num_by_status[sequence.status] -= 1
+    request = state.requests[sequence.request_id]
+    request.seq_ids.remove(sequence.seq_id)
 
 
 def _set_status(state: EngineState, sequence: SequenceState, status: SequenceStatus) -> None:

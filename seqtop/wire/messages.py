@@ -117,7 +117,8 @@ class SequenceUpdate(Message):
     top_logprobs: list[dict[int, Logprob]] | None = None
     """For each of `new_token_ids` the candidates a request asked to see (`logprobs=n`)."""
     parent_seq_id: int | None = None
-    """The sequence this one was forked from; sent once, with `request_id`."""
+    """The sequence this one was forked from; sent once, with `request_id` and `block_table`. It
+    begins with the output that its parent has before the parent's own update."""
     request_id: str | None = None
     engine_status: str = ""
     """The engine's own name for the status where it tells more than `status` does:
@@ -128,6 +129,9 @@ class SequenceUpdate(Message):
     """Of those, tokens that are now part of the output."""
     group_block_tables: list[list[int]] | None = None
     """The whole tables of all KV-cache groups but the first, where they have changed."""
+    is_removed: bool = False
+    """Whether its request goes on without this sequence: a beam that others have outdone. Viewers
+    forget it."""
 
 
 class Preemption(Message):
@@ -157,6 +161,7 @@ class StepStats(Message):
     """The engine's figures at the end of a step."""
 
     num_running: int
+    """Sequences, not requests, here and below."""
     num_waiting: int
     num_used_blocks: int
     """Blocks in some block table."""
@@ -217,6 +222,9 @@ class RequestFinished(Message, tag="RequestFinished"):
     text_lengths: list[int] = []
     """Characters of each sequence's whole text, in the order of the request's sequences: what the
     text deltas must add up to. Empty where an engine does not know."""
+    seq_ids: list[int] = []
+    """The request's sequences, best first where they have a rank; others are removed. Empty where
+    nothing is to be changed."""
 
 
 class Heartbeat(Message, tag="Heartbeat"):

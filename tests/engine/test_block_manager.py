@@ -21,9 +21,9 @@ def make_manager(num_blocks: int, *, caching: bool = True) -> BlockManager:
 
 def allocate(manager: BlockManager, seq: Sequence) -> int:
     """Place and allocate; returns the number of blocks found in the cache."""
-    placement = manager.place(seq)
-    assert manager.num_missing(placement) == 0
-    manager.allocate(seq, placement)
+    placement = manager.place([seq])
+    assert manager.num_missing(placement.num_blocks) == 0
+    manager.allocate([seq], placement)
     manager.check()
     return len(placement.hits)
 
@@ -32,6 +32,10 @@ def compute(manager: BlockManager, seq: Sequence) -> None:
     seq.data.update_num_computed_tokens(seq.data.get_num_uncomputed_tokens())
     manager.mark_computed(seq)
     manager.check()
+
+
+def can_append(manager: BlockManager, seq: Sequence) -> bool:
+    return manager.num_to_append([seq]) <= manager.num_available
 
 
 def append(seq: Sequence, token_id: int) -> None:
@@ -54,12 +58,12 @@ def test_slots_are_appended_as_tokens_come() -> None:
     lengths = []
     for token_id in range(5):
         append(seq, token_id)
-        assert manager.can_append_slot(seq)
-        manager.append_slot(seq)
+        assert can_append(manager, seq)
+        manager.append_slots([seq])
         lengths.append(len(manager.get_block_table(seq)))
     assert lengths == [2, 3, 3, 3, 3]
     append(seq, 9)
-    assert not manager.can_append_slot(seq)
+    assert not can_append(manager, seq)
 
 
 def test_equal_prefixes_share_blocks() -> None:
@@ -70,7 +74,7 @@ def test_equal_prefixes_share_blocks() -> None:
     assert allocate(manager, second) == 2
     assert manager.get_block_table(second)[:2] == manager.get_block_table(first)[:2]
     assert manager.stats.used == 5
-    assert manager.get_computed_block_nums(second) == manager.get_block_table(first)[:2]
+    assert manager.get_computed_block_nums([second]) == manager.get_block_table(first)[:2]
     manager.free(first)
     manager.check()
     assert manager.stats.used == 3
@@ -136,15 +140,15 @@ def test_the_least_recently_used_is_evicted_and_last_blocks_first() -> None:
     other = make_seq(2, [3] * 12)
     allocate(manager, other)
     manager.free(other)
-    assert len(manager.place(make_seq(3, [1] * 9)).hits) == 1
-    assert len(manager.place(make_seq(4, [2] * 9)).hits) == 2
+    assert len(manager.place([make_seq(3, [1] * 9)]).hits) == 1
+    assert len(manager.place([make_seq(4, [2] * 9)]).hits) == 2
     # Finding the older one has made it the newer.
     revived = make_seq(5, [1] * 5)
     assert allocate(manager, revived) == 1
     manager.free(revived)
     allocate(manager, make_seq(6, [4] * 20))
-    assert len(manager.place(make_seq(7, [1] * 9)).hits) == 1
-    assert len(manager.place(make_seq(8, [2] * 9)).hits) == 0
+    assert len(manager.place([make_seq(7, [1] * 9)]).hits) == 1
+    assert len(manager.place([make_seq(8, [2] * 9)]).hits) == 0
 
 
 def test_blocks_revived_for_a_placement_are_not_counted_as_available() -> None:
@@ -153,10 +157,10 @@ def test_blocks_revived_for_a_placement_are_not_counted_as_available() -> None:
     allocate(manager, seq)
     compute(manager, seq)
     manager.free(seq)
-    placement = manager.place(make_seq(1, [1] * 8 + [2] * 9))
+    placement = manager.place([make_seq(1, [1] * 8 + [2] * 9)])
     assert (len(placement.hits), placement.num_new, placement.num_revived) == (2, 3, 2)
-    assert manager.num_missing(placement) == 1
-    assert manager.num_missing(placement, reserve=2) == 3
+    assert manager.num_missing(placement.num_blocks) == 1
+    assert manager.num_missing(placement.num_blocks, reserve=2) == 3
 
 
 def test_without_prefix_caching_nothing_is_kept() -> None:
@@ -165,7 +169,7 @@ def test_without_prefix_caching_nothing_is_kept() -> None:
         seq = make_seq(seq_id, [1] * 9)
         assert allocate(manager, seq) == 0
         compute(manager, seq)
-        assert manager.get_computed_block_nums(seq) is None
+        assert manager.get_computed_block_nums([seq]) is None
         manager.free(seq)
         manager.check()
     assert manager.stats.cached == 0
@@ -188,11 +192,11 @@ def test_check_notices_damage(damage: str) -> None:
     manager = make_manager(4)
     allocate(manager, make_seq(0, [1] * 5))
     if damage == "lost":
-        manager._free.pop()
+        manager.device._free.pop()
     elif damage == "miscounted":
-        manager._ref_counts[0] += 1
+        manager.device._ref_counts[0] += 1
     else:
-        manager._free.append(0)
+        manager.device._free.append(0)
     with pytest.raises(AssertionError):
         manager.check()
 
@@ -213,12 +217,12 @@ class Blocks(RuleBasedStateMachine):
     def admit(self, start: list[int], rest: list[int]) -> None:
         seq = make_seq(self.num_made, start + rest)
         self.num_made += 1
-        placement = self.manager.place(seq)
+        placement = self.manager.place([seq])
         assert len(placement.hits) + placement.num_new == seq.n_blocks
-        if self.manager.num_missing(placement):
+        if self.manager.num_missing(placement.num_blocks):
             self.manager.free(seq)
             return
-        self.manager.allocate(seq, placement)
+        self.manager.allocate([seq], placement)
         assert len(self.manager.get_block_table(seq)) == seq.n_blocks
         # Cached tokens count as computed once the first chunk has run.
         seq.data.update_num_computed_tokens(len(placement.hits) * BLOCK_SIZE)
@@ -238,7 +242,7 @@ class Blocks(RuleBasedStateMachine):
         seq = self.seqs[pick % len(self.seqs)]
         if self.manager.num_available:
             append(seq, token_id)
-            self.manager.append_slot(seq)
+            self.manager.append_slots([seq])
 
     @precondition(lambda self: self.seqs)
     @rule(pick=st.integers(0))

@@ -294,7 +294,7 @@ def test_bad_requests_are_refused_and_leave_nothing_behind(make_engine) -> None:
         ([1], SamplingParams(allowed_token_ids=[]), "no token to sample"),
         ([1], SamplingParams(allowed_token_ids=[0], min_tokens=1), "no token to sample"),
         ([1], SamplingParams(logit_bias={-1: 1.0}), "outside the vocabulary"),
-        ([1], SamplingParams(prompt_logprobs=1), "prompt_logprobs"),
+        ([1], SamplingParams(logits_processors=[len]), "logits_processors"),
         ([1], SamplingParams(bad_words=["x"]), "bad_words"),
     ):
         with pytest.raises(ValueError, match=reason):

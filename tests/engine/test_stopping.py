@@ -1,11 +1,16 @@
 """When output ends: where exactly, with which status and which reason."""
 
+import itertools
+
 import pytest
 from byte_strings import ByteStrings
 
+from engine_stub.block_manager import BlockManager
+from engine_stub.config import EngineConfig
 from engine_stub.detokenizer import Detokenizer
 from engine_stub.engine import LLMEngine
 from engine_stub.output_processor import OutputProcessor
+from engine_stub.scheduler import Scheduler
 from seqtop.sequence import (
     Logprob,
     SamplingParams,
@@ -115,7 +120,10 @@ def test_half_a_character_after_a_stop_string_is_dropped_with_the_rest() -> None
     params = SamplingParams(stop=", stop")
     group = SequenceGroup("r", [seq], 0.0, sampling_params=params)
     sample = SequenceOutput(0, 1, {1: Logprob(-1.0)})
-    update = OutputProcessor(detokenizer, max_model_len=100).process(group, [sample])
+    manager = BlockManager(1, 16, enable_prefix_caching=False)
+    scheduler = Scheduler(EngineConfig(num_gpu_blocks=1), manager)
+    processor = OutputProcessor(detokenizer, 100, scheduler, itertools.count())
+    (update,) = processor.process(group, [sample])
     assert seq.stop_reason == ", stop"
     assert update.text_delta == seq.output_text == " all"
 
