@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint format screenshots bench clean
+.PHONY: demo test lint format screenshots man bench clean
 
 ## Watch the bundled engine.
 demo: $(VENV)/engine
@@ -28,6 +28,10 @@ format: $(VENV)/dev
 ## Draw screenshots/ anew from a seeded run.
 screenshots: $(VENV)/dev
 	$(BIN)/python screenshots/make.py
+
+## Write docs/seqtop.1 anew from the command's own help.
+man: $(VENV)/dev
+	$(BIN)/python docs/make_man.py
 
 ## Measure, each figure beside a peer's in the same run.
 bench: $(VENV)/dev

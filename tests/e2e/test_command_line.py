@@ -12,10 +12,9 @@ import pytest
 import zmq
 
 from seqtop.cli import main
-from seqtop.commands import COMMANDS
+from seqtop.commands.usage import NAMES
 
 SEQTOP = (sys.executable, "-m", "seqtop")
-NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
 ENGINE = (sys.executable, "-m", "engine_stub")
 
 

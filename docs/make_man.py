@@ -1,0 +1,43 @@
+"""Writes `docs/seqtop.1` from the command's own parser: `make man`."""
+
+import argparse
+import os
+from pathlib import Path
+
+from argparse_manpage.manpage import Manpage
+
+from seqtop import __version__
+from seqtop.commands import usage
+
+PATH = Path(__file__).with_name("seqtop.1")
+
+
+def page() -> str:
+    """The manual page, the same whenever and wherever it is written."""
+    os.environ["COLUMNS"] = "80"
+    parser = usage.parser()
+    (commands,) = (each for each in parser._actions if isinstance(each.choices, dict))
+    for command in commands.choices.values():
+        command.description = f"{command.description}\n\nE{command.epilog[1:]}"
+        command.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = None
+    manual = Manpage(
+        parser,
+        {
+            "prog": "seqtop",
+            "project_name": "seqtop",
+            "description": "htop for sequences",
+            "version": __version__,
+            "manual_title": "User Commands",
+            "date": f"version {__version__}",
+        },
+        format="single-commands-section",
+    )
+    for heading, text in (("examples", usage.EXAMPLES), ("exit status", usage.EXIT_STATUS)):
+        body = "\n".join(line.strip() for line in text.splitlines()[1:])
+        manual.add_section(heading, ">", f".nf\n{body.replace(chr(92), chr(92) * 2)}\n.fi")
+    return str(manual)
+
+
+if __name__ == "__main__":
+    PATH.write_text(page(), encoding="utf-8")
