@@ -1,6 +1,6 @@
 """Which sequences hold which physical block: the block tables, turned round."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 _NOBODY: Mapping[int, int] = {}
 
@@ -11,6 +11,8 @@ class BlockOwners:
     def __init__(self) -> None:
         self._owners: dict[int, dict[int, int]] = {}
         self._tables: dict[int, list[int]] = {}
+        self.num_shared = 0
+        """Blocks that several sequences hold."""
 
     @property
     def num_blocks(self) -> int:
@@ -21,6 +23,10 @@ class BlockOwners:
         """The sequences that hold `block`, each with the logical position it has there."""
         return self._owners.get(block, _NOBODY)
 
+    def table(self, seq_id: int) -> Sequence[int]:
+        """A sequence's table as it was last taken over."""
+        return self._tables.get(seq_id, ())
+
     def update(self, seq_id: int, table: list[int]) -> list[int]:
         """Take over a sequence's table as it is now; return the positions that are new."""
         known = self._tables.get(seq_id, [])
@@ -30,7 +36,9 @@ class BlockOwners:
             self._release(seq_id, known)
             first_new = 0
         for position in range(first_new, len(table)):
-            self._owners.setdefault(table[position], {})[seq_id] = position
+            holders = self._owners.setdefault(table[position], {})
+            self.num_shared += len(holders) == 1 and seq_id not in holders
+            holders[seq_id] = position
         if table:
             self._tables[seq_id] = table.copy()
         else:
@@ -40,7 +48,7 @@ class BlockOwners:
     def _release(self, seq_id: int, table: list[int]) -> None:
         for block in table:
             holders = self._owners.get(block)
-            if holders is not None:
-                holders.pop(seq_id, None)
+            if holders is not None and holders.pop(seq_id, None) is not None:
+                self.num_shared -= len(holders) == 1
                 if not holders:
                     del self._owners[block]

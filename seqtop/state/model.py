@@ -52,6 +52,7 @@ class SequenceState(msgspec.Struct):
     last_delta_length: int = 0
     """How many characters of `text` the newest delta brought."""
     block_table: list[int] = []
+    """Physical blocks on the device, in logical order; empty while it has none there."""
     stop_reason: int | str | None = None
     parent_seq_id: int | None = None
     last_step: int = -1
@@ -64,6 +65,8 @@ class SequenceState(msgspec.Struct):
     """Of those, tokens that became output."""
     group_block_tables: list[list[int]] = []
     """Tables of the KV-cache groups after the first, whose table is `block_table`."""
+    host_table: list[int] = []
+    """Blocks in host memory that it was swapped out to, in logical order."""
 
     @property
     def num_tokens(self) -> int:

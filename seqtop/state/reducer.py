@@ -86,7 +86,9 @@ def _step(state: EngineState, step: Step) -> Iterable[int]:
             touched += _full(state, step, group, bare=bare)
         else:
             touched += _delta(state, step, group, bare=bare)
+    swapped_out = dict(step.execute.blocks_to_swap_out)
     for update in step.sequences:
+        _swap(state, update, swapped_out)
         update_sequence(state, update, step=step.step, time=step.time)
         touched.append(update.seq_id)
     for preemption in step.preemptions:
@@ -203,6 +205,22 @@ def _sum(total: float | None, more: float | None) -> float | None:
     return total if more is None else (total or 0.0) + more
 
 
+def _swap(state: EngineState, update: SequenceUpdate, swapped_out: dict[int, int]) -> None:
+    """Note where in host memory a sequence is before `update` takes its device blocks away.
+
+    No message names host blocks in tables: the step says which block went where.
+    """
+    sequence = state.sequences.get(update.seq_id)
+    if sequence is None:
+        return
+    if update.status is not SequenceStatus.SWAPPED:
+        sequence.host_table = []
+    elif sequence.block_table:
+        sequence.host_table = [
+            swapped_out[block] for block in sequence.block_table if block in swapped_out
+        ]
+
+
 def update_sequence(state: EngineState, update: SequenceUpdate, *, step: int, time: float) -> None:
     """Change one sequence by what a step brought it."""
     sequence = state.sequences.get(update.seq_id)
@@ -296,6 +314,7 @@ def _finished(state: EngineState, event: RequestFinished) -> Iterable[int]:
         if not SequenceStatus.is_finished(sequence.status):
             _set_status(state, sequence, event.status)
             sequence.block_table, sequence.group_block_tables = [], []
+            sequence.host_table = []
     request.metrics = event.metrics
     request.wait_reason = None
     request.finish_reason = SequenceStatus.get_finished_reason(event.status) or "stop"

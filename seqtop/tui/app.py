@@ -12,17 +12,19 @@ from textual.binding import Binding
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 
+from seqtop import format as fmt
 from seqtop.link import ControlError, LinkState
 from seqtop.safe import safe_text
 from seqtop.state.marks import Kind
 from seqtop.tui import past, theme
-from seqtop.tui.feed import NOTHING, Feed, Frame
+from seqtop.tui.feed import EVERYTHING, NOTHING, Feed, Frame
 from seqtop.tui.keys import group_of
+from seqtop.tui.screens.blocks import BlocksScreen
 from seqtop.tui.screens.confirm import Confirm
 from seqtop.tui.screens.help import HelpScreen
 from seqtop.tui.screens.live import LiveScreen
 from seqtop.tui.screens.sequences import SequencesScreen
-from seqtop.tui.screens.step import StepPrompt
+from seqtop.tui.screens.step import BlockPrompt, StepPrompt
 from seqtop.tui.screens.submit import Submission, SubmitDialog
 from seqtop.tui.settings import DEFAULTS, Chosen, Memory, Settings
 from seqtop.tui.source import Source
@@ -30,7 +32,7 @@ from seqtop.tui.source import Source
 FRAMES_PER_SECOND = 30
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """End the app in an orderly way, as they would a shell's other programs, the terminal restored."""
-SCREENS: tuple[type[LiveScreen], ...] = (SequencesScreen,)
+SCREENS: tuple[type[LiveScreen], ...] = (SequencesScreen, BlocksScreen)
 """In the order of their tabs; the keys 1, 2, 3 … lead to them."""
 _HERE = Path(__file__).parent
 
@@ -76,6 +78,7 @@ class SeqtopApp(App[int]):
             "space", "pause", "Pause", id="time.pause", tooltip="Hold the picture, or let it go on"
         ),
         *TIME_KEYS,
+        Binding("b", "go_to_block", "Who holds a block", show=False, id="screen.block"),
         Binding("T", "turn_theme", "Dark or light", show=False, id="app.theme"),
         Binding("question_mark", "help", "Help", id="app.help", tooltip="Show all keys"),
         Binding("q", "quit", "Quit", id="app.quit"),
@@ -201,6 +204,22 @@ class SeqtopApp(App[int]):
                     self._show(NOTHING)
 
         self.push_screen(StepPrompt(), chosen)
+
+    def action_go_to_block(self) -> None:
+        def chosen(block: int | None) -> None:
+            if block is None:
+                return
+            with self.feed.lock:
+                num_blocks = self.feed.state.info.num_gpu_blocks if self.feed.state.info else 0
+                self.feed.block = max(0, min(block, num_blocks - 1))
+            if not 0 <= block < num_blocks:
+                last = fmt.count(num_blocks - 1)
+                self._tell(f"There is no block {block}; the last is {last}.", severity="warning")
+            if self.current_mode != BlocksScreen.NAME:
+                self.switch_mode(BlocksScreen.NAME)
+            self._show(EVERYTHING)
+
+        self.push_screen(BlockPrompt(), chosen)
 
     def _go(self, find: past.Find, otherwise: str) -> None:
         with self.feed.lock:

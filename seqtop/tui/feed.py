@@ -14,6 +14,7 @@ from seqtop.link import LinkState
 from seqtop.replay import ReplaySource
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.columns import COLUMNS
+from seqtop.state.filter import EVERYTHING as NO_FILTER
 from seqtop.state.filter import Filter
 from seqtop.state.timeline import RecordingError
 from seqtop.state.view import SequenceView, Sort
@@ -63,6 +64,9 @@ class Feed:
         """Whether somebody has put it there."""
         self.following = False
         """Whether the table scrolls along when the selected row moves."""
+        self.block: int | None = None
+        """The block that the cursor of the block map is on; `None` while it goes along with the
+        selected sequence, to whose first block it then points. Numbered as in `BlockMap`."""
         self.remark = ""
         """One sentence on where the last movement through the past has led."""
         self.expected: str | None = None
@@ -115,6 +119,15 @@ class Feed:
         """A sequence of the state on show, with its request."""
         found = self.state.sequences.get(seq_id)
         return None if found is None else (self.state.requests[found.request_id], found)
+
+    def choose(self, seq_id: int) -> None:
+        """Select a sequence for somebody; folds and a filter that would hide it are dropped."""
+        self.selected, self.chosen = seq_id, True
+        if self.view.index(seq_id) is None and self.view.folded:
+            self.view.folded.clear()
+            self.view.rebuild(self.state)
+        if self.view.index(seq_id) is None:
+            self.filter_by(NO_FILTER)
 
     def take_expected(self) -> int | None:
         """The first sequence of the expected request, once it is on show; then it is forgotten."""

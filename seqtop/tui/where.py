@@ -9,15 +9,15 @@ _ENDLESS = 2**62
 """No engine makes so many steps."""
 
 
-def held(feed: Feed) -> str:
+def held(feed: Feed, step_keys: str) -> str:
     """Which moment a paused picture shows, how far the record reaches back, and how to go on."""
     record = feed.source.history
     reach = f"; {_reach(record)}" if record is not None else ""
-    keys = "← → step, space goes on." if record is not None else "Space goes on."
+    keys = f"{step_keys} step, space goes on." if record is not None else "Space goes on."
     return " ".join(filter(None, (f"{_behind(feed)}{reach}.", feed.remark, keys)))
 
 
-def replayed(replay: ReplaySource, remark: str) -> str:
+def replayed(replay: ReplaySource, remark: str, step_keys: str) -> str:
     """Which moment of a recording is shown, how long it is and how fast it is played."""
     record = replay.history
     marks = record.marks
@@ -28,7 +28,7 @@ def replayed(replay: ReplaySource, remark: str) -> str:
     last = marks[marks.at_step(_ENDLESS, near=replay.position)].step
     moment = f"{_step(replay.mark.step)} of {last:,}"
     times = f"{_clock(at)} of {_clock(length)} at {replay.speed:g}x"
-    keys = f"← → step, space {'plays' if replay.paused else 'pauses'}."
+    keys = f"{step_keys} step, space {'plays' if replay.paused else 'pauses'}."
     return " ".join(filter(None, (f"{moment}, {times}.", remark, keys)))
 
 

@@ -120,3 +120,21 @@ def test_empty(snap_compare: Callable[..., bool]) -> None:
 
 def test_forty_by_ten(lively: SeqtopApp, snap_compare: Callable[..., bool]) -> None:
     assert snap_compare(lively, terminal_size=(40, 10))
+
+
+@pytest.mark.parametrize("look", ["seqtop-dark", "seqtop-light", "no-colour"])
+@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids="{0[0]}x{0[1]}".format)
+def test_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+    snap_compare: Callable[..., bool],
+    size: tuple[int, int],
+    look: str,
+) -> None:
+    if look == "no-colour":
+        monkeypatch.setenv("NO_COLOR", "1")
+    source = ScriptedSource()
+    scene(source, num_cpu_blocks=64, num_gpu_blocks=1_000 if size[0] > 80 else 256)
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    if look != "no-colour":
+        app.theme = look
+    assert snap_compare(app, terminal_size=size, press=["2", "b", "1", "enter"])

@@ -9,6 +9,7 @@ from seqtop.link import LinkState
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.widgets.lines import Lines
+from seqtop.tui.widgets.pool import PoolMap
 from seqtop.tui.widgets.table import Rows
 from seqtop.wire.messages import Heartbeat
 
@@ -122,6 +123,36 @@ def test_moving_the_cursor_redraws_two_lines() -> None:
             await pilot.press("down")
             after = await drawn(app, pilot)
             assert after["Rows"] - before["Rows"] == 2
+
+    asyncio.run(run())
+
+
+def test_a_changed_block_among_a_hundred_thousand_is_one_line() -> None:
+    async def run() -> None:
+        source = ScriptedSource()
+        script = Script(source, num_gpu_blocks=100_000)
+        script.arrive("runs", num_prompt=4_000)
+        script.step(prefill={"runs": 4_000})
+        app = SeqtopApp(source, clock=lambda: 0.0)
+        async with app.run_test(size=(120, 24)) as pilot:
+            await pilot.press("2")
+            script.time = int(script.time) + 0.5
+            script.step()
+            await drawn(app, pilot)
+            pool = app.screen.query_one(PoolMap)
+            before = pool.lines_rendered, pool.lines_made
+            taken = len(script.actors["runs"].tables[1])
+            while len(script.actors["runs"].tables[1]) == taken:
+                script.step()
+            await drawn(app, pilot)
+            assert (pool.lines_rendered - before[0], pool.lines_made - before[1]) == (1, 1)
+            await pilot.press("G")  # what changes out of sight is made when it is looked at
+            await drawn(app, pilot)
+            before = pool.lines_rendered, pool.lines_made
+            for _ in range(20):
+                script.step()
+            await drawn(app, pilot)
+            assert (pool.lines_rendered, pool.lines_made) == before
 
     asyncio.run(run())
 

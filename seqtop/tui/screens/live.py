@@ -32,6 +32,8 @@ class LiveScreen(Screen[None]):
     """What the app calls it: the mode to switch to, and the id of its key in the help."""
     TITLE: ClassVar[str]
     """What its tab says."""
+    STEP_KEYS: ClassVar[str] = "← →"
+    """The keys that go through time by steps, where a widget does not use them itself."""
 
     COMPONENT_CLASSES = INK_CLASSES
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
@@ -44,7 +46,7 @@ class LiveScreen(Screen[None]):
         self.feed = feed
         self._header = Header(feed, title=title)
         self._tabs = ScreenTabs([(each.NAME, each.TITLE) for each in tabs], self.NAME)
-        self._notice = Notice(feed)
+        self._notice = Notice(feed, step_keys=self.STEP_KEYS)
 
     def compose(self) -> ComposeResult:
         yield self._header

@@ -7,6 +7,7 @@ from textual.containers import Container
 from textual.widget import Widget
 
 from seqtop.state.columns import FIELDS
+from seqtop.state.filter import EVERYTHING as NO_FILTER
 from seqtop.state.view import Sort
 from seqtop.tui.feed import EVERYTHING, Feed, Frame
 from seqtop.tui.screens.columns import ColumnChooser
@@ -79,6 +80,12 @@ class SequencesScreen(LiveScreen):
     def on_resize(self) -> None:
         super().on_resize()
         self._place()
+
+    def on_screen_resume(self) -> None:
+        super().on_screen_resume()
+        if self.feed.view.filter is NO_FILTER and self._filter.display:
+            self._filter.clear()  # another screen has dropped it
+        self._table.rows.reveal_selected()
 
     def update(self, frame: Frame) -> None:
         self._table.rows.show(frame)

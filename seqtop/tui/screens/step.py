@@ -1,4 +1,6 @@
-"""Ask which step to go to."""
+"""Ask for a number: which step to go to, or which block."""
+
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -7,8 +9,11 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
 
-class StepPrompt(ModalScreen[int | None]):
+class NumberPrompt(ModalScreen[int | None]):
     """A number; answers it, or `None`."""
+
+    NOUN: ClassVar[str]
+    """What is numbered."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("escape", "dismiss", "Leave"),
@@ -16,9 +21,9 @@ class StepPrompt(ModalScreen[int | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Label("Go to step", classes="dialog-title")
-            yield Input(type="integer", max_length=15, compact=True, id="step-number")
-            yield Static("", id="step-error", markup=False)
+            yield Label(f"Go to {self.NOUN}", classes="dialog-title")
+            yield Input(type="integer", max_length=15, compact=True, id="number")
+            yield Static("", id="number-error", markup=False)
             yield Label("Enter goes, Esc leaves", classes="dialog-hint")
 
     def on_mount(self) -> None:
@@ -28,4 +33,12 @@ class StepPrompt(ModalScreen[int | None]):
         try:
             self.dismiss(int(event.value))
         except ValueError:
-            self.query_one("#step-error", Static).update("Type the number of a step.")
+            self.query_one("#number-error", Static).update(f"Type the number of a {self.NOUN}.")
+
+
+class StepPrompt(NumberPrompt):
+    NOUN = "step"
+
+
+class BlockPrompt(NumberPrompt):
+    NOUN = "block"

@@ -64,13 +64,14 @@ class Header(Lines):
 class Notice(Lines):
     """A sentence below the header while the picture is anything but live."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed, *, step_keys: str) -> None:
         super().__init__(id="notice")
         self._feed = feed
+        self._step_keys = step_keys
 
     def update(self) -> None:
         """Call it under the feed's lock."""
-        text = safe_text(sentence(self._feed))
+        text = safe_text(sentence(self._feed, self._step_keys))
         self.display = bool(text)
         breaks = wrap(text, max(self.app.size.width - 2, 1))[:3] if text else []
         self.styles.height = max(len(breaks), 1)
@@ -93,13 +94,13 @@ def badges(feed: Feed) -> Line:
     return (paused,) if feed.source.link.state is LinkState.LIVE else (paused, (f" {text} ", ink))
 
 
-def sentence(feed: Feed) -> str:
+def sentence(feed: Feed, step_keys: str) -> str:
     """Which moment is shown, and why the picture is not live; empty if it is."""
     link = feed.source.link
     reason = link.detail or SENTENCES[link.state] if link.state is not LinkState.LIVE else ""
     if feed.replay is not None:
-        return " ".join(filter(None, (where.replayed(feed.replay, feed.remark), reason)))
-    return " ".join(filter(None, (where.held(feed), reason))) if feed.paused else reason
+        return " ".join(filter(None, (where.replayed(feed.replay, feed.remark, step_keys), reason)))
+    return " ".join(filter(None, (where.held(feed, step_keys), reason))) if feed.paused else reason
 
 
 def identity(feed: Feed, width: int, title: str) -> Line:

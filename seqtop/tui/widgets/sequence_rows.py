@@ -83,12 +83,20 @@ class SequenceRows(Listing):
             changed = key != self._feed.selected
             self._feed.selected = key
             self._feed.chosen = True
+            if changed:
+                self._feed.block = None
             if (row := self.cursor_row) is not None:
                 self._cursor = row
                 self.reveal(row)
             self.redraw()
         if changed:
             self.post_message(self.Moved())
+
+    def reveal_selected(self) -> None:
+        """Scroll to the row that somebody has chosen."""
+        with self._feed.lock:
+            if self._feed.chosen and (row := self.cursor_row) is not None:
+                self.reveal(row)
 
     def action_move(self, by: int) -> None:
         with self._feed.lock:

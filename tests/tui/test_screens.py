@@ -1,0 +1,79 @@
+"""Going from screen to screen: by key and by click, with one selection on all of them."""
+
+import pytest
+from piloting import play, screen
+from textual.pilot import Pilot
+
+from seqtop.tui.app import SCREENS, SeqtopApp
+from seqtop.tui.screens.live import LiveScreen
+from seqtop.tui.screens.sequences import SequencesScreen
+from seqtop.tui.widgets.screen_tabs import ScreenTabs
+
+
+def titles(app: SeqtopApp) -> list[str]:
+    """The words on the line of tabs."""
+    return [f"{key} {each.TITLE}" for key, each in enumerate(SCREENS, start=1)]
+
+
+@pytest.mark.parametrize(("key", "wanted"), enumerate(SCREENS, start=1))
+def test_each_screen_has_a_number(app: SeqtopApp, key: int, wanted: type[LiveScreen]) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press(str(key))
+        await pilot.pause()
+        assert type(app.screen) is wanted
+        assert all(title in screen(app).splitlines()[3] for title in titles(app))
+        await pilot.press("1")
+        await pilot.pause()
+        assert isinstance(app.screen, SequencesScreen)
+
+    play(app, act, (80, 24))
+
+
+def test_a_click_on_a_tab_goes_there(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        for wanted, title in [*zip(SCREENS, titles(app), strict=True)][::-1]:
+            x = screen(app).splitlines()[3].index(title)
+            await pilot.click(ScreenTabs, offset=(x, 0))
+            await pilot.pause()
+            assert type(app.screen) is wanted
+        before = app.screen
+        await pilot.click(ScreenTabs, offset=(78, 0))
+        assert app.screen is before
+
+    play(app, act, (80, 24))
+
+
+def test_the_tab_of_the_screen_on_show_stands_out(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        for key, title in enumerate(titles(app), start=1):
+            await pilot.press(str(key))
+            await pilot.pause()
+            tabs = app.screen.query_one(ScreenTabs)
+            strip = tabs.render_line(0)
+            bold = [part.text.strip() for part in strip if part.style and part.style.bold]
+            assert bold == [title]
+
+    play(app, act, (80, 24))
+
+
+def test_a_low_terminal_has_no_room_for_tabs_but_the_keys_work(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        assert not app.screen.query_one(ScreenTabs).display
+        await pilot.press("2")
+        await pilot.pause()
+        assert type(app.screen) is SCREENS[1]
+
+    play(app, act, (80, 12))
+
+
+def test_selection_pause_and_moment_carry_over(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("down", "down", "space")
+        chosen = app.feed.selected
+        for key in range(len(SCREENS), 0, -1):
+            await pilot.press(str(key))
+            await pilot.pause()
+            assert "‖ PAUSED" in screen(app)
+            assert app.feed.selected == chosen
+
+    play(app, act, (100, 24))
