@@ -107,6 +107,12 @@ def add_look(parser: argparse.ArgumentParser) -> None:
         help="which sequences to show, such as 'status:waiting prompt>1k'",
     )
     group.add_argument(
+        "--slo",
+        type=_setting("parse_slo"),
+        metavar="FIGURE=TIME,…",
+        help="objectives for ttft, itl, tpot, queue and e2e, such as ttft=0.5,itl=50ms",
+    )
+    group.add_argument(
         "--config",
         type=_existing,
         metavar="FILE",
@@ -182,7 +188,12 @@ def run_app(source: Source, options: argparse.Namespace) -> int:
     from seqtop.tui.app import SeqtopApp
     from seqtop.tui.settings import Memory, Settings, read
 
-    asked = Settings(columns=options.columns, sort=options.sort, filter=options.filter)
+    asked = Settings(
+        columns=options.columns,
+        sort=options.sort,
+        filter=options.filter,
+        slo=options.slo and options.slo.limits(),
+    )
     written, problems = read(options.config or locations.config_file())
     memory = Memory(locations.memory_file())
     app = SeqtopApp(

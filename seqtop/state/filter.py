@@ -141,7 +141,7 @@ def _field(name: str, comparison: str, wanted: str) -> Test:
 
 
 def _compare(column: Column, comparison: str, wanted: str) -> Test:
-    number = _number(wanted)
+    number = quantity(wanted)
     if number is None and comparison in {"<", "<=", ">", ">="}:
         raise FilterError(f"{column.key}{comparison} needs a number, not {wanted!r}")
     compare = _COMPARISONS[comparison]
@@ -166,7 +166,12 @@ def _compare(column: Column, comparison: str, wanted: str) -> Test:
     return test
 
 
-def _number(text: str) -> float | None:
+def quantity(text: str) -> float | None:
+    """A number with its unit as typed, durations in seconds; `None` if it is none.
+
+    Raises:
+        FilterError: the unit is unknown.
+    """
     word = _NUMBER.fullmatch(text)
     if word is None:
         return None

@@ -16,6 +16,7 @@ from seqtop import format as fmt
 from seqtop.link import ControlError, LinkState
 from seqtop.safe import safe_text
 from seqtop.state.marks import Kind
+from seqtop.state.slo import FIGURES
 from seqtop.tui import past, theme
 from seqtop.tui.feed import EVERYTHING, NOTHING, Feed, Frame
 from seqtop.tui.keys import group_of
@@ -136,6 +137,9 @@ class SeqtopApp(App[int]):
             if frame is None:
                 return
             self._show(frame)
+            late = self.feed.latencies.take_news()
+        if late:
+            self._tell(slo_news(late), severity="warning")
 
     def _show(self, frame: Frame) -> None:
         for screen in self.screen_stack:
@@ -280,3 +284,11 @@ class SeqtopApp(App[int]):
 
     def _tell(self, text: str, *, severity: SeverityLevel = "information") -> None:
         self.notify(safe_text(text), severity=severity, markup=False)
+
+
+def slo_news(late: Sequence[tuple[str, dict[str, float]]]) -> str:
+    """Who has missed which objective, in a sentence."""
+    request_id, missed = late[0]
+    what = ", ".join(f"{FIGURES[key]} {fmt.seconds(value)}" for key, value in missed.items())
+    more = f", and {fmt.plural(len(late) - 1, 'other')} too" if len(late) > 1 else ""
+    return f"{request_id} missed its objective: {what}{more}."

@@ -16,6 +16,7 @@ from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.columns import COLUMNS
 from seqtop.state.filter import EVERYTHING as NO_FILTER
 from seqtop.state.filter import Filter
+from seqtop.state.latencies import Latencies, Window
 from seqtop.state.timeline import RecordingError
 from seqtop.state.view import SequenceView, Sort
 from seqtop.tui.past import Find, Past, crossed, lead
@@ -54,6 +55,10 @@ class Feed:
         self.view = SequenceView()
         self.columns = tuple(column.key for column in COLUMNS)
         """Keys of what the table shows of each sequence, as far as there is room."""
+        self.latencies = Latencies()
+        """Those of the source, as it goes."""
+        self.latency_wanted = False
+        """Whether the panel of latencies is to be there."""
         self.detail_wanted: bool | None = None
         """Whether the detail pane is to be there; `None`: where there is room."""
         self.state: EngineState = source.state
@@ -72,7 +77,10 @@ class Feed:
         self.expected: str | None = None
         """A request to select as soon as it arrives: the one just submitted."""
         self._past: Past | None = None
+        self._touched: set[int] | None = None
+        """What the source has touched since it was last shown."""
         self._meter = RateMeter()
+        self._measured: EngineState | None = None
         self._version = -1
         self._second = -1
         self._num_messages = -1
@@ -107,6 +115,13 @@ class Feed:
     def silence(self) -> float:
         """Seconds since the last message arrived, by this machine's clock."""
         return max(self.clock() - self._heard, 0.0)
+
+    @property
+    def latency_windows(self) -> tuple[dict[str, Window], Window]:
+        """Latencies, and who met their objectives, in the time before what is on show."""
+        if self._past is None:
+            return self.latencies.windows, self.latencies.met
+        return self.latencies.at(self.now)
 
     @property
     def selection(self) -> tuple[RequestState, SequenceState] | None:
@@ -148,6 +163,7 @@ class Feed:
                 self._num_messages = self.source.link.num_messages
                 self._heard = self.clock()
             self._meter.sample(self.source.state)
+            self._take_over()
             return self._advance() if self._past is None else NOTHING
 
     def pause(self) -> Frame:
@@ -260,8 +276,19 @@ class Feed:
         self.rates = self._meter.at(self.now)
         return self._arranged(touched)
 
-    def _advance(self) -> Frame:
+    def _take_over(self) -> None:
+        """Learn what the source has touched, whether or not the picture is held."""
         touched = self.source.drain()
+        if self._measured is not self.source.state:
+            self._measured, touched = self.source.state, None
+        self.latencies.observe(self.source.state, touched)
+        self._touched = (
+            None if touched is None or self._touched is None else self._touched | touched
+        )
+
+    def _advance(self) -> Frame:
+        self._take_over()
+        touched, self._touched = self._touched, set()
         if self.state is not self.source.state:
             self.state = self.source.state
             touched = None

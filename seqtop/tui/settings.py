@@ -17,8 +17,11 @@ import msgspec
 from textual.message import Message
 from textual.theme import BUILTIN_THEMES
 
+from seqtop.state import slo
 from seqtop.state.columns import FIELDS
 from seqtop.state.filter import FilterError, parse
+from seqtop.state.latencies import Latencies
+from seqtop.state.slo import Slo, SloError
 from seqtop.state.view import Sort
 from seqtop.tui import theme
 from seqtop.tui.feed import Feed
@@ -47,6 +50,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     detail: bool | None = None
     """Whether the detail pane is shown; where there is room, if nobody has said."""
 
+    latency: bool | None = None
+    """Whether the panel of latencies is shown."""
+    slo: dict[str, float | int | str] | None = None
+    """Objectives by figure: seconds, or a text with a unit."""
+
     def over(self, other: "Settings") -> "Settings":
         """These settings, and those of `other` where these say nothing."""
         mine = msgspec.structs.asdict(self)
@@ -58,6 +66,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         view = feed.view
         feed.columns = self.columns or DEFAULT_COLUMNS
         feed.detail_wanted = self.detail
+        feed.latency_wanted = bool(self.latency)
+        feed.latencies = Latencies(parse_slo(self.slo or {}))
         view.sort = parse_sort(self.sort or "life")
         view.filter = parse(self.filter or "")
         view.tree = self.tree is not False
@@ -136,11 +146,24 @@ def parse_theme(text: str) -> str:
     return text
 
 
+def parse_slo(wanted: str | Mapping[str, float | int | str]) -> Slo:
+    """Objectives, as typed or by name.
+
+    Raises:
+        SettingsError: they cannot be understood.
+    """
+    try:
+        return slo.parse(wanted) if isinstance(wanted, str) else slo.from_values(wanted)
+    except SloError as error:
+        raise SettingsError(str(error)) from error
+
+
 _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "columns": parse_columns,
     "sort": parse_sort,
     "filter": parse_filter,
     "theme": parse_theme,
+    "slo": parse_slo,
 }
 
 

@@ -17,6 +17,7 @@ from seqtop.tui.settings import Chosen, sort_text
 from seqtop.tui.widgets.detail import Detail
 from seqtop.tui.widgets.filter_bar import FilterBar
 from seqtop.tui.widgets.hint import Hint
+from seqtop.tui.widgets.latency_panel import LatencyPanel
 from seqtop.tui.widgets.sequence_rows import SequenceRows
 from seqtop.tui.widgets.table import SequenceTable, Titles
 
@@ -55,6 +56,7 @@ class SequencesScreen(LiveScreen):
         _quiet("enter", "open_detail", "Show the detail pane", "look.open-detail"),
         _quiet("left_square_bracket", "turn(-1)", "Previous part of the detail", "look.before"),
         _quiet("right_square_bracket", "turn(1)", "Next part of the detail", "look.after"),
+        _quiet("l", "latency", "Show or hide latencies", "look.latency"),
         _quiet("f", "follow", "Follow the selected row, or stop", "look.follow"),
     ]
 
@@ -64,6 +66,7 @@ class SequencesScreen(LiveScreen):
         self._table = SequenceTable(feed)
         self._hint = Hint(feed)
         self._detail = Detail(feed)
+        self._latency = LatencyPanel(feed)
 
     def body(self) -> Iterable[Widget]:
         yield self._filter
@@ -72,6 +75,7 @@ class SequencesScreen(LiveScreen):
             self._detail,
             id="body",
         )
+        yield self._latency
 
     def on_mount(self) -> None:
         self._table.rows.focus()
@@ -94,6 +98,7 @@ class SequencesScreen(LiveScreen):
         self._hint.update()
         self._filter.show_count(len(self.feed.view), len(self.feed.state.sequences))
         self._detail.show(frame)
+        self._latency.update()
 
     def on_sequence_rows_moved(self, _: SequenceRows.Moved) -> None:
         with self.feed.lock:
@@ -175,6 +180,11 @@ class SequencesScreen(LiveScreen):
         self.feed.detail_wanted = not self._detail.display
         self._chose(detail=self.feed.detail_wanted)
         self._place()
+
+    def action_latency(self) -> None:
+        self.feed.latency_wanted = not self.feed.latency_wanted
+        self._chose(latency=self.feed.latency_wanted)
+        self.show_all()
 
     def action_open_detail(self) -> None:
         self.feed.detail_wanted = True

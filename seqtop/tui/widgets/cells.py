@@ -3,7 +3,7 @@
 All of it is pure: a request, a sequence and a width go in, a line comes out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -25,7 +25,7 @@ from seqtop.state.columns import (
 )
 from seqtop.state.family import Kin
 from seqtop.tui.draw import ELLIPSIS, bar, crop_left, tail
-from seqtop.tui.ink import PLAIN, Line, Span, fitted
+from seqtop.tui.ink import PLAIN, Line, Span, fitted, plain
 
 Draw: TypeAlias = Callable[[RequestState, SequenceState, float, int], Line]
 
@@ -43,6 +43,7 @@ GLYPHS = {
 """For each status word (and for a running sequence in its prefill) its sign and its ink."""
 
 
+LATE = "!"
 UNFOLDED, FOLDED = "▾", "▸"
 
 
@@ -126,16 +127,31 @@ def row(
     sequence: SequenceState,
     now: float,
     kin: Kin = Kin(),  # noqa: B008 (it is a tuple)
+    late: Collection[str] = (),
 ) -> Line:
-    """The line of one sequence in the table, with its branch of the tree of its `kin`."""
+    """The line of one sequence in the table, with its branch of the tree of its `kin`.
+
+    Before each figure that is `late`, that is, over its objective, stands a sign.
+    """
     spans: list[Span] = []
     for index, slot in enumerate(slots):
-        if index:
-            spans.append((" ", PLAIN))
+        gap = " " if index else ""
         if slot.key == "request" and (kin.rails or kin.is_parent):
-            spans.extend(_branch(request, sequence, kin, slot.width))
+            cell = _branch(request, sequence, kin, slot.width)
         else:
-            spans.extend(_DRAW[slot.key](request, sequence, now, slot.width))
+            cell = _DRAW[slot.key](request, sequence, now, slot.width)
+        if slot.key in late:
+            text = gap + plain(cell)
+            figure = text.lstrip(" ")
+            before = len(text) - len(figure)
+            signed = (" " * (before - 1) + LATE + figure) if before else text
+            spans.append((signed, "alert"))
+            continue
+        if late and slot.key == "request":
+            cell = ((plain(cell), "alert"),)
+        if gap:
+            spans.append((gap, PLAIN))
+        spans.extend(cell)
     return tuple(spans)
 
 

@@ -6,6 +6,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.strip import Strip
 
+from seqtop.state.slo import missed
 from seqtop.tui.feed import Feed
 from seqtop.tui.ink import PLAIN, Inked, Line
 from seqtop.tui.widgets import cells
@@ -69,5 +70,8 @@ class Rows(SequenceRows):
     def draw(self, seq_id: int) -> Line:
         found = self._feed.sequence(seq_id)
         # Gone from the state since the view was brought up to date: the next frame knows.
-        kin = self.view.kin(seq_id)
-        return cells.row(self._slots, *found, self._feed.now, kin) if found else ()
+        if not found:
+            return ()
+        now = self._feed.now
+        late = missed(self._feed.latencies.slo, *found, now)
+        return cells.row(self._slots, *found, now, self.view.kin(seq_id), late)
