@@ -72,7 +72,7 @@ def arrived(state: EngineState, event: RequestArrived) -> Iterable[int]:
         if seq_id in state.sequences:
             state.note_anomaly(f"sequence {seq_id} announced twice")
         else:
-            _new_sequence(state, request, seq_id)
+            _new_sequence(state, request, seq_id).engine_status = event.engine_status
     state.time = max(state.time, event.arrival_time)
     return request.seq_ids
 

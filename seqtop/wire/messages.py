@@ -94,6 +94,8 @@ class RequestArrived(Message, tag="RequestArrived"):
     priority: int = 0
     metrics: RequestMetrics | None = None
     """Where they start from; by default all but the arrival time is unknown."""
+    engine_status: str = ""
+    """What it waits for, by the engine's own name, where that is not just its turn."""
 
 
 class SequenceUpdate(Message):

@@ -1,0 +1,1 @@
+"""Adapters: what makes other engines publish. Nothing of the inspector imports them."""

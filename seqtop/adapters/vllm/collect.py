@@ -1,0 +1,229 @@
+"""Takes down what a V1 scheduler does, on the scheduler's own thread.
+
+So it is sparing: per step it copies references and integers of what was scheduled, never looks
+at the whole waiting queue, and works nothing out that can be worked out elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, Final
+
+from seqtop.adapters.vllm.describe import Layout
+from seqtop.adapters.vllm.notes import (
+    Admitted,
+    AnyNote,
+    Arrived,
+    Ended,
+    Preempted,
+    Scheduled,
+    Stepped,
+    Tables,
+)
+from seqtop.adapters.vllm.pool import PoolCount
+from seqtop.adapters.vllm.wrapping import Wrap
+
+_SAMPLING_FIELDS: Final = (
+    "n presence_penalty frequency_penalty repetition_penalty temperature top_p top_k min_p seed"
+    " stop stop_token_ids ignore_eos max_tokens min_tokens logprobs prompt_logprobs detokenize"
+    " skip_special_tokens include_stop_str_in_output"
+).split()
+
+_MAX_HELD_LOOKED_AT: Final = 256
+"""Of the waiting requests that vLLM has set aside, how many are looked at in a step."""
+
+_PLAIN_WAITING: Final = ("WAITING", "PREEMPTED", "RUNNING")
+
+
+class Collector:
+    """Follows one scheduler, whose methods `wrap` surrounds, and gives `send` its notes.
+
+    Raises:
+        AttributeError: the scheduler is not like those of the versions that are known.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        wrap: Wrap,
+        send: Callable[[AnyNote], None],
+        layout: Layout,
+    ) -> None:
+        self._scheduler = scheduler
+        self._send = send
+        self._layout = layout
+        self._pool = PoolCount(scheduler.kv_cache_manager.block_pool, wrap)
+        self._known: set[str] = set()
+        self._held: dict[str, str] = {}
+        """Requests that wait for something other than their turn, with the status last told."""
+        self._preempted: list[Preempted] = []
+        self._ended: list[Ended] = []
+        self._scheduled: list[Scheduled] = []
+        """Since the last step was told."""
+        self._in_flight: deque[tuple[Any, Scheduled, float]] = deque()
+        """What has been scheduled and not come back, with when scheduling it ended."""
+        self._start = self._clock = self._back = 0.0
+        wrap(scheduler, "add_request", after=self._arrived)
+        wrap(scheduler, "schedule", before=self._to_schedule, after=self._has_scheduled)
+        wrap(scheduler, "_preempt_request", before=self._to_preempt)
+        wrap(scheduler, "_free_request", before=self._to_end)
+        wrap(scheduler, "update_from_output", before=self._came_back, after=self._updated)
+
+    def _arrived(self, _result: object, request: Any) -> None:
+        request_id = request.request_id
+        if request_id in self._known:
+            return  # more input for a streaming session
+        self._known.add(request_id)
+        status = request.status.name
+        if status != "WAITING":
+            self._held[request_id] = status
+        params = request.sampling_params
+        self._send(
+            Arrived(
+                request_id=request_id,
+                arrival_time=request.arrival_time,
+                status=status,
+                priority=request.priority,
+                num_prompt_tokens=request.num_prompt_tokens,
+                prompt_token_ids=request.prompt_token_ids or [],
+                sampling_params=(
+                    {name: getattr(params, name, None) for name in _SAMPLING_FIELDS}
+                    if params is not None
+                    else None
+                ),
+            )
+        )
+
+    def _to_schedule(self, *_: Any, **__: Any) -> None:
+        self._start, self._clock = time.time(), time.perf_counter()
+
+    def _has_scheduled(self, output: Any, *_: Any, **__: Any) -> None:
+        ended = time.perf_counter()
+        cached = output.scheduled_cached_reqs
+        resumed = cached.resumed_req_ids
+        admitted = [
+            Admitted(new.req_id, new.num_computed_tokens, self._ordered(new.block_ids))
+            for new in output.scheduled_new_reqs
+        ]
+        appended, replaced = [], []
+        for position, tables in enumerate(cached.new_block_ids):
+            if tables is None:
+                continue
+            request_id = cached.req_ids[position]
+            if request_id in resumed:
+                computed = cached.num_computed_tokens[position]
+                admitted.append(Admitted(request_id, computed, self._ordered(tables)))
+            elif self._layout.whole_tables:
+                replaced.append((request_id, self._tables_of(request_id)))
+            else:
+                appended.append((request_id, tables))
+        waiting = self._scheduler.waiting
+        note = Scheduled(
+            start_time=self._start,
+            duration=ended - self._clock,
+            preempted=self._preempted,
+            admitted=admitted,
+            appended=appended,
+            replaced=replaced,
+            num_running=len(self._scheduler.running),
+            num_tokens=output.total_num_scheduled_tokens,
+            head=waiting.peek_request().request_id if waiting else None,
+        )
+        self._preempted = []
+        self._scheduled.append(note)
+        self._in_flight.append((output, note, ended))
+
+    def _to_preempt(self, request: Any, *_: Any, **__: Any) -> None:
+        # Nobody is told for whom, but `schedule`, which calls the wrapper that calls this, has it
+        # in a variable. Anything else that preempts does so for nobody.
+        caller = sys._getframe(2)
+        cause = caller.f_locals.get("request") if caller.f_code.co_name == "schedule" else None
+        self._preempted.append(
+            Preempted(
+                request_id=request.request_id,
+                num_lost_tokens=request.num_computed_tokens,
+                for_request_id=getattr(cause, "request_id", None),
+            )
+        )
+
+    def _to_end(self, request: Any, *_: Any, **__: Any) -> None:
+        request_id = request.request_id
+        self._known.discard(request_id)
+        self._held.pop(request_id, None)
+        self._ended.append(
+            Ended(
+                request_id=request_id,
+                status=request.status.name,
+                stop_reason=request.stop_reason,
+                num_computed_tokens=request.num_computed_tokens,
+            )
+        )
+
+    def _came_back(self, *_: Any, **__: Any) -> None:
+        self._back = time.perf_counter()
+
+    def _updated(self, outputs: dict[int, Any], scheduler_output: Any, *_: Any, **__: Any) -> None:
+        output, run, scheduled_at = self._in_flight.popleft()
+        while output is not scheduler_output:  # one that failed and never came back
+            output, run, scheduled_at = self._in_flight.popleft()
+        scheduler = self._scheduler
+        running = scheduler.running
+        drafts = scheduler_output.scheduled_spec_decode_tokens
+        note = Stepped(
+            scheduled=self._scheduled,
+            start_time=run.start_time,
+            scheduler_time=run.duration,
+            execute_time=self._back - scheduled_at,
+            time=time.time(),
+            num_scheduled_tokens=scheduler_output.num_scheduled_tokens,
+            num_draft_tokens={name: len(ids) for name, ids in drafts.items()},
+            outputs=[
+                (each.request_id, each.new_token_ids)
+                for of_client in outputs.values()
+                for each in of_client.outputs
+                if each.new_token_ids
+            ],
+            ended=self._ended,
+            running=[request.request_id for request in running],
+            num_computed_tokens=[request.num_computed_tokens for request in running],
+            held=self._changes_among_held(),
+            num_waiting=scheduler.get_request_counts()[1],
+            num_free_blocks=self._pool.num_free,
+            num_cached_blocks=self._pool.num_cached,
+        )
+        self._scheduled, self._ended = [], []
+        self._send(note)
+
+    def _changes_among_held(self) -> dict[str, str]:
+        """Waiting requests that have come to wait for something else, or for nothing any more."""
+        scheduler, changes = self._scheduler, {}
+        aside: Iterable[Any] = (
+            getattr(scheduler, "deferred_waiting", None)
+            or getattr(scheduler, "skipped_waiting", None)
+            or ()
+        )
+        for request in islice(aside, _MAX_HELD_LOOKED_AT):
+            status = request.status.name
+            if status not in _PLAIN_WAITING and self._held.get(request.request_id) != status:
+                self._held[request.request_id] = changes[request.request_id] = status
+        for request_id, told in list(self._held.items()):
+            request = scheduler.requests.get(request_id)
+            status = request.status.name if request is not None else "WAITING"
+            if status != told:
+                changes[request_id] = status
+                if status in _PLAIN_WAITING:
+                    del self._held[request_id]
+                else:
+                    self._held[request_id] = status
+        return changes
+
+    def _tables_of(self, request_id: str) -> Tables:
+        return self._ordered(self._scheduler.kv_cache_manager.get_block_ids(request_id))
+
+    def _ordered(self, tables: Tables) -> Tables:
+        main = self._layout.main_group
+        return (tables[main], *tables[:main], *tables[main + 1 :]) if main else tables

@@ -1,0 +1,73 @@
+"""What there is to say of an engine before it has done anything."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Final, NamedTuple
+
+from seqtop.adapters.vllm.notes import Hello
+from seqtop.adapters.vllm.settings import Settings
+
+_APPEND_ONLY: Final = ("FullAttentionSpec", "MLAAttentionSpec", "TQFullAttentionSpec")
+"""Kinds of KV cache whose block tables only ever grow."""
+
+
+class Layout(NamedTuple):
+    """How block tables are to be read."""
+
+    main_group: int = 0
+    """Index of the KV-cache group whose table is to come first."""
+    whole_tables: bool = False
+    """Whether blocks within a table can be given up, so that what is appended does not tell all."""
+
+
+def describe(scheduler: Any, settings: Settings) -> tuple[Hello, Layout]:
+    """Read it from a V1 scheduler and vLLM's configuration, which the scheduler holds."""
+    import vllm
+
+    config = scheduler.vllm_config
+    model, cache, limits = config.model_config, config.cache_config, config.scheduler_config
+    parallel = config.parallel_config
+    specs = [group.kv_cache_spec for group in scheduler.kv_cache_config.kv_cache_groups]
+    kinds = [type(spec).__name__ for spec in specs]
+    main = next((index for index, kind in enumerate(kinds) if kind in _APPEND_ONLY), 0)
+    # One token in each of these many ranks' blocks, where they share a sequence.
+    split = getattr(parallel, "decode_context_parallel_size", 1)
+    block_size = specs[main].block_size * split if specs else cache.block_size
+    name = model.served_model_name or model.model
+    name = name[0] if isinstance(name, list) else name
+    rank = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
+    hello = Hello(
+        vllm_version=vllm.__version__,
+        engine_id=settings.engine_id or (f"{name} dp{rank}" if rank else name),
+        model=name,
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=str(getattr(config.device_config, "device_type", "")),
+        start_time=time.time(),
+        block_size=block_size,
+        num_gpu_blocks=scheduler.kv_cache_manager.block_pool.num_gpu_blocks,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_model_len=model.max_model_len,
+        enable_chunked_prefill=bool(limits.enable_chunked_prefill),
+        enable_prefix_caching=bool(cache.enable_prefix_caching),
+        policy=str(limits.policy),
+        groups=[kinds[main], *kinds[:main], *kinds[main + 1 :]] if len(kinds) > 1 else [],
+        tokenizer=_tokenizer(model, settings),
+        tokenizer_revision=getattr(model, "tokenizer_revision", None),
+        data_parallel_rank=rank,
+        has_random_suffix=not _is_set("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
+    )
+    only_grow = all(kind in _APPEND_ONLY for kind in kinds)
+    return hello, Layout(main, whole_tables=not only_grow)
+
+
+def _tokenizer(model: Any, settings: Settings) -> str | None:
+    if settings.tokenizer is not None:
+        return settings.tokenizer or None
+    return None if model.skip_tokenizer_init else model.tokenizer
+
+
+def _is_set(name: str) -> bool:
+    return os.environ.get(name, "").lower() not in ("", "0", "false")
