@@ -57,6 +57,7 @@ class Batch:
         sample_indices: ``[len(sampling_rows)]``, the index of each one's last token.
         prompt_logprobs_rows: The rows that are asked for log probabilities of their prompt tokens,
             each with the index of its first token.
+        pooling_rows: Those whose hidden states are pooled, likewise.
     """
 
     input_ids: Tensor
@@ -65,6 +66,7 @@ class Batch:
     sampling_rows: list[Row]
     sample_indices: Tensor
     prompt_logprobs_rows: list[tuple[int, Row]]
+    pooling_rows: list[tuple[int, Row]]
 
 
 def prepare_batch(groups: list[SequenceGroupMetadata], cache: PagedKVCache) -> Batch:
@@ -87,14 +89,18 @@ def prepare_batch(groups: list[SequenceGroupMetadata], cache: PagedKVCache) -> B
     sampling_rows: list[Row] = []
     sample_indices: list[int] = []
     prompt_logprobs_rows: list[tuple[int, Row]] = []
+    pooling_rows: list[tuple[int, Row]] = []
     for row in chain(*fresh.values(), chunks, decodes):
         own_positions = range(row.start, row.end)
         if _wants_prompt_logprobs(row):
             prompt_logprobs_rows.append((len(input_ids), row))
+        pools = row.group.pooling_params is not None
+        if pools:
+            pooling_rows.append((len(input_ids), row))
         input_ids += row.data.get_token_ids()[row.start : row.end]
         positions += own_positions
         blocks += [row.block_table[position // cache.block_size] for position in own_positions]
-        if row.group.do_sample:
+        if row.group.do_sample and not pools:
             sampling_rows.append(row)
             sample_indices.append(len(input_ids) - 1)
 
@@ -109,6 +115,7 @@ def prepare_batch(groups: list[SequenceGroupMetadata], cache: PagedKVCache) -> B
         sampling_rows=sampling_rows,
         sample_indices=torch.tensor(sample_indices, dtype=torch.int64, device=device),
         prompt_logprobs_rows=prompt_logprobs_rows,
+        pooling_rows=pooling_rows,
     )
 
 

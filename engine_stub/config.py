@@ -10,6 +10,7 @@ from engine_stub.loader import DEFAULT_MODEL
 
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
 PreemptionVictim: TypeAlias = Literal["last", "largest"]
+PoolingType: TypeAlias = Literal["LAST", "MEAN"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,9 @@ class EngineConfig:
             priority, then by arrival) is preempted: the "last" of them, or the one that holds the
             "largest" number of blocks, so that fewer have to go. A group with nobody behind it
             makes way itself.
+        pooling_type: What stands for a prompt in embedding requests: the hidden state of its
+            "LAST" token, or the "MEAN" of all.
+        pooling_normalize: Whether embeddings are scaled to a length of 1.
         seed: Of the random numbers for requests without a seed of their own.
 
     Raises:
@@ -63,6 +67,8 @@ class EngineConfig:
     preemption_mode: PreemptionMode = "recompute"
     num_cpu_blocks: int | None = None
     preemption_victim: PreemptionVictim = "last"
+    pooling_type: PoolingType = "LAST"
+    pooling_normalize: bool = True
 
     def __post_init__(self) -> None:
         counts = ("block_size", "num_gpu_blocks", "max_num_seqs", "max_model_len")
@@ -75,6 +81,7 @@ class EngineConfig:
         for name, choices in (
             ("preemption_mode", get_args(PreemptionMode)),
             ("preemption_victim", get_args(PreemptionVictim)),
+            ("pooling_type", get_args(PoolingType)),
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(

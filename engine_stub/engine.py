@@ -10,14 +10,14 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from engine_stub.beam_search import BeamSearchParams
 from engine_stub.block_manager import BlockManager
 from engine_stub.config import EngineConfig
 from engine_stub.detokenizer import Detokenizer
 from engine_stub.groups import unfinished
 from engine_stub.hub import find_model
-from engine_stub.input_processor import InputProcessor, Prompt
+from engine_stub.input_processor import InputProcessor, Params, Prompt
 from engine_stub.model_config import ModelConfig
+from engine_stub.model_runner import ModelOutput
 from engine_stub.output_processor import OutputProcessor
 from engine_stub.pipeline import Pipeline
 from engine_stub.scheduler import Scheduler, SchedulerOutputs
@@ -25,8 +25,8 @@ from engine_stub.step_record import SequenceUpdate, StepRecord
 from engine_stub.tokenizer import Tokenizer
 from engine_stub.worker import Worker, resolve_device, resolve_dtype
 from seqtop.sequence import (
-    CompletionSequenceGroupOutput,
     ParallelSampleSequenceGroup,
+    PoolingParams,
     SamplingParams,
     Sequence,
     SequenceGroup,
@@ -123,7 +123,7 @@ class LLMEngine:
         self,
         request_id: str,
         prompt: Prompt,
-        params: SamplingParams | BeamSearchParams,
+        params: Params,
         arrival_time: float | None = None,
         priority: int = 0,
     ) -> list[SequenceGroup]:
@@ -135,7 +135,9 @@ class LLMEngine:
         Args:
             prompt: Text, token ids, or both: ids with the text they stand for.
             params: How to sample, or how to search: the group then ends up with `beam_width`
-                sequences, best first.
+                sequences, best first. With pooling parameters, nothing is generated: the group is
+                finished when its prompt has been computed, with `pooled_data` of shape
+                ``[hidden_size]`` float32.
             arrival_time: Seconds since the epoch; None for now.
             priority: Lower goes first; among equals, the first to arrive.
 
@@ -152,7 +154,7 @@ class LLMEngine:
         processed = self.input_processor.process(prompt, params)
         add: Callable[..., Any] = (
             self._add_processed_request
-            if processed.params.n == 1
+            if isinstance(processed.params, PoolingParams) or processed.params.n == 1
             else partial(ParallelSampleSequenceGroup.add_request, engine=self)
         )
         add(
@@ -202,7 +204,7 @@ class LLMEngine:
         scheduled_at = perf_counter()
         model_output = self.worker.execute_model(outputs.execute_model_req)
         executed_at = perf_counter()
-        updates, finished = self._process_outputs(outputs, model_output.outputs)
+        updates, finished = self._process_outputs(outputs, model_output)
 
         end_time = self.clock()
         durations = _Durations(
@@ -245,9 +247,7 @@ class LLMEngine:
             step_time=perf_counter() - begin,
         )
 
-    def generate(
-        self, prompts: Iterable[Prompt], params: SamplingParams | BeamSearchParams
-    ) -> list[SequenceGroup]:
+    def generate(self, prompts: Iterable[Prompt], params: Params) -> list[SequenceGroup]:
         """Run prompts to their ends, with whatever else is under way.
 
         Returns:
@@ -268,12 +268,14 @@ class LLMEngine:
         return groups
 
     def _process_outputs(
-        self, outputs: SchedulerOutputs, results: list[CompletionSequenceGroupOutput]
+        self, outputs: SchedulerOutputs, model_output: ModelOutput
     ) -> tuple[list[SequenceUpdate], list[SequenceGroup]]:
         """Advance the scheduled groups by what was computed and sampled for them."""
         updates: list[SequenceUpdate] = []
         finished: list[SequenceGroup] = []
-        for scheduled, result in zip(outputs.scheduled, results, strict=True):
+        for index, (scheduled, result) in enumerate(
+            zip(outputs.scheduled, model_output.outputs, strict=True)
+        ):
             seq_group = scheduled.seq_group
             num_computed_before = seq_group.first_seq.get_num_computed_tokens()
             seq_group.update_num_computed_tokens(scheduled.token_chunk_size)
@@ -283,7 +285,12 @@ class LLMEngine:
                 self.output_processor.process_prompt_logprobs(
                     seq_group, result.prompt_logprobs, num_computed_before
                 )
-            updates += self.output_processor.process(seq_group, result.samples)
+            if seq_group.pooling_params is not None:
+                assert model_output.pooler_output is not None
+                pooled = model_output.pooler_output[index]
+                updates += self.output_processor.process_pooled(seq_group, pooled)
+            else:
+                updates += self.output_processor.process(seq_group, result.samples)
             if seq_group.is_finished():
                 self.scheduler.finish_seq_group(seq_group)
                 finished.append(seq_group)
@@ -293,7 +300,7 @@ class LLMEngine:
         self,
         request_id: str,
         *,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         prompt: str | None,
         prompt_token_ids: list[int],
         arrival_time: float,
@@ -306,11 +313,18 @@ class LLMEngine:
             self.config.block_size,
             self.model_config.eos_token_id[0] if self.model_config.eos_token_id else None,
         )
+        pools = isinstance(params, PoolingParams)
         seq_group = SequenceGroup(
-            request_id, [seq], arrival_time, sampling_params=params, priority=priority
+            request_id,
+            [seq],
+            arrival_time,
+            sampling_params=None if isinstance(params, PoolingParams) else params,
+            pooling_params=params if isinstance(params, PoolingParams) else None,
+            priority=priority,
         )
         self.seq_groups[request_id] = seq_group
-        if seq.get_len() < self.max_model_len:
+        # What is generated needs room for a token at least.
+        if seq.get_len() + (not pools) <= self.max_model_len:
             self.scheduler.add_seq_group(seq_group)
         else:
             seq.status = SequenceStatus.FINISHED_IGNORED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -9,10 +10,13 @@ from engine_stub.beam_search import BeamSearchParams, beam_search_params
 from engine_stub.config import EngineConfig
 from engine_stub.model_config import ModelConfig
 from engine_stub.tokenizer import Tokenizer
-from seqtop.sequence import SamplingParams, TokenInputs
+from seqtop.sequence import PoolingParams, SamplingParams, TokenInputs
 
 Prompt: TypeAlias = str | list[int] | TokenInputs
 """A prompt as text, as token ids, or as ids with the text they stand for."""
+
+Params: TypeAlias = SamplingParams | BeamSearchParams | PoolingParams
+"""What a request asks for: samples, a beam search, or its prompt as a vector."""
 
 # Sampling parameters that are refused when given, rather than ignored.
 _UNSUPPORTED_PARAMS = ("logits_processors", "guided_decoding", "bad_words")
@@ -24,12 +28,12 @@ class ProcessedInput:
 
     Attributes:
         prompt: The text, if known.
-        params: A copy that names every token at which this model stops.
+        params: A copy; one that names every token at which this model stops.
     """
 
     prompt: str | None
     prompt_token_ids: list[int]
-    params: SamplingParams
+    params: SamplingParams | PoolingParams
 
 
 class InputProcessor:
@@ -48,7 +52,7 @@ class InputProcessor:
         self._max_model_len = config.max_model_len
         self._tokenizer = tokenizer
 
-    def process(self, prompt: Prompt, params: SamplingParams | BeamSearchParams) -> ProcessedInput:
+    def process(self, prompt: Prompt, params: Params) -> ProcessedInput:
         """Read a request.
 
         Raises:
@@ -56,6 +60,10 @@ class InputProcessor:
                 what this engine cannot do.
         """
         text, token_ids = self._read(prompt)
+        if isinstance(params, PoolingParams):
+            self._validate_tokens(token_ids)
+            self._validate_pooling(params)
+            return ProcessedInput(text, token_ids, params.clone())
         if isinstance(params, BeamSearchParams):
             self._validate_beams(token_ids, params)
             params = params.as_sampling_params()
@@ -76,19 +84,13 @@ class InputProcessor:
 
     def _validate(self, token_ids: list[int], params: SamplingParams) -> None:
         """Raise ValueError for a request that cannot be run as it stands."""
-        if not token_ids:
-            raise ValueError("the prompt holds no tokens")
-        vocab_size = self._model_config.vocab_size
+        self._validate_tokens(token_ids)
         for name, ids in (
-            ("the prompt", token_ids),
             ("allowed_token_ids", params.allowed_token_ids or ()),
             ("logit_bias", params.logit_bias or ()),
             ("stop_token_ids", params.stop_token_ids or ()),
         ):
-            if unknown := [each for each in ids if not 0 <= each < vocab_size]:
-                raise ValueError(
-                    f"{name} holds token {unknown[0]}, outside the vocabulary of {vocab_size}"
-                )
+            self._validate_known(name, ids)
         if params.allowed_token_ids is not None:
             stops = params.all_stop_token_ids.union(self._model_config.eos_token_id)
             usable = set(params.allowed_token_ids).difference(stops if params.min_tokens else ())
@@ -97,6 +99,25 @@ class InputProcessor:
         for name in _UNSUPPORTED_PARAMS:
             if getattr(params, name) not in (None, []):
                 raise ValueError(f"{name} is not supported by this engine")
+
+    def _validate_tokens(self, token_ids: list[int]) -> None:
+        if not token_ids:
+            raise ValueError("the prompt holds no tokens")
+        self._validate_known("the prompt", token_ids)
+
+    def _validate_known(self, name: str, token_ids: Iterable[int]) -> None:
+        vocab_size = self._model_config.vocab_size
+        if unknown := [each for each in token_ids if not 0 <= each < vocab_size]:
+            raise ValueError(
+                f"{name} holds token {unknown[0]}, outside the vocabulary of {vocab_size}"
+            )
+
+    def _validate_pooling(self, params: PoolingParams) -> None:
+        size = self._model_config.hidden_size
+        if params.dimensions is not None and not 1 <= params.dimensions <= size:
+            raise ValueError(f"dimensions must be from 1 to {size}, got {params.dimensions}")
+        if params.use_cross_encoder or params.additional_data is not None:
+            raise ValueError("this engine pools prompts to embeddings only")
 
     def _validate_beams(self, token_ids: list[int], params: BeamSearchParams) -> None:
         """Raise ValueError for a search whose beams could not all be run at once."""

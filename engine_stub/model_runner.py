@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from engine_stub.attention import PagedKVCache
-from engine_stub.batch import Row, prepare_batch
+from engine_stub.batch import Batch, Row, prepare_batch
 from engine_stub.beam_search import beam_search_params, num_candidates
 from engine_stub.model import Decoder
+from engine_stub.pooler import Pooler
 from engine_stub.sampler import (
     Sampler,
     SamplingRequest,
@@ -23,6 +24,8 @@ from engine_stub.stages import Neighbours
 from seqtop.sequence import (
     CompletionSequenceGroupOutput,
     IntermediateTensors,
+    PoolerOutput,
+    PoolingSequenceGroupOutput,
     PromptLogprobs,
     SamplingParams,
     SequenceGroupMetadata,
@@ -38,10 +41,13 @@ class ModelOutput:
         outputs: One per group, in the order of the request; without samples where a group did
             not sample.
         model_forward_time: Seconds the forward pass took.
+        pooler_output: One entry per group, with data for those whose prompts are done and pooled;
+            None if no group pools.
     """
 
     outputs: list[CompletionSequenceGroupOutput]
     model_forward_time: float
+    pooler_output: PoolerOutput | None = None
 
 
 class ModelRunner:
@@ -51,6 +57,7 @@ class ModelRunner:
         model: On the device and in the dtype to run with.
         cache: The pool.
         seed: For requests without a seed of their own.
+        pooler: For requests with pooling parameters.
         neighbours: The stages before and after, where the model is one of several.
     """
 
@@ -59,11 +66,13 @@ class ModelRunner:
         model: Decoder,
         cache: PagedKVCache,
         seed: int,
+        pooler: Pooler,
         neighbours: Neighbours | None = None,
     ) -> None:
         self.model = model
         self.cache = cache
         self.neighbours = neighbours
+        self.pooler = pooler
         self.device = cache.pool.device
         self.sampler = Sampler(torch.Generator(self.device).manual_seed(seed))
         self._generators: dict[str, torch.Generator] = {}
@@ -71,6 +80,7 @@ class ModelRunner:
     def forget(self, request_id: str) -> None:
         """Drop what is kept between steps for a request, if anything."""
         self._generators.pop(request_id, None)
+        self.pooler.forget(request_id)
 
     @torch.inference_mode()
     def execute_model(self, groups: list[SequenceGroupMetadata]) -> ModelOutput:
@@ -94,7 +104,16 @@ class ModelRunner:
             self._sample(logits, batch.sampling_rows, outputs)
         for index, row in batch.prompt_logprobs_rows:
             outputs[row.group_index].prompt_logprobs = self._prompt_logprobs(hidden, index, row)
-        return ModelOutput(outputs, forward_time)
+        return ModelOutput(outputs, forward_time, self._pool(hidden, batch, len(groups)))
+
+    def _pool(self, hidden: Tensor, batch: Batch, num_groups: int) -> PoolerOutput | None:
+        if not batch.pooling_rows:
+            return None
+        pooled = PoolerOutput([PoolingSequenceGroupOutput(None) for _ in range(num_groups)])
+        for index, row in batch.pooling_rows:
+            chunk = hidden[index : index + row.end - row.start]
+            pooled[row.group_index].data = self.pooler.pool(chunk, row)
+        return pooled
 
     def _sample(
         self, logits: Tensor, rows: list[Row], outputs: list[CompletionSequenceGroupOutput]

@@ -10,6 +10,7 @@ from engine_stub.groups import unfinished
 from engine_stub.step_record import SequenceUpdate
 from seqtop.sequence import (
     Logprob,
+    PoolingSequenceGroupOutput,
     PromptLogprobs,
     SamplingParams,
     Sequence,
@@ -52,6 +53,16 @@ class OutputProcessor:
             )
             for seq in unfinished(seq_group)
         ]
+
+    def process_pooled(
+        self, seq_group: SequenceGroup, output: PoolingSequenceGroupOutput
+    ) -> list[SequenceUpdate]:
+        """Take in what has been pooled of a prompt; once there is something, the group is done."""
+        seq = seq_group.first_seq
+        if output.data is not None:
+            seq_group.pooled_data = output.data
+            seq.status = SequenceStatus.FINISHED_STOPPED
+        return [SequenceUpdate(seq_group.request_id, seq, [], [], text_delta="")]
 
     def process_prompt_logprobs(
         self, seq_group: SequenceGroup, prompt_logprobs: PromptLogprobs, num_computed_before: int

@@ -36,6 +36,7 @@ from seqtop.sequence import (
     CompletionSequenceGroupOutput,
     ExecuteModelRequest,
     IntermediateTensors,
+    PoolerOutput,
 )
 from seqtop.wire import decode, encode
 
@@ -113,11 +114,14 @@ class Pipeline:
         Raises:
             StageError: A stage has ended or failed; all are closed.
         """
-        replies: list[tuple[bytes, float]] = self._ask("execute_model", encode(execute_model_req))
-        outputs, _ = replies[-1]
+        replies: list[tuple[bytes, bytes, float]] = self._ask(
+            "execute_model", encode(execute_model_req)
+        )
+        outputs, pooler_output, _ = replies[-1]
         return ModelOutput(
             decode(outputs, list[CompletionSequenceGroupOutput]),
-            sum(forward_time for _, forward_time in replies),
+            sum(forward_time for *_, forward_time in replies),
+            decode(pooler_output, PoolerOutput | None),  # type: ignore[arg-type] # it is a type
         )
 
     def close(self, *, grace: float = _GRACE_SECONDS) -> None:
@@ -230,7 +234,13 @@ def _run_stage(
             method, arguments = connection.recv()
             if method == "execute_model":
                 output = worker.execute_model(decode(arguments[0], ExecuteModelRequest))
-                connection.send((encode(output.outputs), output.model_forward_time))
+                connection.send(
+                    (
+                        encode(output.outputs),
+                        encode(output.pooler_output),
+                        output.model_forward_time,
+                    )
+                )
             else:
                 connection.send(getattr(worker, method)(*arguments))
     except EOFError:

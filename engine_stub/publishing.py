@@ -267,6 +267,7 @@ def _arrival(group: SequenceGroup) -> RequestArrived:
         prompt=group.prompt,
         prompt_token_ids=group.prompt_token_ids,
         sampling_params=group.sampling_params,
+        pooling_params=group.pooling_params,
         priority=group.priority,
         metrics=group.metrics,
     )

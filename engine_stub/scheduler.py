@@ -331,6 +331,7 @@ class Scheduler:
             is_prompt=scheduled.is_prompt,
             seq_data={seq.seq_id: snapshot(seq.data) for seq in seqs},
             sampling_params=seq_group.sampling_params,
+            pooling_params=seq_group.pooling_params,
             block_tables=block_tables,
             do_sample=do_sample,
             computed_block_nums=computed_block_nums,
@@ -351,6 +352,6 @@ def _num_tokens(scheduled: list[ScheduledSequenceGroup]) -> int:
 
 
 def _may_use_cache(seq_group: SequenceGroup) -> bool:
-    """Log probabilities of prompt tokens take a forward pass over each of them."""
+    """Log probabilities of prompt tokens, and pooling, take a forward pass over each of them."""
     params = seq_group.sampling_params
-    return params is None or params.prompt_logprobs is None
+    return params is not None and params.prompt_logprobs is None

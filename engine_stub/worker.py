@@ -12,6 +12,7 @@ from engine_stub.loader import load_model
 from engine_stub.model import WHOLE
 from engine_stub.model_config import ModelConfig
 from engine_stub.model_runner import ModelOutput, ModelRunner
+from engine_stub.pooler import Pooler
 from engine_stub.scheduler import snapshot
 from engine_stub.stages import Neighbours, Stage
 from seqtop.sequence import (
@@ -86,7 +87,13 @@ class Worker:
             windows=self.model_config.layer_windows[self.layers.start : self.layers.stop],
             num_cpu_blocks=num_cpu_blocks,
         )
-        self.model_runner = ModelRunner(self.model, self.cache, self.config.seed, self.neighbours)
+        self.model_runner = ModelRunner(
+            self.model,
+            self.cache,
+            self.config.seed,
+            Pooler(self.config.pooling_type, normalize=self.config.pooling_normalize),
+            self.neighbours,
+        )
 
     def close(self) -> None:
         """Nothing is left to do: what a worker holds goes with it."""
