@@ -97,13 +97,20 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     for name, what in (
         ("block-size", "slots per KV-cache block"),
         ("num-gpu-blocks", "blocks in the KV pool"),
+        ("num-cpu-blocks", "blocks in host memory, to swap to"),
         ("max-num-seqs", "sequences that run at once"),
         ("max-num-batched-tokens", "token budget of a step"),
         ("max-model-len", "longest prompt and output together, in tokens"),
         ("pipeline-parallel-size", "stages, each a process, that the decoder is cut into"),
     ):
         engine.add_argument(f"--{name}", type=int, metavar="N", help=what)
-    for name in ("enable-chunked-prefill", "enable-prefix-caching"):
+    for name, choices, what in (
+        ("preemption-mode", ("recompute", "swap"), "what becomes of a preempted group's blocks"),
+        ("preemption-victim", ("last", "largest"), "which group is preempted"),
+        ("pooling-type", ("LAST", "MEAN"), "tokens whose hidden states make an embedding"),
+    ):
+        engine.add_argument(f"--{name}", choices=choices, help=what)
+    for name in ("enable-chunked-prefill", "enable-prefix-caching", "pooling-normalize"):
         engine.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
 
 
