@@ -72,6 +72,11 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--control", action="store_true", help="let viewers submit prompts and abort requests"
     )
+    serve.add_argument(
+        "--redact",
+        action="store_true",
+        help="publish no prompts, outputs and token ids, only how many there are",
+    )
     _add_keys(serve)
     serve.add_argument("--name", default="engine-stub", help="what viewers call this engine")
     serve.add_argument("--pace", type=float, default=0.0, metavar="STEPS", help="steps per second")
@@ -175,7 +180,12 @@ def _serve(options: argparse.Namespace) -> int:
         torch.set_num_threads(threads)
     try:
         engine = LLMEngine(EngineConfig(**given))
-        info = engine_info(engine, engine_id=options.name, control=options.control)
+        info = engine_info(
+            engine,
+            engine_id=options.name,
+            control=options.control,
+            redacted=options.redact,
+        )
         publisher = Publisher(
             options.bind,
             info,

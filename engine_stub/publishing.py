@@ -40,7 +40,9 @@ from seqtop.wire.messages import (
 )
 
 
-def engine_info(engine: LLMEngine, *, engine_id: str, control: bool) -> EngineInfo:
+def engine_info(
+    engine: LLMEngine, *, engine_id: str, control: bool, redacted: bool = False
+) -> EngineInfo:
     """Describe `engine`, as it starts, to its viewers."""
     config: EngineConfig = engine.config
     assert config.num_gpu_blocks is not None
@@ -64,6 +66,7 @@ def engine_info(engine: LLMEngine, *, engine_id: str, control: bool) -> EngineIn
         enable_prefix_caching=config.enable_prefix_caching,
         preemption_mode=config.preemption_mode,
         control=control,
+        redacted=redacted,
     )
 
 

@@ -7,16 +7,18 @@ it reads, and asks `drain` what has changed since it last did. Nothing here draw
 from __future__ import annotations
 
 import threading
-from typing import Protocol
+from typing import Protocol, cast
 
 from seqtop.link import Link, LinkState, UnreachableError
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, sharing, snapshot
 from seqtop.state.history import History
-from seqtop.wire import control
+from seqtop.state.redact import redacted
+from seqtop.wire import codec, control
 from seqtop.wire.frames import Frame
 from seqtop.wire.keys import ViewerKeys
 from seqtop.wire.messages import Abort, Event, Snapshot, Submit
+from seqtop.wire.redact import redact
 from seqtop.wire.subscriber import Subscriber
 
 DEFAULT_HISTORY = 10_000
@@ -43,6 +45,7 @@ class Session:
         max_finished: Finished requests that `state` keeps.
         history: Where to keep what was seen; by default a `History` of its default size.
         keys: For an engine that lets in holders of keys alone.
+        redact: Take texts and tokens out of all that arrives, before anybody sees it.
 
     Raises:
         EndpointError: `endpoint` is malformed.
@@ -55,6 +58,7 @@ class Session:
         max_finished: int = DEFAULT_HISTORY,
         history: History | None = None,
         keys: ViewerKeys | None = None,
+        redact: bool = False,
     ) -> None:
         self.lock = threading.RLock()
         """Held while an event is applied; hold it while reading `state`."""
@@ -72,6 +76,7 @@ class Session:
         self._touched: set[int] | None = None
         self._settled = threading.Condition(self.lock)
         self._keys = keys
+        self._redacts = redact
         self._subscriber = Subscriber(endpoint, self, keys=keys)
 
     @property
@@ -138,6 +143,9 @@ class Session:
     # What the subscriber calls, on its own thread.
 
     def apply(self, frame: Frame, event: Event) -> None:
+        if self._redacts:
+            event = cast(Event, redact(event))
+            frame = frame._replace(payload=codec.encode(event))
         with self.lock:
             sharing.thaw(self.state, event)
             touched = self.state.apply(event)
@@ -150,6 +158,8 @@ class Session:
 
     def restore(self, reply: Snapshot) -> None:
         state = snapshot.load(bytes(reply.state), max_finished=self._max_finished)
+        if self._redacts:
+            state = redacted(state)
         with self.lock:
             old = self.state.info
             if old and state.info and old.incarnation == state.info.incarnation:

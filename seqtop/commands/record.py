@@ -20,11 +20,14 @@ def add(commands: Commands) -> None:
         "record",
         help="write down what a running engine does",
         description="Record a running engine to a file that only you may read, until Ctrl-C. The"
-        " file holds prompts and outputs.",
+        " file holds prompts and outputs, unless you ask for --redact.",
         epilog="example: seqtop record tcp://127.0.0.1:5557 -o run.seqtop --duration 60",
     )
     add_endpoint(record)
     record.add_argument("-o", "--output", required=True, metavar="FILE", help="the file to write")
+    record.add_argument(
+        "--redact", action="store_true", help="leave out prompts, outputs and token ids"
+    )
     record.add_argument("--force", action="store_true", help="replace the file if it exists")
     record.add_argument(
         "--duration", type=positive, metavar="SECONDS", help="end by itself after so long"
@@ -46,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
             duration=options.duration,
             timeout=options.timeout,
             keys=keys_of(options),
+            redact=options.redact,
         )
     except RecordingError as error:
         return fail(str(error))

@@ -67,11 +67,17 @@ def table(
     if columns is None:
         _make_room(widths, room)
     left = max(_text_width(widths, room), 0)
+    redacted = state.info is not None and state.info.redacted
     for key in texts:
         width = left // len(texts) if columns is None else max(left // len(texts), _MIN_TEXT_WIDTH)
         cells[key] = [
             FIELDS[key].title,
-            *(_TEXTS[key](state.requests[each.request_id], each, width) for each in sequences),
+            *(
+                "redacted"
+                if redacted
+                else _TEXTS[key](state.requests[each.request_id], each, width)
+                for each in sequences
+            ),
         ]
         widths[key] = width
     shown = [key for key in keys if key in widths]

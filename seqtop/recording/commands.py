@@ -30,6 +30,7 @@ def record(
     duration: float | None = None,
     timeout: float = 5.0,
     keys: ViewerKeys | None = None,
+    redact: bool = False,
 ) -> None:
     """Record the engine at `endpoint` to `path` for `duration` seconds, or until SIGINT or SIGTERM.
 
@@ -38,6 +39,7 @@ def record(
     Args:
         timeout: Seconds to wait for the engine at first.
         keys: For an engine that lets in holders of keys alone.
+        redact: Write no texts and no tokens.
 
     Raises:
         EndpointError: `endpoint` is malformed.
@@ -46,7 +48,11 @@ def record(
     """
     nothing_kept = History(max_bytes=0)  # the file is the history here
     with Session(
-        endpoint, max_finished=DEFAULT_MAX_FINISHED, history=nothing_kept, keys=keys
+        endpoint,
+        max_finished=DEFAULT_MAX_FINISHED,
+        history=nothing_kept,
+        keys=keys,
+        redact=redact,
     ) as session:
         session.await_engine(timeout)
         recorder = Recorder(RecordingWriter(path, overwrite=overwrite))

@@ -12,7 +12,8 @@ def why(state: EngineState, view: SequenceView, sequence: SequenceState) -> str:
     """What `sequence` is doing, what it waits for or how it ended; `view` knows the queue."""
     request = state.requests[sequence.request_id]
     if SequenceStatus.is_finished(sequence.status):
-        return _ended(request, sequence)
+        redacted = state.info is not None and state.info.redacted
+        return _ended(request, sequence, redacted=redacted)
     if sequence.status == SequenceStatus.RUNNING:
         return _running(request, sequence)
     return " ".join(filter(None, (_preempted(request), _waiting(state, view, request, sequence))))
@@ -77,11 +78,13 @@ def _reason(state: EngineState, reason: WaitReason) -> str:
             return f"Waiting for a place:{limit} sequences that may run at once do."
 
 
-def _ended(request: RequestState, sequence: SequenceState) -> str:
+def _ended(request: RequestState, sequence: SequenceState, *, redacted: bool) -> str:
     count = len(sequence.output_token_ids)
     match sequence.status:
         case SequenceStatus.FINISHED_STOPPED:
             stop = sequence.stop_reason
+            if stop is None and redacted:
+                return f"Finished by itself after {_tokens(count)}."
             at = "at the end-of-text token" if stop is None else f"at {_stop(stop)}"
             return f"Finished {at} after {_tokens(count)}."
         case SequenceStatus.FINISHED_LENGTH_CAPPED:

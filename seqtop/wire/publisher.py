@@ -33,6 +33,7 @@ from seqtop.wire.messages import (
     Reply,
     Submit,
 )
+from seqtop.wire.redact import redact
 from seqtop.wire.server import Inbox, Mirror, StreamServer
 
 MAX_QUEUED_MESSAGES = 10_000
@@ -93,6 +94,7 @@ class Publisher:
     All methods belong to one thread, the engine's. A context manager; leaving it closes.
 
     Args:
+        info: Who is speaking. If it says `redacted`, all texts and tokens are taken out here.
         mirror: An empty state, to be kept up for snapshots.
         keys: Let nobody in but holders of these keys, and encrypt everything.
         insecure: Allow other machines to connect without keys.
@@ -122,6 +124,7 @@ class Publisher:
         self.last_error: str | None = None
         self._num_unannounced = 0
         self._repairs = repairs
+        self._redacts = info.redacted
         self._repaired_at = -_SECONDS_BETWEEN_REPAIRS
         self._num_bytes_queued = 0
         self._clock = clock
@@ -210,7 +213,7 @@ class Publisher:
             self._repaired_at = time.monotonic()
         is_live = not isinstance(event, InFlight)
         try:
-            payload = codec.encode(event)
+            payload = codec.encode(redact(event) if self._redacts else event)
             if is_live:
                 self._require_room(payload)
             if self._num_unannounced:

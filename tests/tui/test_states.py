@@ -174,7 +174,8 @@ def test_redacted_text_is_said_to_be() -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("enter")
         await pilot.pause()
-        assert "This engine keeps its texts to itself." in screen(app)
+        assert "Redacted: this engine keeps its texts to itself." in screen(app)
+        assert " redacted" in screen(app)  # where its text would be, in the table
 
     play(app, act)
 

@@ -128,6 +128,8 @@ def row(
     now: float,
     kin: Kin = Kin(),  # noqa: B008 (it is a tuple)
     late: Collection[str] = (),
+    *,
+    redacted: bool = False,
 ) -> Line:
     """The line of one sequence in the table, with its branch of the tree of its `kin`.
 
@@ -138,6 +140,8 @@ def row(
         gap = " " if index else ""
         if slot.key == "request" and (kin.rails or kin.is_parent):
             cell = _branch(request, sequence, kin, slot.width)
+        elif slot.key == "text" and redacted:
+            cell = fitted((("redacted", "dim"),), slot.width)
         else:
             cell = _DRAW[slot.key](request, sequence, now, slot.width)
         if slot.key in late:

@@ -67,5 +67,5 @@ class Story(Lines, can_focus=True, inherit_bindings=False):
     def _nothing(self) -> Line:
         info = self._feed.state.info
         if info is not None and info.redacted:
-            return (("This engine keeps its texts to itself.", "dim"),)
+            return (("Redacted: this engine keeps its texts to itself.", "dim"),)
         return (("No text yet.", "dim"),)

@@ -74,4 +74,7 @@ class Rows(SequenceRows):
             return ()
         now = self._feed.now
         late = missed(self._feed.latencies.slo, *found, now)
-        return cells.row(self._slots, *found, now, self.view.kin(seq_id), late)
+        info = self._feed.state.info
+        redacted = info is not None and info.redacted
+        kin = self.view.kin(seq_id)
+        return cells.row(self._slots, *found, now, kin, late, redacted=redacted)
