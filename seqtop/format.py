@@ -1,9 +1,11 @@
 """Numbers as short text. Whatever the wire says a number is, these never raise.
 
-`None` and NaN are shown as `UNKNOWN`; no result is wider than `MAX_WIDTH` cells.
+`None` and NaN are shown as `UNKNOWN`; no result but that of
+`clock` is wider than `MAX_WIDTH` cells.
 """
 
 import math
+import time
 
 UNKNOWN = "\N{EN DASH}"
 MAX_WIDTH = 9
@@ -57,6 +59,20 @@ def seconds(value: float | None) -> str:
     if whole < 10_000 * 86400:
         return f"{sign}{whole // 86400}d"
     return _odd(math.copysign(math.inf, number))
+
+
+def clock(value: float | None, decimals: int = 3) -> str:
+    """A moment, epoch seconds, as the time of day here: `14:03:22.450`."""
+    number = _finite(value)
+    if number is None:
+        return UNKNOWN
+    scale = 10**decimals
+    whole, part = divmod(round(number * scale), scale)
+    try:
+        moment = time.strftime("%H:%M:%S", time.localtime(whole))
+    except (OverflowError, ValueError, OSError):  # beyond the years that a calendar knows
+        return UNKNOWN
+    return f"{moment}.{part:0{decimals}}" if decimals else moment
 
 
 def percent(part: float | None, whole: float | None = 1.0) -> str:

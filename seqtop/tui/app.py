@@ -26,14 +26,21 @@ from seqtop.tui.screens.help import HelpScreen
 from seqtop.tui.screens.live import LiveScreen
 from seqtop.tui.screens.sequences import SequencesScreen
 from seqtop.tui.screens.step import BlockPrompt, StepPrompt
+from seqtop.tui.screens.steps import StepsScreen
 from seqtop.tui.screens.submit import Submission, SubmitDialog
+from seqtop.tui.screens.timeline import TimelineScreen
 from seqtop.tui.settings import DEFAULTS, Chosen, Memory, Settings
 from seqtop.tui.source import Source
 
 FRAMES_PER_SECOND = 30
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """End the app in an orderly way, as they would a shell's other programs, the terminal restored."""
-SCREENS: tuple[type[LiveScreen], ...] = (SequencesScreen, BlocksScreen)
+SCREENS: tuple[type[LiveScreen], ...] = (
+    SequencesScreen,
+    BlocksScreen,
+    TimelineScreen,
+    StepsScreen,
+)
 """In the order of their tabs; the keys 1, 2, 3 … lead to them."""
 _HERE = Path(__file__).parent
 

@@ -106,6 +106,14 @@ class Feed:
         return self._past is not None if self.replay is None else self.replay.paused
 
     @property
+    def position(self) -> int:
+        """Where on record the picture is (`seqtop.state.marks`); 0 if nothing is on record."""
+        moving = self.replay or self._past
+        if moving is not None:
+            return moving.position
+        return 0 if self.source.history is None else self.source.history.last
+
+    @property
     def is_of_this_start(self) -> bool:
         """Whether the engine, or the record that is played, is still in the start shown."""
         shown, newest = self.state.info, self.source.state.info

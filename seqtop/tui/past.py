@@ -3,6 +3,7 @@
 Positions are those of `seqtop.state.marks`.
 """
 
+import contextlib
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -10,11 +11,13 @@ from seqtop import format as fmt
 from seqtop.state import EngineState
 from seqtop.state.marks import Kind
 from seqtop.state.still import still
-from seqtop.state.timeline import Cursor, Timeline
+from seqtop.state.timeline import Cursor, RecordingError, Timeline
 from seqtop.wire.messages import RequestFinished, Step
 
 Find: TypeAlias = Callable[[Timeline, int], int | None]
 """From a position on a timeline to another; `None` if there is none. The timeline is locked."""
+
+_MOST_LOOKED_INTO = 1_000
 
 
 def by_steps(count: int) -> Find:
@@ -43,9 +46,37 @@ def to_kind(kind: Kind, direction: int) -> Find:
     return find
 
 
-def to_step(step: int) -> Find:
-    """The end of `step`, or the nearest on record, of the engine's start that is shown."""
-    return lambda timeline, position: timeline.marks.at_step(step, near=position)
+def to_preemption_of(request_id: str, direction: int) -> Find:
+    """The next preemption of one request, or the previous one if `direction` is negative.
+
+    Looks into no more than `_MOST_LOOKED_INTO` preemptions, as each has to be read.
+    """
+
+    def find(timeline: Timeline, position: int) -> int | None:
+        move = timeline.marks.next if direction > 0 else timeline.marks.previous
+        for _ in range(_MOST_LOOKED_INTO):
+            found = move(Kind.PREEMPTION, position)
+            if found is None:
+                return None
+            position = found
+            with contextlib.suppress(RecordingError):
+                if request_id in lead(timeline, position)[1]:
+                    return position
+        return None
+
+    return find
+
+
+def to_step(step: int, *, near: int | None = None) -> Find:
+    """The end of `step`, or the nearest on record, of the engine's start that ran at `near`.
+
+    `near` is a position; by default the one on show.
+    """
+
+    def find(timeline: Timeline, position: int) -> int | None:
+        return timeline.marks.at_step(step, near=position if near is None else near)
+
+    return find
 
 
 def to_end(direction: int) -> Find:

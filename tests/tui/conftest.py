@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from scripted import ScriptedSource, scene
 
@@ -9,6 +11,8 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No preference of whoever runs the tests shows in what they see."""
     for name in ("NO_COLOR", "TEXTUAL_THEME", "TEXTUAL_ANIMATIONS", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
 
 
 @pytest.fixture

@@ -92,8 +92,8 @@ class Listing(Inked, can_focus=True, inherit_bindings=False):
         top, height = self.scroll_offset.y, self.size.height
         if row < top:
             self.scroll_to(y=row, animate=False)
-        elif height and row >= top + height:
-            self.scroll_to(y=row - height + 1, animate=False)
+        elif height and row >= top + height:  # the scroll bar may be about to appear only now
+            self.scroll_to(y=row - height + 1, animate=False, force=True)
 
     def render_line(self, y: int) -> Strip:
         self.lines_rendered += 1

@@ -9,18 +9,10 @@ from seqtop.sequence import latency
 from seqtop.state import RequestState, SequenceState, Span
 from seqtop.tui.draw import row, rows
 from seqtop.tui.feed import Feed
+from seqtop.tui.gantt import KINDS, merged
 from seqtop.tui.ink import PLAIN, Line, fitted
 from seqtop.tui.ink import Span as Piece
 from seqtop.tui.widgets.lines import Lines
-
-KINDS = {
-    "queued": ("░", "waiting"),
-    "prefill": ("█", "prefill"),
-    "decode": ("━", "running"),
-    "preempted": ("▒", "preempted"),
-    "swapped": ("▚", "swapped"),
-}
-"""For each kind of span its glyph and its ink."""
 
 _ROOMY = 10
 """Lines from which on each kind of span gets a line of the legend to itself."""
@@ -79,7 +71,7 @@ def scale(spans: Sequence[Span], start: float, end: float, width: int) -> Line:
     for cell in cells:
         kind, share = max(cell.items(), key=lambda item: item[1], default=("", 0.0))
         pieces.append(KINDS[kind] if share > 0 else ("·", "track"))
-    return _merged(pieces)
+    return merged(pieces)
 
 
 def axis(length: float, width: int) -> Line:
@@ -185,14 +177,3 @@ def _figures(
 
 def _figure(label: str, value: str) -> Line:
     return ((f"{label} ", "dim"), (value, "strong"))
-
-
-def _merged(pieces: list[Piece]) -> Line:
-    """Neighbours of one ink as one span."""
-    merged: list[Piece] = []
-    for text, ink in pieces:
-        if merged and merged[-1][1] == ink:
-            merged[-1] = (merged[-1][0] + text, ink)
-        else:
-            merged.append((text, ink))
-    return tuple(merged)

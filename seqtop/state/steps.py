@@ -1,0 +1,165 @@
+"""One step of an engine in figures and sentences: what it ran, what it could not, and why.
+
+Pure functions of a `Step` as it came over the wire. Times are seconds, amounts are tokens unless a
+name says blocks or sequences.
+"""
+
+import msgspec
+
+from seqtop import format as fmt
+from seqtop.sequence import SequenceGroupMetadata, SequenceStatus
+from seqtop.state import EngineState
+from seqtop.wire.messages import (
+    EngineInfo,
+    Preemption,
+    SequenceUpdate,
+    Step,
+    StepStats,
+    WaitReason,
+)
+
+
+class StepSummary(msgspec.Struct, frozen=True):
+    """What a list of steps shows of one."""
+
+    step: int
+    time: float
+    """When its outputs had been processed, epoch seconds."""
+    duration: float
+    """From the beginning of scheduling to `time`."""
+    stats: StepStats
+    chunks: tuple[int, ...]
+    """Tokens of each prefill chunk, per sequence."""
+    num_decodes: int
+    """Requests that decoded."""
+    num_preemptions: int
+    num_swapped_in: int
+    """Blocks that came back from host memory."""
+    num_swapped_out: int
+    num_copied: int
+    """Blocks copied on the device."""
+    waits: tuple[WaitReason, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        return self.stats.num_prefill_tokens + self.stats.num_decode_tokens
+
+    @property
+    def rest(self) -> float | None:
+        """Time that neither scheduling nor executing the model takes; `None` if not told."""
+        executing = self.stats.model_execute_time
+        if executing is None:
+            return None
+        return max(self.duration - self.stats.scheduler_time - executing, 0.0)
+
+
+def summary(step: Step) -> StepSummary:
+    """The figures of `step`."""
+    groups = step.execute.seq_group_metadata_list
+    return StepSummary(
+        step=step.step,
+        time=step.time,
+        duration=max(step.time - step.start_time, 0.0),
+        stats=step.stats,
+        chunks=tuple(group.token_chunk_size or 1 for group in groups if group.is_prompt),
+        num_decodes=sum(not group.is_prompt for group in groups),
+        num_preemptions=len(step.preemptions),
+        num_swapped_in=len(step.execute.blocks_to_swap_in),
+        num_swapped_out=len(step.execute.blocks_to_swap_out),
+        num_copied=len(step.execute.blocks_to_copy),
+        waits=tuple(step.wait_reasons),
+    )
+
+
+def limit(step: StepSummary, info: EngineInfo | None) -> str:
+    """Why the step ran no more than it did, in a few words.
+
+    The head of the queue decides: what is behind it waits for it. Where the engine gives no
+    reason, nothing waiting is one and a spent budget another.
+    """
+    if step.waits:
+        return _limit(step.waits[0], info)
+    if info is not None and step.num_tokens >= info.max_num_batched_tokens:
+        return "budget spent"
+    if step.num_preemptions:
+        return f"no free blocks: {fmt.count(step.num_preemptions)} preempted"
+    if not step.stats.num_waiting:
+        return "nothing waits"
+    return f"{fmt.count(step.stats.num_waiting)} wait, no reason given"
+
+
+def _limit(reason: WaitReason, info: EngineInfo | None) -> str:
+    missing = f": {fmt.count(reason.num_missing)} missing" if reason.num_missing > 0 else ""
+    match reason.cause:
+        case "no_blocks":
+            return f"no free blocks{missing}"
+        case "token_budget":
+            return f"token budget{missing}"
+        case "seq_limit":
+            return f"seq limit: {fmt.count(info.max_num_seqs)}" if info else "seq limit"
+
+
+class Member(msgspec.Struct, frozen=True):
+    """One sequence in the batch of a step."""
+
+    request_id: str | None
+    """`None` where neither the step nor the state at hand tells."""
+    seq_id: int
+    is_prompt: bool
+    chunk: int
+    """Tokens computed."""
+    update: SequenceUpdate | None
+    """What the step changed about the sequence, if it says."""
+
+
+def members(step: Step, state: EngineState) -> list[Member]:
+    """The sequences in the batch, in its order; `state` helps to tell whose each is."""
+    owners: dict[int, str] = {}
+    listed: dict[str, list[int]] = {}
+    for group in step.execute.seq_group_metadata_list:
+        data = group.seq_data if isinstance(group, SequenceGroupMetadata) else group.seq_data_delta
+        known = list(data)
+        if not known and (request := state.requests.get(group.request_id)):
+            known = request.seq_ids
+        listed[group.request_id] = known
+        owners.update(dict.fromkeys(known, group.request_id))
+    updates = {update.seq_id: update for update in step.sequences}
+    found = [
+        Member(group.request_id, seq_id, group.is_prompt, group.token_chunk_size or 1,
+               updates.get(seq_id))
+        for group in step.execute.seq_group_metadata_list
+        for seq_id in listed[group.request_id]
+    ]  # fmt: skip
+    for seq_id, update in updates.items():
+        # Such as lost their place are told of too, and are not in the batch.
+        lost = update.status in (SequenceStatus.WAITING, SequenceStatus.SWAPPED)
+        if seq_id not in owners and not lost:
+            sequence = state.sequences.get(seq_id)
+            owner = update.request_id or (sequence.request_id if sequence else None)
+            found.append(Member(owner, seq_id, False, 1, update))
+    return found
+
+
+def preempted(preemption: Preemption) -> str:
+    """A preemption in a sentence."""
+    who = f" to make room for {preemption.for_request_id}" if preemption.for_request_id else ""
+    if preemption.mode == "swap":
+        return f"{preemption.request_id} was swapped out{who}; nothing is lost."
+    lost = fmt.plural(preemption.num_lost_tokens, "computed token")
+    return f"{preemption.request_id} was preempted{who}; {lost} will be recomputed."
+
+
+def waits(reason: WaitReason, info: EngineInfo | None) -> str:
+    """Why one request was left waiting, in a sentence."""
+    missing = max(reason.num_missing, 0)
+    match reason.cause:
+        case "no_blocks":
+            noun = "block" if missing == 1 else "blocks"
+            what = f"{fmt.count(missing)} more free {noun}" if missing else "free blocks"
+            return f"{reason.request_id} waited for {what}."
+        case "token_budget":
+            more = f"; {fmt.plural(missing, 'token')} more would have done" if missing else ""
+            return f"{reason.request_id} waited as the token budget was spent{more}."
+        case "seq_limit":
+            limit = f" all {info.max_num_seqs:,}" if info else " all"
+            return f"{reason.request_id} waited for a place:{limit} were taken."
