@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqtop import __version__
+from seqtop.safe import safe_line
 from seqtop.wire.endpoints import DEFAULT_ENDPOINT, EndpointError, check_bind
 from seqtop.wire.keys import EngineKeys, KeyFileError, engine_keys
 from seqtop.wire.publisher import Publisher, PublishError
@@ -209,7 +210,7 @@ def _serve(options: argparse.Namespace) -> int:
             except OSError as error:
                 return _fail(f"--http {options.http} cannot be served: {error.strerror}")
             doors.append(listener.bridge)
-        print(f"engine-stub: {info.model} on {info.device}, published at {options.bind}")
+        print(f"engine-stub: {safe_line(info.model)} on {info.device}, published at {options.bind}")
         print(f"engine-stub: look at it with: seqtop attach {options.bind}")
         if options.http is not None:
             print(f"engine-stub: OpenAI's API is served at {listener.url}")
@@ -260,5 +261,5 @@ def _stop_signal(*, watch_stdin: bool) -> Callable[[], bool]:
 
 
 def _fail(sentence: str, *, status: int = 1) -> int:
-    print(f"engine-stub: {sentence}", file=sys.stderr)
+    print(f"engine-stub: {safe_line(sentence)}", file=sys.stderr)
     return status

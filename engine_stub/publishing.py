@@ -211,6 +211,7 @@ class StepPublisher:
             block_table=[] if seq.is_finished() else self._sent_tables.get(seq.seq_id, []),
             stop_reason=seq.stop_reason,
             top_logprobs=seq.output_logprobs if _wants_candidates(group) else None,
+            request_id=group.request_id,
         )
 
     def _preempted(self, preemption: Preemption) -> Iterator[messages.SequenceUpdate]:

@@ -16,7 +16,7 @@ import msgspec
 
 from seqtop.link import LinkState
 from seqtop.recording import Recording
-from seqtop.safe import safe_text
+from seqtop.safe import safe_json, safe_line
 from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.state.checks import RULES, Checker, Finding
@@ -43,7 +43,7 @@ class Report(msgspec.Struct):
 
     def as_json(self) -> str:
         """The report as indented JSON."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+        return safe_json(msgspec.json.format(msgspec.json.encode(self), indent=2).decode())
 
     def as_junit(self) -> str:
         """The report as JUnit XML: a test case a rule."""
@@ -51,7 +51,7 @@ class Report(msgspec.Struct):
             "testsuite", name="seqtop check", tests=str(len(RULES)), failures=str(len(self.counts))
         )
         for rule, meaning in RULES.items():
-            case = ET.SubElement(suite, "testcase", classname=self.source, name=rule)
+            case = ET.SubElement(suite, "testcase", classname=safe_line(self.source), name=rule)
             if self.counts.get(rule):
                 failure = ET.SubElement(case, "failure", message=meaning)
                 failure.text = "\n".join(
@@ -64,7 +64,7 @@ class Report(msgspec.Struct):
         lines = [sentence(finding) for finding in self.findings]
         looked_at = f"{self.num_steps:,} steps, {self.num_events:,} events, {self.num_gaps:,} gaps"
         total = sum(self.counts.values())
-        lines.append(f"{self.source}: {looked_at}, {total:,} findings")
+        lines.append(f"{safe_line(self.source)}: {looked_at}, {total:,} findings")
         return "\n".join(lines)
 
 
@@ -75,7 +75,7 @@ def sentence(finding: Finding) -> str:
         where.append(f"request {finding.request_id}")
     if finding.seq_id is not None:
         where.append(f"sequence {finding.seq_id}")
-    return safe_text(f"{', '.join(where)}: {finding.rule}: {finding.message}")
+    return safe_line(f"{', '.join(where)}: {finding.rule}: {finding.message}")
 
 
 class _Watch:

@@ -6,6 +6,7 @@ that half the terminals draw wider than the other half. What leaves `safe_text` 
 that, and takes exactly `rich.cells.cell_len` cells in any terminal.
 """
 
+import re
 import unicodedata
 from functools import lru_cache
 
@@ -16,6 +17,10 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 MAX_MARKS = 3
 """Zero-width marks kept on one character; more only serve to paint over other lines."""
 
+MAX_LINE = 2_000
+"""Characters of a line that are looked at; no terminal is that wide."""
+
+_DISTURBING = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _REGIONAL_INDICATOR_A = 0x1F1E6
 
@@ -41,6 +46,22 @@ def safe_text(text: str, *, newline: str = NEWLINE_MARK) -> str:
             drawn.append(newline if shown == "\n" else shown)
             room = MAX_MARKS
     return "".join(drawn)
+
+
+def safe_line(text: str) -> str:
+    """`text` for one line: as `safe_text`, but of a very long one only the beginning is looked at.
+
+    So what is drawn anew with each frame costs no more than its line, whatever an engine sends.
+    """
+    return safe_text(text[:MAX_LINE])
+
+
+def safe_json(document: str) -> str:
+    """A JSON document with all that could disturb a terminal written as escapes.
+
+    It says the same to whoever parses it: such characters only occur within its strings.
+    """
+    return _DISTURBING.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
 
 
 @lru_cache(maxsize=8192)

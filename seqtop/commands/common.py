@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from seqtop.safe import safe_line
 from seqtop.wire.endpoints import DEFAULT_ENDPOINT
 
 if TYPE_CHECKING:
@@ -207,5 +208,5 @@ def run_app(source: Source, options: argparse.Namespace) -> int:
 
 
 def fail(sentence: str, *, status: int = 1) -> int:
-    print(f"seqtop: {sentence}", file=sys.stderr)
+    print(f"seqtop: {safe_line(sentence)}", file=sys.stderr)
     return status

@@ -9,13 +9,15 @@ from typing import Any
 import msgspec
 
 from seqtop.link import Link
+from seqtop.safe import safe_json
 from seqtop.sequence import latency
 from seqtop.state import EngineState, RequestState, SequenceState
 
 
 def encode(state: EngineState, link: Link) -> bytes:
     """The document as indented UTF-8 JSON. Non-finite figures become `null`."""
-    return msgspec.json.format(msgspec.json.encode(document(state, link)), indent=2)
+    plain = msgspec.json.format(msgspec.json.encode(document(state, link)), indent=2)
+    return safe_json(plain.decode()).encode()
 
 
 def document(state: EngineState, link: Link) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from seqtop.link import Link, LinkState, UnreachableError
+from seqtop.safe import safe_json
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
@@ -160,4 +161,5 @@ def _encode(kind: str, state: EngineState, link: Link, rest: dict[str, Any]) -> 
         key: msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
         for key, value in rest.items()
     }
-    return msgspec.json.encode({**head, "link": link.state.value, **plain}) + b"\n"
+    line = msgspec.json.encode({**head, "link": link.state.value, **plain})
+    return safe_json(line.decode()).encode() + b"\n"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from rich.cells import cell_len, set_cell_size, split_graphemes
 
 from seqtop import format as fmt
-from seqtop.safe import safe_text
+from seqtop.safe import safe_line, safe_text
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.columns import FIELDS
 from seqtop.state.filter import EVERYTHING, Filter
@@ -98,7 +98,7 @@ def _make_room(widths: dict[str, int], room: int) -> None:
 def _cell(key: str, request: RequestState, sequence: SequenceState, now: float) -> str:
     value = FIELDS[key].value(request, sequence, now)
     if isinstance(value, str):
-        return safe_text(value)
+        return safe_line(value)
     return _FORMATS.get(key, fmt.count)(value)
 
 

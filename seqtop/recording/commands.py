@@ -11,6 +11,7 @@ import time
 
 from seqtop.recording.recorder import Recorder
 from seqtop.recording.writer import RecordingWriter
+from seqtop.safe import safe_line
 from seqtop.session import Session
 from seqtop.signals import until_signalled
 from seqtop.state import DEFAULT_MAX_FINISHED
@@ -66,7 +67,7 @@ def record(
             recorder.close()
     if recorder.error is not None:
         raise RecordingError(recorder.error)
-    sys.stdout.write(f"{path}: {_figures(recorder, time.monotonic() - started)}\n")
+    sys.stdout.write(f"{_named(path)}: {_figures(recorder, time.monotonic() - started)}\n")
 
 
 def _watch(
@@ -79,7 +80,7 @@ def _watch(
     """Show how it goes until it is to end."""
     shown = sys.stderr.isatty()
     if not shown:
-        _show(f"seqtop: recording {session.link.endpoint} to {path}\n")
+        _show(f"seqtop: recording {session.link.endpoint} to {_named(path)}\n")
     end = math.inf if duration is None else time.monotonic() + duration
     started = time.monotonic()
     while recorder.error is None and (left := end - time.monotonic()) > 0:
@@ -87,10 +88,15 @@ def _watch(
             break
         if shown:
             figures = _figures(recorder, time.monotonic() - started)
-            line = f"recording to {path}: {figures}, {session.link.state.value}; Ctrl-C ends it"
+            how = f"{figures}, {session.link.state.value}; Ctrl-C ends it"
+            line = f"recording to {_named(path)}: {how}"
             _show(_ERASE_LINE + line[: shutil.get_terminal_size().columns - 1])
     if shown:
         _show(_ERASE_LINE)
+
+
+def _named(path: str | os.PathLike[str]) -> str:
+    return safe_line(os.fspath(path))
 
 
 def _show(text: str) -> None:

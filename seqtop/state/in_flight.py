@@ -55,10 +55,18 @@ def _forget_ended(state: EngineState, unfinished: set[str]) -> list[int]:
 
 
 def _announce(state: EngineState, arrival: RequestArrived) -> list[int]:
-    """Make sure that there is such a request; returns the ids of its sequences."""
-    if arrival.request_id not in state.requests:
+    """Make sure that there is such a request; returns the ids of its sequences, and of lost ones.
+
+    Sequences that were forked meanwhile are made by their updates.
+    """
+    request = state.requests.get(arrival.request_id)
+    if request is None:
         reducer.arrived(state, arrival)
-    return state.requests[arrival.request_id].seq_ids
+        return arrival.seq_ids
+    lost = [seq_id for seq_id in request.seq_ids if seq_id not in arrival.seq_ids]
+    for seq_id in lost:
+        reducer.remove_sequence(state, state.sequences[seq_id])
+    return [*arrival.seq_ids, *lost]
 
 
 def _settle(

@@ -16,6 +16,7 @@ _REQUEST = """
 _SEQUENCE = """
     seq_id request_id status num_prompt_tokens num_computed_tokens num_cached_tokens block_table
     parent_seq_id last_step engine_status num_draft_tokens num_accepted_tokens group_block_tables
+    host_table
 """
 
 

@@ -252,7 +252,7 @@ def update_sequence(state: EngineState, update: SequenceUpdate, *, step: int, ti
     sequence.last_step = step
     _set_status(state, sequence, update.status)
     if update.is_removed:
-        _remove_sequence(state, sequence)
+        remove_sequence(state, sequence)
 
 
 def _fork(state: EngineState, sequence: SequenceState, parent_seq_id: int | None) -> None:
@@ -360,7 +360,7 @@ def _new_sequence(state: EngineState, request: RequestState, seq_id: int) -> Seq
     return sequence
 
 
-def _remove_sequence(state: EngineState, sequence: SequenceState) -> None:
+def remove_sequence(state: EngineState, sequence: SequenceState) -> None:
     del state.sequences[sequence.seq_id]
     state.num_by_status[sequence.status] -= 1
     request = state.requests[sequence.request_id]

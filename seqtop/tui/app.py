@@ -14,7 +14,7 @@ from textual.screen import Screen
 
 from seqtop import format as fmt
 from seqtop.link import ControlError, LinkState
-from seqtop.safe import safe_text
+from seqtop.safe import safe_line
 from seqtop.state.marks import Kind
 from seqtop.state.slo import FIGURES
 from seqtop.tui import past, theme
@@ -290,7 +290,7 @@ class SeqtopApp(App[int]):
         return False
 
     def _tell(self, text: str, *, severity: SeverityLevel = "information") -> None:
-        self.notify(safe_text(text), severity=severity, markup=False)
+        self.notify(safe_line(text), severity=severity, markup=False)
 
 
 def slo_news(late: Sequence[tuple[str, dict[str, float]]]) -> str:

@@ -46,12 +46,12 @@ _SAMPLING = """
     truncate_prompt_tokens output_kind
 """
 _POOLING = "dimensions use_cross_encoder output_kind"
-_ARRIVED = "request_id arrival_time seq_ids num_prompt_tokens priority metrics"
+_ARRIVED = "request_id arrival_time seq_ids num_prompt_tokens priority metrics engine_status"
 _UPDATE = """
     seq_id status num_computed_tokens num_cached_tokens new_blocks block_table parent_seq_id
-    request_id engine_status num_draft_tokens num_accepted_tokens group_block_tables
+    request_id engine_status num_draft_tokens num_accepted_tokens group_block_tables is_removed
 """
-_FINISHED = "request_id time status metrics"
+_FINISHED = "request_id time status metrics seq_ids"
 _EXECUTE = """
     seq_group_metadata_list blocks_to_swap_in blocks_to_swap_out blocks_to_copy virtual_engine
     num_lookahead_slots running_queue_size num_steps spec_step_idx finished_requests_ids

@@ -33,9 +33,12 @@ from seqtop.sequence import (
 )
 from seqtop.session import Session
 from seqtop.state import EngineState
+from seqtop.state import redact as state_
 from seqtop.state.checks import Checker
+from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.redact import redacted
 from seqtop.wire import codec
+from seqtop.wire import redact as wire
 from seqtop.wire.endpoints import snapshot_endpoint
 from seqtop.wire.messages import (
     Event,
@@ -193,6 +196,24 @@ def test_numbers_are_those_of_the_unredacted() -> None:
     again = redacted(open_)
     assert not traces(codec.encode(again), [SECRET.encode()], [ID])
     assert again.sequences == closed.sequences
+
+
+def test_what_is_blank_is_this_and_nothing_else() -> None:
+    """Whoever adds a field to one of these has to say here, or in the list, what it is."""
+
+    def blank(kind: type[msgspec.Struct], kept: str) -> str:
+        return " ".join(name for name in kind.__struct_fields__ if name not in kept.split())
+
+    said = "prompt prompt_token_ids sampling_params pooling_params"  # of these, parts are kept
+    assert blank(RequestArrived, wire._ARRIVED) == blank(RequestState, state_._REQUEST) == said
+    assert blank(SequenceUpdate, wire._UPDATE) == (
+        "new_token_ids new_logprobs text_delta stop_reason top_logprobs"
+    )
+    assert blank(RequestFinished, wire._FINISHED) == "text_lengths"
+    assert blank(SequenceState, state_._SEQUENCE) == (
+        "output_token_ids output_logprobs top_logprobs cumulative_logprob text last_delta_length"
+        " stop_reason"
+    )
 
 
 def test_what_is_new_is_blank_until_somebody_says_otherwise() -> None:

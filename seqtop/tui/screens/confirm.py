@@ -6,7 +6,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Label
 
-from seqtop.safe import safe_text
+from seqtop.safe import safe_line
 
 
 class Confirm(ModalScreen[bool]):
@@ -19,7 +19,7 @@ class Confirm(ModalScreen[bool]):
 
     def __init__(self, question: str) -> None:
         super().__init__()
-        self._question = safe_text(question)
+        self._question = safe_line(question)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):

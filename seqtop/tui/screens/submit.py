@@ -8,7 +8,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
-from seqtop.safe import safe_text
+from seqtop.safe import safe_line
 from seqtop.sequence import SamplingParams
 
 
@@ -58,4 +58,4 @@ class SubmitDialog(ModalScreen[Submission | None]):
         self.dismiss(Submission(prompt, params))
 
     def _complain(self, text: str) -> None:
-        self.query_one("#submit-error", Static).update(safe_text(text))
+        self.query_one("#submit-error", Static).update(safe_line(text))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Set
 
 from seqtop import format as fmt
-from seqtop.safe import safe_text
+from seqtop.safe import safe_line
 from seqtop.state import RequestState, SequenceState
 from seqtop.tui.draw import row
 from seqtop.tui.feed import Feed
@@ -152,7 +152,7 @@ def _legend(
         parts.append((f"{_fill(last, block_size)} last block: {last} of {block_size} slots", "dim"))
     lines: list[Line] = []
     for text, ink in parts:
-        shown = safe_text(text)
+        shown = safe_line(text)
         lines += [((shown[start:end], ink),) for start, end in wrap(shown, width)]
     return lines
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from rich.cells import cell_len
 
 from seqtop import format as fmt
-from seqtop.safe import safe_text
+from seqtop.safe import safe_line, safe_text
 from seqtop.sequence import SequenceStage, SequenceStatus, latency
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.columns import (
@@ -201,7 +201,7 @@ def _ink(sequence: SequenceState) -> str:
 
 
 def _request(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
-    name = safe_text(sequence_name(r, s))
+    name = safe_line(sequence_name(r, s))
     if cell_len(name) > width and len(r.seq_ids) > 1:  # which of the sequences must stay legible
         base, slash, number = name.rpartition("/")
         room = width - len(slash + number) - 1
@@ -217,7 +217,7 @@ def _branch(r: RequestState, s: SequenceState, kin: Kin, width: int) -> Line:
     sign = "" if not kin.is_parent else FOLDED if kin.num_folded else UNFOLDED
     rails = rails[-max(width // 2, 1) :]
     more = f" +{kin.num_folded}" if kin.num_folded else ""
-    name = safe_text(sequence_name(r, s))
+    name = safe_line(sequence_name(r, s))
     room = max(width - len(rails) - len(sign) - len(more), 1)
     if cell_len(name) > room:
         name = ELLIPSIS + crop_left(name, room - 1)

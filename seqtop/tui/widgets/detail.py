@@ -7,7 +7,7 @@ from textual.message import Message
 from textual.strip import Strip
 
 from seqtop import format as fmt
-from seqtop.safe import safe_text
+from seqtop.safe import safe_line
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.columns import sequence_name, stage, status_word
 from seqtop.state.why import why
@@ -99,7 +99,7 @@ class Detail(Vertical):
         if found is None:
             self._summary.set_lines([(("No sequence is selected.", "dim"),)])
             return
-        sentence = safe_text(why(self._feed.state, self._feed.view, found[1]))
+        sentence = safe_line(why(self._feed.state, self._feed.view, found[1]))
         breaks = wrap(sentence, width)
         height = 1 + min(len(breaks), 4 if self.size.height >= 20 else 2)
         self._summary.styles.height = height
@@ -147,7 +147,7 @@ def headline(request: RequestState, sequence: SequenceState, width: int) -> Line
         asked.append((3, (("pooling", "dim"),)))
     return row(
         [
-            (0, ((safe_text(sequence_name(request, sequence)), "title"),)),
+            (0, ((safe_line(sequence_name(request, sequence)), "title"),)),
             (1, ((f"{sign} {status_word(request, sequence)}", ink),)),
             (2, ((at.name.lower(), ink),) if at else ()),
             (5, ((f"seq {sequence.seq_id}", "dim"),)),

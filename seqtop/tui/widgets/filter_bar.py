@@ -7,7 +7,7 @@ from textual.message import Message
 from textual.widgets import Input, Label, Static
 
 from seqtop import format as fmt
-from seqtop.safe import safe_text
+from seqtop.safe import safe_line
 from seqtop.state.filter import EVERYTHING, Filter, FilterError, parse
 
 
@@ -80,7 +80,7 @@ class FilterBar(Vertical):
         try:
             wanted = parse(event.value)
         except FilterError as error:
-            self._error.update(safe_text(f"{error}."))
+            self._error.update(safe_line(f"{error}."))
             self._error.display = True
             return
         self._error.display = False

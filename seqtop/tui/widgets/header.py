@@ -2,7 +2,7 @@
 
 from seqtop import format as fmt
 from seqtop.link import LinkState
-from seqtop.safe import safe_text
+from seqtop.safe import safe_line
 from seqtop.sequence import SequenceStatus
 from seqtop.tui import where
 from seqtop.tui.draw import bar, row, sparkline, spread
@@ -71,7 +71,7 @@ class Notice(Lines):
 
     def update(self) -> None:
         """Call it under the feed's lock."""
-        text = safe_text(sentence(self._feed, self._step_keys))
+        text = safe_line(sentence(self._feed, self._step_keys))
         self.display = bool(text)
         breaks = wrap(text, max(self.app.size.width - 2, 1))[:3] if text else []
         self.styles.height = max(len(breaks), 1)
@@ -110,7 +110,7 @@ def identity(feed: Feed, width: int, title: str) -> Line:
     info = feed.state.info
     if info is None:
         left = row(
-            [(0, ((title, "title"),)), (1, ((safe_text(feed.source.link.endpoint), "dim"),))], room
+            [(0, ((title, "title"),)), (1, ((safe_line(feed.source.link.endpoint), "dim"),))], room
         )
         return spread(fitted(left, max(room, 1)), right, width)
     texts = (
@@ -122,7 +122,7 @@ def identity(feed: Feed, width: int, title: str) -> Line:
         (4, f"block size {info.block_size}", "dim"),
         (5, feed.source.link.endpoint, "dim"),
     )
-    left = row([(rank, ((safe_text(text), ink),)) for rank, text, ink in texts if text], room)
+    left = row([(rank, ((safe_line(text), ink),)) for rank, text, ink in texts if text], room)
     return spread(fitted(left, max(min(room, line_width(left)), 1)), right, width)
 
 

@@ -1,7 +1,7 @@
 """What to do while the table has nothing to show."""
 
 from seqtop.link import LinkState
-from seqtop.safe import safe_text
+from seqtop.safe import safe_line
 from seqtop.tui.feed import Feed
 from seqtop.tui.flow import wrap
 from seqtop.tui.widgets.lines import Lines
@@ -37,7 +37,7 @@ def hint(feed: Feed) -> str:
         return "No sequence matches the filter.\nEsc clears it, / changes it."
     info = feed.state.info
     if feed.source.link.state is LinkState.CONNECTING:
-        endpoint = safe_text(feed.source.link.endpoint)
+        endpoint = safe_line(feed.source.link.endpoint)
         return (
             f"Nothing has been heard at {endpoint} yet.\n"
             "The engine appears here as soon as it speaks; `seqtop demo` starts one to look at."
