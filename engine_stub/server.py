@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from engine_stub.engine import LLMEngine
-from engine_stub.input_processor import Prompt
+from engine_stub.input_processor import Params, Prompt
 from engine_stub.publishing import StepPublisher
 from engine_stub.step_record import StepRecord
 from engine_stub.workload import Arrival
-from seqtop.sequence import SamplingParams, SequenceGroup
+from seqtop.sequence import SequenceGroup
 from seqtop.wire.messages import Submit
 from seqtop.wire.publisher import PendingCommand, Publisher
 
@@ -80,7 +80,7 @@ class EngineServer:
                     self._obey(pending)
 
     def add(
-        self, request_id: str, prompt: Prompt, params: SamplingParams, priority: int = 0
+        self, request_id: str, prompt: Prompt, params: Params, priority: int = 0
     ) -> list[SequenceGroup]:
         """Add a request and publish that it has arrived; see `LLMEngine.add_request`."""
         groups = self._engine.add_request(request_id, prompt, params, priority=priority)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -21,9 +22,15 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from engine_stub.chat_template import ChatTemplate
-from engine_stub.http.answers import ChatWording, TextWording, Wording, Writer
+from engine_stub.http.answers import Answer, ChatWording, TextWording, Wording, Writer
 from engine_stub.http.bridge import AbortedError, Bridge, Completion
 from engine_stub.http.chat import for_template
+from engine_stub.http.embeddings import (
+    EmbeddingAnswer,
+    EmbeddingRequest,
+    EmbeddingUsage,
+    embeddings,
+)
 from engine_stub.http.errors import ApiError
 from engine_stub.http.schemas import ChatCompletionRequest, CompletionRequest
 from engine_stub.input_processor import Prompt
@@ -33,7 +40,7 @@ from seqtop.sequence import TokenInputs, token_inputs
 MAX_BODY_BYTES = 2**20
 
 _encode = msgspec.json.encode
-_Body = TypeVar("_Body", CompletionRequest, ChatCompletionRequest)
+_Body = TypeVar("_Body", CompletionRequest, ChatCompletionRequest, EmbeddingRequest)
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,7 @@ def make_app(
             Route("/v1/models", endpoints.models),
             Route("/v1/completions", endpoints.completions, methods=["POST"]),
             Route("/v1/chat/completions", endpoints.chat_completions, methods=["POST"]),
+            Route("/v1/embeddings", endpoints.embeddings, methods=["POST"]),
         ],
         middleware=[
             Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False)
@@ -110,6 +118,35 @@ class _Endpoints:
         prompt = partial(self._conversation, body, template)
         return await self._answer(body, prompt, ChatWording, self._model.chat_stops)
 
+    async def embeddings(self, request: Request) -> Response:
+        body = await _body(request, EmbeddingRequest)
+        self._check_model(body.model)
+        request_id = f"embd-{next(self._numbers)}"
+        with contextlib.ExitStack() as unwanted:  # ends what was submitted before a refusal
+            completions = []
+            num_tokens = 0
+            try:
+                params = body.pooling_params()
+                for index, prompt in enumerate(body.prompts()):
+                    await self._check_length(prompt, room=0)
+                    completion, num_prompt_tokens = await self._bridge.submit(
+                        f"{request_id}-{index}", prompt, params
+                    )
+                    unwanted.callback(completion.close)
+                    completions.append(completion)
+                    num_tokens += num_prompt_tokens
+            except ValueError as error:
+                raise ApiError(str(error)) from error
+            except AbortedError as error:
+                raise _aborted(error) from error
+            all_of_them = unwanted.pop_all()
+
+        async def answer() -> EmbeddingAnswer:
+            data = await embeddings(completions, body.encoding_format)
+            return EmbeddingAnswer(data, self._model.name, EmbeddingUsage(num_tokens, num_tokens))
+
+        return _Attended(all_of_them, partial(_send_whole, answer))
+
     def _conversation(self, body: ChatCompletionRequest, template: ChatTemplate) -> TokenInputs:
         """The prompt that a conversation is to the model."""
         variables = body.chat_template_kwargs or {}
@@ -123,13 +160,7 @@ class _Endpoints:
         wording: type[Wording],
         stops: Sequence[str] = (),
     ) -> Response:
-        if body.model not in (None, self._model.name):
-            raise ApiError(
-                f"the model {body.model!r} does not exist; this engine serves {self._model.name!r}",
-                status=404,
-                param="model",
-                code="model_not_found",
-            )
+        self._check_model(body.model)
         request_id = f"{wording.id_prefix}-{next(self._numbers)}"
         try:
             params = body.sampling_params(stops)
@@ -149,15 +180,32 @@ class _Endpoints:
         if body.stream:
             events = _events(completion, writer, with_usage=body.wants_usage)
             return _Attended(completion, partial(_send_events, events))
-        return _Attended(completion, partial(_send_whole, completion, writer))
 
-    async def _check_length(self, prompt: Prompt) -> None:
-        """Refuse a prompt that is too long before the engine's thread spends time on it."""
+        async def whole() -> Answer:
+            return writer.whole([piece async for piece in completion.pieces()])
+
+        return _Attended(completion, partial(_send_whole, whole))
+
+    def _check_model(self, name: str | None) -> None:
+        if name not in (None, self._model.name):
+            raise ApiError(
+                f"the model {name!r} does not exist; this engine serves {self._model.name!r}",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+
+    async def _check_length(self, prompt: Prompt, *, room: int = 1) -> None:
+        """Refuse a prompt that is too long before the engine's thread spends time on it.
+
+        Args:
+            room: Tokens of output that there has to be room for.
+        """
         if isinstance(prompt, str):
             token_ids = await asyncio.to_thread(self._tokenizer.encode, prompt)
         else:
             token_ids = prompt if isinstance(prompt, list) else prompt["prompt_token_ids"]
-        if len(token_ids) >= self._model.max_model_len:
+        if len(token_ids) + room > self._model.max_model_len:
             raise ApiError(
                 f"the prompt has {len(token_ids)} tokens, and this engine takes at most"
                 f" {self._model.max_model_len}, prompt and output together",
@@ -166,13 +214,19 @@ class _Endpoints:
 
 
 class _Attended(Response):
-    """Sends an answer for as long as the client is there; if it leaves, the request is aborted."""
+    """Sends an answer for as long as the client is there; if it leaves, the request is aborted.
+
+    Args:
+        work: What the answer is made of; closed when the answer has been sent, or can not be.
+    """
 
     def __init__(
-        self, completion: Completion, answer: Callable[[Send], Coroutine[Any, Any, None]]
+        self,
+        work: Completion | contextlib.ExitStack,
+        answer: Callable[[Send], Coroutine[Any, Any, None]],
     ) -> None:
         super().__init__()
-        self._completion = completion
+        self._work = work
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -183,7 +237,7 @@ class _Attended(Response):
             if answer.done():
                 answer.result()
         finally:
-            self._completion.close()
+            self._work.close()
             leaving.cancel()
             answer.cancel()
 
@@ -193,13 +247,11 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _send_whole(completion: Completion, writer: Writer, send: Send) -> None:
+async def _send_whole(answer: Callable[[], Awaitable[msgspec.Struct]], send: Send) -> None:
     try:
-        pieces = [piece async for piece in completion.pieces()]
+        response = _json(await answer())
     except AbortedError as error:
         response = _error(_aborted(error))
-    else:
-        response = _json(writer.whole(pieces))
     await send(
         {
             "type": "http.response.start",

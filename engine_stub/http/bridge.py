@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from engine_stub.input_processor import Prompt
 from engine_stub.server import EngineServer
 from engine_stub.step_record import StepRecord
-from seqtop.sequence import Logprob, SamplingParams, SequenceStatus
+from seqtop.sequence import Logprob, PoolingParams, SamplingParams, SequenceStatus
 
 
 class AbortedError(Exception):
@@ -30,6 +30,7 @@ class Piece:
         index: Which of the `n` samples.
         logprobs: For each of `token_ids`, candidates by token id, the sampled one first.
         finish_reason: "stop", "length" or "abort" in a sample's last piece, else None.
+        pooled: The prompt's vector, of a request that pools.
     """
 
     index: int
@@ -37,13 +38,18 @@ class Piece:
     token_ids: list[int]
     logprobs: list[dict[int, Logprob]]
     finish_reason: str | None
+    pooled: list[float] | None = None
 
 
 class Completion:
     """One request, from its submission on. Made and used on the event loop's thread."""
 
     def __init__(
-        self, bridge: Bridge, request_id: str, prompt: Prompt, params: SamplingParams
+        self,
+        bridge: Bridge,
+        request_id: str,
+        prompt: Prompt,
+        params: SamplingParams | PoolingParams,
     ) -> None:
         self.request_id = request_id
         self.prompt = prompt
@@ -53,7 +59,7 @@ class Completion:
         self._bridge = bridge
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[Piece] = asyncio.Queue()
-        self._num_unfinished = params.n
+        self._num_unfinished = 1 if isinstance(params, PoolingParams) else params.n
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yield what the steps bring until all samples are finished; to be iterated once.
@@ -88,7 +94,7 @@ class Bridge:
         self._samples: dict[str, tuple[Completion, int]] = {}
 
     async def submit(
-        self, request_id: str, prompt: Prompt, params: SamplingParams
+        self, request_id: str, prompt: Prompt, params: SamplingParams | PoolingParams
     ) -> tuple[Completion, int]:
         """Submit a request; returns it and its number of prompt tokens once it waits its turn.
 
@@ -128,6 +134,8 @@ class Bridge:
                     )
                 )
         for group in record.finished:
+            if group.pooled_data is not None:
+                self._end(group.request_id, "stop", group.pooled_data.tolist())
             self._samples.pop(group.request_id, None)
         # These ended between steps, so no update tells of it.
         for group in (*record.ignored, *record.aborted):
@@ -154,7 +162,9 @@ class Bridge:
             self._samples[group.request_id] = completion, index
         completion.accepted.set_result(groups[0].first_seq.get_prompt_len())
 
-    def _end(self, group_id: str, finish_reason: str | None) -> None:
+    def _end(
+        self, group_id: str, finish_reason: str | None, pooled: list[float] | None = None
+    ) -> None:
         if group_id in self._samples:
             completion, index = self._samples.pop(group_id)
-            completion.deliver(Piece(index, "", [], [], finish_reason))
+            completion.deliver(Piece(index, "", [], [], finish_reason, pooled))

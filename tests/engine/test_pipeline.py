@@ -11,14 +11,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 from checkpoints import generate, make_checkpoint
 from waiting import wait_until
 
+from engine_stub.beam_search import BeamSearchParams
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.loader import WeightsError
 from engine_stub.stages import Stage
-from seqtop.sequence import SamplingParams
+from seqtop.sequence import PoolingParams, SamplingParams
 
 MAX_TOKENS = 12
 
@@ -45,7 +47,7 @@ def make_engine(checkpoint: Path, **settings: object) -> LLMEngine:
 @pytest.fixture(scope="module")
 def staged(checkpoint: Path) -> Iterator[LLMEngine]:
     before = set(multiprocessing.active_children())
-    engine = make_engine(checkpoint, pipeline_parallel_size=2)
+    engine = make_engine(checkpoint, pipeline_parallel_size=2, preemption_mode="swap")
     stages = set(multiprocessing.active_children()) - before
     assert len(stages) == 2
     yield engine
@@ -77,7 +79,8 @@ def test_greedy_tokens_are_those_of_transformers(checkpoint: Path, staged: LLMEn
         records.append(staged.step())
     outputs = [list(group.first_seq.get_output_token_ids()) for group in groups]
     assert outputs == generate(checkpoint, prompts(), MAX_TOKENS)
-    assert any(record.preemptions for record in records)
+    modes = {each.mode for record in records for each in record.preemptions}
+    assert "swap" in modes
     assert records[-1].blocks.prefix_hits > 0
     assert {record.execute_model_req.virtual_engine for record in records} == {0}
     for record in records:
@@ -159,3 +162,23 @@ def test_the_command_says_that_a_stage_has_died(endpoint: str) -> None:
         (sentence,) = stderr.strip().splitlines()
         assert "has ended with status -9; start the engine again" in sentence
         wait_until(gone(children), seconds=20)
+
+
+def test_embeddings_come_from_the_last_stage(checkpoint: Path, staged: LLMEngine) -> None:
+    ours, theirs = (
+        [group.pooled_data for group in engine.generate(prompts(), PoolingParams())]
+        for engine in (staged, make_engine(checkpoint))
+    )
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-6, rtol=0)
+
+
+def test_beams_are_forked_in_every_stage(checkpoint: Path, staged: LLMEngine) -> None:
+    params = BeamSearchParams(beam_width=3, max_tokens=9)
+    ours, theirs = (
+        engine.generate(prompts()[:2], params) for engine in (staged, make_engine(checkpoint))
+    )
+    for mine, other in zip(ours, theirs, strict=True):
+        assert [seq.get_output_token_ids() for seq in mine.seqs] == [
+            seq.get_output_token_ids() for seq in other.seqs
+        ]
