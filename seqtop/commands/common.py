@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -183,7 +184,9 @@ def row_filter(text: str) -> Filter:
 def run_app(source: Source, options: argparse.Namespace) -> int:
     """Show `source` until the user leaves; `options` are those of `add_look`."""
     # Textual draws on standard error: redirected, it would fill a log with screens.
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    # In a browser (`seqtop serve`) there is no terminal, but a driver that Textual is told of.
+    is_served = "TEXTUAL_DRIVER" in os.environ
+    if not is_served and not (sys.stdin.isatty() and sys.stderr.isatty()):
         return fail("the app needs a terminal; `seqtop show` prints to a file or a pipe")
     from seqtop import locations
     from seqtop.tui.app import SeqtopApp

