@@ -40,6 +40,7 @@ class Column:
         order: What to sort by, where it differs from `value`.
         descending: Whether the interesting end is the largest.
         grows: Whether the value changes while nothing happens to the sequence.
+        values: Every text it can be, where these are few.
     """
 
     key: str
@@ -49,6 +50,7 @@ class Column:
     order: Getter | None = None
     descending: bool = False
     grows: bool = False
+    values: tuple[str, ...] = ()
 
     def sort_value(self, request: RequestState, sequence: SequenceState, now: float) -> Value:
         """What to compare rows by; `None` (also for NaN) sorts last in either direction."""
@@ -114,8 +116,9 @@ COLUMNS = (
         "running, waiting, stop and so on",
         lambda r, s, _: status_word(r, s),
         order=lambda r, s, _: _STATUS_RANK.index(status_word(r, s)),
+        values=tuple(_STATUS_RANK),
     ),
-    Column("stage", "Stage", "prefill or decode", _stage_name),
+    Column("stage", "Stage", "prefill or decode", _stage_name, values=("prefill", "decode")),
     Column("prio", "Prio", "priority, lower first", lambda r, _, __: r.priority),
     Column("prompt", "Prompt", "prompt tokens", lambda _, s, __: s.num_prompt_tokens, None, True),
     Column(

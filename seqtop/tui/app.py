@@ -10,7 +10,8 @@ from pathlib import Path
 from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.notifications import SeverityLevel
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Input
 
 from seqtop import format as fmt
 from seqtop.link import ControlError, LinkState
@@ -48,8 +49,10 @@ SCREEN_KEYS = [
     Binding(str(key), f"go_to({each.NAME!r})", each.TITLE, show=False, id=f"screen.{each.NAME}")
     for key, each in enumerate(SCREENS, start=1)
 ]
+TYPED = {"submit", "go_to_step"}
+"""What opens a dialog to type into: at once, lest the next keys be taken for keys of the screen."""
 TIME_KEYS = [
-    Binding(key, action, description, show=False, id=f"time.{name}")
+    Binding(key, action, description, show=False, priority=action in TYPED, id=f"time.{name}")
     for key, action, description, name in (
         ("left,comma", "step(-1)", "One step back in time", "back"),
         ("right,full_stop", "step(1)", "One step on", "on"),
@@ -80,7 +83,7 @@ class SeqtopApp(App[int]):
     DEFAULT_MODE = SCREENS[0].NAME
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         *SCREEN_KEYS,
-        Binding("n", "submit", "New", id="engine.submit", tooltip="Submit a prompt"),
+        Binding("n", "submit", "New", priority=True, id="engine.submit", tooltip="Submit a prompt"),
         Binding("x", "abort", "Abort", id="engine.abort", tooltip="Abort the selected request"),
         Binding(
             "space", "pause", "Pause", id="time.pause", tooltip="Hold the picture, or let it go on"
@@ -152,6 +155,13 @@ class SeqtopApp(App[int]):
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
                 screen.show(frame)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in TYPED and (
+            isinstance(self.focused, Input) or isinstance(self.screen, ModalScreen)
+        ):
+            return False  # it is a letter there
+        return super().check_action(action, parameters)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield from super().get_system_commands(screen)

@@ -13,6 +13,12 @@ from seqtop.state.columns import FIELDS, PREEMPTED, STATUS_WORDS
 from seqtop.tui.keys import GROUPS, group_of
 
 STATUSES = (*STATUS_WORDS.values(), PREEMPTED)
+WORDS = (
+    ("free + cached", "free blocks hold nothing; cached ones hold a prefix to"),
+    ("", "reuse, and are given away when none is free"),
+    ("Cached > Prompt", "recomputed after a preemption: output was found, too"),
+    ("!", "over its objective (--slo)"),
+)
 FILTER = (
     ("story", "in request id, prompt or output"),
     ("re:/req-[0-9]$/", "a regular expression in these"),
@@ -40,10 +46,19 @@ class HelpScreen(ModalScreen[None]):
             yield Label("Keys", classes="dialog-title")
             with VerticalScroll(id="help-scroll"):
                 yield Static(self._content(), id="help-content")
-            yield Label("Esc closes", classes="dialog-hint")
+            yield Label("Esc closes", id="help-hint", classes="dialog-hint")
 
     def on_mount(self) -> None:
-        self.query_one(VerticalScroll).focus()
+        scroll = self.query_one(VerticalScroll)
+        scroll.focus()
+        for name in ("scroll_y", "virtual_size", "size"):
+            self.watch(scroll, name, self._cue)
+
+    def _cue(self) -> None:
+        """Say whether the help goes on below what can be seen."""
+        scroll = self.query_one(VerticalScroll)
+        hint = "Esc closes" if scroll.scroll_y >= scroll.max_scroll_y else "Esc closes, ↓ for more"
+        self.query_one("#help-hint", Label).update(hint)
 
     def _content(self) -> Content:
         lines: list[Content] = []
@@ -53,6 +68,9 @@ class HelpScreen(ModalScreen[None]):
                 shown = "  ".join(self.app.get_key_display(key) for key in keys)
                 lines.append(Content.assemble((f"  {shown:<24}", "bold"), description))
             lines.append(Content(""))
+        lines.append(Content.styled("Words", "bold $primary"))
+        lines += [Content.assemble((f"  {word:<24}", "bold"), about) for word, about in WORDS]
+        lines.append(Content(""))
         lines.append(Content.styled("Filter", "bold $primary"))
         lines += [
             Content.assemble((f"  {example:<24}", "bold"), about) for example, about in FILTER

@@ -9,11 +9,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer
 
 from seqtop.tui.feed import EVERYTHING, Feed, Frame
 from seqtop.tui.ink import INK_CLASSES
 from seqtop.tui.widgets.header import Header, Notice
+from seqtop.tui.widgets.key_bar import KeyBar
 from seqtop.tui.widgets.screen_tabs import ScreenTabs
 
 SHORT = 16
@@ -53,7 +53,7 @@ class LiveScreen(Screen[None]):
         yield self._tabs
         yield self._notice
         yield from self.body()
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyBar()
 
     def body(self) -> Iterable[Widget]:
         """The widgets between the tabs and the footer."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from textual.binding import Binding
 from textual.containers import Container
 from textual.widget import Widget
+from textual.widgets import Input
 
 from seqtop.state.columns import FIELDS
 from seqtop.state.filter import EVERYTHING as NO_FILTER
@@ -39,7 +40,12 @@ class SequencesScreen(LiveScreen):
     TITLE = "Sequences"
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
-            "slash", "filter", "Filter", id="find.filter", tooltip="Filter by text, regex or field"
+            "slash",
+            "filter",
+            "Filter",
+            priority=True,  # what is typed next is the filter already
+            id="find.filter",
+            tooltip="Filter by text, regex or field",
         ),
         Binding("s", "choose_sort", "Sort", id="find.sort", tooltip="Choose what to sort by"),
         _quiet("less_than_sign", "cycle_sort(-1)", "Sort by the column before", "find.before"),
@@ -118,6 +124,13 @@ class SequencesScreen(LiveScreen):
 
     def on_filter_bar_left(self, _: FilterBar.Left) -> None:
         self._table.rows.focus()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in {"filter", "search"} and (
+            isinstance(self.focused, Input) or self.app.screen is not self
+        ):
+            return False  # it is a letter there
+        return super().check_action(action, parameters)
 
     def action_filter(self) -> None:
         self._filter.open()

@@ -5,11 +5,12 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
+from seqtop.tui.screens.typed import TypedDialog
 
-class NumberPrompt(ModalScreen[int | None]):
+
+class NumberPrompt(TypedDialog[int | None]):
     """A number; answers it, or `None`."""
 
     NOUN: ClassVar[str]

@@ -5,11 +5,11 @@ from typing import NamedTuple
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
 from seqtop.safe import safe_line
 from seqtop.sequence import SamplingParams
+from seqtop.tui.screens.typed import TypedDialog
 
 
 class Submission(NamedTuple):
@@ -17,7 +17,7 @@ class Submission(NamedTuple):
     params: SamplingParams
 
 
-class SubmitDialog(ModalScreen[Submission | None]):
+class SubmitDialog(TypedDialog[Submission | None]):
     """Prompt, length and temperature; answers what to submit, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)

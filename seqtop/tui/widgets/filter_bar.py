@@ -54,7 +54,7 @@ class FilterBar(Vertical):
         """Let the user type."""
         self.display = True
         self._input.can_focus = True
-        self._input.focus()
+        self.screen.set_focus(self._input)
 
     def fill(self, wanted: Filter) -> None:
         """Say which filter is in force, if any is, without anybody having typed it."""

@@ -132,13 +132,15 @@ def throughput(feed: Feed, width: int) -> Line:
     counts = state.num_by_status
     swaps = state.stats is not None and state.stats.num_swapped is not None
     spark = sparkline(rates.out_history, min(max(width - 108, 0), 60))
+    silent = feed.source.link.state in {LinkState.LOST, LinkState.STOPPED} and not feed.paused
+    ink = "dim" if silent else "strong"  # rates of what no longer goes on
     step = fmt.count(state.step) if state.step >= 0 else fmt.UNKNOWN
     return row(
         [
             (0, _figure("step", step)),
-            (5, _figure(fmt.rate(rates.steps), "steps/s", unit_last=True)),
-            (3, _figure("in", fmt.rate(rates.tokens_in), "tok/s")),
-            (1, (*_figure("out", fmt.rate(rates.tokens_out), "tok/s"),)),
+            (5, ((fmt.rate(rates.steps), ink), (" steps/s", "dim"))),
+            (3, _figure("in", fmt.rate(rates.tokens_in), "tok/s", ink)),
+            (1, _figure("out", fmt.rate(rates.tokens_out), "tok/s", ink)),
             (0, _count("●", "running", counts[SequenceStatus.RUNNING], "running")),
             (0, _count("○", "waiting", counts[SequenceStatus.WAITING], "waiting")),
             (4, _count("⇄", "swapped", counts[SequenceStatus.SWAPPED], "swapped"))
@@ -196,10 +198,8 @@ def cache(feed: Feed, width: int) -> Line:
     )
 
 
-def _figure(label: str, value: str, unit: str = "", *, unit_last: bool = False) -> Line:
-    if unit_last:
-        return ((label, "strong"), (f" {value}", "dim"))
-    spans: Line = ((f"{label} ", "dim"), (value, "strong"))
+def _figure(label: str, value: str, unit: str = "", ink: str = "strong") -> Line:
+    spans: Line = ((f"{label} ", "dim"), (value, ink))
     return (*spans, (f" {unit}", "dim")) if unit else spans
 
 

@@ -1,0 +1,37 @@
+"""The line of keys at the bottom: where there is no room for all, those that matter most."""
+
+from textual.app import ComposeResult
+from textual.widgets import Footer
+from textual.widgets._footer import FooterKey
+
+_FIRST = ("quit", "help", "pause", "filter")
+"""Actions whose keys stay longest; of the others the leftmost."""
+
+
+class KeyBar(Footer):
+    """Textual's footer, cut to the width at hand."""
+
+    def __init__(self) -> None:
+        super().__init__(compact=True, show_command_palette=False)
+        self._width = 0
+
+    def compose(self) -> ComposeResult:
+        self._width = self.app.size.width
+        keys = [each for each in super().compose() if isinstance(each, FooterKey)]
+        while len(keys) > 1 and sum(map(_cells, keys)) > self._width:
+            keys.remove(max(keys, key=lambda key: (_rank(key), keys.index(key))))
+        self.styles.grid_size_columns = max(len(keys), 1)
+        yield from keys
+
+    async def on_resize(self) -> None:
+        if self.app.size.width != self._width:
+            await self.recompose()
+
+
+def _rank(key: FooterKey) -> int:
+    name = key.action.rpartition(".")[2]
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+
+
+def _cells(key: FooterKey) -> int:
+    return len(key.key_display) + len(key.description) + 2

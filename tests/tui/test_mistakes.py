@@ -1,0 +1,133 @@
+"""What users get wrong, or meet, leaves a screen that can be read."""
+
+import pytest
+from piloting import play, screen, until
+from scripted import ScriptedSource
+from textual import events
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from seqtop.link import LinkState
+from seqtop.state.history import History
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.screens.sequences import SequencesScreen
+from seqtop.tui.screens.submit import SubmitDialog
+
+
+def burst(app: SeqtopApp, keys: str, last: str = "") -> None:
+    """Press keys all at once, as a paste or a script does."""
+    names = {":": "colon", "/": "slash", " ": "space"}
+    for key in keys:
+        app.post_message(events.Key(names.get(key, key), key))
+    if last:
+        app.post_message(events.Key(last, None))
+
+
+def test_an_unknown_key_does_nothing(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        before = screen(app)
+        await pilot.press("f9", "ctrl+y", "ü", "~")
+        await pilot.pause()
+        assert screen(app) == before
+
+    play(app, act, (80, 24))
+
+
+def test_a_value_that_cannot_be_is_named(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        total = len(app.feed.view)
+        await pilot.press("slash")
+        field = app.screen.query_one("#filter-input", Input)
+        for text, said in (
+            ("status:waitng", "no status 'waitng': perhaps waiting."),
+            ("stage=prefil", "no stage 'prefil': perhaps prefill."),
+            ("-status:zzz", "no status 'zzz': there are running, swapped, preempt,"),
+        ):
+            field.value = text
+            await pilot.pause()
+            assert said in screen(app)
+            assert len(app.feed.view) == total
+        field.value = "status:wait"
+        await pilot.pause()
+        assert len(app.feed.view) == 4
+
+    play(app, act, (80, 24))
+
+
+def test_an_engine_that_goes_while_one_looks(source: ScriptedSource) -> None:
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    source.listener = app.feed.poll
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("enter", "l", "down", "slash", *"req")
+        source.connect(LinkState.LOST)
+        app.draw()
+        await pilot.pause()
+        assert "✗ LOST" in screen(app)
+        await pilot.press("escape", "x", "n")
+        assert isinstance(app.screen, SequencesScreen)
+        assert "it is not connected" in screen(app)
+
+    play(app, act, (80, 24))
+
+
+def test_rates_of_a_lost_engine_are_dim(source: ScriptedSource, app: SeqtopApp) -> None:
+    from seqtop.tui.widgets.header import throughput
+
+    app.feed.rates = app.feed.rates._replace(steps=5.0, tokens_in=6.0, tokens_out=7.0)
+    rates = ("5.0", "6.0", "7.0")
+    inks = {text: ink for text, ink in throughput(app.feed, 200) if text in rates}
+    assert set(inks.values()) == {"strong"}
+    source.link.state = LinkState.LOST
+    inks = {text: ink for text, ink in throughput(app.feed, 200) if text in rates}
+    assert (len(inks), set(inks.values())) == (3, {"dim"})
+
+
+@pytest.mark.parametrize("size", [(40, 10), (80, 24)])
+def test_the_way_out_is_always_shown(app: SeqtopApp, size: tuple[int, int]) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        for width, height in (size, (120, 30), size):
+            await pilot.resize_terminal(width, height)
+            await pilot.pause()
+            await pilot.pause()
+            last = screen(app).splitlines()[-1]
+            for key in ("q Quit", "? Help", "space Pause", "/ Filter"):
+                assert key in last
+            assert ("x Abort" in last) == (width > 40)
+
+    play(app, act, size)
+
+
+def test_keys_that_come_at_once_are_all_heard() -> None:
+    from scripted import HOSTILE, scene
+
+    source = ScriptedSource(history=History())
+    scene(source, hostile=HOSTILE.replace("\ud800", ""))
+    app = SeqtopApp(source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        burst(app, ":12", "enter")
+        await until(pilot, lambda: app.feed.state.step == 12)
+        assert isinstance(app.screen, SequencesScreen)
+        burst(app, "/req:1 n", "enter")
+        field = app.screen.query_one("#filter-input", Input)
+        await until(pilot, lambda: field.value == "req:1 n")
+        await pilot.press("escape", "space")
+        burst(app, "nHi: 1")
+        await until(pilot, lambda: isinstance(app.screen, SubmitDialog))
+        await until(pilot, lambda: app.screen.query_one(Input).value == "Hi: 1")
+
+    play(app, act, (80, 24))
+
+
+def test_help_says_that_it_goes_on(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("question_mark")
+        await pilot.pause()
+        assert "↓ for more" in screen(app)
+        await pilot.press("end")
+        await pilot.pause()
+        assert "↓ for more" not in screen(app)
+        assert "Esc closes" in screen(app)
+
+    play(app, act, (80, 24))
