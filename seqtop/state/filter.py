@@ -62,6 +62,8 @@ class Filter:
     source: str
     tests: tuple[Test, ...] = ()
     grows: bool = False
+    patterns: tuple[re.Pattern[str], ...] = ()
+    """What it looks for in texts, to be marked there."""
 
     def matches(self, request: RequestState, sequence: SequenceState, now: float) -> bool:
         """Whether this sequence of `request` is to be shown at the engine's time `now`."""
@@ -78,6 +80,7 @@ def parse(source: str) -> Filter:
         FilterError: a field or a number is unknown, or a regular expression is broken.
     """
     tests: list[Test] = []
+    patterns: list[re.Pattern[str]] = []
     grows = False
     position = 0
     while (position := _skip_spaces(source, position)) < len(source):
@@ -87,9 +90,11 @@ def parse(source: str) -> Filter:
         position = word.end()
         test = _test(word)
         tests.append(_negated(test) if word["no"] else test)
+        if not word["no"] and (pattern := _pattern(word)) is not None:
+            patterns.append(pattern)
         field = FIELDS.get((word["field"] or "").lower())
         grows = grows or (field is not None and field.grows)
-    return Filter(source.strip(), tuple(tests), grows)
+    return Filter(source.strip(), tuple(tests), grows, tuple(patterns))
 
 
 def _skip_spaces(source: str, position: int) -> int:
@@ -99,23 +104,29 @@ def _skip_spaces(source: str, position: int) -> int:
 
 
 def _test(word: re.Match[str]) -> Test:
+    if (pattern := _pattern(word)) is not None:
+        return _search(pattern)
+    wanted = word["bare"] if word["text"] is None else word["text"]
+    return _field(word["field"].lower(), word["op"], wanted)
+
+
+def _pattern(word: re.Match[str]) -> re.Pattern[str] | None:
+    """What a word looks for in texts; `None` if it is about a field."""
     if word["regex"] is not None:
         if not word["slash"]:
             raise FilterError("the regular expression has no closing /")
-        return _regex(word["regex"])
-    if word["quoted"] is not None:
-        return _regex(re.escape(word["quoted"]))
+        try:
+            return re.compile(word["regex"], re.IGNORECASE)
+        except re.error as error:
+            raise FilterError(f"the regular expression is broken: {error}") from error
     if word["field"] is not None:
-        wanted = word["bare"] if word["text"] is None else word["text"]
-        return _field(word["field"].lower(), word["op"], wanted)
-    return _regex(re.escape(word["plain"]))
+        return None
+    text = word["plain"] if word["quoted"] is None else word["quoted"]
+    return re.compile(re.escape(text), re.IGNORECASE)
 
 
-def _regex(pattern: str) -> Test:
-    try:
-        search = re.compile(pattern, re.IGNORECASE).search
-    except re.error as error:
-        raise FilterError(f"the regular expression is broken: {error}") from error
+def _search(pattern: re.Pattern[str]) -> Test:
+    search = pattern.search
 
     def test(request: RequestState, sequence: SequenceState, _: float) -> bool:
         return bool(

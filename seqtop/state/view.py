@@ -17,7 +17,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.columns import FIELDS, Value
 from seqtop.state.family import Families, Kin, Name, Path, paths, tree
-from seqtop.state.filter import EVERYTHING
+from seqtop.state.filter import EVERYTHING, Filter
 from seqtop.state.model import RequestState, SequenceState
 
 _DIGITS = re.compile(r"(\d+)")
@@ -59,6 +59,9 @@ class SequenceView:
         self._order: SortedList = SortedList()
         self._entries: dict[int, Entry] = {}
         self._queued: dict[int, tuple[Any, ...]] = {}
+        self.wanted = EVERYTHING
+        """What is searched for among the rows, none of which it hides."""
+        self._hits: SortedList = SortedList()
         self._families = Families()
         self._kin: dict[int, Kin] = {}
 
@@ -84,6 +87,45 @@ class SequenceView:
             return None
         ahead = int(self.queue.index(queued))
         return ahead, self.queue[max(ahead - 1, 0)][-1]
+
+    def search(self, state: EngineState, wanted: Filter) -> None:
+        """Look for `wanted` from now on; nothing is a hit if it asks for nothing."""
+        self.wanted = wanted
+        self._hits = SortedList(
+            entry for seq_id, entry in self._entries.items() if self._is_wanted(state, seq_id)
+        )
+
+    def is_hit(self, seq_id: int) -> bool:
+        """Whether a row is one that is searched for."""
+        entry = self._entries.get(seq_id)
+        return bool(self._hits) and entry is not None and entry in self._hits
+
+    def hit_place(self, seq_id: int | None) -> tuple[int, int]:
+        """Which of the hits this row is, from 1, or 0 if it is none; and how many there are."""
+        if seq_id is None or not self.is_hit(seq_id):
+            return 0, len(self._hits)
+        return int(self._hits.index(self._entries[seq_id])) + 1, len(self._hits)
+
+    def next_hit(self, seq_id: int | None, direction: int, *, here: bool = False) -> int | None:
+        """The hit after this row, before it if `direction` is negative; round at the ends.
+
+        With `here`, the row itself if it is one.
+        """
+        if not self._hits:
+            return None
+        entry = self._entries.get(seq_id) if seq_id is not None else None
+        if entry is None:
+            at = 0
+        elif direction > 0:
+            at = self._hits.bisect_left(entry) if here else self._hits.bisect_right(entry)
+        else:
+            at = self._hits.bisect_left(entry) - 1
+        return int(self._hits[at % len(self._hits)][1][-1])
+
+    def _is_wanted(self, state: EngineState, seq_id: int) -> bool:
+        sequence = state.sequences[seq_id]
+        request = state.requests[sequence.request_id]
+        return bool(self.wanted.tests) and self.wanted.matches(request, sequence, state.time)
 
     def kin(self, seq_id: int) -> Kin:
         """Where a shown sequence stands in the tree of its family."""
@@ -116,6 +158,7 @@ class SequenceView:
                 if kin is not None:
                     self._kin[seq_id] = kin
         self._order = SortedList(self._entries.values())
+        self.search(state, self.wanted)
         self.queue = SortedList(self._queued.values())
 
     def update(self, state: EngineState, touched: Iterable[int]) -> set[int]:
@@ -131,7 +174,7 @@ class SequenceView:
             if sequence := state.sequences.get(seq_id):
                 names[self._enter(state, sequence)] = None
             else:
-                self._put(seq_id, None, None)
+                self._put(state, seq_id, None, None)
                 self.folded.discard(seq_id)
                 if name := self._families.discard(seq_id):
                     names[name] = None
@@ -140,7 +183,7 @@ class SequenceView:
             changed.update(
                 seq_id
                 for seq_id, entry, kin in self._places(state, name)
-                if self._put(seq_id, entry, kin)
+                if self._put(state, seq_id, entry, kin)
             )
         return changed
 
@@ -180,9 +223,14 @@ class SequenceView:
             in_sight = seq_id in kin
             yield seq_id, (first, descent[seq_id]) if in_sight else None, kin.get(seq_id)
 
-    def _put(self, seq_id: int, entry: Entry | None, kin: Kin | None) -> bool:
+    def _put(self, state: EngineState, seq_id: int, entry: Entry | None, kin: Kin | None) -> bool:
         """Let a sequence stand at `entry`, or nowhere; returns whether its kin changed."""
-        _replace(self._order, self._entries.pop(seq_id, None), entry)
+        old = self._entries.pop(seq_id, None)
+        _replace(self._order, old, entry)
+        if self.wanted.tests:
+            was = old if old is not None and old in self._hits else None
+            is_hit = entry is not None and self._is_wanted(state, seq_id)
+            _replace(self._hits, was, entry if is_hit else None)
         if entry is not None:
             self._entries[seq_id] = entry
         before = self._kin.pop(seq_id, None)

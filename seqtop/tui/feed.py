@@ -59,6 +59,8 @@ class Feed:
         """Those of the source, as it goes."""
         self.latency_wanted = False
         """Whether the panel of latencies is to be there."""
+        self.detail_share: int | None = None
+        """Percent of the height, or width, that the detail pane takes; `None`: as it was made."""
         self.detail_wanted: bool | None = None
         """Whether the detail pane is to be there; `None`: where there is room."""
         self.state: EngineState = source.state
@@ -234,6 +236,10 @@ class Feed:
     def filter_by(self, wanted: Filter) -> None:
         self.view.filter = wanted
         self.view.rebuild(self.state)
+
+    def search_for(self, wanted: Filter) -> None:
+        """Mark what matches, and hide nothing."""
+        self.view.search(self.state, wanted)
 
     def toggle_tree(self) -> None:
         """Let the sequences of one request stand together, or each for itself."""

@@ -5,6 +5,7 @@ the screen (of each widget they would be styled anew at every change of focus), 
 and the theme say how each looks.
 """
 
+import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -27,7 +28,7 @@ INKS = frozenset(
         "dim", "strong", "delta", "title", "accent", "alert", "track", "computed", "cached",
         "shared", "running", "prefill", "waiting", "preempted", "swapped", "finished", "aborted",
         "badge-live", "badge-paused", "badge-wait", "badge-alert", "cursor", "header", "tab",
-        "marked",
+        "marked", "match",
     }
 )  # fmt: skip
 INK_CLASSES = {f"ink--{name}" for name in INKS}
@@ -59,6 +60,30 @@ def fitted(line: Line, width: int) -> Line:
         kept.append((text, ink))
         room -= size
     return tuple(kept) if width > 0 else ()
+
+
+def marked(line: Line, patterns: Iterable[re.Pattern[str]]) -> Line:
+    """`line` with what the patterns find marked; with all its first word if they find nothing."""
+    text = plain(line)
+    ranges = sorted(found.span() for each in patterns for found in each.finditer(text))
+    ranges = [(start, end) for start, end in ranges if start < end]
+    if not ranges and (word := re.search(r"\S+", text)):
+        ranges = [word.span()]
+    spans: list[Span] = []
+    at = 0
+    for part, ink in line:
+        end = at + len(part)
+        for start, stop in ranges:
+            if stop <= at or start >= end:
+                continue
+            if start > at:
+                spans.append((text[at:start], ink))
+            at = min(stop, end)
+            spans.append((text[max(start, end - len(part)) : at], "match"))
+        if at < end:
+            spans.append((text[at:end], ink))
+        at = end
+    return tuple(span for span in spans if span[0])
 
 
 class Inked(ScrollView):

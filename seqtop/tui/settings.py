@@ -11,7 +11,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from textual.message import Message
@@ -50,6 +50,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     detail: bool | None = None
     """Whether the detail pane is shown; where there is room, if nobody has said."""
 
+    detail_share: Annotated[int, msgspec.Meta(ge=20, le=80)] | None = None
+    """Percent of the height, or of the width, that it takes."""
     latency: bool | None = None
     """Whether the panel of latencies is shown."""
     slo: dict[str, float | int | str] | None = None
@@ -65,7 +67,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Let `feed` show what these settings say."""
         view = feed.view
         feed.columns = self.columns or DEFAULT_COLUMNS
-        feed.detail_wanted = self.detail
+        feed.detail_wanted, feed.detail_share = self.detail, self.detail_share
         feed.latency_wanted = bool(self.latency)
         feed.latencies = Latencies(parse_slo(self.slo or {}))
         view.sort = parse_sort(self.sort or "life")

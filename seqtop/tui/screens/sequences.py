@@ -12,6 +12,7 @@ from seqtop.state.filter import EVERYTHING as NO_FILTER
 from seqtop.state.view import Sort
 from seqtop.tui.feed import EVERYTHING, Feed, Frame
 from seqtop.tui.screens.columns import ColumnChooser
+from seqtop.tui.screens.copying import CopyChooser, copies
 from seqtop.tui.screens.live import LiveScreen
 from seqtop.tui.screens.sort import SortChooser
 from seqtop.tui.settings import Chosen, sort_text
@@ -26,6 +27,8 @@ WIDE = 160
 """From this width on there is room for the detail pane beside the table."""
 TALL = 30
 """From this height on there is room for it below."""
+USUAL_SHARE, USUAL_SHARE_BESIDE = 45, 36
+"""Percent that the pane takes below and beside the table, as the stylesheet has it."""
 
 
 def _quiet(key: str, action: str, description: str, name: str) -> Binding:
@@ -52,7 +55,17 @@ class SequencesScreen(LiveScreen):
         _quiet("greater_than_sign", "cycle_sort(1)", "Sort by the column after", "find.after"),
         _quiet("c", "choose_columns", "Choose and order the columns", "find.columns"),
         _quiet("r", "reverse", "Reverse the order", "find.reverse"),
-        _quiet("escape", "clear", "Clear the filter", "find.clear"),
+        Binding(
+            "backslash",
+            "search",
+            "Search, and hide nothing",
+            show=False,
+            priority=True,
+            id="find.search",
+        ),
+        _quiet("m", "next_hit(1)", "Next match of the search", "find.next"),
+        _quiet("M", "next_hit(-1)", "Match before", "find.previous"),
+        _quiet("escape", "clear", "Clear the search, then the filter", "find.clear"),
         _quiet("t", "tree", "Sequences of one request together, or each alone", "find.tree"),
         _quiet("z", "fold", "Fold the selected family, or unfold it", "find.fold"),
         _quiet("Z", "fold_all", "Fold all families, or unfold them", "find.fold-all"),
@@ -62,6 +75,9 @@ class SequencesScreen(LiveScreen):
         _quiet("enter", "open_detail", "Show the detail pane", "look.open-detail"),
         _quiet("left_square_bracket", "turn(-1)", "Previous part of the detail", "look.before"),
         _quiet("right_square_bracket", "turn(1)", "Next part of the detail", "look.after"),
+        _quiet("plus,equals_sign", "resize(5)", "A larger detail pane", "look.larger"),
+        _quiet("minus", "resize(-5)", "A smaller detail pane", "look.smaller"),
+        _quiet("y", "copy", "Copy text, request id or row", "look.copy"),
         _quiet("l", "latency", "Show or hide latencies", "look.latency"),
         _quiet("f", "follow", "Follow the selected row, or stop", "look.follow"),
     ]
@@ -69,6 +85,7 @@ class SequencesScreen(LiveScreen):
     def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[LiveScreen]]) -> None:
         super().__init__(feed, title=title, tabs=tabs)
         self._filter = FilterBar()
+        self._search = FilterBar("search")
         self._table = SequenceTable(feed)
         self._hint = Hint(feed)
         self._detail = Detail(feed)
@@ -76,6 +93,7 @@ class SequencesScreen(LiveScreen):
 
     def body(self) -> Iterable[Widget]:
         yield self._filter
+        yield self._search
         yield Container(
             Container(self._table, self._hint, id="list"),
             self._detail,
@@ -103,12 +121,14 @@ class SequencesScreen(LiveScreen):
             self._table.rows.select(expected)
         self._hint.update()
         self._filter.show_count(len(self.feed.view), len(self.feed.state.sequences))
+        self._search.show_count(*self.feed.view.hit_place(self.feed.selected))
         self._detail.show(frame)
         self._latency.update()
 
     def on_sequence_rows_moved(self, _: SequenceRows.Moved) -> None:
         with self.feed.lock:
             self._detail.show(EVERYTHING)
+            self._search.show_count(*self.feed.view.hit_place(self.feed.selected))
 
     def on_titles_clicked(self, message: Titles.Clicked) -> None:
         sort = self.feed.view.sort
@@ -117,7 +137,14 @@ class SequencesScreen(LiveScreen):
         self._sort(Sort(message.key, not sort.descending if turned else column.descending))
 
     def on_filter_bar_changed(self, message: FilterBar.Changed) -> None:
-        if message.filter.source != self.feed.view.filter.source:
+        if message.bar is self._search:
+            with self.feed.lock:
+                self.feed.search_for(message.filter)
+                self._table.rows.show(EVERYTHING)
+                if (hit := self.feed.view.next_hit(self.feed.selected, 1, here=True)) is not None:
+                    self._table.rows.select(hit)
+            self.show_all()
+        elif message.filter.source != self.feed.view.filter.source:
             with self.feed.lock:
                 self.feed.filter_by(message.filter)
             self.show_all()
@@ -136,8 +163,23 @@ class SequencesScreen(LiveScreen):
         self._filter.open()
         self.show_all()
 
+    def action_search(self) -> None:
+        self._search.open()
+        self.show_all()
+
+    def action_next_hit(self, by: int) -> None:
+        with self.feed.lock:
+            hit = self.feed.view.next_hit(self.feed.selected, by)
+            if hit is not None:
+                self._table.rows.select(hit)
+                return
+        missing = "Nothing matches." if self._search.display else "Search for something first: \\."
+        self.notify(missing, timeout=2, markup=False)
+
     def action_clear(self) -> None:
-        if self._filter.display:
+        if self._search.display:
+            self._search.clear()
+        elif self._filter.display:
             self._filter.clear()
         elif self.feed.detail_wanted:
             self.action_toggle_detail()
@@ -194,6 +236,31 @@ class SequencesScreen(LiveScreen):
         self._chose(detail=self.feed.detail_wanted)
         self._place()
 
+    def action_resize(self, by: int) -> None:
+        if not self._detail.display:
+            return
+        usual = USUAL_SHARE_BESIDE if self.has_class("-beside") else USUAL_SHARE
+        share = max(min((self.feed.detail_share or usual) + by, 80), 20)
+        self.feed.detail_share = share
+        self._chose(detail_share=share)
+        self._place()
+
+    def action_copy(self) -> None:
+        with self.feed.lock:
+            found = self.feed.selection
+            if found is not None:
+                texts = copies(*found, self.feed.now)
+
+        def chosen(what: str | None) -> None:
+            if what is not None:
+                self.app.copy_to_clipboard(texts[what])
+                self.notify(f"Copied the {what}.", timeout=2, markup=False)
+
+        if found is None:
+            self.notify("No sequence is selected.", severity="warning", markup=False)
+        else:
+            self.app.push_screen(CopyChooser(), chosen)
+
     def action_latency(self) -> None:
         self.feed.latency_wanted = not self.feed.latency_wanted
         self._chose(latency=self.feed.latency_wanted)
@@ -232,6 +299,10 @@ class SequencesScreen(LiveScreen):
         self._detail.display = wanted
         beside = width >= WIDE
         alone = wanted and not beside and height < 18
+        share, styles = self.feed.detail_share, self._detail.styles
+        styles.width = f"{share}%" if share and beside else None
+        styles.height = f"{share}%" if share and not beside and not alone else None
+        styles.max_height = "100%" if share else None
         self.set_class(beside, "-beside")
         self.set_class(alone, "-alone")
         with self.feed.lock:

@@ -1,4 +1,4 @@
-"""The line in which a filter is typed, with what is wrong with it below."""
+"""The line in which a filter, or a search, is typed, with what is wrong with it below."""
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -12,40 +12,44 @@ from seqtop.state.filter import EVERYTHING, Filter, FilterError, parse
 
 
 class FilterBar(Vertical):
-    """Shown while a filter is typed or in force. What is typed takes effect at once."""
+    """Shown while a filter is typed or in force. What is typed takes effect at once.
+
+    `name` begins the line and the ids in it: `filter`, or `search` for what hides nothing.
+    """
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        Binding("escape", "clear", "Clear", tooltip="Clear the filter"),
+        Binding("escape", "clear", "Clear", tooltip="Clear what was typed"),
         Binding("down", "done", "Table", tooltip="Back to the table"),
     ]
 
     class Changed(Message):
         """Another filter is in force."""
 
-        def __init__(self, filter: Filter) -> None:  # noqa: A002 (what it is)
+        def __init__(self, bar: "FilterBar", filter: Filter) -> None:  # noqa: A002 (what it is)
             super().__init__()
+            self.bar = bar
             self.filter = filter
 
     class Left(Message):
         """Typing is over."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, name: str = "filter") -> None:
+        super().__init__(name=name)
         self.display = False
         self._input = Input(
             placeholder="text  re:/regex/  status:waiting  prompt>1000  -status:stop",
             compact=True,
-            id="filter-input",
+            id=f"{name}-input",
         )
         self._input.cursor_blink = False
         self._input.can_focus = False  # lest the focus end up in it while it is out of sight
-        self._count = Static("", id="filter-count", markup=False)
-        self._error = Static("", id="filter-error", markup=False)
+        self._count = Static("", classes="filter-count", markup=False)
+        self._error = Static("", classes="filter-error", markup=False)
         self._error.display = False
 
     def compose(self) -> ComposeResult:
         with Horizontal():
-            yield Label("Filter", id="filter-label")
+            yield Label((self.name or "").capitalize(), classes="filter-label")
             yield self._input
             yield self._count
         yield self._error
@@ -65,11 +69,11 @@ class FilterBar(Vertical):
         """Show everything again."""
         self._input.value = ""
         self._close()
-        self.post_message(self.Changed(EVERYTHING))
+        self.post_message(self.Changed(self, EVERYTHING))
         self.post_message(self.Left())
 
     def show_count(self, shown: int, total: int) -> None:
-        """How many sequences the filter lets through."""
+        """How many sequences the filter lets through, or which of the hits one is at."""
         if self.display:
             text = f"{fmt.count(shown)} of {fmt.count(total)}"
             if self._count.content != text:
@@ -84,7 +88,7 @@ class FilterBar(Vertical):
             self._error.display = True
             return
         self._error.display = False
-        self.post_message(self.Changed(wanted))
+        self.post_message(self.Changed(self, wanted))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()

@@ -8,7 +8,7 @@ from textual.strip import Strip
 
 from seqtop.state.slo import missed
 from seqtop.tui.feed import Feed
-from seqtop.tui.ink import PLAIN, Inked, Line
+from seqtop.tui.ink import PLAIN, Inked, Line, marked
 from seqtop.tui.widgets import cells
 from seqtop.tui.widgets.listing import MARGIN
 from seqtop.tui.widgets.sequence_rows import SequenceRows
@@ -77,4 +77,7 @@ class Rows(SequenceRows):
         info = self._feed.state.info
         redacted = info is not None and info.redacted
         kin = self.view.kin(seq_id)
-        return cells.row(self._slots, *found, now, kin, late, redacted=redacted)
+        line = cells.row(self._slots, *found, now, kin, late, redacted=redacted)
+        if self.view.is_hit(seq_id):
+            line = marked(line, self.view.wanted.patterns)
+        return line
