@@ -477,6 +477,7 @@ def test_no_key_leaves_a_broken_screen(app: SeqtopApp) -> None:
             key
             for key, active in app.screen.active_bindings.items()
             if active.binding.action not in {"quit", "app.quit"}
+            and "go_to(" not in active.binding.action
         ]
         for key in keys:
             await pilot.press(key)
