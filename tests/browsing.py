@@ -25,7 +25,9 @@ def a_page() -> Iterator[Any]:
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=arguments)
-        page = browser.new_page(viewport={"width": 1200, "height": 700})
-        page.set_default_timeout(90_000)
-        yield page
-        browser.close()
+        try:
+            page = browser.new_page(viewport={"width": 1200, "height": 700})
+            page.set_default_timeout(90_000)
+            yield page
+        finally:
+            browser.close()

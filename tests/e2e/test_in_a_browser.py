@@ -1,0 +1,162 @@
+"""`seqtop serve`: the app in a real browser, and who may not have it."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pyte
+import pytest
+from browsing import a_page
+from event_script import EventScript
+from waiting import wait_until
+
+from seqtop.cli import main
+from seqtop.recording import RecordingWriter
+from seqtop.state import EngineState
+from seqtop.wire import codec, parse
+
+pytest.importorskip("textual_serve", reason="textual-serve is not installed")
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path, state = tmp_path_factory.mktemp("served") / "run.seqtop", EngineState()
+    with RecordingWriter(path) as writer:
+        for number, event in enumerate(EventScript(8, 80)):
+            payload = codec.encode(event)
+            event = parse.event(payload)
+            state.apply(event)
+            writer.append(number, payload, event, state)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def url(recording: str) -> Iterator[str]:
+    """Where the app is served, playing a recording."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "seqtop", "serve", "--port", str(port)]
+    with subprocess.Popen(
+        [*command, "--", "replay", recording, "--speed", "0.1"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert f"http://127.0.0.1:{port}" in process.stdout.readline()
+        wait_until(lambda: status(f"http://127.0.0.1:{port}/") == 200)
+        yield f"http://127.0.0.1:{port}/"
+        process.terminate()
+        assert process.wait(20) == 0
+
+
+def status(url: str, **headers: str) -> int | None:
+    try:
+        with urlopen(Request(url, headers=headers), timeout=20) as answer:
+            return answer.status
+    except HTTPError as error:
+        return error.code
+    except OSError:
+        return None
+
+
+def await_screen(page: Any, condition: Callable[[], bool]) -> None:
+    """Wait for what is drawn, while the browser's messages are let through."""
+    for _ in range(1_200):
+        if condition():
+            return
+        page.wait_for_timeout(50)
+    pytest.fail("the awaited screen never came")
+
+
+def test_the_app_is_drawn_with_nothing_from_elsewhere(url: str) -> None:
+    screen = pyte.Screen(200, 60)
+    stream = pyte.ByteStream(screen)
+    with a_page() as page:
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+
+        def listen(websocket: object) -> None:
+            asked.append(websocket.url)
+            websocket.on(
+                "framereceived", lambda data: isinstance(data, bytes) and stream.feed(data)
+            )
+
+        page.on("websocket", listen)
+        page.goto(url)
+        page.wait_for_selector("body.-first-byte")
+        # Text is drawn on a canvas: count its pixels, and read what it is sent.
+        page.wait_for_function(
+            """() => {
+              const canvas = document.querySelector("canvas.xterm-text-layer");
+              const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, 60).data;
+              return new Set(new Uint32Array(pixels.buffer)).size > 20;
+            }"""
+        )
+        await_screen(page, lambda: "script" in screen.display[0] and "REPLAY" in screen.display[0])
+        assert any("Request" in line and "Status" in line for line in screen.display)
+        page.click("#terminal")
+        page.keyboard.press("?")
+        await_screen(page, lambda: any("Keys" in line for line in screen.display))
+        assert page.evaluate("document.fonts.check('16px \"Roboto Mono\"')")
+    name = url.removeprefix("http://")
+    assert len(asked) >= 4
+    assert all(each.startswith((url, f"ws://{name}", "data:")) for each in asked), asked
+
+
+def test_other_sites_pages_are_turned_away(url: str) -> None:
+    name = url.removeprefix("http://").rstrip("/")
+    assert status(url, Origin="http://evil.example") == 403
+    assert status(f"{url}ws", Origin="http://evil.example") == 403
+    assert status(url, Host="evil.example") == 403, "a name that was bent to point here"
+    assert status(url, Origin=f"http://{name}") == 200
+    assert status(url, Host=f"localhost:{name.rpartition(':')[2]}") == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--host", "0.0.0.0"], ("no authentication", "--insecure")),
+        (["--host", "example.org"], ("no authentication", "--insecure")),
+        (["--port", "0"], ("'0' is not a port",)),
+        (["show"], ("attach, replay, demo",)),
+        (["--", "attach", "--bogus"], ("usage: seqtop attach", "'--bogus'")),
+    ],
+)
+def test_mistakes(
+    arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        found = main(["serve", *arguments])
+    except SystemExit as exit_:
+        found = exit_.code
+    assert found == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    for word in words:
+        assert word in said.err
+
+
+def test_a_port_that_is_taken(recording: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [
+            sys.executable,
+            "-m",
+            "seqtop",
+            "serve",
+            "--port",
+            port,
+            "--",
+            "replay",
+            recording,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port} cannot be used" in done.stderr
+    assert "--port picks another" in done.stderr
+    assert "Traceback" not in done.stderr
