@@ -60,8 +60,10 @@ def check_bind(endpoint: str, *, insecure: bool, has_keys: bool = False) -> str:
 
 
 def _host_and_port(endpoint: str) -> tuple[str, int]:
-    parts = urlsplit(endpoint)
-    host, _, port = parts.netloc.rpartition(":")
+    try:
+        host, _, port = urlsplit(endpoint).netloc.rpartition(":")
+    except ValueError:  # brackets that do not hold an IPv6 address
+        host = port = ""
     if not host or not port.isdecimal() or not 0 < int(port) < 65535:
         raise EndpointError(f"{endpoint!r} needs a host and a port between 1 and 65534")
     return host, int(port)

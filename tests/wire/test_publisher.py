@@ -163,6 +163,8 @@ def test_endpoint_in_use_is_said_in_one_sentence() -> None:
         "tcp://host",
         "tcp://host:0",
         "tcp://h:65535",
+        "tcp://[2J",
+        "tcp://[::1:5557",
         "x://y",
     ],
 )
