@@ -2,6 +2,7 @@
 
 import dataclasses
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +19,8 @@ from seqtop.link import LinkState
 from seqtop.sequence import SamplingParams, SequenceGroup, SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
-from seqtop.wire.messages import Event
+from seqtop.wire import publisher as publisher_module
+from seqtop.wire.messages import Event, InFlight
 from seqtop.wire.publisher import Publisher
 
 PROMPTS = (
@@ -37,7 +39,7 @@ class CountingPublisher(Publisher):
     num_published = 0
 
     def publish(self, event: Event) -> None:
-        self.num_published += 1
+        self.num_published += not isinstance(event, InFlight)  # which has no number
         super().publish(event)
 
 
@@ -165,3 +167,61 @@ def test_both_show_the_engine_at_every_step(
         assert seen_preemption, "the pool was meant to be too small"
         assert seen_cached, "the prompts were meant to share a prefix"
         assert early.link.num_missed == late.link.num_missed == 0
+
+
+def test_viewer_shows_the_engine_again_after_its_queue_has_overflowed(
+    engine: LLMEngine, monkeypatch: pytest.MonkeyPatch, endpoint: str
+) -> None:
+    """Arrivals, preemptions and ends are lost before they are numbered; all is well afterwards."""
+    monkeypatch.setattr(publisher_module, "MAX_QUEUED_BYTES", 20_000)
+    monkeypatch.setattr(publisher_module, "_SECONDS_BETWEEN_REPAIRS", 0.0)
+    opened = threading.Event()
+    opened.set()
+
+    class Mirror(EngineState):
+        def apply(self, event: Event | InFlight) -> object:
+            opened.wait()
+            return super().apply(event)
+
+    info = engine_info(engine, engine_id="test", control=False)
+    info = msgspec.structs.replace(info, heartbeat_interval=1e6)
+    with (
+        CountingPublisher(endpoint, info, Mirror(), repairs=True) as publisher,
+        Session(endpoint) as session,
+    ):
+        steps = StepPublisher(publisher)
+
+        def add(name: str, prompt: str) -> None:
+            params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=70, logprobs=1)
+            for group in engine.add_request(name, prompt, params):
+                steps.arrived(group)
+
+        def play(num_steps: int, *, shown: bool) -> None:
+            for _ in range(num_steps):
+                record = engine.step()
+                steps.stepped(record)
+                if shown:
+                    catch_up(session, publisher)
+                    assert_shows(session, engine, record)
+
+        session.await_engine(10)
+        for number, prompt in enumerate(PROMPTS[:4]):
+            add(f"early-{number}", prompt)
+        play(20, shown=True)
+        assert session.state.requests.keys() == engine.seq_groups.keys()
+        opened.clear()
+        play(30, shown=False)
+        for number, prompt in enumerate(PROMPTS[4:] * 2):
+            add(f"lost-{number}", prompt)
+        engine.abort_request("early-0")
+        play(40, shown=False)
+        assert publisher.num_dropped > 20
+        assert engine.seq_groups.keys() - session.state.requests.keys()
+        opened.set()
+        wait_until(publisher.wants_in_flight)
+        publisher.publish(steps.in_flight(engine.clock()))
+        play(10, shown=True)
+        while engine.has_unfinished_requests():
+            play(1, shown=True)
+        assert session.link.num_missed > 20
+        assert session.link.num_resyncs == 1
