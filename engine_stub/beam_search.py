@@ -70,9 +70,14 @@ class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+def asks_for_beams(params: SamplingParams | None) -> bool:
+    """Whether parameters have the form of a search's."""
+    return params is not None and "beam_width" in (params.extra_args or ())
+
+
 def beam_search_params(params: SamplingParams | None) -> BeamSearchParams | None:
     """What `BeamSearchParams.as_sampling_params` was called on; None for a request that samples."""
-    if params is None or "beam_width" not in (params.extra_args or ()):
+    if params is None or not asks_for_beams(params):
         return None
     extra: dict[str, Any] = params.extra_args or {}
     assert params.max_tokens is not None

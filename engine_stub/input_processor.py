@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from engine_stub.beam_search import BeamSearchParams, beam_search_params
+from engine_stub.beam_search import BeamSearchParams, asks_for_beams
 from engine_stub.config import EngineConfig
 from engine_stub.model_config import ModelConfig
 from engine_stub.tokenizer import Tokenizer
@@ -67,7 +67,7 @@ class InputProcessor:
         if isinstance(params, BeamSearchParams):
             self._validate_beams(token_ids, params)
             params = params.as_sampling_params()
-        elif beam_search_params(params) is not None:
+        elif asks_for_beams(params):
             raise ValueError("extra_args cannot ask for a beam search; use BeamSearchParams")
         if params.truncate_prompt_tokens is not None:
             token_ids = token_ids[-params.truncate_prompt_tokens :]

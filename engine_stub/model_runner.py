@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine_stub.attention import PagedKVCache
 from engine_stub.batch import Batch, Row, prepare_batch
-from engine_stub.beam_search import beam_search_params, num_candidates
+from engine_stub.beam_search import asks_for_beams, beam_search_params, num_candidates
 from engine_stub.model import Decoder
 from engine_stub.pooler import Pooler
 from engine_stub.sampler import (
@@ -122,7 +122,7 @@ class ModelRunner:
         beams: defaultdict[int, list[int]] = defaultdict(list)
         singles: list[int] = []
         for index, row in enumerate(rows):
-            is_beam = beam_search_params(row.group.sampling_params) is not None
+            is_beam = asks_for_beams(row.group.sampling_params)
             (beams[row.group_index] if is_beam else singles).append(index)
         if singles:
             requests = [self._sampling_request(rows[index]) for index in singles]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from engine_stub.beam_search import BeamSearch, Blocks, beam_search_params
+from engine_stub.beam_search import BeamSearch, Blocks, asks_for_beams
 from engine_stub.detokenizer import Detokenizer
 from engine_stub.groups import unfinished
 from engine_stub.step_record import SequenceUpdate
@@ -45,7 +45,7 @@ class OutputProcessor:
         self, seq_group: SequenceGroup, samples: list[SequenceOutput]
     ) -> list[SequenceUpdate]:
         """Append a step's samples to the sequences that they continue; there may be none."""
-        if beam_search_params(seq_group.sampling_params) is not None:
+        if asks_for_beams(seq_group.sampling_params):
             return self._beam_search.process(seq_group, samples)
         return [
             self._append(

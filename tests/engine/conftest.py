@@ -51,8 +51,13 @@ def make_engine(tiny_model: Path) -> MakeEngine:
     """Makes engines of the tiny model with blocks of 4 slots; any setting can be given."""
 
     def make(*, clock: Callable[[], float] | None = None, **settings: object) -> LLMEngine:
-        defaults: dict[str, object] = {"device": "cpu", "block_size": 4, "num_gpu_blocks": 64}
-        config = EngineConfig(model=tiny_model, **(defaults | settings))
+        defaults: dict[str, object] = {
+            "model": tiny_model,
+            "device": "cpu",
+            "block_size": 4,
+            "num_gpu_blocks": 64,
+        }
+        config = EngineConfig(**(defaults | settings))
         return LLMEngine(config) if clock is None else LLMEngine(config, clock=clock)
 
     return make
