@@ -119,6 +119,9 @@ class StepPublisher:
 
     def stepped(self, record: StepRecord) -> None:
         """Publish a step and the ends of the requests that it ended."""
+        # These ended before the step, which may have given their blocks to others.
+        for group in (*record.ignored, *record.aborted):
+            self._ended(group, group.metrics.finished_time or record.start_time)
         changes = self._table_changes(record)
         updates = [update for each in record.preemptions for update in self._preempted(each)]
         updates += [self._update(each, changes.get(each.seq.seq_id)) for each in record.updates]
@@ -145,7 +148,7 @@ class StepPublisher:
                 wait_reasons=_wait_reasons(record),
             )
         )
-        for group in (*record.finished, *record.ignored, *record.aborted):
+        for group in record.finished:
             self._ended(group, record.time)
 
     def _table_changes(self, record: StepRecord) -> dict[int, _TableChange]:
