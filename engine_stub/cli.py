@@ -103,16 +103,26 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     for name, what in (
         ("block-size", "slots per KV-cache block"),
         ("num-gpu-blocks", "blocks in the KV pool"),
-        ("num-cpu-blocks", "blocks in host memory, to swap to"),
         ("max-num-seqs", "sequences that run at once"),
         ("max-num-batched-tokens", "token budget of a step"),
         ("max-model-len", "longest prompt and output together, in tokens"),
         ("pipeline-parallel-size", "stages, each a process, that the decoder is cut into"),
     ):
         engine.add_argument(f"--{name}", type=int, metavar="N", help=what)
+    engine.add_argument(
+        *("--cpu-blocks", "--num-cpu-blocks"),
+        dest="num_cpu_blocks",
+        type=int,
+        metavar="N",
+        help="blocks in host memory, to swap to (default: as many as in the pool, if swapping)",
+    )
     for name, choices, what in (
-        ("preemption-mode", ("recompute", "swap"), "what becomes of a preempted group's blocks"),
-        ("preemption-victim", ("last", "largest"), "which group is preempted"),
+        ("preemption-mode", ("recompute", "swap"), "what becomes of a preempted request's blocks"),
+        (
+            "preemption-victim",
+            ("last", "largest"),
+            "who of those behind is preempted",
+        ),
         ("pooling-type", ("LAST", "MEAN"), "tokens whose hidden states make an embedding"),
     ):
         engine.add_argument(f"--{name}", choices=choices, help=what)

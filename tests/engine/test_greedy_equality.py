@@ -138,11 +138,33 @@ def test_preemption(make_engine, prompts, expected) -> None:
     assert len(preempted) > 5
 
 
-def test_everything_at_once(make_engine, prompts, expected) -> None:
-    engine = make_engine(num_gpu_blocks=24, max_num_batched_tokens=37)
+@pytest.mark.parametrize("chunked", [True, False])
+def test_swapping(make_engine, prompts, expected, chunked: bool) -> None:
+    engine = make_engine(
+        num_gpu_blocks=40,
+        preemption_mode="swap",
+        num_cpu_blocks=20,
+        enable_prefix_caching=False,
+        enable_chunked_prefill=chunked,
+        max_num_batched_tokens=45 if chunked else 160,
+    )
     outputs, records = run(engine, prompts)
     assert outputs == expected
-    assert sum(len(record.preemptions) for record in records) > 5
+    modes = [each.mode for record in records for each in record.preemptions]
+    assert modes.count("swap") > 5
+    num_out = sum(len(record.execute_model_req.blocks_to_swap_out) for record in records)
+    num_in = sum(len(record.execute_model_req.blocks_to_swap_in) for record in records)
+    assert num_out == num_in > 0
+    assert records[-1].blocks.free_cpu == 20
+
+
+def test_everything_at_once(make_engine, prompts, expected) -> None:
+    engine = make_engine(num_gpu_blocks=24, max_num_batched_tokens=37, num_cpu_blocks=14,
+                         preemption_mode="swap")  # fmt: skip
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    modes = {each.mode for record in records for each in record.preemptions}
+    assert modes == {"swap", "recompute"}
     assert num_chunks(records) > 5
     assert records[-1].blocks.prefix_hits > 0
 
@@ -163,6 +185,9 @@ def test_worker_behind_a_wire(make_engine, prompts, expected) -> None:
     max_num_seqs=st.integers(1, 12),
     extra_budget=st.integers(0, 60),
     caching=st.booleans(),
+    num_cpu_blocks=st.integers(0, 40),
+    mode=st.sampled_from(["recompute", "swap"]),
+    victim=st.sampled_from(["last", "largest"]),
     arrivals=st.lists(
         st.tuples(st.integers(0, 5), st.integers(0, NUM_PROMPTS - 1)), min_size=1, max_size=12
     ),
@@ -180,6 +205,9 @@ def test_any_arrivals_through_any_pool(
     max_num_seqs: int,
     extra_budget: int,
     caching: bool,
+    num_cpu_blocks: int,
+    mode: str,
+    victim: str,
     arrivals: list[tuple[int, int]],
     aborts: set[int],
 ) -> None:
@@ -189,6 +217,9 @@ def test_any_arrivals_through_any_pool(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_seqs + extra_budget,
         enable_prefix_caching=caching,
+        num_cpu_blocks=num_cpu_blocks,
+        preemption_mode=mode,
+        preemption_victim=victim,
     )
     params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
     groups = []
