@@ -1,21 +1,29 @@
-"""`seqtop attach`: look at a running engine."""
+"""`seqtop attach`: look at running engines."""
 
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 
-from seqtop.commands.common import Commands, add_endpoint, add_keys, add_look, keys_of, run_app
+from seqtop.commands.common import Commands, add_keys, add_look, keys_of, run_app
+from seqtop.wire.endpoints import DEFAULT_ENDPOINT
 
 
 def add(commands: Commands) -> None:
     attach = commands.add_parser(
         "attach",
-        help="look at a running engine",
-        description="Look at a running engine. The engine does not notice, and goes on after you"
-        " leave.",
-        epilog="example: seqtop attach tcp://127.0.0.1:5557",
+        help="look at running engines",
+        description="Look at a running engine, or at several: then first at all of them side by"
+        " side. The engines do not notice, and go on after you leave.",
+        epilog="example: seqtop attach tcp://127.0.0.1:5557 tcp://127.0.0.1:5559",
     )
-    add_endpoint(attach)
+    attach.add_argument(
+        "endpoints",
+        nargs="*",
+        default=[DEFAULT_ENDPOINT],
+        metavar="ENDPOINT",
+        help=f"tcp://HOST:PORT or ipc:///PATH (default: {DEFAULT_ENDPOINT})",
+    )
     add_keys(attach)
     add_look(attach)
     attach.set_defaults(run=run)
@@ -23,6 +31,20 @@ def add(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from seqtop.session import Session
+    from seqtop.state.history import DEFAULT_MAX_BYTES, History
 
-    with Session(options.endpoint, keys=keys_of(options)) as session:
-        return run_app(session, options)
+    endpoints = list(dict.fromkeys(options.endpoints))
+    keys = keys_of(options)
+    with ExitStack() as stack:
+        sessions = [
+            stack.enter_context(
+                Session(
+                    endpoint,
+                    keys=keys,
+                    # Together they remember as much as one alone would.
+                    history=History(max_bytes=DEFAULT_MAX_BYTES // len(endpoints)),
+                )
+            )
+            for endpoint in endpoints
+        ]
+        return run_app(sessions, options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -181,8 +181,8 @@ def row_filter(text: str) -> Filter:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def run_app(source: Source, options: argparse.Namespace) -> int:
-    """Show `source` until the user leaves; `options` are those of `add_look`."""
+def run_app(sources: Sequence[Source], options: argparse.Namespace) -> int:
+    """Show `sources` until the user leaves; `options` are those of `add_look`."""
     # Textual draws on standard error: redirected, it would fill a log with screens.
     # In a browser (`seqtop serve`) there is no terminal, but a driver that Textual is told of.
     is_served = "TEXTUAL_DRIVER" in os.environ
@@ -201,7 +201,7 @@ def run_app(source: Source, options: argparse.Namespace) -> int:
     written, problems = read(options.config or locations.config_file())
     memory = Memory(locations.memory_file())
     app = SeqtopApp(
-        source,
+        *sources,
         settings=asked.over(written).over(memory.settings),
         memory=memory,
         problems=[*problems, *memory.problems],

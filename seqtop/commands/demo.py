@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
         ):
             print("seqtop: starting the bundled engine …", file=sys.stderr)
             engine.await_live(session)
-            status = run_app(session, options)
+            status = run_app([session], options)
             failure = engine.failure()
     except DemoError as error:
         return fail(str(error))

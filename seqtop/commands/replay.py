@@ -44,6 +44,6 @@ def run(options: argparse.Namespace) -> int:
                 detail=recording.damage or "",
             ) as source,
         ):
-            return run_app(source, options)
+            return run_app([source], options)
     except RecordingError as error:
         return fail(str(error))

@@ -11,6 +11,7 @@ from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.notifications import SeverityLevel
 from textual.screen import ModalScreen, Screen
+from textual.widget import AwaitMount
 from textual.widgets import Input
 
 from seqtop import format as fmt
@@ -20,20 +21,27 @@ from seqtop.state.marks import Kind
 from seqtop.state.slo import FIGURES
 from seqtop.tui import past, theme
 from seqtop.tui.feed import EVERYTHING, NOTHING, Feed, Frame
+from seqtop.tui.fleet import Fleet
 from seqtop.tui.keys import group_of
 from seqtop.tui.screens.blocks import BlocksScreen
 from seqtop.tui.screens.confirm import Confirm
+from seqtop.tui.screens.fleet import FleetScreen
 from seqtop.tui.screens.help import HelpScreen
 from seqtop.tui.screens.live import LiveScreen
 from seqtop.tui.screens.sequences import SequencesScreen
 from seqtop.tui.screens.step import BlockPrompt, StepPrompt
 from seqtop.tui.screens.steps import StepsScreen
 from seqtop.tui.screens.submit import Submission, SubmitDialog
+from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.screens.timeline import TimelineScreen
 from seqtop.tui.settings import DEFAULTS, Chosen, Memory, Settings
 from seqtop.tui.source import Source
 
 FRAMES_PER_SECOND = 30
+FLEET_ACTIONS = frozenset({"go_to", "help", "quit", "turn_theme"})
+"""What the app itself does while all engines are on show; the rest is about one of them."""
+GLANCE_SECONDS = 0.5
+"""Between two looks at engines that are not on show."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """End the app in an orderly way, as they would a shell's other programs, the terminal restored."""
 SCREENS: tuple[type[LiveScreen], ...] = (
@@ -51,6 +59,9 @@ SCREEN_KEYS = [
 ]
 TYPED = {"submit", "go_to_step"}
 """What opens a dialog to type into: at once, lest the next keys be taken for keys of the screen."""
+FLEET_KEY = Binding(
+    FleetScreen.KEY, f"go_to({FleetScreen.NAME!r})", "All engines", show=False, id="screen.fleet"
+)
 TIME_KEYS = [
     Binding(key, action, description, show=False, priority=action in TYPED, id=f"time.{name}")
     for key, action, description, name in (
@@ -71,7 +82,7 @@ TIME_KEYS = [
 
 
 class SeqtopApp(App[int]):
-    """Shows `source`. Whoever made the source starts and closes it.
+    """Shows `sources`, engines or recordings. Whoever made them starts and closes them.
 
     `title` stands in the header until the engine has said its name; `clock` gives this
     machine's time in seconds, for the age of what is shown once the engine has gone silent.
@@ -83,6 +94,7 @@ class SeqtopApp(App[int]):
     DEFAULT_MODE = SCREENS[0].NAME
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         *SCREEN_KEYS,
+        FLEET_KEY,
         Binding("n", "submit", "New", priority=True, id="engine.submit", tooltip="Submit a prompt"),
         Binding("x", "abort", "Abort", id="engine.abort", tooltip="Abort the selected request"),
         Binding(
@@ -99,8 +111,7 @@ class SeqtopApp(App[int]):
 
     def __init__(
         self,
-        source: Source,
-        *,
+        *sources: Source,
         title: str = "seqtop",
         clock: Callable[[], float] = time.time,
         settings: Settings = DEFAULTS,
@@ -109,16 +120,34 @@ class SeqtopApp(App[int]):
     ) -> None:
         super().__init__()
         self.title = title
-        self.feed = Feed(source, clock)
+        self.fleet = Fleet(sources, clock)
         self.animation_level = "none"
         self.register_theme(theme.DARK)
         self.register_theme(theme.LIGHT)
         self.theme = settings.theme or theme.DARK.name
-        settings.set_up(self.feed)
+        for feed in self.fleet.feeds:
+            settings.set_up(feed)
         self._memory = memory
         self._problems = problems
-        for each in SCREENS:
-            self.add_mode(each.NAME, partial(each, self.feed, title=title, tabs=SCREENS))
+        several = len(self.fleet) > 1
+        tabs: list[type[TabbedScreen]] = [*SCREENS, *([FleetScreen] if several else [])]
+        for index, feed in enumerate(self.fleet.feeds):
+            for each in SCREENS:
+                screen = partial(each, feed, title=title, tabs=tabs)
+                self.add_mode(_mode(each.NAME, index), screen)
+        if several:
+            self.add_mode(FleetScreen.NAME, partial(FleetScreen, self.fleet, tabs))
+
+    @property
+    def feed(self) -> Feed:
+        """The feed of the engine on show."""
+        return self.fleet.feed
+
+    def switch_mode(self, mode: str) -> AwaitMount:
+        """Go to a screen by its name: that of the engine on show."""
+        return super().switch_mode(
+            mode if mode == FleetScreen.NAME else _mode(mode, self.fleet.shown)
+        )
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.inks(dark=self.current_theme.dark)
@@ -128,6 +157,9 @@ class SeqtopApp(App[int]):
         for number in _SIGNALS:
             loop.add_signal_handler(number, self.exit, 128 + number)
         self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
+        if len(self.fleet) > 1:
+            self.set_interval(GLANCE_SECONDS, self.glance)
+            self.switch_mode(FleetScreen.NAME)
         self.theme_changed_signal.subscribe(self, lambda chosen: self.remember(theme=chosen.name))
         for problem in self._problems:
             self._tell(problem, severity="warning")
@@ -151,17 +183,17 @@ class SeqtopApp(App[int]):
         if late:
             self._tell(slo_news(late), severity="warning")
 
+    def glance(self) -> None:
+        """Keep up with the engines that are not on show, and show how they all are."""
+        self.fleet.glance()
+        for screen in self.screen_stack:
+            if isinstance(screen, FleetScreen):
+                screen.show()
+
     def _show(self, frame: Frame) -> None:
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
                 screen.show(frame)
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in TYPED and (
-            isinstance(self.focused, Input) or isinstance(self.screen, ModalScreen)
-        ):
-            return False  # it is a letter there
-        return super().check_action(action, parameters)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield from super().get_system_commands(screen)
@@ -176,6 +208,17 @@ class SeqtopApp(App[int]):
 
     def action_go_to(self, name: str) -> None:
         self.switch_mode(name)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """There is no fleet of one engine, and nothing is done to one that is not looked at."""
+        if action in TYPED and (
+            isinstance(self.focused, Input) or isinstance(self.screen, ModalScreen)
+        ):
+            return False  # it is a letter there
+        if action == "go_to" and parameters == (FleetScreen.NAME,):
+            return len(self.fleet) > 1
+        about_one = f"action_{action}" in SeqtopApp.__dict__ and action not in FLEET_ACTIONS
+        return not about_one or self.current_mode != FleetScreen.NAME
 
     def action_turn_theme(self) -> None:
         self.theme = (theme.LIGHT if self.current_theme.dark else theme.DARK).name
@@ -309,3 +352,8 @@ def slo_news(late: Sequence[tuple[str, dict[str, float]]]) -> str:
     what = ", ".join(f"{FIGURES[key]} {fmt.seconds(value)}" for key, value in missed.items())
     more = f", and {fmt.plural(len(late) - 1, 'other')} too" if len(late) > 1 else ""
     return f"{request_id} missed its objective: {what}{more}."
+
+
+def _mode(name: str, engine: int) -> str:
+    """The mode of a screen of an engine; the first engine's is the screen's own name."""
+    return f"{name} {engine}" if engine else name

@@ -169,12 +169,26 @@ class Feed:
             return None
         with self.lock:
             self._version = version
-            if self.source.link.num_messages != self._num_messages:
-                self._num_messages = self.source.link.num_messages
-                self._heard = self.clock()
+            self._note_age()
             self._meter.sample(self.source.state)
             self._take_over()
             return self._advance() if self._past is None else NOTHING
+
+    def glance(self) -> None:
+        """Keep the rates up to date while nothing else of this is on show."""
+        with self.lock:
+            self._note_age()
+            self._meter.sample(self.source.state)
+
+    @property
+    def pace(self) -> Rates:
+        """The rates of the source as it goes, whatever moment is on show."""
+        return self._meter.rates
+
+    def _note_age(self) -> None:
+        if self.source.link.num_messages != self._num_messages:
+            self._num_messages = self.source.link.num_messages
+            self._heard = self.clock()
 
     def pause(self) -> Frame:
         """Hold the picture as it is now; what the source learns later is shown on `resume`."""

@@ -10,6 +10,7 @@ from textual.widget import Widget
 
 from seqtop.tui.feed import Feed, Frame
 from seqtop.tui.screens.live import LiveScreen
+from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.widgets.lines import Lines
 from seqtop.tui.widgets.pool import PoolMap
 from seqtop.tui.widgets.pool_cells import legend, summary
@@ -50,7 +51,7 @@ class BlocksScreen(LiveScreen):
         ),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[LiveScreen]]) -> None:
+    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[TabbedScreen]]) -> None:
         super().__init__(feed, title=title, tabs=tabs)
         self._pool = PoolMap(feed)
         self._legend = Lines(id="pool-legend")

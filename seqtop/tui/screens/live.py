@@ -7,20 +7,15 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.screen import Screen
 from textual.widget import Widget
 
 from seqtop.tui.feed import EVERYTHING, Feed, Frame
-from seqtop.tui.ink import INK_CLASSES
+from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.widgets.header import Header, Notice
 from seqtop.tui.widgets.key_bar import KeyBar
-from seqtop.tui.widgets.screen_tabs import ScreenTabs
-
-SHORT = 16
-"""Below this height the header gives a line to the body, and the tabs are not shown."""
 
 
-class LiveScreen(Screen[None]):
+class LiveScreen(TabbedScreen):
     """A screen that is told what changed, at most thirty times a second.
 
     A subclass gives its `NAME` and `TITLE`, yields its widgets from `body` and draws them in
@@ -28,24 +23,18 @@ class LiveScreen(Screen[None]):
     to screen.
     """
 
-    NAME: ClassVar[str]
-    """What the app calls it: the mode to switch to, and the id of its key in the help."""
-    TITLE: ClassVar[str]
-    """What its tab says."""
     STEP_KEYS: ClassVar[str] = "← →"
     """The keys that go through time by steps, where a widget does not use them itself."""
 
-    COMPONENT_CLASSES = INK_CLASSES
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("tab", "app.focus_next", "Go to the next pane", show=False, id="move.next"),
         Binding("shift+tab", "app.focus_previous", "Go back a pane", show=False, id="move.back"),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[LiveScreen]]) -> None:
-        super().__init__()
+    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[TabbedScreen]]) -> None:
+        super().__init__(tabs)
         self.feed = feed
         self._header = Header(feed, title=title)
-        self._tabs = ScreenTabs([(each.NAME, each.TITLE) for each in tabs], self.NAME)
         self._notice = Notice(feed, step_keys=self.STEP_KEYS)
 
     def compose(self) -> ComposeResult:
@@ -73,9 +62,6 @@ class LiveScreen(Screen[None]):
         """Draw everything anew, after something other than the engine changed it."""
         with self.feed.lock:
             self.show(EVERYTHING)
-
-    def on_resize(self) -> None:
-        self.set_class(self.app.size.height < SHORT, "-short")
 
     def on_screen_resume(self) -> None:
         self.show_all()

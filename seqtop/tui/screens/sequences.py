@@ -15,6 +15,7 @@ from seqtop.tui.screens.columns import ColumnChooser
 from seqtop.tui.screens.copying import CopyChooser, copies
 from seqtop.tui.screens.live import LiveScreen
 from seqtop.tui.screens.sort import SortChooser
+from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.settings import Chosen, sort_text
 from seqtop.tui.widgets.detail import Detail
 from seqtop.tui.widgets.filter_bar import FilterBar
@@ -82,7 +83,7 @@ class SequencesScreen(LiveScreen):
         _quiet("f", "follow", "Follow the selected row, or stop", "look.follow"),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[LiveScreen]]) -> None:
+    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[TabbedScreen]]) -> None:
         super().__init__(feed, title=title, tabs=tabs)
         self._filter = FilterBar()
         self._search = FilterBar("search")

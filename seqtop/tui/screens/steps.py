@@ -9,6 +9,7 @@ from seqtop.tui import past
 from seqtop.tui.feed import Feed, Frame
 from seqtop.tui.screens.live import LiveScreen
 from seqtop.tui.screens.sequences import SequencesScreen
+from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.step_log import StepLog
 from seqtop.tui.widgets.step_detail import StepDetail
 from seqtop.tui.widgets.step_table import StepRows, StepTable
@@ -32,7 +33,7 @@ class StepsScreen(LiveScreen):
         Binding("tab", "turn", "Members", id="move.next", tooltip="Go to the step's sequences"),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[LiveScreen]]) -> None:
+    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[TabbedScreen]]) -> None:
         super().__init__(feed, title=title, tabs=tabs)
         self._step_log = StepLog(feed)
         self._table = StepTable(feed, self._step_log)

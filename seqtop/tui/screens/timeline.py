@@ -10,6 +10,7 @@ from seqtop.tui.feed import Feed, Frame
 from seqtop.tui.lens import Lens, Mode
 from seqtop.tui.screens.live import LiveScreen
 from seqtop.tui.screens.sequences import SequencesScreen
+from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.widgets.gantt import Axis, GanttRows, legend
 from seqtop.tui.widgets.hint import Hint
 from seqtop.tui.widgets.lines import Lines
@@ -45,7 +46,7 @@ class TimelineScreen(LiveScreen):
         _quiet("enter", "open", "Show the sequence in the table", "screen.open"),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[LiveScreen]]) -> None:
+    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[TabbedScreen]]) -> None:
         super().__init__(feed, title=title, tabs=tabs)
         self._lens = Lens()
         self._axis = Axis(feed)

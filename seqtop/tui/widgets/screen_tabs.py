@@ -1,6 +1,7 @@
 """The line that names the screens, each with its key; the one on show stands out."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from textual import events
 from textual.strip import Strip
@@ -8,12 +9,22 @@ from textual.strip import Strip
 from seqtop.tui.ink import PLAIN, Inked, Line
 
 
-class ScreenTabs(Inked, can_focus=False):
-    """Tabs for `screens`, (name, title) each. A click on one goes there."""
+class Tab(NamedTuple):
+    key: str
+    name: str
+    title: str
 
-    def __init__(self, screens: Sequence[tuple[str, str]], shown: str) -> None:
+    @property
+    def label(self) -> str:
+        return f" {self.key} {self.title} "
+
+
+class ScreenTabs(Inked, can_focus=False):
+    """The tab of the screen named `shown` stands out. A click on another goes there."""
+
+    def __init__(self, tabs: Sequence[Tab], shown: str) -> None:
         super().__init__()
-        self._screens = screens
+        self._tabs = tabs
         self._shown = shown
 
     def render_line(self, y: int) -> Strip:
@@ -21,18 +32,11 @@ class ScreenTabs(Inked, can_focus=False):
 
     def on_click(self, event: events.Click) -> None:
         right = 0
-        for key, (name, title) in enumerate(self._screens, start=1):
-            right += len(_label(key, title))
+        for tab in self._tabs:
+            right += len(tab.label)
             if event.x < right:
-                self.app.switch_mode(name)
+                self.app.switch_mode(tab.name)
                 return
 
     def _line(self) -> Line:
-        return tuple(
-            (_label(key, title), "tab" if name == self._shown else PLAIN)
-            for key, (name, title) in enumerate(self._screens, start=1)
-        )
-
-
-def _label(key: int, title: str) -> str:
-    return f" {key} {title} "
+        return tuple((tab.label, "tab" if tab.name == self._shown else PLAIN) for tab in self._tabs)

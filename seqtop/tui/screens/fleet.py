@@ -1,0 +1,69 @@
+"""All engines at a glance, where the app looks at several."""
+
+from collections.abc import Iterable
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+
+from seqtop import format as fmt
+from seqtop.link import LinkState
+from seqtop.sequence import SequenceStatus
+from seqtop.tui.fleet import Fleet
+from seqtop.tui.ink import PLAIN
+from seqtop.tui.screens.tabbed import TabbedScreen
+from seqtop.tui.widgets.fleet_table import FleetRows, FleetTitles
+from seqtop.tui.widgets.key_bar import KeyBar
+from seqtop.tui.widgets.lines import Lines
+
+
+class FleetScreen(TabbedScreen):
+    """A row per engine. The number of a screen shows that screen of the one under the cursor."""
+
+    NAME = "fleet"
+    TITLE = "Fleet"
+    KEY = "F"
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("enter", "app.go_to('sequences')", "Look", id="screen.look", tooltip="Look at it"),
+    ]
+
+    def __init__(self, fleet: Fleet, tabs: Iterable[type[TabbedScreen]]) -> None:
+        super().__init__(tabs)
+        self._fleet = fleet
+        self._sums = Lines(id="fleet-sums")
+        self._rows = FleetRows(fleet)
+
+    def compose(self) -> ComposeResult:
+        yield self._sums
+        yield self._tabs
+        yield FleetTitles()
+        yield self._rows
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        self._rows.focus()
+
+    def on_screen_resume(self) -> None:
+        self.show()
+
+    def show(self) -> None:
+        """Draw what has changed."""
+        self._rows.set_height(len(self._fleet))
+        self._rows.redraw()
+        self._sums.set_lines([self._line()])
+
+    def _line(self) -> tuple[tuple[str, str], ...]:
+        feeds = self._fleet.feeds
+        live = sum(feed.source.link.state is LinkState.LIVE for feed in feeds)
+        counts = [feed.source.state.num_by_status for feed in feeds]
+        running = sum(each[SequenceStatus.RUNNING] for each in counts)
+        waiting = sum(each[SequenceStatus.WAITING] for each in counts)
+        rates = [feed.pace.tokens_out for feed in feeds if feed.pace.tokens_out is not None]
+        return (
+            (" seqtop", "title"),
+            (f"  {fmt.plural(len(feeds), 'engine')}, {live} live", PLAIN),
+            ("   ●", "running"),
+            (f" {fmt.count(running)} running", PLAIN),
+            ("   ○", "waiting"),
+            (f" {fmt.count(waiting)} waiting", PLAIN),
+            (f"   out {fmt.rate(sum(rates) if rates else None)} tok/s", PLAIN),
+        )

@@ -1,0 +1,130 @@
+"""The cells of the list of engines: which columns fit, and what stands in them."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+from seqtop import format as fmt
+from seqtop.safe import safe_text
+from seqtop.sequence import SequenceStatus
+from seqtop.tui.draw import bar
+from seqtop.tui.feed import Feed
+from seqtop.tui.ink import PLAIN, Line, Span, fitted
+from seqtop.tui.rates import kv_use
+from seqtop.tui.widgets.header import badges
+
+Draw: TypeAlias = Callable[[Feed, int], Line]
+
+
+class Slot(NamedTuple):
+    """A column's place: slots of the highest rank go first when there is no room for all."""
+
+    key: str
+    title: str
+    width: int
+    rank: int
+    right: bool = True
+
+
+SLOTS = (
+    Slot("engine", "Engine", 16, 0, right=False),
+    Slot("state", "State", 16, 0, right=False),
+    Slot("model", "Model", 18, 6, right=False),
+    Slot("running", "Run", 5, 0),
+    Slot("waiting", "Wait", 5, 0),
+    Slot("kv", "KV", 12, 1, right=False),
+    Slot("out", "Out tok/s", 9, 2),
+    Slot("in", "In tok/s", 9, 4),
+    Slot("steps", "Steps/s", 7, 5),
+    Slot("step", "Step", 9, 7),
+    Slot("preempt", "Preempted", 9, 3),
+    Slot("endpoint", "Endpoint", 26, 8, right=False),
+)
+
+
+@lru_cache(maxsize=64)
+def arrange(width: int) -> tuple[Slot, ...]:
+    """The columns that fit into `width` cells, two spaces apart; the last takes what is left."""
+    chosen: list[Slot] = []
+    room = width
+    for slot in sorted(SLOTS, key=lambda slot: slot.rank):
+        if slot.rank and room < slot.width + 2:
+            break
+        room -= slot.width + 2
+        chosen.append(slot)
+    keys = {slot.key for slot in chosen}
+    return tuple(slot for slot in SLOTS if slot.key in keys)
+
+
+def header(slots: tuple[Slot, ...]) -> Line:
+    """The line of titles."""
+    titles = (
+        slot.title.rjust(slot.width) if slot.right else slot.title.ljust(slot.width)
+        for slot in slots
+    )
+    return (("  ".join(titles), PLAIN),)
+
+
+def row(slots: tuple[Slot, ...], feed: Feed) -> Line:
+    """The line of one engine; call it under the feed's lock."""
+    spans: list[Span] = []
+    for index, slot in enumerate(slots):
+        if index:
+            spans.append(("  ", PLAIN))
+        spans.extend(fitted(_DRAW[slot.key](feed, slot.width), slot.width))
+    return tuple(spans)
+
+
+def _engine(feed: Feed, _: int) -> Line:
+    info = feed.source.state.info
+    return ((safe_text(info.engine_id if info else feed.source.link.endpoint), "strong"),)
+
+
+def _model(feed: Feed, _: int) -> Line:
+    info = feed.source.state.info
+    return ((safe_text(info.model) if info else fmt.UNKNOWN, PLAIN),)
+
+
+def _kv(feed: Feed, width: int) -> Line:
+    use = kv_use(feed.source.state)
+    if use is None:
+        return ((fmt.UNKNOWN, "dim"),)
+    return (*bar(width - 5, 1.0, [(use, "computed", "━")]), (f"{fmt.percent(use):>5}", "strong"))
+
+
+def _number(text: str, width: int, ink: str = PLAIN) -> Line:
+    return ((text.rjust(width), ink),)
+
+
+def _count(status: SequenceStatus, ink: str) -> Draw:
+    def draw(feed: Feed, width: int) -> Line:
+        number = feed.source.state.num_by_status[status]
+        return _number(fmt.count(number), width, ink if number else "dim")
+
+    return draw
+
+
+def _preempted(feed: Feed, width: int) -> Line:
+    stats = feed.source.state.stats
+    return _number(fmt.count(stats.num_preemptions) if stats else fmt.UNKNOWN, width)
+
+
+def _step(feed: Feed, width: int) -> Line:
+    step = feed.source.state.step
+    return _number(fmt.count(step) if step >= 0 else fmt.UNKNOWN, width)
+
+
+_DRAW: dict[str, Draw] = {
+    "engine": _engine,
+    "state": lambda feed, _: badges(feed),
+    "model": _model,
+    "running": _count(SequenceStatus.RUNNING, "running"),
+    "waiting": _count(SequenceStatus.WAITING, "waiting"),
+    "kv": _kv,
+    "out": lambda feed, width: _number(fmt.rate(feed.pace.tokens_out), width),
+    "in": lambda feed, width: _number(fmt.rate(feed.pace.tokens_in), width),
+    "steps": lambda feed, width: _number(fmt.rate(feed.pace.steps), width),
+    "step": _step,
+    "preempt": _preempted,
+    "endpoint": lambda feed, _: ((safe_text(feed.source.link.endpoint), "dim"),),
+}
