@@ -2,10 +2,11 @@
 
 PYTHON ?= python3
 VENV   := .venv
+VLLM_VERSION := 0.33.0
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint format screenshots man bench clean
+.PHONY: demo test lint format screenshots man bench test-vllm clean
 
 ## Watch the bundled engine.
 demo: $(VENV)/engine
@@ -38,8 +39,15 @@ bench: $(VENV)/dev
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/seek.py
 
+## The adapter against a real vLLM, without a GPU. It downloads some 2 GB the first time, and takes
+## its time, as vLLM is slow to start. Another version: make test-vllm VLLM_VERSION=0.32.0
+test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
+	export PYTHONPATH=$(CURDIR)/$(VENV)-vllm/vllm/$(VLLM_VERSION):$(CURDIR):$(CURDIR)/tests/vllm; \
+	$(VENV)-vllm/bin/python -m pytest --confcutdir tests/vllm -s -q tests/vllm/against_vllm.py && \
+	$(VENV)-vllm/bin/python tests/vllm/overhead.py
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -52,3 +60,7 @@ $(VENV)/engine: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev]'
 	touch $@ $(VENV)/engine
+
+$(VENV)-vllm/vllm/$(VLLM_VERSION)/installed: tests/vllm/install.sh tests/vllm/requirements.txt
+	PYTHON=$(PYTHON) tests/vllm/install.sh $(VENV)-vllm $(VLLM_VERSION)
+	touch $@

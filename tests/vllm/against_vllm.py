@@ -1,0 +1,235 @@
+"""The real vLLM, a real viewer, a spy inside the scheduler: the viewer has to show what is true.
+
+Run by `make test-vllm`, in an environment of its own; `make test` does not know this file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from serve import ABORTED_AFTER, MODEL, NUM_REQUESTS
+
+from seqtop.link import LinkState
+from seqtop.sequence import SequenceStatus
+from seqtop.session import Session
+from seqtop.state import EngineState
+from seqtop.state.checks import Checker, Finding
+from seqtop.state.view import SequenceView
+from seqtop.wire import parse
+from seqtop.wire.messages import Event, Step
+
+HERE = Path(__file__).resolve().parent
+START_SECONDS = 400.0
+"""vLLM takes its time to start, most of all on a busy machine."""
+
+RUNS = {
+    "fcfs": ([], {}),
+    "async": (["--async-scheduling"], {}),
+    "async, model runner V2": (["--async-scheduling"], {"VLLM_USE_V2_MODEL_RUNNER": "1"}),
+    "priority": (["--policy", "priority"], {}),
+    "drafts": (["--draft"], {}),
+}
+
+
+class Seen:
+    """As a listener: what the viewer's state was at each step, and what the checker says."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, Any]] = []
+        self.findings: list[Finding] = []
+        self._checker = Checker()
+
+    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
+        assert state.step == -1, "the viewer was there before the first step"
+        assert state.info is not None
+        self._checker.apply(state.info)
+
+    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
+        self.findings += self._checker.apply(parse.event(payload))
+        if isinstance(event, Step):
+            self.steps.append(shown(state))
+
+
+def shown(state: EngineState) -> dict[str, Any]:
+    """The viewer's state in the form of the spy's lines."""
+    assert state.stats is not None
+    view = SequenceView()
+    view.rebuild(state)
+    unfinished = [
+        sequence
+        for sequence in state.sequences.values()
+        if not SequenceStatus.is_finished(sequence.status)
+    ]
+    return {
+        "requests": {
+            sequence.request_id: {
+                "status": sequence.engine_status or sequence.status.name,
+                "num_computed_tokens": sequence.num_computed_tokens,
+                "block_ids": sequence.block_table.copy(),
+                "num_prompt_tokens": sequence.num_prompt_tokens,
+                "output_token_ids": sequence.output_token_ids.copy(),
+                "num_preemptions": state.requests[sequence.request_id].num_preemptions,
+            }
+            for sequence in unfinished
+        },
+        "waiting": [state.sequences[place[-1]].request_id for place in view.queue],
+        "num_free": state.stats.num_free_blocks,
+        "num_cached": state.stats.num_cached_blocks,
+        "num_used": state.stats.num_used_blocks,
+    }
+
+
+def spied(line: str) -> dict[str, Any]:
+    """A line of the spy's, with requests called as their users do."""
+    step: dict[str, Any] = json.loads(line)
+    step["requests"] = {name[:-9]: request for name, request in step["requests"].items()}
+    step["waiting"] = [name[:-9] for name in step["waiting"]]
+    running = {name[:-9] for name in step.pop("running")}
+    is_running = {name for name, each in step["requests"].items() if each["status"] == "RUNNING"}
+    assert running == is_running
+    return step
+
+
+@contextmanager
+def vllm(directory: Path, *arguments: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
+    """vLLM, started, and waiting for the word to begin."""
+    environ = {
+        "SPY_FILE": str(directory / "spy"),
+        "SEQTOP_TOKENIZER": str(MODEL),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_TARGET_DEVICE": "cpu",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        **environ,
+    }
+    with (directory / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "serve.py"), *arguments],
+            env={**os.environ, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.strip() == "ready":
+                    break
+            else:
+                raise AssertionError((directory / "log").read_text()[-5_000:])
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def serve(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    """Say the word; return how each request ended."""
+    output, _ = process.communicate("go\n", timeout=START_SECONDS)
+    ended: list[dict[str, Any]] = json.loads(output.splitlines()[-1])
+    return ended
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with TemporaryDirectory(prefix="sq") as name:
+        yield Path(name)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_viewer_shows_what_the_scheduler_holds_at_every_step(run: str, directory: Path) -> None:
+    arguments, environ = RUNS[run]
+    endpoint = f"ipc://{directory}/e"
+    seen = Seen()
+    with vllm(directory, *arguments, SEQTOP_BIND=endpoint, **environ) as process:
+        session = Session(endpoint)
+        session.listen(seen)
+        with session:
+            assert session.wait_for(LinkState.LIVE, timeout=60)
+            ended = serve(process)
+            assert session.wait_for(LinkState.STOPPED, timeout=60)
+    truth = [spied(line) for line in (directory / "spy").read_text().splitlines()]
+    assert len(seen.steps) == len(truth)
+    for number, (is_shown, is_true) in enumerate(zip(seen.steps, truth, strict=True)):
+        assert is_shown == is_true, f"step {number} of {len(truth)}"
+    state = session.state
+    assert state.num_anomalies == 0, state.last_anomaly
+    assert session.link.num_missed == session.link.num_errors == 0
+    assert_ended_as_users_saw(state, ended)
+    assert seen.findings == []
+    preempted = [each for each in state.requests.values() if each.num_preemptions]
+    num_preemptions = sum(each.num_preemptions for each in preempted)
+    assert preempted, "the pool was meant to be too small"
+    assert any(each.preempted_for not in (None, each.request_id) for each in preempted)
+    assert state.stats is not None
+    assert state.stats.prefix_cache_hits > 0, "prompts were meant to share prefixes"
+    print(  # the figures that docs/vllm.md quotes
+        f"\n{state.info.engine if state.info else ''}, {run}: {len(truth)} steps,"
+        f" {NUM_REQUESTS} requests, {num_preemptions} preemptions,"
+        f" {state.stats.prefix_cache_hits} of {state.stats.prefix_cache_queries} tokens cached:"
+        f" the viewer's state was the scheduler's at every step; {len(seen.findings)} findings"
+    )
+    if run == "drafts":
+        drafted = [each.num_draft_tokens or 0 for each in state.sequences.values()]
+        accepted = [each.num_accepted_tokens or 0 for each in state.sequences.values()]
+        assert 0 < sum(accepted) < sum(drafted)
+
+
+def assert_ended_as_users_saw(state: EngineState, ended: list[dict[str, Any]]) -> None:
+    """Nothing is left, and everything ended as its client was told."""
+    assert len(ended) == len(state.finished) == NUM_REQUESTS
+    assert state.stats is not None
+    assert (state.stats.num_running, state.stats.num_waiting) == (0, 0)
+    assert state.stats.num_used_blocks == 0
+    for each in ended:
+        request = state.requests[each["id"]]
+        sequence = state.sequences[request.seq_ids[0]]
+        assert request.finish_reason == each["reason"]
+        if int(each["id"].removeprefix("req-")) not in ABORTED_AFTER:
+            assert sequence.output_token_ids == each["tokens"]
+        assert bool(sequence.text) == bool(sequence.output_token_ids)
+        assert request.prompt, "the prompt's text was to be known, too"
+        assert sequence.block_table == []
+
+
+def test_fault_in_the_adapter_leaves_vllm_running(directory: Path) -> None:
+    endpoint = f"ipc://{directory}/e"
+    with vllm(directory, SEQTOP_BIND=endpoint, INJECT_FAULT="20") as process:
+        ended = serve(process)
+    assert len(ended) == NUM_REQUESTS
+    assert all(each["tokens"] for each in ended)
+    said = [line for line in (directory / "log").read_text().splitlines() if "seqtop" in line]
+    assert len(said) == 1, said
+    assert "RuntimeError: injected" in said[0]
+
+
+def test_unset_not_one_function_is_patched() -> None:
+    """In a process of its own, as vLLM loads plugins once in each."""
+    program = """
+import sys
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine.core import EngineCore, EngineCoreProc
+from vllm.v1.request import Request
+CLASSES = BlockPool, KVCacheManager, AsyncScheduler, Scheduler, EngineCore, EngineCoreProc, Request
+before = [dict(vars(each)) for each in CLASSES]
+from vllm.plugins import load_general_plugins
+load_general_plugins()
+assert "seqtop.adapters.vllm" in sys.modules, "the plugin was not even loaded"
+assert [dict(vars(each)) for each in CLASSES] == before
+assert "seqtop.adapters.vllm.hook" not in sys.modules
+"""
+    environ = {name: each for name, each in os.environ.items() if name != "SEQTOP_BIND"}
+    environ |= {"VLLM_TARGET_DEVICE": "cpu"}
+    subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=START_SECONDS)

@@ -1,0 +1,19 @@
+"""Breaks the adapter in the EngineCore process, to see what becomes of vLLM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def install(step: int) -> None:
+    """Have the adapter fail when it takes down step number `step`."""
+    from seqtop.adapters.vllm.collect import Collector
+
+    original, count = Collector._updated, iter(range(step))
+
+    def updated(self: Any, *args: Any, **kwargs: Any) -> None:
+        if next(count, None) is None:
+            raise RuntimeError("injected")
+        original(self, *args, **kwargs)
+
+    Collector._updated = updated  # type: ignore[method-assign]

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Set up an environment in which vLLM's V1 engine runs on a machine without a GPU:
+#
+#     tests/vllm/install.sh VENV VERSION
+#
+# Of vLLM itself only the Python files are taken, to VENV/vllm/VERSION: the compiled ones are
+# for CUDA, and nothing that the tests use needs them. About 1.4 GB, most of it torch.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+venv=$1 version=$2
+"${PYTHON:-python3}" -m venv "$venv"
+pip=("$venv/bin/python" -m pip --quiet --disable-pip-version-check)
+"${pip[@]}" install --constraint constraints.txt torch
+"${pip[@]}" install --requirement tests/vllm/requirements.txt
+# Its own requirement, triton, is for GPUs, and a gigabyte.
+"${pip[@]}" install --no-deps 'xgrammar>=0.2,<0.3'
+"${pip[@]}" install --editable .
+wheels=$(mktemp -d)
+"${pip[@]}" download --no-deps --dest "$wheels" "vllm==$version"
+mkdir -p "$venv/vllm/$version"
+"$venv/bin/python" - "$wheels"/vllm-*.whl "$venv/vllm/$version" <<'PY'
+import sys
+import zipfile
+
+wheel, folder = sys.argv[1:]
+with zipfile.ZipFile(wheel) as archive:
+    for name in archive.namelist():
+        if name.endswith((".py", ".json", "/METADATA", "/entry_points.txt")):
+            archive.extract(name, folder)
+PY
+rm -r "$wheels"

@@ -1,0 +1,161 @@
+"""What the adapter costs vLLM's scheduler: two real EngineCores, one followed, stepped in turns.
+
+256 requests run and 200 wait. Both engines are in this process and take turns every ten steps, so
+that whatever else the machine does hits both. The model takes no time at all, so what is measured
+is vLLM's own Python and ours. `CPU` is this thread's processor time, which other programs cannot
+add to.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+NUM_RUNNING, NUM_WAITING = 256, 200
+NUM_ROUNDS, STEPS_PER_TURN, NUM_WARM_UP = 60, 10, 20
+
+
+class Engine:
+    """An EngineCore whose scheduler is stepped by hand, and how long that took."""
+
+    def __init__(self) -> None:
+        from token_executor import TokenExecutor
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.v1.engine.core import EngineCore
+
+        arguments = EngineArgs(
+            model=str(HERE.parents[1] / "engine_stub" / "weights"),
+            skip_tokenizer_init=True,
+            dtype="float16",
+            max_model_len=1024,
+            block_size=16,
+            num_gpu_blocks_override=NUM_RUNNING * 64,
+            max_num_seqs=NUM_RUNNING,
+            max_num_batched_tokens=8192,
+            enable_prefix_caching=True,
+            enforce_eager=True,
+            async_scheduling=False,
+        )
+        self.core = EngineCore(arguments.create_engine_config(), TokenExecutor, log_stats=True)
+        self.times: dict[str, list[float]] = {}
+
+    def fill(self) -> None:
+        """Add the requests, and step until as many as can are decoding."""
+        from vllm.sampling_params import SamplingParams
+        from vllm.v1.engine import EngineCoreRequest
+
+        for number in range(NUM_RUNNING + NUM_WAITING):
+            params = SamplingParams(max_tokens=900, temperature=0, ignore_eos=True)
+            request = EngineCoreRequest(
+                request_id=f"cmpl-{number:032x}-0-{number:08x}",
+                prompt_token_ids=[number, *range(64)],
+                mm_features=None,
+                sampling_params=params,
+                pooling_params=None,
+                arrival_time=time.time(),
+                lora_request=None,
+                cache_salt=None,
+                data_parallel_rank=None,
+            )
+            self.core.add_request(*self.core.preprocess_add_request(request))
+        for _ in range(NUM_WARM_UP):
+            self.step()
+        counts = self.core.scheduler.get_request_counts()
+        assert counts == (NUM_RUNNING, NUM_WAITING), counts
+        self.times.clear()
+
+    def step(self) -> None:
+        scheduler = self.core.scheduler
+        start = _now()
+        output = scheduler.schedule()
+        scheduled = _now()
+        result = self.core.model_executor.execute_model(output)
+        ran = _now()
+        scheduler.update_from_output(output, result)
+        updated = _now()
+        self._note("schedule", start, scheduled)
+        self._note("update", ran, updated)
+        for unit, index in (("wall", 0), ("CPU", 1)):
+            both = scheduled[index] - start[index] + updated[index] - ran[index]
+            self.times.setdefault(f"both {unit}", []).append(both)
+            self.times.setdefault(f"step {unit}", []).append(updated[index] - start[index])
+
+    def _note(self, what: str, start: tuple[float, float], end: tuple[float, float]) -> None:
+        self.times.setdefault(f"{what} wall", []).append(end[0] - start[0])
+        self.times.setdefault(f"{what} CPU", []).append(end[1] - start[1])
+
+
+def _now() -> tuple[float, float]:
+    return time.perf_counter(), time.thread_time()
+
+
+def measure(followed: Engine, plain: Engine, title: str) -> None:
+    followed.times.clear()
+    plain.times.clear()
+    for turn in range(NUM_ROUNDS):
+        pair = (followed, plain) if turn % 2 else (plain, followed)
+        for engine in pair:
+            for _ in range(STEPS_PER_TURN):
+                engine.step()
+    print(f"\n{title}: {NUM_ROUNDS * STEPS_PER_TURN} steps of each, milliseconds")
+    print(f"{'':18}{'median off':>12}{'on':>9}{'added':>9}{'p99 off':>12}{'on':>9}")
+    for name, off in plain.times.items():
+        on = followed.times[name]
+        added = median(on) - median(off)
+        figures = (median(off), median(on), added, _p99(off), _p99(on))
+        cells = [f"{1e3 * each:.3f}" for each in figures]
+        widths = (12, 9, 9, 12, 9)
+        print(f"{name:18}" + "".join(f"{c:>{w}}" for c, w in zip(cells, widths, strict=True)))
+    for what, name in (("schedule() alone", "schedule CPU"), ("with the update", "both CPU")):
+        added = median(followed.times[name]) - median(plain.times[name])
+        share = added / median(plain.times["step CPU"])
+        print(f"{what}: {1e6 * added:.0f} µs a step, {share:.1%} of this run's step")
+
+
+def _p99(times: list[float]) -> float:
+    return quantiles(times, n=100)[98]
+
+
+def main() -> None:
+    import token_executor
+    import vllm
+
+    from seqtop.adapters.vllm.hook import follow
+    from seqtop.adapters.vllm.settings import Settings
+
+    token_executor.STEP_SECONDS = 0.0
+    followed, plain = Engine(), Engine()
+    print(f"vLLM {vllm.__version__}, {NUM_RUNNING} running and {NUM_WAITING} waiting")
+    with TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{directory}/e"
+        wrapping = follow(followed.core.scheduler, Settings(bind=endpoint))
+        assert wrapping is not None
+        followed.fill()
+        plain.fill()
+        measure(followed, plain, "nobody looks on")
+        command = [sys.executable, "-m", "seqtop", "record", endpoint, "-o", f"{directory}/r"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as viewer:
+            _await(Path(directory, "r"))
+            measure(followed, plain, "a viewer looks on")
+            viewer.terminate()
+        assert wrapping.active
+        followed.core.scheduler.shutdown()
+
+
+def _await(path: Path) -> None:
+    """The recording is begun when the viewer has its first state."""
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main()
