@@ -84,9 +84,13 @@ def test_detail(app: SeqtopApp) -> None:
         await pilot.press("right_square_bracket")
         assert "TTFT 68.0 ms" in screen(app)
         await pilot.press("right_square_bracket")
+        assert "logprob" in screen(app)
+        await pilot.press("right_square_bracket")
+        assert "Nothing is on record" in screen(app)
+        await pilot.press("right_square_bracket")
         assert "Once upon a time" in screen(app)
-        await pilot.press("left_square_bracket")
-        assert "TTFT 68.0 ms" in screen(app)
+        await pilot.press("left_square_bracket", "left_square_bracket")
+        assert "logprob" in screen(app)
         await pilot.press("escape")
         assert not detail.display
 

@@ -18,10 +18,15 @@ from seqtop.tui.ink import PLAIN, Inked, Line
 from seqtop.tui.widgets.blocks import Blocks
 from seqtop.tui.widgets.cells import glyph
 from seqtop.tui.widgets.lines import Lines
+from seqtop.tui.widgets.raw import Raw
 from seqtop.tui.widgets.story import Story
 from seqtop.tui.widgets.timeline import Timeline
+from seqtop.tui.widgets.tokens import Tokens
 
-TABS = ("Text", "Blocks", "Timeline")
+TABS = ("Text", "Blocks", "Timeline", "Tokens", "Raw")
+_TEXT, _TOKENS, _RAW = 0, 3, 4
+_BY_TURNS = (_TEXT, _TOKENS, _RAW)
+"""Which parts take turns in one place where the others have places of their own."""
 
 
 def arrangement(width: int, height: int) -> str:
@@ -42,17 +47,20 @@ class Detail(Vertical):
         self._summary = Lines(id="summary")
         self._tabs = Tabs()
         self._facts = Container(id="facts")
-        self._parts = (Story(feed), Blocks(feed), Timeline(feed))  # in the order of TABS
+        # In the order of TABS.
+        self._parts = (Story(feed), Blocks(feed), Timeline(feed), Tokens(feed), Raw(feed))
 
     def compose(self) -> ComposeResult:
         yield self._summary
         yield self._tabs
         with Container(id="parts"):
-            story, blocks, timeline = self._parts
+            story, blocks, timeline, tokens, raw = self._parts
             with self._facts:
                 yield timeline
                 yield blocks
             yield story
+            yield tokens
+            yield raw
 
     def show(self, frame: Frame) -> None:
         """Draw what `frame` changed; call it under the feed's lock."""
@@ -61,22 +69,31 @@ class Detail(Vertical):
         selected = self._feed.selected
         self._summarise()  # what a sequence waits for changes without it being touched
         if frame.touched is None or frame.ticked or selected in frame.touched:
-            tabbed = self.has_class("-tabs")
-            for part in (self._parts[self._tabs.active],) if tabbed else self._parts:
-                part.update()
+            for part in self._parts:
+                if part.display:
+                    part.update()
 
     def turn_to(self, tab: int) -> None:
         """Show another part, where they do not fit side by side."""
         self._tabs.active = tab % len(TABS)
         self._tabs.refresh()
-        for index, part in enumerate(self._parts):
-            part.set_class(index != self._tabs.active, "-behind")
-        self._facts.set_class(self._tabs.active == 0, "-behind")
-        with self._feed.lock:
-            self.show(EVERYTHING)
+        self._arrange()
 
     def turn(self, by: int) -> None:
-        self.turn_to(self._tabs.active + by)
+        tabs = range(len(TABS)) if self.has_class("-tabs") else _BY_TURNS
+        here = tabs.index(self._tabs.active) if self._tabs.active in tabs else 0
+        self.turn_to(tabs[(here + by) % len(tabs)])
+
+    def _arrange(self) -> None:
+        """Show the parts whose turn it is."""
+        active = self._tabs.active
+        tabbed = self.has_class("-tabs")
+        turn = active if active in _BY_TURNS else _TEXT
+        for index, part in enumerate(self._parts):
+            part.display = index == (active if tabbed else turn if index in _BY_TURNS else index)
+        self._facts.display = not tabbed or active not in _BY_TURNS
+        with self._feed.lock:
+            self.show(EVERYTHING)
 
     def on_mount(self) -> None:
         self.turn_to(0)
@@ -85,8 +102,7 @@ class Detail(Vertical):
         now = arrangement(self.size.width, self.size.height)
         for name in ("stacked", "columns", "tabs"):
             self.set_class(name == now, f"-{name}")
-        with self._feed.lock:
-            self._summarise()
+        self._arrange()
 
     def on_tabs_clicked(self, message: "Tabs.Clicked") -> None:
         self.turn_to(message.tab)
