@@ -26,6 +26,19 @@ def count(value: float | None) -> str:
     return _odd(math.copysign(math.inf, number))
 
 
+def size(value: float | None) -> str:
+    """An amount of data: `840 B`, `12.3 kB`, `4.56 MB`, of a thousand bytes each."""
+    number = _finite(value)
+    if number is None:
+        return _odd(value)
+    if abs(number) < 1_000:
+        return f"{round(number)} B"
+    for scale, suffix in ((1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")):
+        if abs(number) < 999.5 * scale:
+            return f"{_three_digits(number / scale)} {suffix}"
+    return _odd(math.copysign(math.inf, number))
+
+
 def rate(value: float | None) -> str:
     """Things per second: one decimal below a hundred."""
     number = _finite(value)

@@ -207,6 +207,8 @@ def run_app(sources: Sequence[Source], options: argparse.Namespace) -> int:
         problems=[*problems, *memory.problems],
     )
     status = app.run()
+    if app.farewell is not None:
+        print(f"seqtop: {app.farewell}", file=sys.stderr)
     return app.return_code or 0 if status is None else status
 
 

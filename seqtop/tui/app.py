@@ -19,23 +19,27 @@ from seqtop.link import ControlError, LinkState
 from seqtop.safe import safe_line
 from seqtop.state.marks import Kind
 from seqtop.state.slo import FIGURES
+from seqtop.state.timeline import RecordingError, Timeline
 from seqtop.tui import past, theme
 from seqtop.tui.feed import EVERYTHING, NOTHING, Feed, Frame
 from seqtop.tui.fleet import Fleet
 from seqtop.tui.keys import group_of
+from seqtop.tui.moment import Moment
+from seqtop.tui.screens.block import BlockPrompt
 from seqtop.tui.screens.blocks import BlocksScreen
 from seqtop.tui.screens.confirm import Confirm
 from seqtop.tui.screens.fleet import FleetScreen
 from seqtop.tui.screens.help import HelpScreen
 from seqtop.tui.screens.live import LiveScreen
+from seqtop.tui.screens.moment import MomentPrompt
 from seqtop.tui.screens.sequences import SequencesScreen
-from seqtop.tui.screens.step import BlockPrompt, StepPrompt
 from seqtop.tui.screens.steps import StepsScreen
 from seqtop.tui.screens.submit import Submission, SubmitDialog
 from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.screens.timeline import TimelineScreen
 from seqtop.tui.settings import DEFAULTS, Chosen, Memory, Settings
 from seqtop.tui.source import Source
+from seqtop.tui.taper import Taper
 
 FRAMES_PER_SECOND = 30
 FLEET_ACTIONS = frozenset({"go_to", "help", "quit", "turn_theme"})
@@ -73,7 +77,11 @@ TIME_KEYS = [
         ("P", "jump('preemption', 1)", "On to the next preemption", "preemption-after"),
         ("e", "jump('finish', -1)", "Back to the last end of a request", "finish-before"),
         ("E", "jump('finish', 1)", "On to the next end of a request", "finish-after"),
-        ("colon", "go_to_step", "Go to a step", "step"),
+        ("w", "jump('swap', -1)", "Back to the last swap", "swap-before"),
+        ("W", "jump('swap', 1)", "On to the next swap", "swap-after"),
+        ("ctrl+left", "scrub(-1)", "A twentieth of the record back", "scrub-back"),
+        ("ctrl+right", "scrub(1)", "A twentieth of the record on", "scrub-on"),
+        ("colon", "go_to_moment", "Go to a step or a time", "step"),
         ("0", "oldest", "Go to the oldest moment on record", "oldest"),
         ("L", "newest", "Back to now; in a recording, to its end", "newest"),
     )
@@ -102,6 +110,7 @@ class SeqtopApp(App[int]):
         ),
         *TIME_KEYS,
         Binding("b", "go_to_block", "Who holds a block", show=False, id="screen.block"),
+        Binding("R", "record", "Record what arrives", show=False, id="engine.record"),
         Binding("T", "turn_theme", "Dark or light", show=False, id="app.theme"),
         Binding("question_mark", "help", "Help", id="app.help", tooltip="Show all keys"),
         Binding("q", "quit", "Quit", id="app.quit"),
@@ -121,6 +130,8 @@ class SeqtopApp(App[int]):
         super().__init__()
         self.title = title
         self.fleet = Fleet(sources, clock)
+        self.farewell: str | None = None
+        """What there is to say once the app has ended."""
         self.animation_level = "none"
         self.register_theme(theme.DARK)
         self.register_theme(theme.LIGHT)
@@ -239,7 +250,7 @@ class SeqtopApp(App[int]):
         self._go(past.by_steps(count), f"This is the {end}.")
 
     def action_jump(self, kind: str, direction: int) -> None:
-        what = {"preemption": "preemption", "finish": "request's end"}[kind]
+        what = {"preemption": "preemption", "finish": "request's end", "swap": "swap"}[kind]
         where = "after" if direction > 0 else "before"
         missing = f"No {what} is on record {where} this."
         with self.feed.lock:
@@ -257,17 +268,27 @@ class SeqtopApp(App[int]):
         elif self.feed.paused:
             self.action_pause()
 
-    def action_go_to_step(self) -> None:
-        def chosen(step: int | None) -> None:
-            if step is None:
-                return
-            with self.feed.lock:
-                self._go(past.to_step(step), "")
-                if self.feed.state.step != step and self.feed.source.history is not None:
-                    self.feed.remark = f"Step {step:,} is not on record; this is the nearest."
-                    self._show(NOTHING)
+    def action_scrub(self, direction: int) -> None:
+        end = "newest moment so far" if direction > 0 else "oldest moment on record"
+        self._go(past.by_share(direction / 20), f"This is the {end}.")
 
-        self.push_screen(StepPrompt(), chosen)
+    def action_go_to_moment(self) -> None:
+        def chosen(wanted: Moment | None) -> None:
+            if wanted is None:
+                return
+            remark = ""
+
+            def find(timeline: Timeline, position: int) -> int | None:
+                nonlocal remark
+                found, remark = wanted.find(timeline, position)
+                return found
+
+            with self.feed.lock:
+                frame = self.feed.go(find, "")
+                self.feed.remark = remark or self.feed.remark
+                self._show(frame)
+
+        self.push_screen(MomentPrompt(), chosen)
 
     def action_go_to_block(self) -> None:
         def chosen(block: int | None) -> None:
@@ -288,6 +309,36 @@ class SeqtopApp(App[int]):
     def _go(self, find: past.Find, otherwise: str) -> None:
         with self.feed.lock:
             self._show(self.feed.go(find, otherwise))
+
+    def action_record(self) -> None:
+        if self.feed.replay is not None:
+            self._tell("What you see is a recording already.", severity="warning")
+        elif self.feed.taper is None:
+            self._tell("What you see cannot be recorded.", severity="warning")
+        else:
+            taper = self.feed.taper
+            self.run_worker(lambda: self._record(taper), thread=True)
+
+    def _record(self, taper: Taper) -> None:
+        try:
+            self._tell(taper.toggle())
+        except RecordingError as error:
+            self._tell(f"Not recorded: {error}.", severity="error")
+        self.call_from_thread(self._show_again)
+
+    def _show_again(self) -> None:
+        with self.feed.lock:
+            self._show(NOTHING)
+
+    def on_unmount(self) -> None:
+        """Let what is being recorded be whole, however the app is left."""
+        told: list[str | None] = []
+        for taper in (feed.taper for feed in self.fleet.feeds if feed.taper is not None):
+            try:
+                told.append(taper.finish())
+            except RecordingError as error:
+                told.append(f"Not all was recorded: {error}.")
+        self.farewell = " ".join(filter(None, told)) or None
 
     def action_submit(self) -> None:
         if self._may_control("submit prompts to"):

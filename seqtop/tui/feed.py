@@ -22,6 +22,7 @@ from seqtop.state.view import SequenceView, Sort
 from seqtop.tui.past import Find, Past, crossed, lead
 from seqtop.tui.rates import RateMeter, Rates
 from seqtop.tui.source import Source
+from seqtop.tui.taper import Recordable, Taper
 
 
 class Frame(NamedTuple):
@@ -51,6 +52,8 @@ class Feed:
         self.source = source
         self.replay = source if isinstance(source, ReplaySource) else None
         """The source, where it is one that can itself be held and moved."""
+        self.taper = Taper(source) if isinstance(source, Recordable) else None
+        """Writes down what the source shows, where it is one that can be listened to."""
         self.clock = clock
         self.view = SequenceView()
         self.columns = tuple(column.key for column in COLUMNS)

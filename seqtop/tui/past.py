@@ -84,6 +84,39 @@ def to_end(direction: int) -> Find:
     return lambda timeline, _: timeline.last if direction > 0 else timeline.first
 
 
+def to_share(share: float) -> Find:
+    """The moment at a share of the recorded time, from 0 to 1."""
+
+    def find(timeline: Timeline, position: int) -> int | None:
+        begin, end = bounds(timeline)
+        if share <= 0:
+            return timeline.first
+        return timeline.marks.at_time(begin + min(share, 1.0) * (end - begin))
+
+    return find
+
+
+def by_share(share: float) -> Find:
+    """On by a share of the recorded time, or back if negative; by a step at the least."""
+
+    def find(timeline: Timeline, position: int) -> int | None:
+        begin, end = bounds(timeline)
+        wanted = max(timeline.marks[position].time, begin) + share * (end - begin)
+        found = timeline.marks.at_time(wanted) if wanted >= begin else timeline.first
+        if (found - position) * share > 0:
+            return found
+        return by_steps(1 if share > 0 else -1)(timeline, position)
+
+    return find
+
+
+def bounds(timeline: Timeline) -> tuple[float, float]:
+    """When the record begins and ends, epoch seconds."""
+    marks = timeline.marks
+    # The state before the first event has no time of its own.
+    return marks[min(timeline.first + 1, timeline.last)].time, marks[timeline.last].time
+
+
 def crossed(timeline: Timeline, start: int, stop: int) -> str:
     """What is missing between two positions, as sentences; empty if nothing is."""
     low, high = min(start, stop), max(start, stop)
@@ -100,6 +133,8 @@ def crossed(timeline: Timeline, start: int, stop: int) -> str:
 def lead(timeline: Timeline, position: int) -> tuple[str, list[str]]:
     """What befell whom at a moment: in a word, and the requests' ids. Nobody at most moments.
 
+    Of blocks that came back from host memory no step says whose they are: they are counted.
+
     Raises:
         RecordingError: it cannot be read.
     """
@@ -107,7 +142,10 @@ def lead(timeline: Timeline, position: int) -> tuple[str, list[str]]:
         if isinstance(event, RequestFinished):
             return "Ended", [event.request_id]
         if isinstance(event, Step):
-            return "Preempted", [preemption.request_id for preemption in event.preemptions]
+            if event.preemptions:
+                return "Preempted", [preemption.request_id for preemption in event.preemptions]
+            swapped = len(event.execute.blocks_to_swap_in)
+            return ("Swapped in", [fmt.plural(swapped, "block")]) if swapped else ("", [])
     return "", []
 
 

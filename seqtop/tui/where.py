@@ -4,6 +4,7 @@ from seqtop.replay import ReplaySource
 from seqtop.state.marks import Kind
 from seqtop.state.timeline import Timeline
 from seqtop.tui.feed import Feed
+from seqtop.tui.past import bounds
 
 _ENDLESS = 2**62
 """No engine makes so many steps."""
@@ -21,9 +22,8 @@ def replayed(replay: ReplaySource, remark: str, step_keys: str) -> str:
     """Which moment of a recording is shown, how long it is and how fast it is played."""
     record = replay.history
     marks = record.marks
-    # The state before the first event has no time of its own.
-    start = marks[min(record.first + 1, record.last)].time
-    length = marks[record.last].time - start
+    start, end = bounds(record)
+    length = end - start
     at = min(max(replay.mark.time - start, 0.0), length)
     last = marks[marks.at_step(_ENDLESS, near=replay.position)].step
     moment = f"{_step(replay.mark.step)} of {last:,}"

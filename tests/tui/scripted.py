@@ -13,6 +13,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
+from seqtop.session import Listener
 from seqtop.state import EngineState, sharing
 from seqtop.state.history import History
 from seqtop.wire import codec
@@ -89,19 +90,23 @@ class ScriptedSource:
         self.error: Exception | None = None
         self.listener: Callable[[], object] | None = None
         """Called after each event, as a timer would be in between."""
+        self.listeners: list[Listener] = []
         self._touched: set[int] | None = None
         for event in events:
             self.apply(event)
 
     def apply(self, event: Event) -> None:
         with self.lock:
-            payload = b"" if self.history is None else codec.encode(event)
+            recorded = self.history is not None or self.listeners
+            payload = codec.encode(event) if recorded else b""
             sharing.thaw(self.state, event)
             touched = self.state.apply(event)
             if self._touched is not None:
                 self._touched.update(touched)
             if self.history is not None:
                 self.history.append(self.number, payload, event, self.state)
+            for listener in self.listeners:
+                listener.append(self.number, payload, event, self.state)
             self.number += 1
             self.link.num_messages += 1
             self.version += 1
@@ -127,6 +132,16 @@ class ScriptedSource:
         with self.lock:
             touched, self._touched = self._touched, set()
             return touched
+
+    def listen(self, listener: Listener) -> None:
+        with self.lock:
+            incarnation = self.state.info.incarnation if self.state.info else ""
+            listener.restore(incarnation, self.number - 1, self.state)
+            self.listeners.append(listener)
+
+    def unlisten(self, listener: Listener) -> None:
+        with self.lock:
+            self.listeners.remove(listener)
 
     def submit(self, prompt: str, params: SamplingParams) -> str:
         if self.error is not None:

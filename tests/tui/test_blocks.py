@@ -9,9 +9,9 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state.history import History
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.ink import plain
+from seqtop.tui.screens.block import BlockPrompt
 from seqtop.tui.screens.blocks import BlocksScreen
 from seqtop.tui.screens.sequences import SequencesScreen
-from seqtop.tui.screens.step import BlockPrompt
 from seqtop.tui.widgets.filter_bar import FilterBar
 from seqtop.tui.widgets.pool import PoolMap
 from seqtop.tui.widgets.pool_cells import cursor_column, grid

@@ -16,8 +16,8 @@ from seqtop.state.timeline import RecordingError, Stored
 from seqtop.state.view import SequenceView, Sort
 from seqtop.tui.app import TIME_KEYS, SeqtopApp
 from seqtop.tui.rates import RateMeter
+from seqtop.tui.screens.moment import MomentPrompt
 from seqtop.tui.screens.sequences import SequencesScreen
-from seqtop.tui.screens.step import StepPrompt
 from seqtop.tui.widgets.story import Story
 from seqtop.wire import codec, parse
 from seqtop.wire.messages import Event, RequestFinished, Step
@@ -222,10 +222,10 @@ def test_to_a_step_of_ones_choice(live: SeqtopApp) -> None:
         assert_shows(live, len(PAYLOADS))
         assert "Step 9,999 is not on record; this is the nearest." in screen(live)
         await pilot.press("colon")
-        assert isinstance(live.screen, StepPrompt)
+        assert isinstance(live.screen, MomentPrompt)
         await pilot.press("x", "enter")
         await pilot.pause()
-        assert "Type the number of a step." in screen(live)
+        assert "Type a step or a time: 1234, 12.5s, -3s or 14:03:22." in screen(live)
         await pilot.press("escape")
         assert isinstance(live.screen, SequencesScreen)
         assert_shows(live, len(PAYLOADS))
@@ -278,7 +278,7 @@ def test_without_a_record_one_is_told(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("space")
         for binding in TIME_KEYS:
-            if binding.action not in {"newest", "go_to_step"}:
+            if binding.action not in {"newest", "go_to_moment"}:
                 await pilot.press(*binding.key.split(","))
         await pilot.pause()
         assert "Nothing of the past is on record." in screen(app)

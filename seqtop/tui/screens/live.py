@@ -9,10 +9,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.widget import Widget
 
+from seqtop.tui import past
 from seqtop.tui.feed import EVERYTHING, Feed, Frame
 from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.widgets.header import Header, Notice
 from seqtop.tui.widgets.key_bar import KeyBar
+from seqtop.tui.widgets.scrubber import Scrubber
 
 
 class LiveScreen(TabbedScreen):
@@ -36,11 +38,13 @@ class LiveScreen(TabbedScreen):
         self.feed = feed
         self._header = Header(feed, title=title)
         self._notice = Notice(feed, step_keys=self.STEP_KEYS)
+        self._scrubber = Scrubber(feed)
 
     def compose(self) -> ComposeResult:
         yield self._header
         yield self._tabs
         yield self._notice
+        yield self._scrubber
         yield from self.body()
         yield KeyBar()
 
@@ -56,12 +60,17 @@ class LiveScreen(TabbedScreen):
         """Draw what `frame` changed. The app calls it under the feed's lock."""
         self._header.update()
         self._notice.update()
+        self._scrubber.update()
         self.update(frame)
 
     def show_all(self) -> None:
         """Draw everything anew, after something other than the engine changed it."""
         with self.feed.lock:
             self.show(EVERYTHING)
+
+    def on_scrubber_moved(self, message: Scrubber.Moved) -> None:
+        with self.feed.lock:
+            self.show(self.feed.go(past.to_share(message.share), ""))
 
     def on_screen_resume(self) -> None:
         self.show_all()

@@ -84,14 +84,26 @@ class Notice(Lines):
 
 def badges(feed: Feed) -> Line:
     """What the picture is, in words that leave no doubt."""
+    taping = _taping(feed)
     text, ink = BADGES[feed.source.link.state]
     if feed.source.link.state is LinkState.LOST:
         text += f" {fmt.seconds(float(int(feed.silence)))}"
     if not feed.paused:
-        return ((f" {text} ", ink),)
+        return (*taping, (f" {text} ", ink))
     paused = (f" {PAUSED[0]} ", PAUSED[1])
     # A pause hides whether data goes on only if the link is as it should be.
-    return (paused,) if feed.source.link.state is LinkState.LIVE else (paused, (f" {text} ", ink))
+    if feed.source.link.state is LinkState.LIVE:
+        return (*taping, paused)
+    return (*taping, paused, (f" {text} ", ink))
+
+
+def _taping(feed: Feed) -> Line:
+    """Whether what arrives is being written down, and how much of it there is."""
+    if feed.taper is None or (size := feed.taper.num_bytes) is None:
+        return ()
+    if feed.taper.error is not None:
+        return ((" ✗ REC ENDED ", "badge-alert"), (" ", PLAIN))
+    return ((f" ● REC {fmt.size(size)} ", "badge-alert"), (" ", PLAIN))
 
 
 def sentence(feed: Feed, step_keys: str) -> str:

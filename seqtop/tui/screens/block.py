@@ -1,6 +1,4 @@
-"""Ask for a number: which step to go to, or which block."""
-
-from typing import ClassVar
+"""Ask for the number of a block."""
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -9,12 +7,8 @@ from textual.widgets import Input, Label, Static
 
 from seqtop.tui.screens.typed import TypedDialog
 
-
-class NumberPrompt(TypedDialog[int | None]):
+class BlockPrompt(TypedDialog[int | None]):
     """A number; answers it, or `None`."""
-
-    NOUN: ClassVar[str]
-    """What is numbered."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("escape", "dismiss", "Leave"),
@@ -22,7 +16,7 @@ class NumberPrompt(TypedDialog[int | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Label(f"Go to {self.NOUN}", classes="dialog-title")
+            yield Label("Go to block", classes="dialog-title")
             yield Input(type="integer", max_length=15, compact=True, id="number")
             yield Static("", id="number-error", markup=False)
             yield Label("Enter goes, Esc leaves", classes="dialog-hint")
@@ -34,12 +28,4 @@ class NumberPrompt(TypedDialog[int | None]):
         try:
             self.dismiss(int(event.value))
         except ValueError:
-            self.query_one("#number-error", Static).update(f"Type the number of a {self.NOUN}.")
-
-
-class StepPrompt(NumberPrompt):
-    NOUN = "step"
-
-
-class BlockPrompt(NumberPrompt):
-    NOUN = "block"
+            self.query_one("#number-error", Static).update("Type the number of a block.")

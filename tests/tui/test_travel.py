@@ -1,0 +1,143 @@
+"""The other ways through time: by what was typed, by swaps, by dragging, on every screen."""
+
+import re
+
+import pytest
+from event_script import EventScript
+from piloting import play, screen
+from scripted import START, ScriptedSource, scene
+from textual.pilot import Pilot
+
+from seqtop.replay import ReplaySource
+from seqtop.state.history import History
+from seqtop.state.marks import Kind
+from seqtop.tui.app import SCREENS, SeqtopApp
+from seqtop.tui.ink import plain
+from seqtop.tui.widgets.scrubber import Scrubber, track
+
+
+@pytest.fixture
+def live() -> SeqtopApp:
+    source = ScriptedSource(history=History())
+    scene(source, hostile="?")
+    return SeqtopApp(source, clock=lambda: 0.0)
+
+
+def test_a_time_is_as_good_as_a_step(live: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        async def choose(text: str) -> None:
+            await pilot.press("colon", *text, "enter")
+            await pilot.pause()
+
+        await choose("1s")
+        assert live.feed.now == pytest.approx(START + 1.0, abs=0.06)
+        before = live.feed.now
+        await choose("-500ms")
+        assert live.feed.now == pytest.approx(before - 0.5, abs=0.06)
+        await choose("22:13:21.5")
+        assert live.feed.now == pytest.approx(START + 1.5, abs=0.06)
+        await choose("2h")
+        assert "The record ends before that: here." in screen(live)
+
+    play(live, act, (120, 30))
+
+
+def test_swaps_are_found() -> None:
+    source = ScriptedSource(*EventScript(11, 60, num_blocks=24), history=History())
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    history = source.history
+    assert history is not None
+    assert history.marks.previous(Kind.SWAP, history.last) is not None
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("w")
+        await pilot.pause()
+        first = app.feed.position
+        assert history.marks[first].kind & Kind.SWAP
+        await pilot.press("w")
+        assert app.feed.position < first
+        await pilot.press("W")
+        assert app.feed.position == first
+        await pilot.press("0", "w")
+        await pilot.pause()
+        assert "No swap is on record before this." in " ".join(screen(app).split())
+
+    play(app, act, (120, 30))
+
+
+def test_a_line_shows_where_and_the_mouse_drags_it(live: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        scrubber = live.screen.query_one(Scrubber)
+        assert not scrubber.display
+        await pilot.press("left")
+        await pilot.pause()
+        assert scrubber.display
+        assert re.search("├─+●─+┤", screen(live))
+        await pilot.mouse_down(Scrubber, offset=(60, 0))
+        await pilot.pause()
+        half = live.feed.state.step
+        assert 15 < half < 30
+        await pilot.hover(Scrubber, offset=(30, 0))
+        await pilot.pause()
+        assert live.feed.state.step < half
+        await pilot.mouse_up(Scrubber, offset=(30, 0))
+        reached = live.feed.state.step
+        await pilot.hover(Scrubber, offset=(90, 0))
+        await pilot.pause()
+        assert live.feed.state.step == reached
+        await pilot.press("space")
+        await pilot.pause()
+        assert not scrubber.display
+
+    play(live, act, (120, 30))
+
+
+def test_by_a_twentieth_of_the_record(live: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        begin, end = START, live.feed.now
+        await pilot.press(*["ctrl+left"] * 4)
+        assert live.feed.now == pytest.approx(end - (end - begin) / 5, abs=0.25)
+        await pilot.press("ctrl+right")
+        assert live.feed.now == pytest.approx(end - (end - begin) * 0.15, abs=0.25)
+        await pilot.press(*["ctrl+left"] * 25)
+        await pilot.pause()
+        assert "This is the oldest moment on record." in screen(live)
+
+    play(live, act, (120, 30))
+
+
+@pytest.mark.parametrize(("share", "expected"), [
+    (0.0, "●────┤"), (1.0, "├────●"), (0.4, "├─●──┤"), (float("nan"), "●────┤"), (9.0, "├────●"),
+])  # fmt: skip
+def test_the_knob_stays_on_the_line(share: float, expected: str) -> None:
+    assert plain(track(share, 6)) == " " + expected
+
+
+@pytest.mark.parametrize("name", [each.NAME for each in SCREENS])
+def test_every_screen_shows_the_moment(live: SeqtopApp, name: str) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press(str([each.NAME for each in SCREENS].index(name) + 1), "p")
+        await pilot.pause()
+        text = screen(live)
+        assert "step 34 " in text.splitlines()[1]
+        assert "Preempted here: req-7." in " ".join(text.split())
+        await pilot.press("L")
+        await pilot.pause()
+        assert "● LIVE" in screen(live)
+
+    play(live, act, (120, 40))
+
+
+def test_a_recording_always_shows_the_line(live: SeqtopApp) -> None:
+    history = live.feed.source.history
+    assert history is not None
+    app = SeqtopApp(ReplaySource(history, "run.seqtop", paused=True), clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        assert "├" not in screen(app)
+        assert "●──" in screen(app)
+        await pilot.press("L")
+        await pilot.pause()
+        assert "──●" in screen(app)
+
+    play(app, act, (120, 30))
