@@ -1,5 +1,7 @@
 """Every key does what the help says, and the help says every key."""
 
+from pathlib import Path
+
 import pytest
 from piloting import play, screen, until
 from scripted import START, Script, ScriptedSource, scene
@@ -475,7 +477,11 @@ def test_the_palette_has_the_actions(app: SeqtopApp) -> None:
     play(app, act)
 
 
-def test_no_key_leaves_a_broken_screen(app: SeqtopApp) -> None:
+def test_no_key_leaves_a_broken_screen(
+    app: SeqtopApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # one of the keys writes a file
+
     async def act(pilot: Pilot[int]) -> None:
         keys = [
             key

@@ -7,6 +7,7 @@ from textual.widgets import Input, Label, Static
 
 from seqtop.tui.screens.typed import TypedDialog
 
+
 class BlockPrompt(TypedDialog[int | None]):
     """A number; answers it, or `None`."""
 
