@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-import torch
 from torch import Tensor
 
 from engine_stub.attention import PagedAttention, PagedKVCache, Segment
+from engine_stub.cuda import to_device
 from seqtop.sequence import SequenceData, SequenceGroupMetadata
 
 # Bytes of keys and values that a segment of decodes gathers at most, by device type. On a CPU they
@@ -105,15 +105,15 @@ def prepare_batch(groups: list[SequenceGroupMetadata], cache: PagedKVCache) -> B
             sample_indices.append(len(input_ids) - 1)
 
     device = cache.pool.device
-    all_positions = torch.tensor(positions, device=device)
-    slots = cache.slots(torch.tensor(blocks, device=device), all_positions % cache.block_size)
+    all_positions = to_device(positions, device)
+    slots = cache.slots(to_device(blocks, device), all_positions % cache.block_size)
     segments = _segments(list(fresh.values()), chunks, decodes, all_positions, cache)
     return Batch(
-        input_ids=torch.tensor(input_ids, device=device),
+        input_ids=to_device(input_ids, device),
         positions=all_positions,
         attend=PagedAttention(cache, slots, segments),
         sampling_rows=sampling_rows,
-        sample_indices=torch.tensor(sample_indices, dtype=torch.int64, device=device),
+        sample_indices=to_device(sample_indices, device),
         prompt_logprobs_rows=prompt_logprobs_rows,
         pooling_rows=pooling_rows,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch import Tensor
 from engine_stub.attention import PagedKVCache
 from engine_stub.batch import Batch, Row, prepare_batch
 from engine_stub.beam_search import asks_for_beams, beam_search_params, num_candidates
+from engine_stub.cuda import ForwardTimer
 from engine_stub.model import Decoder
 from engine_stub.pooler import Pooler
 from engine_stub.sampler import (
@@ -75,6 +75,7 @@ class ModelRunner:
         self.pooler = pooler
         self.device = cache.pool.device
         self.sampler = Sampler(torch.Generator(self.device).manual_seed(seed))
+        self._timer = ForwardTimer(self.device)
         self._generators: dict[str, torch.Generator] = {}
 
     def forget(self, request_id: str) -> None:
@@ -92,19 +93,19 @@ class ModelRunner:
         stage, received = self.model.stage, None
         if self.neighbours is not None and not stage.is_first:
             received = self.neighbours.receive(len(batch.input_ids))
-        begin = perf_counter()
+        self._timer.start()
         hidden = self.model(batch.input_ids, batch.positions, batch.attend, received)
-        self._synchronize()
-        forward_time = perf_counter() - begin
+        self._timer.stop()
         if self.neighbours is not None and not stage.is_last:
             self.neighbours.send(IntermediateTensors({"hidden_states": hidden}))
-            return ModelOutput(outputs, forward_time)
+            return ModelOutput(outputs, self._timer.seconds())
         if batch.sampling_rows:
             logits = self.model.compute_logits(hidden[batch.sample_indices])
             self._sample(logits, batch.sampling_rows, outputs)
         for index, row in batch.prompt_logprobs_rows:
             outputs[row.group_index].prompt_logprobs = self._prompt_logprobs(hidden, index, row)
-        return ModelOutput(outputs, forward_time, self._pool(hidden, batch, len(groups)))
+        pooler_output = self._pool(hidden, batch, len(groups))
+        return ModelOutput(outputs, self._timer.seconds(), pooler_output)
 
     def _pool(self, hidden: Tensor, batch: Batch, num_groups: int) -> PoolerOutput | None:
         if not batch.pooling_rows:
@@ -144,11 +145,6 @@ class ModelRunner:
         logits = self.model.compute_logits(hidden[index : index + len(token_ids)])
         given = torch.tensor(token_ids, device=self.device)
         return list(prompt_logprobs(logits, given, params.prompt_logprobs or 0))
-
-    def _synchronize(self) -> None:
-        """Wait for the device, so that the time of the forward pass is that of its work."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
     def _sampling_request(self, row: Row) -> SamplingRequest:
         params = row.group.sampling_params

@@ -8,6 +8,7 @@ import torch
 from engine_stub.attention import PagedKVCache
 from engine_stub.config import EngineConfig
 from engine_stub.cpu_linear import pack_linear_weights
+from engine_stub.cuda import activation_bytes
 from engine_stub.loader import load_model
 from engine_stub.model import WHOLE
 from engine_stub.model_config import ModelConfig
@@ -21,9 +22,9 @@ from seqtop.sequence import (
     SequenceGroupMetadataLike,
 )
 
-# Of the memory that is free on a CUDA device once the weights are there; the rest is for
-# activations.
-_CUDA_MEMORY_SHARE = 0.8
+# Of the memory that a CUDA device has besides weights and activations; the rest is for what else
+# runs there, and for what allocators leave unused.
+_CUDA_MEMORY_SHARE = 0.9
 # On a CPU, where memory is everybody's.
 _CPU_POOL_BYTES = 256 * 2**20
 
@@ -68,8 +69,11 @@ class Worker:
             self.dtype,
         )
         if self.device.type == "cuda":
+            taken = activation_bytes(
+                self.model, self.config.max_num_batched_tokens, self.config.max_num_seqs
+            )
             free_bytes, _ = torch.cuda.mem_get_info(self.device)
-            available = int(free_bytes * _CUDA_MEMORY_SHARE)
+            available = int((free_bytes - taken) * _CUDA_MEMORY_SHARE)
         else:
             available = _CPU_POOL_BYTES
         return max(available // per_block, 1)

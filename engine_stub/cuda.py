@@ -1,0 +1,81 @@
+"""What a CUDA device is treated differently in: its clock, its transfers and its memory."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from engine_stub.model import Decoder
+from seqtop.sequence import IntermediateTensors
+
+
+class ForwardTimer:
+    """Measures a forward pass without making the host wait for it.
+
+    On CUDA by events on the stream, elsewhere by the clock.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._events = (
+            [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+            if device.type == "cuda"
+            else None
+        )
+        self._times = [0.0, 0.0]
+
+    def start(self) -> None:
+        self._mark(0)
+
+    def stop(self) -> None:
+        self._mark(1)
+
+    def seconds(self) -> float:
+        """From `start` to `stop`; waits until the device has come so far."""
+        if self._events is None:
+            return self._times[1] - self._times[0]
+        begin, end = self._events
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1000
+
+    def _mark(self, index: int) -> None:
+        if self._events is None:
+            self._times[index] = perf_counter()
+        else:
+            self._events[index].record()
+
+
+def to_device(values: list[int], device: torch.device) -> Tensor:
+    """An int64 tensor of `values` on `device`; to CUDA from pinned memory, without waiting."""
+    if device.type != "cuda":
+        return torch.tensor(values, dtype=torch.int64, device=device)
+    pinned = torch.tensor(values, dtype=torch.int64, pin_memory=True)
+    return pinned.to(device, non_blocking=True)
+
+
+@torch.inference_mode()
+def activation_bytes(model: Decoder, num_tokens: int, num_samples: int) -> int:
+    """The most memory that a step takes on the model's CUDA device besides weights and KV cache.
+
+    Args:
+        num_tokens: Of the largest step.
+        num_samples: How many of them may be sampled from.
+    """
+    weight = next(model.parameters())
+    tokens = torch.zeros(num_tokens, dtype=torch.int64, device=weight.device)
+    received = None
+    if not model.stage.is_first:
+        size = (num_tokens, model.config.hidden_size)
+        received = IntermediateTensors({"hidden_states": weight.new_zeros(size)})
+    torch.cuda.reset_peak_memory_stats(weight.device)
+    before = torch.cuda.memory_allocated(weight.device)
+    # Attention proper needs little besides its output.
+    hidden = model(tokens, tokens, lambda layer_idx, q, k, v: torch.empty_like(q), received)
+    if model.stage.is_last:
+        # The sampler keeps a copy of the logits, their log probabilities and a sorted copy.
+        logits = model.compute_logits(hidden[:num_samples])
+        logits.log_softmax(-1).sort(-1)
+    peak = torch.cuda.max_memory_allocated(weight.device)
+    torch.cuda.empty_cache()
+    return peak - before
