@@ -104,7 +104,7 @@ def serve(*arguments: str) -> Iterator[Served]:
         finally:
             session.close()
             process.terminate()
-            _, stderr = process.communicate(timeout=20)
+            _, stderr = process.communicate(timeout=60)
         assert process.returncode == 0
         assert stderr == ""
 
