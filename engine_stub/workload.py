@@ -1,5 +1,6 @@
 """The demo's requests: within ten seconds one sees queueing, shared prefixes, a long prompt cut
-into chunks and preemptions, and from then on a mixture of them for as long as anybody watches.
+into chunks, preemptions and a beam search, and from then on a mixture of them for as long as
+anybody watches.
 
 Everything is drawn from a seed, and time is counted in ticks (an engine step, or as long a pause
 if there is nothing to do), so each demo goes the same way, on fast machines and on slow ones.
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
+from engine_stub.beam_search import BeamSearchParams
 from engine_stub.train.stories import draw_document
 from seqtop.sequence import SamplingParams
 
@@ -56,7 +58,7 @@ class Arrival:
     tick: int
     request_id: str
     prompt: str
-    params: SamplingParams
+    params: SamplingParams | BeamSearchParams
 
 
 def arrivals(seed: int = 0) -> Iterator[Arrival]:
@@ -68,6 +70,7 @@ def arrivals(seed: int = 0) -> Iterator[Arrival]:
     yield Arrival(25, "long-1", _long_prompt(rng), _params(rng, 60))
     for number in range(2, 9):
         yield Arrival(30 + number, f"typed-{number}", rng.choice(_TYPED), _params(rng, 160))
+    yield Arrival(40, "beams-1", "Once upon a time", BeamSearchParams(beam_width=3, max_tokens=60))
     yield from _mixture(rng, first_tick=150, first_number=9)
 
 
@@ -77,6 +80,9 @@ def _mixture(rng: Random, first_tick: int, first_number: int) -> Iterator[Arriva
         # Bursts with pauses between them: the queue fills, and drains again.
         for _ in range(rng.randint(3, 9)):
             kind = rng.choices(("typed", "shared", "long"), weights=(5, 4, 1))[0]
+            if number % 12 == 0:
+                search = BeamSearchParams(beam_width=rng.randint(3, 4), max_tokens=60)
+                yield Arrival(tick, f"beams-{number}", rng.choice(_TYPED), search)
             prompt = {"typed": rng.choice(_TYPED), "shared": _shared_prompt(rng)}.get(kind)
             yield Arrival(
                 tick,

@@ -127,7 +127,7 @@ def params(rng: random.Random, max_num_seqs: int) -> SamplingParams | BeamSearch
     seed=st.integers(0, 2**16),
 )
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_workload_ends_in_order(
     make_engine: Callable[..., LLMEngine],
