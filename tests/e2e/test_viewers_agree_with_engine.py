@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from waiting import wait_until
 
+from engine_stub.beam_search import BeamSearchParams
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.publishing import StepPublisher, engine_info
@@ -31,6 +32,7 @@ PROMPTS = (
     "def main():",
     "Hello there",
 )
+BEAMS = BeamSearchParams(beam_width=3, max_tokens=40, ignore_eos=True)
 
 
 class CountingPublisher(Publisher):
@@ -43,8 +45,8 @@ class CountingPublisher(Publisher):
         super().publish(event)
 
 
-@pytest.fixture
-def engine() -> LLMEngine:
+@pytest.fixture(params=["recompute", "swap"])
+def engine(request: pytest.FixtureRequest) -> LLMEngine:
     return LLMEngine(
         EngineConfig(
             device="cpu",
@@ -52,6 +54,7 @@ def engine() -> LLMEngine:
             max_num_seqs=4,
             max_num_batched_tokens=32,
             max_model_len=256,
+            preemption_mode=request.param,
         )
     )
 
@@ -92,41 +95,46 @@ def assert_shows(session: Session, engine: LLMEngine, record: StepRecord) -> Non
         assert state.stats.num_used_blocks == record.blocks.used
         assert state.stats.num_cached_blocks == record.blocks.cached
         assert state.stats.num_free_blocks == record.blocks.free
-        assert state.num_by_status[SequenceStatus.RUNNING] == len(engine.scheduler.running)
-        assert state.num_by_status[SequenceStatus.WAITING] == len(engine.scheduler.waiting)
+        assert state.num_by_status[SequenceStatus.RUNNING] == record.num_running
+        assert state.num_by_status[SequenceStatus.WAITING] == record.num_waiting
+        assert state.num_by_status[SequenceStatus.SWAPPED] == record.num_swapped
 
 
 def assert_same_request(
     state: EngineState, request_id: str, group: SequenceGroup, engine: LLMEngine
 ) -> None:
-    request, seq = state.requests[request_id], group.first_seq
-    sequence = state.sequences[seq.seq_id]
+    request = state.requests[request_id]
     assert request.prompt == group.prompt
     assert request.prompt_token_ids == group.prompt_token_ids
     assert request.metrics == group.metrics
     assert dataclasses.asdict(request.metrics) == dataclasses.asdict(group.metrics)
     assert request.sampling_params == group.sampling_params
     assert request.priority == group.priority
-    assert sequence.status is seq.status
-    assert sequence.num_prompt_tokens == seq.get_prompt_len()
-    assert sequence.num_computed_tokens == seq.get_num_computed_tokens()
-    assert sequence.num_cached_tokens == seq.data.get_num_cached_tokens()
-    assert tuple(sequence.output_token_ids) == seq.get_output_token_ids()
-    assert sequence.cumulative_logprob == seq.get_cumulative_logprob()
-    assert sequence.text == seq.output_text
-    assert sequence.block_table == engine.block_manager.get_block_table(seq)
-    assert sequence.stop_reason == seq.stop_reason
+    assert set(request.seq_ids) == {seq.seq_id for seq in group.seqs}
+    for seq in group.seqs:
+        sequence = state.sequences[seq.seq_id]
+        assert sequence.status is seq.status
+        assert sequence.num_prompt_tokens == seq.get_prompt_len()
+        assert sequence.num_computed_tokens == seq.get_num_computed_tokens()
+        assert sequence.num_cached_tokens == seq.data.get_num_cached_tokens()
+        assert tuple(sequence.output_token_ids) == seq.get_output_token_ids()
+        assert sequence.cumulative_logprob == seq.get_cumulative_logprob()
+        assert sequence.text == seq.output_text
+        assert sequence.block_table == engine.block_manager.get_block_table(seq)
+        assert sequence.stop_reason == seq.stop_reason
 
 
 def assert_ended(state: EngineState, group: SequenceGroup) -> None:
-    request, seq = state.requests[group.request_id], group.first_seq
-    sequence = state.sequences[seq.seq_id]
-    assert request.finish_reason == SequenceStatus.get_finished_reason(seq.status)
+    request = state.requests[group.request_id]
+    assert request.finish_reason == SequenceStatus.get_finished_reason(group.first_seq.status)
     assert request.metrics == group.metrics
-    assert sequence.status is seq.status
-    assert tuple(sequence.output_token_ids) == seq.get_output_token_ids()
-    assert sequence.text == seq.output_text
-    assert sequence.block_table == []
+    assert request.seq_ids == [seq.seq_id for seq in group.seqs]
+    for seq in group.seqs:
+        sequence = state.sequences[seq.seq_id]
+        assert sequence.status is seq.status
+        assert tuple(sequence.output_token_ids) == seq.get_output_token_ids()
+        assert sequence.text == seq.output_text
+        assert sequence.block_table == []
 
 
 def test_both_show_the_engine_at_every_step(
@@ -145,11 +153,14 @@ def test_both_show_the_engine_at_every_step(
         assert early.wait_for(LinkState.LIVE, timeout=10)
         for number, prompt in enumerate(PROMPTS):
             add(f"req-{number}", prompt, max_tokens=90, logprobs=2 if number == 0 else None)
-        seen_preemption = seen_cached = False
+        for group in engine.add_request("beams", PROMPTS[0], BEAMS):
+            steps.arrived(group)
+        seen_preemption = seen_cached = seen_fork = False
         while engine.has_unfinished_requests():
             record = engine.step()
             steps.stepped(record)
             seen_preemption |= bool(record.preemptions)
+            seen_fork |= any(update.parent_seq_id is not None for update in record.updates)
             seen_cached |= record.blocks.prefix_hits > 0
             if record.step == 20:
                 viewers.append(stack.enter_context(Session(publisher.endpoint)))
@@ -163,7 +174,9 @@ def test_both_show_the_engine_at_every_step(
         with early.lock, late.lock:
             assert early.state == late.state
             assert early.state.requests["req-5"].finish_reason == "abort"
-            assert len(early.state.finished) == len(PROMPTS)
+            assert len(early.state.finished) == len(PROMPTS) + 1
+            assert len(early.state.requests["beams"].seq_ids) == BEAMS.beam_width
+        assert seen_fork
         assert seen_preemption, "the pool was meant to be too small"
         assert seen_cached, "the prompts were meant to share a prefix"
         assert early.link.num_missed == late.link.num_missed == 0
