@@ -113,13 +113,16 @@ class Checker:
         touched = list(self.state.apply(event))
         if self.state.num_anomalies > num_anomalies:
             findings.append(self._finding("unknown", self.state.last_anomaly or ""))
+        added: dict[int, list[int]] = {}
         for seq_id in touched:
             sequence = self.state.sequences.get(seq_id)
             table = sequence.block_table if sequence else []
-            added = self._owners.update(seq_id, table)
+            added[seq_id] = added.get(seq_id, []) + self._owners.update(seq_id, table)
             self._group_owners.update(seq_id, _group_blocks(sequence) if sequence else [])
-            if sequence:
-                findings += self._blocks(sequence, added)
+        # Only now: within a step, a block may pass from one sequence to another.
+        for seq_id, positions in added.items():
+            if sequence := self.state.sequences.get(seq_id):
+                findings += self._blocks(sequence, positions)
         if isinstance(event, Step):
             findings += self._step(event, before)
         elif isinstance(event, RequestArrived):
