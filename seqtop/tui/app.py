@@ -18,6 +18,7 @@ from seqtop import format as fmt
 from seqtop.link import ControlError, LinkState
 from seqtop.safe import safe_line
 from seqtop.state.marks import Kind
+from seqtop.state.review import Review
 from seqtop.state.slo import FIGURES
 from seqtop.state.timeline import RecordingError, Timeline
 from seqtop.tui import past, theme
@@ -25,8 +26,10 @@ from seqtop.tui.feed import EVERYTHING, NOTHING, Feed, Frame
 from seqtop.tui.fleet import Fleet
 from seqtop.tui.keys import group_of
 from seqtop.tui.moment import Moment
+from seqtop.tui.reviewer import Reviewer
 from seqtop.tui.screens.block import BlockPrompt
 from seqtop.tui.screens.blocks import BlocksScreen
+from seqtop.tui.screens.checks import ChecksScreen
 from seqtop.tui.screens.confirm import Confirm
 from seqtop.tui.screens.fleet import FleetScreen
 from seqtop.tui.screens.help import HelpScreen
@@ -40,6 +43,7 @@ from seqtop.tui.screens.timeline import TimelineScreen
 from seqtop.tui.settings import DEFAULTS, Chosen, Memory, Settings
 from seqtop.tui.source import Source
 from seqtop.tui.taper import Taper
+from seqtop.tui.widgets.findings import sentence
 
 FRAMES_PER_SECOND = 30
 FLEET_ACTIONS = frozenset({"go_to", "help", "quit", "turn_theme"})
@@ -53,6 +57,7 @@ SCREENS: tuple[type[LiveScreen], ...] = (
     BlocksScreen,
     TimelineScreen,
     StepsScreen,
+    ChecksScreen,
 )
 """In the order of their tabs; the keys 1, 2, 3 … lead to them."""
 _HERE = Path(__file__).parent
@@ -82,6 +87,8 @@ TIME_KEYS = [
         ("ctrl+left", "scrub(-1)", "A twentieth of the record back", "scrub-back"),
         ("ctrl+right", "scrub(1)", "A twentieth of the record on", "scrub-on"),
         ("colon", "go_to_moment", "Go to a step or a time", "step"),
+        ("v", "check(-1)", "Back to the last failed check", "check-before"),
+        ("V", "check(1)", "On to the next failed check", "check-after"),
         ("0", "oldest", "Go to the oldest moment on record", "oldest"),
         ("L", "newest", "Back to now; in a recording, to its end", "newest"),
     )
@@ -132,6 +139,7 @@ class SeqtopApp(App[int]):
         self.fleet = Fleet(sources, clock)
         self.farewell: str | None = None
         """What there is to say once the app has ended."""
+        self._reviewers: list[Reviewer] = []
         self.animation_level = "none"
         self.register_theme(theme.DARK)
         self.register_theme(theme.LIGHT)
@@ -290,6 +298,39 @@ class SeqtopApp(App[int]):
 
         self.push_screen(MomentPrompt(), chosen)
 
+    def review(self) -> Review | None:
+        """Have what is on record checked from now on; `None` if nothing is."""
+        timeline = self.feed.source.history
+        if self.feed.review is None and timeline is not None:
+            self.feed.review = Review(timeline)
+            self._reviewers.append(Reviewer(self.feed.review))
+            self._reviewers[-1].start()
+        return self.feed.review
+
+    def on_checks_screen_wanted(self) -> None:
+        self.review()
+
+    def on_checks_screen_chosen(self, message: ChecksScreen.Chosen) -> None:
+        with self.feed.lock:
+            self._show(self.feed.go_to_finding(message.found, sentence([message.found])))
+        self.switch_mode(SequencesScreen.NAME)
+
+    def action_check(self, direction: int) -> None:
+        review = self.review()
+        with self.feed.lock:
+            if review is None:
+                self._show(self.feed.go(past.to_end(1), ""))  # which says that nothing is
+                return
+            find = review.next if direction > 0 else review.previous
+            found = find(self.feed.position)
+            if found:
+                self._show(self.feed.go_to_finding(found[0], sentence(found)))
+                return
+        so_far = " so far; checking goes on" if review.is_behind else ""
+        where = "after" if direction > 0 else "before"
+        steps = fmt.plural(review.num_steps, "step")
+        self._tell(f"No failed check is known {where} this: {steps} checked{so_far}.")
+
     def action_go_to_block(self) -> None:
         def chosen(block: int | None) -> None:
             if block is None:
@@ -331,7 +372,9 @@ class SeqtopApp(App[int]):
             self._show(NOTHING)
 
     def on_unmount(self) -> None:
-        """Let what is being recorded be whole, however the app is left."""
+        """End what goes on besides: checking, and recordings, which are to be whole."""
+        for reviewer in self._reviewers:
+            reviewer.close()
         told: list[str | None] = []
         for taper in (feed.taper for feed in self.fleet.feeds if feed.taper is not None):
             try:

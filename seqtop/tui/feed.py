@@ -17,6 +17,7 @@ from seqtop.state.columns import COLUMNS
 from seqtop.state.filter import EVERYTHING as NO_FILTER
 from seqtop.state.filter import Filter
 from seqtop.state.latencies import Latencies, Window
+from seqtop.state.review import Found, Review
 from seqtop.state.timeline import RecordingError
 from seqtop.state.view import SequenceView, Sort
 from seqtop.tui.past import Find, Past, crossed, lead
@@ -79,6 +80,10 @@ class Feed:
         selected sequence, to whose first block it then points. Numbered as in `BlockMap`."""
         self.remark = ""
         """One sentence on where the last movement through the past has led."""
+        self.review: Review | None = None
+        """What is found when what is on record is checked; `None` until somebody asks."""
+        self.finding: int | None = None
+        """The number of the finding that the cursor of the checks screen is on."""
         self.expected: str | None = None
         """A request to select as soon as it arrives: the one just submitted."""
         self._past: Past | None = None
@@ -87,6 +92,7 @@ class Feed:
         self._meter = RateMeter()
         self._measured: EngineState | None = None
         self._version = -1
+        self._num_reviewed = -1
         self._second = -1
         self._num_messages = -1
         self._heard = clock()
@@ -168,10 +174,12 @@ class Feed:
     def poll(self) -> Frame | None:
         """Bring the picture up to date; `None` if there is nothing new to draw."""
         version = self.source.version
-        if version == self._version and not self._ages():
+        num_reviewed = -1 if self.review is None else self.review.version
+        same = version == self._version and num_reviewed == self._num_reviewed
+        if same and not self._ages():
             return None
         with self.lock:
-            self._version = version
+            self._version, self._num_reviewed = version, num_reviewed
             self._note_age()
             self._meter.sample(self.source.state)
             self._take_over()
@@ -245,6 +253,22 @@ class Feed:
             if names:
                 self.expected = names[0] if names[0] in self.state.requests else None
                 self.remark = f"{what} here: {', '.join(names)}. {self.remark}".rstrip()
+
+    def go_to_finding(self, found: Found, remark: str) -> Frame:
+        """Show the moment of a finding, its sequence and its block selected."""
+        self.go(lambda timeline, _: max(found.position, timeline.first), "")
+        self.remark = f"{remark} {self.remark}".rstrip()
+        finding = found.finding
+        self.finding = found.number
+        if finding.block is not None:
+            self.block = finding.block
+        request = self.state.requests.get(finding.request_id or "")
+        seq_ids = [finding.seq_id] if finding.seq_id is not None else request and request.seq_ids
+        for seq_id in seq_ids or ():
+            if seq_id in self.state.sequences:
+                self.choose(seq_id)
+                break
+        return EVERYTHING
 
     def sort_by(self, sort: Sort) -> None:
         self.view.sort = sort

@@ -3,13 +3,16 @@
 from collections.abc import Callable
 
 import pytest
-from scripted import HOSTILE, ScriptedSource, scene
+from piloting import until
+from scripted import HOSTILE, Script, ScriptedSource, scene
 from textual.pilot import Pilot
 
 from seqtop.link import LinkState
 from seqtop.state.history import History
-from seqtop.tui.app import SeqtopApp
+from seqtop.tui.app import SCREENS, SeqtopApp
+from seqtop.tui.screens.checks import ChecksScreen
 
+CHECKS = str(SCREENS.index(ChecksScreen) + 1)
 SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
@@ -138,3 +141,46 @@ def test_blocks(
     if look != "no-colour":
         app.theme = look
     assert snap_compare(app, terminal_size=size, press=["2", "b", "1", "enter"])
+
+
+@pytest.mark.parametrize("look", ["seqtop-dark", "seqtop-light", "no-colour"])
+@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids="{0[0]}x{0[1]}".format)
+def test_checks(
+    monkeypatch: pytest.MonkeyPatch,
+    snap_compare: Callable[..., bool],
+    size: tuple[int, int],
+    look: str,
+) -> None:
+    if look == "no-colour":
+        monkeypatch.setenv("NO_COLOR", "1")
+    source = ScriptedSource(history=History())
+    scene(source, hostile=HOSTILE.replace("\ud800", ""), max_num_batched_tokens=200)
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    if look != "no-colour":
+        app.theme = look
+
+    async def check(pilot: Pilot[int]) -> None:
+        review = app.review()
+        assert review is not None
+        await until(pilot, lambda: not review.is_behind)
+        app.draw()
+        await pilot.pause()
+        await pilot.press(CHECKS, "down")
+
+    assert snap_compare(app, terminal_size=size, run_before=check)
+
+
+def test_checks_that_hold(snap_compare: Callable[..., bool]) -> None:
+    source = ScriptedSource(history=History())
+    script = Script(source)
+    script.arrive("one")
+    script.step(prefill={"one": 40})
+    app = SeqtopApp(source, clock=lambda: 0.0)
+
+    async def check(pilot: Pilot[int]) -> None:
+        await pilot.press(CHECKS)
+        await until(pilot, lambda: app.feed.review is not None and not app.feed.review.is_behind)
+        app.draw()
+        await pilot.pause()
+
+    assert snap_compare(app, run_before=check)

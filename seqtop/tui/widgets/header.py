@@ -176,6 +176,7 @@ def cache(feed: Feed, width: int) -> Line:
             (1, "missed", link.num_missed),
             (1, "errors", link.num_errors),
             (2, "anomalies", state.num_anomalies),
+            (1, "checks:", feed.review.num_findings if feed.review else 0),
         )
         if number
     ]
