@@ -12,11 +12,10 @@ not mind outliers) should be flat.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import multiprocessing
-import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from itertools import combinations
@@ -145,18 +144,12 @@ def _watch(
 
 def _trouble(endpoint: str, choose: random.Random) -> None:
     """A viewer that stops reading for a while, and is then killed."""
-    pid = os.fork()
-    if pid == 0:
-        os.execv(
-            sys.executable,
-            [sys.executable, "-m", "seqtop", "record", endpoint, "-o", os.devnull, "--force"],
-        )
-    time.sleep(choose.uniform(0.5, 3.0))
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(choose.uniform(0.0, 5.0))
-    os.kill(pid, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, 0)
+    command = [sys.executable, "-m", "seqtop", "show", "--follow", "--json", endpoint]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as viewer:
+        time.sleep(choose.uniform(0.5, 4.0))
+        viewer.send_signal(signal.SIGSTOP)
+        time.sleep(choose.uniform(0.0, 5.0))
+        viewer.kill()
 
 
 def _slope(points: list[tuple[float, float]]) -> float:
