@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from seqtop import format as fmt
 from seqtop.safe import safe_line, safe_text
@@ -136,6 +136,7 @@ def row(
     Before each figure that is `late`, that is, over its objective, stands a sign.
     """
     spans: list[Span] = []
+    late_keys = {slot.key for slot in slots} if late else set()
     for index, slot in enumerate(slots):
         gap = " " if index else ""
         if slot.key == "request" and (kin.rails or kin.is_parent):
@@ -152,7 +153,10 @@ def row(
             spans.append((signed, "alert"))
             continue
         if late and slot.key == "request":
-            cell = ((plain(cell), "alert"),)
+            text = plain(cell)
+            if late_keys.isdisjoint(late):  # where no column can carry the sign, the name does
+                text = set_cell_size(text, max(slot.width - 1, 0)) + LATE
+            cell = ((text, "alert"),)
         if gap:
             spans.append((gap, PLAIN))
         spans.extend(cell)

@@ -12,6 +12,8 @@ HEIGHT = len(FIGURES) + 2
 _BINS = 16
 _NAME = 7
 _NUMBER = 9
+_COURSE = 73
+"""Cells to the left of the course of the p50, whose title takes 15."""
 
 
 class LatencyPanel(Lines):
@@ -68,7 +70,12 @@ def latency_lines(
                     (0, tuple(numbers)),
                     (1, ((f"{fmt.count(figures.num):>8}", "dim"),)),
                     (2, ((f"{_histogram(bins):<{_BINS}}", "computed"),)),
-                    (3, ((course[-max(width - 75, 0) :], "running"),) if width > 75 else ()),
+                    (
+                        3,
+                        ((course[-(width - _COURSE) :], "running"),)
+                        if width >= _COURSE + 15
+                        else (),
+                    ),
                 ],
                 width,
             )
