@@ -14,9 +14,9 @@ from seqtop.tui.keys import GROUPS, group_of
 
 STATUSES = (*STATUS_WORDS.values(), PREEMPTED)
 WORDS = (
-    ("free + cached", "free blocks hold nothing; cached ones hold a prefix to"),
-    ("", "reuse, and are given away when none is free"),
-    ("Cached > Prompt", "recomputed after a preemption: output was found, too"),
+    ("free and cached", "free blocks hold nothing; cached ones a"),
+    ("", "prefix, and go when none is free"),
+    ("Cached > Prompt", "recomputed: output was in the cache, too"),
     ("!", "over its objective (--slo)"),
 )
 FILTER = (

@@ -67,7 +67,7 @@ class SequencesScreen(LiveScreen):
         _quiet("m", "next_hit(1)", "Next match of the search", "find.next"),
         _quiet("M", "next_hit(-1)", "Match before", "find.previous"),
         _quiet("escape", "clear", "Clear the search, then the filter", "find.clear"),
-        _quiet("t", "tree", "Sequences of one request together, or each alone", "find.tree"),
+        _quiet("t", "tree", "Sequences as a tree, or each alone", "find.tree"),
         _quiet("z", "fold", "Fold the selected family, or unfold it", "find.fold"),
         _quiet("Z", "fold_all", "Fold all families, or unfold them", "find.fold-all"),
         Binding(
