@@ -105,18 +105,23 @@ def measure(followed: Engine, plain: Engine, title: str) -> None:
             for _ in range(STEPS_PER_TURN):
                 engine.step()
     print(f"\n{title}: {NUM_ROUNDS * STEPS_PER_TURN} steps of each, milliseconds")
-    print(f"{'':18}{'median off':>12}{'on':>9}{'added':>9}{'p99 off':>12}{'on':>9}")
+    titles = ("p10 off", "on", "median off", "on", "p99 off", "on")
+    print(f"{'':14}" + "".join(f"{title:>12}" for title in titles))
     for name, off in plain.times.items():
         on = followed.times[name]
-        added = median(on) - median(off)
-        figures = (median(off), median(on), added, _p99(off), _p99(on))
-        cells = [f"{1e3 * each:.3f}" for each in figures]
-        widths = (12, 9, 9, 12, 9)
-        print(f"{name:18}" + "".join(f"{c:>{w}}" for c, w in zip(cells, widths, strict=True)))
-    for what, name in (("schedule() alone", "schedule CPU"), ("with the update", "both CPU")):
-        added = median(followed.times[name]) - median(plain.times[name])
-        share = added / median(plain.times["step CPU"])
-        print(f"{what}: {1e6 * added:.0f} µs a step, {share:.1%} of this run's step")
+        figures = [at(times) for at in (_p10, median, _p99) for times in (off, on)]
+        print(f"{name:14}" + "".join(f"{1e3 * each:12.3f}" for each in figures))
+    for what, name in (("schedule()", "schedule CPU"), ("schedule() and update", "both CPU")):
+        on, off = followed.times[name], plain.times[name]
+        added = ", ".join(
+            f"{1e6 * (at(on) - at(off)):+.0f} µs at the {title}"
+            for at, title in ((_p10, "tenth percentile"), (median, "median"))
+        )
+        print(f"{what}: {added}")
+
+
+def _p10(times: list[float]) -> float:
+    return quantiles(times, n=10)[0]
 
 
 def _p99(times: list[float]) -> float:

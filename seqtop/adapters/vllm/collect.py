@@ -173,24 +173,34 @@ class Collector:
         scheduler = self._scheduler
         running = scheduler.running
         drafts = scheduler_output.scheduled_spec_decode_tokens
+        held = self._changes_among_held()
+        others_run = (
+            self._ended or held or any(each.admitted or each.preempted for each in self._scheduled)
+        )
+        # No container for each request here: hundreds a step would keep the garbage collector busy.
+        got = [
+            each
+            for of_client in outputs.values()
+            for each in of_client.outputs
+            if each.new_token_ids
+        ]
+        num_scheduled = scheduler_output.num_scheduled_tokens
+        # vLLM goes through what it scheduled in order, and sorts only by client.
+        all_got = len(got) == len(num_scheduled) and len(outputs) == 1
         note = Stepped(
             scheduled=self._scheduled,
             start_time=run.start_time,
             scheduler_time=run.duration,
             execute_time=self._back - scheduled_at,
             time=time.time(),
-            num_scheduled_tokens=scheduler_output.num_scheduled_tokens,
+            num_scheduled_tokens=num_scheduled,
             num_draft_tokens={name: len(ids) for name, ids in drafts.items()},
-            outputs=[
-                (each.request_id, each.new_token_ids)
-                for of_client in outputs.values()
-                for each in of_client.outputs
-                if each.new_token_ids
-            ],
+            output_ids=None if all_got else [each.request_id for each in got],
+            output_token_ids=[each.new_token_ids for each in got],
             ended=self._ended,
-            running=[request.request_id for request in running],
+            running=[request.request_id for request in running] if others_run else None,
             num_computed_tokens=[request.num_computed_tokens for request in running],
-            held=self._changes_among_held(),
+            held=held,
             num_waiting=scheduler.get_request_counts()[1],
             num_free_blocks=self._pool.num_free,
             num_cached_blocks=self._pool.num_cached,
@@ -200,7 +210,8 @@ class Collector:
 
     def _changes_among_held(self) -> dict[str, str]:
         """Waiting requests that have come to wait for something else, or for nothing any more."""
-        scheduler, changes = self._scheduler, {}
+        scheduler = self._scheduler
+        changes: dict[str, str] = {}
         aside: Iterable[Any] = (
             getattr(scheduler, "deferred_waiting", None)
             or getattr(scheduler, "skipped_waiting", None)

@@ -109,12 +109,14 @@ class Stepped(Note, tag="Stepped"):
     time: float
     num_scheduled_tokens: dict[str, int]
     num_draft_tokens: dict[str, int]
-    outputs: list[tuple[str, list[int]]]
-    """The tokens that requests got."""
+    output_ids: list[str] | None
+    """Who got tokens, and in `output_token_ids` which; `None` for all of `num_scheduled_tokens`,
+    in that order."""
+    output_token_ids: list[list[int]]
     ended: list[Ended]
     """Also those that were aborted between steps."""
-    running: list[str]
-    """The queue of running requests, in its order."""
+    running: list[str] | None
+    """The queue of running requests, in its order; `None` where it is the same as before."""
     num_computed_tokens: list[int]
     """Of those in `running`."""
     held: dict[str, str]

@@ -22,8 +22,17 @@ _RUNNING: Final = SequenceStatus.RUNNING
 class StepBuilder:
     """Applies a step's notes to `requests` (by internal id) and gathers what viewers must hear."""
 
-    def __init__(self, note: Stepped, requests: dict[str, Request], texts: Texts | None) -> None:
+    def __init__(
+        self,
+        note: Stepped,
+        running: list[str],
+        requests: dict[str, Request],
+        texts: Texts | None,
+    ) -> None:
         self._note = note
+        self._running = running
+        ran = list(note.num_scheduled_tokens)
+        self._output_ids = ran if note.output_ids is None else note.output_ids
         self._requests = requests
         self._texts = texts
         self._updates: dict[str, SequenceUpdate] = {}
@@ -72,7 +81,7 @@ class StepBuilder:
     def _executed(self) -> None:
         """What ran; asked first, while `is_prefill` is what it was when it was scheduled."""
         note = self._note
-        sampled = {request_id for request_id, _ in note.outputs}
+        sampled = set(self._output_ids)
         for request_id, num_tokens in note.num_scheduled_tokens.items():
             request = self._requests.get(request_id)
             if request is None:
@@ -144,7 +153,7 @@ class StepBuilder:
 
     def _sampled(self) -> None:
         note = self._note
-        for request_id, token_ids in note.outputs:
+        for request_id, token_ids in zip(self._output_ids, note.output_token_ids, strict=True):
             request = self._requests.get(request_id)
             if request is None:
                 continue
@@ -169,7 +178,7 @@ class StepBuilder:
     def _settled(self) -> None:
         """Take over what only the scheduler knows: rejected drafts take computed tokens back."""
         note = self._note
-        for request_id, computed in zip(note.running, note.num_computed_tokens, strict=True):
+        for request_id, computed in zip(self._running, note.num_computed_tokens, strict=True):
             request = self._requests.get(request_id)
             if request is not None and request.num_computed_tokens != computed:
                 request.num_computed_tokens = computed

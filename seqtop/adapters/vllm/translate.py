@@ -63,6 +63,7 @@ class Translator:
         self._names = Names(has_random_suffix=hello.has_random_suffix)
         self._requests: dict[str, Request] = {}
         """Unfinished ones by vLLM's internal id."""
+        self._running: list[str] = []
         self._num_seqs = self._num_steps = self._num_preemptions = 0
         self._num_queries = self._num_hits = 0
 
@@ -86,7 +87,9 @@ class Translator:
 
     def stepped(self, note: Stepped) -> Iterator[Event]:
         """What is to be published of a step, and of the ends that came with it."""
-        built = StepBuilder(note, self._requests, self._texts)
+        if note.running is not None:
+            self._running = note.running
+        built = StepBuilder(note, self._running, self._requests, self._texts)
         self._num_preemptions += len(built.preemptions)
         self._num_queries += built.num_queries
         self._num_hits += built.num_hits
@@ -119,7 +122,7 @@ class Translator:
     def _stats(self, note: Stepped, built: StepBuilder) -> StepStats:
         num_blocks = self._hello.num_gpu_blocks - _NUM_NULL_BLOCKS
         return StepStats(
-            num_running=len(note.running),
+            num_running=len(self._running),
             num_waiting=note.num_waiting,
             num_used_blocks=num_blocks - note.num_free_blocks,
             num_free_blocks=note.num_free_blocks - note.num_cached_blocks,
