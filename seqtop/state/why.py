@@ -26,9 +26,14 @@ def _running(request: RequestState, sequence: SequenceState) -> str:
         return f"Computing its {_tokens(total)}{again}: {done:,} are in the cache."
     count = len(sequence.output_token_ids)
     params = request.sampling_params
+    drafts = ""
+    if drafted := sequence.num_draft_tokens:
+        drafts = (
+            f" Of {_tokens(drafted, 'draft')} {sequence.num_accepted_tokens or 0:,} were right."
+        )
     if params and params.max_tokens:
-        return f"Decoding: {count:,} of at most {_tokens(params.max_tokens)} so far."
-    return f"Decoding: {_tokens(count)} so far."
+        return f"Decoding: {count:,} of at most {_tokens(params.max_tokens)} so far.{drafts}"
+    return f"Decoding: {_tokens(count)} so far.{drafts}"
 
 
 def _preempted(request: RequestState) -> str:
@@ -49,6 +54,8 @@ def _preempted(request: RequestState) -> str:
 def _waiting(
     state: EngineState, view: SequenceView, request: RequestState, sequence: SequenceState
 ) -> str:
+    if sequence.engine_status not in ("", "PREEMPTED"):
+        return f"It waits for something other than its turn: {sequence.engine_status}."
     if request.wait_reason is not None:
         return _reason(state, request.wait_reason)
     if sequence.status == SequenceStatus.SWAPPED:

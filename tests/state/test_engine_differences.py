@@ -6,6 +6,7 @@ from seqtop.sequence import SequenceGroupMetadataDelta, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.checks import Checker
 from seqtop.state.view import SequenceView
+from seqtop.state.why import why
 from seqtop.wire.messages import Preemption, SequenceUpdate
 
 RUNNING, WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
@@ -64,6 +65,17 @@ def test_speculative_tokens_add_up() -> None:
         state.apply(step(3, sequences=[drafts]))
     assert state.sequences[1].num_draft_tokens == 6
     assert state.sequences[1].num_accepted_tokens == 2
+
+
+def test_why_says_what_only_the_engine_has_a_word_for() -> None:
+    state, view = two_preempted("fcfs"), SequenceView()
+    held = update(4, WAITING, engine_status="WAITING_FOR_REMOTE_KVS")
+    drafts = update(1, new_token_ids=[5, 6], num_draft_tokens=3, num_accepted_tokens=1)
+    drafts.num_computed_tokens = 4
+    state.apply(step(3, sequences=[held, drafts]))
+    view.rebuild(state)
+    assert "WAITING_FOR_REMOTE_KVS" in why(state, view, state.sequences[4])
+    assert why(state, view, state.sequences[1]).endswith("Of 3 drafts 1 were right.")
 
 
 def test_unknown_forward_time_stays_unknown() -> None:
