@@ -122,7 +122,8 @@ def vllm(directory: Path, *arguments: str, **environ: str) -> Iterator[subproces
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                if line.strip() == "ready":
+                # Other processes of vLLM's may have begun the line.
+                if line.rstrip().endswith("ready"):
                     break
             else:
                 raise AssertionError((directory / "log").read_text()[-5_000:])
@@ -135,7 +136,7 @@ def vllm(directory: Path, *arguments: str, **environ: str) -> Iterator[subproces
 def serve(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
     """Say the word; return how each request ended."""
     output, _ = process.communicate("go\n", timeout=START_SECONDS)
-    ended: list[dict[str, Any]] = json.loads(output.splitlines()[-1])
+    ended: list[dict[str, Any]] = json.loads(output[output.index('[{"id": ') :].splitlines()[0])
     return ended
 
 
