@@ -133,9 +133,10 @@ def vllm(directory: Path, *arguments: str, **environ: str) -> Iterator[subproces
             process.wait()
 
 
-def serve(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    """Say the word; return how each request ended."""
+def serve(process: subprocess.Popen[str], directory: Path) -> list[dict[str, Any]]:
+    """Say the word; return how each request ended. What vLLM logs goes to `directory / "said"`."""
     output, _ = process.communicate("go\n", timeout=START_SECONDS)
+    (directory / "said").write_text(output)
     ended: list[dict[str, Any]] = json.loads(output[output.index('[{"id": ') :].splitlines()[0])
     return ended
 
@@ -156,7 +157,7 @@ def test_viewer_shows_what_the_scheduler_holds_at_every_step(run: str, directory
         session.listen(seen)
         with session:
             assert session.wait_for(LinkState.LIVE, timeout=60)
-            ended = serve(process)
+            ended = serve(process, directory)
             assert session.wait_for(LinkState.STOPPED, timeout=60)
     truth = [spied(line) for line in (directory / "spy").read_text().splitlines()]
     assert len(seen.steps) == len(truth)
@@ -205,10 +206,10 @@ def assert_ended_as_users_saw(state: EngineState, ended: list[dict[str, Any]]) -
 def test_fault_in_the_adapter_leaves_vllm_running(directory: Path) -> None:
     endpoint = f"ipc://{directory}/e"
     with vllm(directory, SEQTOP_BIND=endpoint, INJECT_FAULT="20") as process:
-        ended = serve(process)
+        ended = serve(process, directory)
     assert len(ended) == NUM_REQUESTS
     assert all(each["tokens"] for each in ended)
-    said = [line for line in (directory / "log").read_text().splitlines() if "seqtop" in line]
+    said = [line for line in (directory / "said").read_text().splitlines() if "seqtop" in line]
     assert len(said) == 1, said
     assert "RuntimeError: injected" in said[0]
 

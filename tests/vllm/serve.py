@@ -46,7 +46,7 @@ def engine_arguments(options: argparse.Namespace) -> Any:
         dtype="float16",
         max_model_len=512,
         block_size=16,
-        num_gpu_blocks_override=40,
+        num_gpu_blocks_override=30,
         max_num_seqs=8,
         max_num_batched_tokens=96,
         enable_prefix_caching=True,

@@ -201,7 +201,9 @@ class StepBuilder:
             return
         request.status = end_status(note.status)
         request.engine_status = engine_status(note.status)
-        request.num_computed_tokens = note.num_computed_tokens
+        # vLLM counts what is under way as computed. What was when it ended never came back.
+        num_tokens = request.num_prompt_tokens + request.num_output_tokens
+        request.num_computed_tokens = min(note.num_computed_tokens, num_tokens)
         update = self._update(note.request_id)
         update.stop_reason = note.stop_reason
         _replace(update, ())
