@@ -24,6 +24,8 @@ from seqtop.wire.endpoints import EndpointError
 from seqtop.wire.publisher import Publisher, PublishError
 
 _POLL_MS = 200
+_NICENESS = 10
+"""Where processors are short, vLLM's processes go first."""
 
 EXIT_CANNOT_BIND = 3
 
@@ -35,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("endpoint", help="where to publish")
     parser.add_argument("--insecure", action="store_true")
     options = parser.parse_args(arguments)
+    os.nice(_NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is vLLM's; we end after it
     notes = receive(options.notes, _when_stdin_ends())
     hello = next(notes, None)
