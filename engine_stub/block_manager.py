@@ -196,13 +196,19 @@ class BlockManager:
 
     # Sequences that run.
 
-    def num_to_append(self, seqs: list[Sequence]) -> int:
+    def num_to_append(self, seqs: list[Sequence], num_lookahead_slots: int = 0) -> int:
         """Blocks that `append_slots` would take."""
         tables = {seq.seq_id: self._tables[seq.seq_id].blocks for seq in seqs}
-        return self._num_to_append(seqs, tables, self.device)
+        return self._num_to_append(seqs, tables, self.device, num_lookahead_slots)
 
-    def append_slots(self, seqs: list[Sequence]) -> list[tuple[int, int]]:
+    def append_slots(
+        self, seqs: list[Sequence], num_lookahead_slots: int = 0
+    ) -> list[tuple[int, int]]:
         """Make room for tokens that have come since the last step, in blocks that nobody shares.
+
+        Args:
+            num_lookahead_slots: Of each sequence, for tokens that the step itself may bring; what
+                it leaves empty stays in the table for the tokens that come next.
 
         Returns:
             ``(source, destination)`` of each block to copy before anything is written.
@@ -216,7 +222,7 @@ class BlockManager:
                     blocks[index] = self.device.take()
                     self.device.release(shared)
                     copies.append((shared, blocks[index]))
-            while len(blocks) < seq.n_blocks:
+            while len(blocks) < self._num_blocks(seq, num_lookahead_slots):
                 blocks.append(self.device.take())
         return copies
 
@@ -321,14 +327,22 @@ class BlockManager:
         own = [seq.seq_id] * (seq.n_blocks - num_full)
         return [*table.hashes[:num_full], *own]
 
+    def _num_blocks(self, seq: Sequence, num_lookahead_slots: int) -> int:
+        """Blocks for a sequence's tokens and as many more."""
+        return -(-(seq.get_len() + num_lookahead_slots) // self.block_size)
+
     def _num_to_append(
-        self, seqs: list[Sequence], tables: dict[int, list[int]], pool: BlockPool
+        self,
+        seqs: list[Sequence],
+        tables: dict[int, list[int]],
+        pool: BlockPool,
+        num_lookahead_slots: int = 0,
     ) -> int:
         num_blocks = 0
         given_up: Counter[int] = Counter()
         for seq in seqs:
             blocks = tables[seq.seq_id]
-            num_blocks += max(seq.n_blocks - len(blocks), 0)
+            num_blocks += max(self._num_blocks(seq, num_lookahead_slots) - len(blocks), 0)
             for index in self._written(seq, blocks):
                 # The last of those who share a block keeps it.
                 if pool.ref_count(blocks[index]) - given_up[blocks[index]] > 1:

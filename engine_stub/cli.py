@@ -106,6 +106,7 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
         ("max-num-seqs", "sequences that run at once"),
         ("max-num-batched-tokens", "token budget of a step"),
         ("max-model-len", "longest prompt and output together, in tokens"),
+        ("num-scheduler-steps", "decode iterations that run without going back to the scheduler"),
         ("pipeline-parallel-size", "stages, each a process, that the decoder is cut into"),
     ):
         engine.add_argument(f"--{name}", type=int, metavar="N", help=what)

@@ -46,6 +46,8 @@ class EngineConfig:
         pooling_type: What stands for a prompt in embedding requests: the hidden state of its
             "LAST" token, or the "MEAN" of all.
         pooling_normalize: Whether embeddings are scaled to a length of 1.
+        num_scheduler_steps: The most tokens that a decode may yield in one step, by as many
+            forward passes without going back to the scheduler.
         seed: Of the random numbers for requests without a seed of their own.
 
     Raises:
@@ -69,10 +71,13 @@ class EngineConfig:
     preemption_victim: PreemptionVictim = "last"
     pooling_type: PoolingType = "LAST"
     pooling_normalize: bool = True
+    num_scheduler_steps: int = 1
 
     def __post_init__(self) -> None:
-        counts = ("block_size", "num_gpu_blocks", "max_num_seqs", "max_model_len")
-        for name in (*counts, "max_num_batched_tokens", "pipeline_parallel_size"):
+        for name in (
+            *("block_size", "num_gpu_blocks", "max_num_seqs", "max_model_len"),
+            *("max_num_batched_tokens", "pipeline_parallel_size", "num_scheduler_steps"),
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")

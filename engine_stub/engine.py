@@ -291,6 +291,8 @@ class LLMEngine:
                 updates += self.output_processor.process_pooled(seq_group, pooled)
             else:
                 updates += self.output_processor.process(seq_group, result.samples)
+            if scheduled.num_lookahead_slots:
+                self.block_manager.mark_computed(seq_group.first_seq)
             if seq_group.is_finished():
                 self.scheduler.finish_seq_group(seq_group)
                 finished.append(seq_group)

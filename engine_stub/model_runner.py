@@ -39,7 +39,7 @@ class ModelOutput:
 
     Attributes:
         outputs: One per group, in the order of the request; without samples where a group did
-            not sample.
+            not sample, with several of a sequence, in order, where it got ahead.
         model_forward_time: Seconds the forward pass took.
         pooler_output: One entry per group, with data for those whose prompts are done and pooled;
             None if no group pools.
@@ -77,6 +77,10 @@ class ModelRunner:
         self.sampler = Sampler(torch.Generator(self.device).manual_seed(seed))
         self._timer = ForwardTimer(self.device)
         self._generators: dict[str, torch.Generator] = {}
+
+    def agree(self, numbers: list[int]) -> list[int]:
+        """What the last stage says, in all stages; of what others say, only the length counts."""
+        return numbers if self.neighbours is None else self.neighbours.agree(numbers)
 
     def forget(self, request_id: str) -> None:
         """Drop what is kept between steps for a request, if anything."""

@@ -44,7 +44,10 @@ class OutputProcessor:
     def process(
         self, seq_group: SequenceGroup, samples: list[SequenceOutput]
     ) -> list[SequenceUpdate]:
-        """Append a step's samples to the sequences that they continue; there may be none."""
+        """Append a step's samples to the sequences that they continue.
+
+        There may be none of a sequence, or several in order; those after its end are discarded.
+        """
         if asks_for_beams(seq_group.sampling_params):
             return self._beam_search.process(seq_group, samples)
         return [
@@ -88,15 +91,21 @@ class OutputProcessor:
     ) -> SequenceUpdate:
         params = seq_group.sampling_params
         assert params is not None
+        kept: list[SequenceOutput] = []
         for sample in samples:
+            if kept:  # the token before this one has been computed, or this one would not be here
+                seq.data.update_num_computed_tokens(1)
+            kept.append(sample)
             self._name_tokens(sample.logprobs)
             seq.append_token_id(sample.output_token, sample.logprobs)
             self._advance(seq, params)
+            if seq.is_finished():
+                break
         return SequenceUpdate(
             request_id=seq_group.request_id,
             seq=seq,
-            new_token_ids=[sample.output_token for sample in samples],
-            new_logprobs=[sample.logprobs for sample in samples],
+            new_token_ids=[sample.output_token for sample in kept],
+            new_logprobs=[sample.logprobs for sample in kept],
             text_delta=seq.get_output_text_to_return(params.output_text_buffer_length, delta=True),
         )
 

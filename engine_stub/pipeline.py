@@ -209,6 +209,12 @@ class _Neighbours:
     def send(self, tensors: IntermediateTensors) -> None:
         dist.send(tensors["hidden_states"], dst=self._stage.rank + 1)
 
+    def agree(self, numbers: list[int]) -> list[int]:
+        told = torch.tensor(numbers, device=self._device, dtype=torch.int64)
+        dist.broadcast(told, src=self._stage.size - 1)
+        agreed: list[int] = told.tolist()
+        return agreed
+
 
 def _run_stage(
     connection: Connection,

@@ -42,3 +42,7 @@ class Neighbours(Protocol):
     def send(self, tensors: IntermediateTensors) -> None:
         """Hand a step on to the stage after."""
         ...
+
+    def agree(self, numbers: list[int]) -> list[int]:
+        """The last stage's numbers, in every stage; all must call it with as many."""
+        ...

@@ -23,14 +23,17 @@ class ScheduledSequenceGroup:
     Attributes:
         token_chunk_size: Tokens by which each of its sequences advances, those from the prefix
             cache included.
-        num_batched_tokens: Tokens computed for all of them: what counts against the budget.
+        num_batched_tokens: Tokens computed for all of them, in all iterations: what counts against
+            the budget.
         is_prompt: Whether it was in prefill.
+        num_lookahead_slots: Slots that it was given for tokens beyond those it had.
     """
 
     seq_group: SequenceGroup
     token_chunk_size: int
     num_batched_tokens: int
     is_prompt: bool
+    num_lookahead_slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)

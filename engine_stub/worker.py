@@ -13,6 +13,7 @@ from engine_stub.loader import load_model
 from engine_stub.model import WHOLE
 from engine_stub.model_config import ModelConfig
 from engine_stub.model_runner import ModelOutput, ModelRunner
+from engine_stub.multi_step import run_steps
 from engine_stub.pooler import Pooler
 from engine_stub.scheduler import snapshot
 from engine_stub.stages import Neighbours, Stage
@@ -118,6 +119,8 @@ class Worker:
         self.cache.swap_in(execute_model_req.blocks_to_swap_in)
         self.cache.copy_blocks(execute_model_req.blocks_to_copy)
         groups = [self._update(each) for each in execute_model_req.seq_group_metadata_list]
+        if execute_model_req.num_steps > 1:
+            return run_steps(self.model_runner, groups)
         return self.model_runner.execute_model(groups)
 
     def _update(self, sent: SequenceGroupMetadataLike) -> SequenceGroupMetadata:
@@ -130,6 +133,7 @@ class Worker:
         else:
             group = self.seq_groups[sent.request_id]
             group.apply_delta(sent)
+            group.state = sent.state  # which deltas leave alone
         return group
 
 

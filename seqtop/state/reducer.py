@@ -90,6 +90,7 @@ def _step(state: EngineState, step: Step) -> Iterable[int]:
     for update in step.sequences:
         _swap(state, update, swapped_out)
         update_sequence(state, update, step=step.step, time=step.time)
+        _count_ahead(state, update)
         touched.append(update.seq_id)
     for preemption in step.preemptions:
         _preempted(state, step, preemption)
@@ -198,6 +199,15 @@ def _scheduled(request: RequestState, step: Step, *, is_prompt: bool, chunk: int
     span.end = step.time
     span.num_steps += 1
     span.num_tokens += request.token_chunk_size
+
+
+def _count_ahead(state: EngineState, update: SequenceUpdate) -> None:
+    """A step of several iterations computes more of a sequence than the chunk that it announced."""
+    sequence = state.sequences.get(update.seq_id)
+    request = state.requests.get(sequence.request_id) if sequence else None
+    if request is not None and request.spans[-1].kind == "decode":
+        ahead = len(update.new_token_ids) - request.token_chunk_size
+        request.spans[-1].num_tokens += max(ahead, 0)
 
 
 def _sum(total: float | None, more: float | None) -> float | None:

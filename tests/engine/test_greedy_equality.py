@@ -188,6 +188,7 @@ def test_worker_behind_a_wire(make_engine, prompts, expected) -> None:
     num_cpu_blocks=st.integers(0, 40),
     mode=st.sampled_from(["recompute", "swap"]),
     victim=st.sampled_from(["last", "largest"]),
+    num_steps=st.integers(1, 6),
     arrivals=st.lists(
         st.tuples(st.integers(0, 5), st.integers(0, NUM_PROMPTS - 1)), min_size=1, max_size=12
     ),
@@ -208,6 +209,7 @@ def test_any_arrivals_through_any_pool(
     num_cpu_blocks: int,
     mode: str,
     victim: str,
+    num_steps: int,
     arrivals: list[tuple[int, int]],
     aborts: set[int],
 ) -> None:
@@ -220,6 +222,7 @@ def test_any_arrivals_through_any_pool(
         num_cpu_blocks=num_cpu_blocks,
         preemption_mode=mode,
         preemption_victim=victim,
+        num_scheduler_steps=num_steps,
     )
     params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
     groups = []

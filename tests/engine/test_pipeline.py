@@ -102,6 +102,22 @@ def test_samples_are_those_of_one_stage(checkpoint: Path, staged: LLMEngine) -> 
             ]
 
 
+def test_several_steps_a_schedule(checkpoint: Path) -> None:
+    """The last stage's samples reach the first one without the engine."""
+    engine = make_engine(checkpoint, pipeline_parallel_size=2, num_scheduler_steps=5)
+    try:
+        params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
+        groups = [engine.add_request(f"r{i}", each, params)[0] for i, each in enumerate(prompts())]
+        num_steps = []
+        while engine.has_unfinished_requests():
+            num_steps.append(engine.step().execute_model_req.num_steps)
+    finally:
+        engine.close()
+    outputs = [list(group.first_seq.get_output_token_ids()) for group in groups]
+    assert outputs == generate(checkpoint, prompts(), MAX_TOKENS)
+    assert max(num_steps) > 1
+
+
 def test_more_stages_than_layers(checkpoint: Path) -> None:
     with pytest.raises(ValueError, match="pipeline_parallel_size=4 is more than the model's 3"):
         make_engine(checkpoint, pipeline_parallel_size=4)

@@ -122,6 +122,7 @@ def params(rng: random.Random, max_num_seqs: int) -> SamplingParams | BeamSearch
     extra_budget=st.integers(0, 40),
     mode=st.sampled_from(["recompute", "swap"]),
     victim=st.sampled_from(["last", "largest"]),
+    num_steps=st.integers(1, 5),
     chunked=st.booleans(),
     caching=st.booleans(),
     seed=st.integers(0, 2**16),
@@ -137,6 +138,7 @@ def test_any_workload_ends_in_order(
     extra_budget: int,
     mode: str,
     victim: str,
+    num_steps: int,
     chunked: bool,
     caching: bool,
     seed: int,
@@ -152,6 +154,7 @@ def test_any_workload_ends_in_order(
             max_model_len=MAX_MODEL_LEN,
             preemption_mode=mode,
             preemption_victim=victim,
+            num_scheduler_steps=num_steps,
             enable_chunked_prefill=chunked,
             enable_prefix_caching=caching,
         )
