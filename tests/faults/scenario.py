@@ -40,11 +40,12 @@ class Plan:
 
 
 def plan(seed: int) -> Plan:
-    """One to three kinds of fault, and an outage in every second story."""
+    """One to three kinds of fault, the first often, and an outage in every second story."""
     choose = random.Random(seed)
+    kinds = choose.sample(Faults.KINDS, choose.randint(1, 3))
     rates = {
-        kind: choose.uniform(0.01, 0.05 if kind == "delay" else 0.5)
-        for kind in choose.sample(Faults.KINDS, choose.randint(1, 3))
+        kind: 0.05 * choose.random() if kind == "delay" else choose.uniform(least, 0.5)
+        for kind, least in zip(kinds, (0.1, 0.01, 0.01), strict=False)
     }
     outage = choose.choice(("cut", "freeze", "restart", "crash")) if seed % 2 else ""
     return Plan(Faults(**rates), outage)
