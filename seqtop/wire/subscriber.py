@@ -46,7 +46,9 @@ MAX_UNREAD_MESSAGES = 1_000
 SILENCE_SECONDS = 3.5
 """An engine silent for this long is called lost: three heartbeats and some grace."""
 
-_SNAPSHOT_RETRY_SECONDS = 1.0
+_SNAPSHOT_RETRY_SECONDS = (0.5, 1.0)
+"""After the first question, which is answered at once or has got lost; and after any other, as a
+large snapshot on a slow line takes its time."""
 _RECONNECT_SECONDS = 5.0
 """After a refusal, on which libzmq itself gives up."""
 
@@ -88,6 +90,7 @@ class Subscriber:
         self._last_number = -1
         self._synced = False
         self._asked_at = 0.0
+        self._retry_after = _SNAPSHOT_RETRY_SECONDS[0]
         self._heard_at: float | None = None
         self._context = zmq.Context()
         self._thread = threading.Thread(target=self._run, name="seqtop-subscriber", daemon=True)
@@ -281,6 +284,7 @@ class Subscriber:
         self._incarnation = snapshot.incarnation
         self._last_number = snapshot.sequence_number
         self._synced = True
+        self._retry_after = _SNAPSHOT_RETRY_SECONDS[0]
         self._show(LinkState.LIVE)
         kept = self._forget_kept()
         for position, frame in enumerate(kept):
@@ -309,8 +313,9 @@ class Subscriber:
             if self.link.state is LinkState.CONNECTING and not self.link.detail:
                 self._show(LinkState.CONNECTING, f"no engine answers at {self.link.endpoint} yet")
             return
-        if not self._synced and now - self._asked_at > _SNAPSHOT_RETRY_SECONDS:
+        if not self._synced and now - self._asked_at > self._retry_after:
             self._ask()
+            self._retry_after = _SNAPSHOT_RETRY_SECONDS[1]
         silence = now - self._heard_at
         if silence > SILENCE_SECONDS and self.link.state in (LinkState.LIVE, LinkState.SYNCING):
             self._show(

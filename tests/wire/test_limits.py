@@ -232,7 +232,7 @@ def test_viewer_keeps_so_many_bytes_while_it_waits_for_a_snapshot(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscriber, "MAX_KEPT_BYTES", 2_000)
-    monkeypatch.setattr(subscriber, "_SNAPSHOT_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(subscriber, "_SNAPSHOT_RETRY_SECONDS", (0.1, 0.1))
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send(engine_info())
