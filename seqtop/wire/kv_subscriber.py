@@ -18,7 +18,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from seqtop import format as fmt
 from seqtop.link import Link, LinkState
-from seqtop.wire import kv_events
+from seqtop.wire import closing, kv_events
 from seqtop.wire.endpoints import check
 from seqtop.wire.errors import WireError
 from seqtop.wire.kv_events import Batch, Message
@@ -112,7 +112,7 @@ class KvSubscriber:
             self._wake.send(b"")
             self._thread.join()
             self._wake.close()
-        self._context.destroy(linger=0)
+        closing.end(self._context)
 
     def _run(self) -> None:
         while True:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import zmq
 
-from seqtop.wire import codec, frames
+from seqtop.wire import closing, codec, frames
 from seqtop.wire.addresses import in_the_way
 from seqtop.wire.endpoints import check_bind, snapshot_endpoint
 from seqtop.wire.errors import WireError
@@ -278,7 +278,7 @@ class Publisher:
     def _end_context(self, linger: int | None = None) -> None:
         if self._authenticator is not None:
             self._authenticator.stop()
-        self._context.destroy(linger)
+        closing.end(self._context, linger=linger)
 
 
 _ELSEWHERE = "stop what runs there or choose another --bind"

@@ -18,7 +18,7 @@ from typing import Protocol
 import zmq
 
 from seqtop.link import Link, LinkState
-from seqtop.wire import codec, frames, parse
+from seqtop.wire import closing, codec, frames, parse
 from seqtop.wire.endpoints import check, snapshot_endpoint
 from seqtop.wire.errors import WireError
 from seqtop.wire.frames import Frame, Greeting
@@ -127,7 +127,7 @@ class Subscriber:
             self._wake.send(b"")
             self._thread.join()
             self._wake.close()
-        self._context.destroy(linger=0)
+        closing.end(self._context)
 
     @staticmethod
     def _notice_dead_connections(socket: zmq.Socket[bytes]) -> None:

@@ -16,6 +16,7 @@ from typing import ClassVar
 
 import zmq
 
+from seqtop.wire import closing
 from seqtop.wire.endpoints import snapshot_endpoint
 
 Message = list[bytes]
@@ -87,7 +88,7 @@ class FaultProxy:
     ) -> None:
         self._ended = True
         self._thread.join()
-        self._context.destroy(linger=0)
+        closing.end(self._context)
 
     def _run(self) -> None:
         while not self._ended:

@@ -13,6 +13,7 @@ import msgspec
 import zmq
 
 from seqtop.adapters.vllm.notes import AnyNote, Goodbye
+from seqtop.wire import closing
 
 MAX_BACKLOG = 10_000
 """Notes that may wait for the publisher; each is a step, or an arrival."""
@@ -89,7 +90,7 @@ class Outbox:
         with contextlib.suppress(zmq.ZMQError):
             goodbye = self._encoder.encode(Goodbye(time.time(), reason))
             self._socket.send(goodbye, zmq.DONTWAIT)
-        self._context.destroy(linger=_LINGER_MS)
+        closing.end(self._context, linger=_LINGER_MS)
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._directory.cleanup()
