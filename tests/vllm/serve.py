@@ -44,7 +44,7 @@ def engine_arguments(options: argparse.Namespace) -> Any:
         model=str(MODEL),
         skip_tokenizer_init=True,
         dtype="float16",
-        max_model_len=512,
+        max_model_len=256,
         block_size=16,
         num_gpu_blocks_override=30,
         max_num_seqs=8,
