@@ -43,6 +43,7 @@ bench: $(VENV)/dev
 ## its time, as vLLM is slow to start. Another version: make test-vllm VLLM_VERSION=0.32.0
 test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
 	export PYTHONPATH=$(CURDIR)/$(VENV)-vllm/vllm/$(VLLM_VERSION):$(CURDIR):$(CURDIR)/tests/vllm; \
+	export VLLM_TARGET_DEVICE=cpu VLLM_LOGGING_LEVEL=WARNING HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1; \
 	$(VENV)-vllm/bin/python -m pytest --confcutdir tests/vllm -s -q tests/vllm/against_vllm.py && \
 	$(VENV)-vllm/bin/python tests/vllm/overhead.py
 
