@@ -122,8 +122,8 @@ def vllm(directory: Path, *arguments: str, **environ: str) -> Iterator[subproces
         try:
             assert process.stdout is not None
             for line in process.stdout:
-                # Other processes of vLLM's may have begun the line.
-                if line.rstrip().endswith("ready"):
+                # Other processes of vLLM's may write to the same line.
+                if "ready to serve" in line:
                     break
             else:
                 raise AssertionError((directory / "log").read_text()[-5_000:])
@@ -137,7 +137,7 @@ def serve(process: subprocess.Popen[str], directory: Path) -> list[dict[str, Any
     """Say the word; return how each request ended. What vLLM logs goes to `directory / "said"`."""
     output, _ = process.communicate("go\n", timeout=START_SECONDS)
     (directory / "said").write_text(output)
-    ended: list[dict[str, Any]] = json.loads(output[output.index('[{"id": ') :].splitlines()[0])
+    ended: list[dict[str, Any]] = json.JSONDecoder().raw_decode(output, output.index('[{"id": '))[0]
     return ended
 
 

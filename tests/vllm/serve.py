@@ -2,7 +2,7 @@
 
     python tests/vllm/serve.py [--async-scheduling] [--policy fcfs|priority] [--draft]
 
-Says `ready` when it has started, waits for a line on its standard input, serves, and prints how
+Says `ready to serve` when it has started, waits for a line on its standard input, serves, and prints how
 each request ended, as JSON.
 """
 
@@ -85,7 +85,7 @@ async def serve(options: argparse.Namespace) -> list[dict[str, Any]]:
             "reason": output.outputs[0].finish_reason,
         }
 
-    print("ready", flush=True)
+    print("ready to serve", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     ended = await asyncio.gather(*[one(number) for number in range(NUM_REQUESTS)])
     await asyncio.sleep(0.5)  # for the aborted ones to leave the scheduler
