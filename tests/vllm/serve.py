@@ -2,8 +2,8 @@
 
     python tests/vllm/serve.py [--async-scheduling] [--policy fcfs|priority] [--draft]
 
-Says `ready to serve` when it has started, waits for a line on its standard input, serves, and prints how
-each request ended, as JSON.
+Says `ready to serve` when it has started, waits for a line on its standard input, serves, and
+prints how each request ended, as JSON.
 """
 
 from __future__ import annotations
