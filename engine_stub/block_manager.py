@@ -50,6 +50,20 @@ class BlockStats:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheChanges:
+    """What has become of the prefix cache since it was last asked.
+
+    Attributes:
+        forgotten: Blocks that it no longer knows; they come before those of `known`, which may
+            name one of them again.
+        known: ``(block, sequence id, logical position)`` of each block that it has come to know.
+    """
+
+    forgotten: list[int]
+    known: list[tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """Where the blocks of sequences that have none could come from, as of now.
 
@@ -110,6 +124,7 @@ class BlockManager:
         self._host_tables: dict[int, list[int]] = {}
         self._prefix_queries = 0
         self._prefix_hits = 0
+        self._known: list[tuple[int, int, int]] = []
 
     @property
     def num_available(self) -> int:
@@ -234,8 +249,17 @@ class BlockManager:
         num_full = seq.get_num_computed_tokens() // self.block_size
         self._hash_blocks(table, seq, num_full)
         for index in range(table.num_registered, num_full):
-            self.device.register(table.blocks[index], table.hashes[index])
+            if self.device.register(table.blocks[index], table.hashes[index]):
+                self._known.append((table.blocks[index], seq.seq_id, index))
         table.num_registered = max(table.num_registered, num_full)
+
+    def take_cache_changes(self) -> CacheChanges:
+        """What has changed in the prefix cache since this was last asked; ask after each step.
+
+        Blocks are forgotten while a step is scheduled, and known when it has been computed.
+        """
+        known, self._known = self._known, []
+        return CacheChanges(self.device.take_forgotten(), known)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Give a copy of a sequence the very blocks of the original."""

@@ -29,6 +29,7 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._block_of_hash: dict[bytes, int] = {}
         self._hash_of_block: dict[int, bytes] = {}
+        self._forgotten: list[int] = []
 
     @property
     def num_free(self) -> int:
@@ -58,6 +59,7 @@ class BlockPool:
         else:
             block, _ = self._cached.popitem(last=False)
             del self._block_of_hash[self._hash_of_block.pop(block)]
+            self._forgotten.append(block)
         self._ref_counts[block] = 1
         return block
 
@@ -77,12 +79,23 @@ class BlockPool:
         else:
             self._free.append(block)
 
-    def register(self, block: int, block_hash: bytes) -> None:
-        """Let a full, computed block be found; it is never written again."""
-        # Sequences that were prefilled together may have computed the same content twice.
-        if block_hash not in self._block_of_hash:
-            self._block_of_hash[block_hash] = block
-            self._hash_of_block[block] = block_hash
+    def register(self, block: int, block_hash: bytes) -> bool:
+        """Let a full, computed block be found; it is never written again.
+
+        Returns:
+            Whether it can be found now: sequences that were prefilled together may have computed
+            the same content twice, and only the first block of it is.
+        """
+        if block_hash in self._block_of_hash:
+            return False
+        self._block_of_hash[block_hash] = block
+        self._hash_of_block[block] = block_hash
+        return True
+
+    def take_forgotten(self) -> list[int]:
+        """The blocks whose content can no longer be found, since this was last asked."""
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
 
     def check(self, holders: Counter[int]) -> None:
         """Assert that every block is in one state and counted as often as tables hold it.

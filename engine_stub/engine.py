@@ -243,6 +243,7 @@ class LLMEngine:
             num_waiting=_num_seqs(self.scheduler.waiting),
             num_swapped=_num_seqs(self.scheduler.swapped),
             blocks=self.block_manager.stats,
+            cache_changes=self.block_manager.take_cache_changes(),
             **dataclasses.asdict(durations),
             step_time=perf_counter() - begin,
         )

@@ -32,6 +32,7 @@ from seqtop.sequence import (
 from seqtop.wire import messages
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
+    CachedBlocks,
     EngineInfo,
     Event,
     InFlight,
@@ -97,6 +98,8 @@ class StepPublisher:
         """Unfinished groups by request id."""
         self._sent_tables: dict[int, list[int]] = {}
         """By sequence id, the block table that viewers have."""
+        self._cached: dict[int, CachedBlocks] = {}
+        """Blocks that the prefix cache knows, each by itself."""
         self._num_preemptions = 0
         self._step = -1
         self._last_stats: messages.StepStats | None = None
@@ -115,6 +118,7 @@ class StepPublisher:
             stats=self._last_stats,
             requests=[_arrival(group) for group in groups],
             sequences=[self._whole(group, seq) for group in groups for seq in group.seqs],
+            cached_blocks=list(self._cached.values()),
         )
 
     def stepped(self, record: StepRecord) -> None:
@@ -146,6 +150,8 @@ class StepPublisher:
                     for each in record.preemptions
                 ],
                 wait_reasons=_wait_reasons(record),
+                newly_cached_blocks=self._newly_cached(record),
+                uncached_blocks=record.cache_changes.forgotten,
             )
         )
         for group in record.finished:
@@ -174,6 +180,22 @@ class StepPublisher:
                 changes[update.seq.seq_id] = _TableChange([], table)
                 self._sent_tables[update.seq.seq_id] = table
         return changes
+
+    def _newly_cached(self, record: StepRecord) -> list[CachedBlocks]:
+        """What the prefix cache has come to know, neighbours in one table together."""
+        for block in record.cache_changes.forgotten:
+            self._cached.pop(block, None)
+        request_ids = {update.seq.seq_id: update.request_id for update in record.updates}
+        runs: list[CachedBlocks] = []
+        for block, seq_id, position in record.cache_changes.known:
+            request_id = request_ids[seq_id]
+            self._cached[block] = _cached_block(request_id, seq_id, position, block)
+            last = runs[-1] if runs else None
+            if last and (last.seq_id, last.position + len(last.blocks)) == (seq_id, position):
+                last.blocks.append(block)
+            else:
+                runs.append(_cached_block(request_id, seq_id, position, block))
+        return runs
 
     def _update(
         self, update: SequenceUpdate, table: _TableChange | None
@@ -278,6 +300,10 @@ def _arrival(group: SequenceGroup) -> RequestArrived:
         priority=group.priority,
         metrics=group.metrics,
     )
+
+
+def _cached_block(request_id: str, seq_id: int, position: int, block: int) -> CachedBlocks:
+    return CachedBlocks(request_id=request_id, seq_id=seq_id, position=position, blocks=[block])
 
 
 def _wants_candidates(group: SequenceGroup) -> bool:

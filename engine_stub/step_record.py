@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from engine_stub.block_manager import BlockStats
+from engine_stub.block_manager import BlockStats, CacheChanges
 from engine_stub.config import PreemptionMode
 from seqtop.sequence import ExecuteModelRequest, Logprob, Sequence, SequenceGroup
 
@@ -118,6 +118,7 @@ class StepRecord:
         num_waiting: Sequences that are waiting after this step.
         num_swapped: Sequences that are swapped out after this step.
         blocks: The KV pools after this step.
+        cache_changes: Which blocks the prefix cache forgot and came to know in this step.
         scheduler_time: Duration of scheduling.
         model_forward_time: Duration of the model's forward pass.
         model_execute_time: Duration of the worker's part: forward pass, sampling, preparation.
@@ -142,6 +143,7 @@ class StepRecord:
     num_waiting: int
     num_swapped: int
     blocks: BlockStats
+    cache_changes: CacheChanges
     scheduler_time: float
     model_forward_time: float
     model_execute_time: float

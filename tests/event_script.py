@@ -26,6 +26,7 @@ from seqtop.sequence import (
 )
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
+    CachedBlocks,
     EngineInfo,
     EngineStopped,
     Event,
@@ -122,6 +123,8 @@ class EventScript:
         self._output_lengths = output
         self._incarnation = incarnation
         self._free = list(range(num_blocks))
+        self._known: set[int] = set()
+        """Blocks that the prefix cache knows."""
         self._waiting: list[Job] = []
         self._running: list[Job] = []
         self._names = itertools.count(1)
@@ -205,6 +208,8 @@ class EventScript:
         self._swapped_out: list[tuple[int, int]] = []
         self._swapped_in: list[tuple[int, int]] = []
         self._metrics: dict[str, RequestMetrics] = {}
+        self._newly_cached: list[CachedBlocks] = []
+        self._forgotten: list[int] = []
         chunks = self._schedule()
         self._num_forward = [sum(chunk for job, chunk in chunks if chunk > 1), len(chunks)]
         groups, ended, stats = [], [], self._times()
@@ -230,6 +235,8 @@ class EventScript:
             metrics=self._metrics,
             preemptions=self._preempted,
             wait_reasons=self._wait_reasons(),
+            newly_cached_blocks=self._newly_cached,
+            uncached_blocks=self._forgotten,
         )
         for job in ended:
             status = SequenceStatus.FINISHED_STOPPED
@@ -284,9 +291,30 @@ class EventScript:
     def _grow(self, job: Job, chunk: int) -> None:
         for _ in range(job.blocks_for(job.computed + chunk)):
             for seq in job.seqs:
-                block = self._free.pop(0)
+                block = self._take()
                 seq.table.append(block)
                 seq.unsent.append(block)
+
+    def _take(self) -> int:
+        block = self._free.pop(0)
+        if block in self._known:
+            self._known.remove(block)
+            self._forgotten.append(block)
+        return block
+
+    def _cache(self, job: Job, seq: Seq) -> None:
+        """Let the prefix cache know the full blocks of a sequence."""
+        for position, block in enumerate(seq.table[: job.computed // BLOCK_SIZE]):
+            if block not in self._known:
+                self._known.add(block)
+                self._newly_cached.append(
+                    CachedBlocks(
+                        request_id=job.request_id,
+                        seq_id=seq.seq_id,
+                        position=position,
+                        blocks=[block],
+                    )
+                )
 
     def _preempt(self, job: Job, by: Job) -> None:
         mode: PreemptionMode = self._random.choice(["recompute", "swap"])
@@ -328,6 +356,7 @@ class EventScript:
         if samples and job.num_forks:
             self._fork(job)
         for seq in job.seqs:
+            self._cache(job, seq)
             self._sample(job, seq, samples=samples)
         return group
 
@@ -385,7 +414,7 @@ class EventScript:
         first = job.seqs[0]
         if len(first.table) > len(self._free):
             return
-        table = [self._free.pop(0) for _ in first.table]
+        table = [self._take() for _ in first.table]
         fork = Seq(next(self._seq_ids), list(first.outputs), first.logprob, table)
         job.seqs.append(fork)
         self._updates.append(
@@ -493,7 +522,8 @@ class EventScript:
         stats.num_running = len(self._running)
         stats.num_waiting = sum(not job.swapped for job in self._waiting)
         stats.num_swapped = sum(job.swapped for job in self._waiting)
-        stats.num_free_blocks = len(self._free)
+        stats.num_cached_blocks = len(self._known.intersection(self._free))
+        stats.num_free_blocks = len(self._free) - stats.num_cached_blocks
         stats.num_used_blocks = self._num_blocks - len(self._free)
         return stats
 

@@ -9,7 +9,7 @@ import msgspec
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import in_flight, reducer
-from seqtop.state.model import RequestState, SequenceState, Span
+from seqtop.state.model import CachedBlock, RequestState, SequenceState, Span
 from seqtop.wire.messages import EngineInfo, Event, InFlight, StepStats
 
 __all__ = ["EngineState", "RequestState", "SequenceState", "Span"]
@@ -54,6 +54,9 @@ class EngineState(msgspec.Struct):
     """Ids of the requests that the last step gave a reason to wait."""
     num_queued: int = 0
     """Arrivals and preemptions so far: how often a request has joined the queue."""
+    cached_blocks: dict[int, CachedBlock] | None = None
+    """By its number each block that the prefix cache knows, whether or not a table names it;
+    `None` where the engine does not tell which it knows."""
 
     def apply(self, event: Event | InFlight) -> Iterable[int]:
         """Change this state by one event.

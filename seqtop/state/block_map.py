@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from seqtop.state import EngineState
 from seqtop.state.block_owners import BlockOwners
-from seqtop.state.model import SequenceState
+from seqtop.state.model import CachedBlock, SequenceState
 
 MOST_BLOCKS = 2**31
 """No pool is taken to be larger than this, whatever an engine says."""
@@ -25,6 +25,8 @@ class BlockMap:
         """Blocks in host memory to swap to."""
         self.num_reserved = 0
         """The device's first blocks, which no sequence is given."""
+        self.cached: Mapping[int, CachedBlock] = {}
+        """The device's blocks that the prefix cache knows, as far as the engine tells."""
         self._device, self._groups, self._host = BlockOwners(), BlockOwners(), BlockOwners()
 
     def __len__(self) -> int:
@@ -75,6 +77,7 @@ class BlockMap:
 
     def update(self, state: EngineState, touched: Iterable[int]) -> set[int]:
         """Take over the tables of the sequences `touched`; return the blocks that changed hands."""
+        self.cached = state.cached_blocks or {}
         changed: set[int] = set()
         for seq_id in touched:
             sequence = state.sequences.get(seq_id)

@@ -8,7 +8,7 @@ Rules that need token ids are silent where a stream is redacted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 import msgspec
@@ -29,6 +29,7 @@ RULES = {
     "block-range": "a block table names a block that the pool does not have",
     "block-leak": "blocks are in use that no block table names, or the reverse",
     "pool-sum": "free, used and cached blocks do not add up to the pool",
+    "cache-sum": "the cached blocks are not those that the prefix cache knows and no table names",
     "table-short": "a block table is too short for the computed tokens",
     "computed-beyond": "more tokens are computed than the sequence has",
     "computed-back": "computed tokens went back without a preemption",
@@ -93,9 +94,14 @@ class Checker:
         self._last_step_time = -math.inf
         self._num_released = 0
         """Blocks that no table names any more since requests have ended after the last step."""
+        self._cached_unused: set[int] = set()
+        """Blocks that the prefix cache knows and no block table names."""
+        self._num_unused_late = 0
+        """Of these, how many came to be so after the last step."""
         for sequence in self.state.sequences.values():
             self._owners.update(sequence.seq_id, sequence.block_table)
             self._group_owners.update(sequence.seq_id, _group_blocks(sequence))
+        self._sort_cached(self.state.cached_blocks or ())
         for request in self.state.requests.values():
             self._note_waiting(request)
 
@@ -106,7 +112,7 @@ class Checker:
             # Ends are told after their step, so its figures are comparable only now.
             findings += self.check_pool()
             findings += self._swaps(event)
-            self._num_released = 0
+            self._num_released = self._num_unused_late = 0
         before = self._remember(event)
         num_named = self._num_named(0)
         num_anomalies = self.state.num_anomalies
@@ -114,11 +120,22 @@ class Checker:
         if self.state.num_anomalies > num_anomalies:
             findings.append(self._finding("unknown", self.state.last_anomaly or ""))
         added: dict[int, list[int]] = {}
+        changed = _cache_changes(event)
         for seq_id in touched:
             sequence = self.state.sequences.get(seq_id)
             table = sequence.block_table if sequence else []
-            added[seq_id] = added.get(seq_id, []) + self._owners.update(seq_id, table)
+            known = self._owners.table(seq_id)
+            positions = self._owners.update(seq_id, table)
+            added[seq_id] = added.get(seq_id, []) + positions
+            changed.update(table[position] for position in positions)
+            if len(positions) == len(table):  # it did not just grow
+                changed.update(known)
             self._group_owners.update(seq_id, _group_blocks(sequence) if sequence else [])
+        findings += self._cached_range(_cache_changes(event))
+        num_unused = len(self._cached_unused)
+        self._sort_cached(changed)
+        if not isinstance(event, Step):
+            self._num_unused_late += len(self._cached_unused) - num_unused
         # Only now: within a step, a block may pass from one sequence to another.
         for seq_id, positions in added.items():
             if sequence := self.state.sequences.get(seq_id):
@@ -154,6 +171,39 @@ class Checker:
                 "block-leak",
                 f"{stats.num_used_blocks} blocks are in use, the block tables name {num_named}",
             )
+
+        num_unused = len(self._cached_unused)
+        allowed = (num_unused, num_unused - self._num_unused_late)
+        if self.state.cached_blocks is not None and stats.num_cached_blocks not in allowed:
+            yield self._finding(
+                "cache-sum",
+                f"{stats.num_cached_blocks} blocks are cached, the prefix cache knows"
+                f" {num_unused} that no block table names",
+            )
+
+    def _cached_range(self, blocks: Iterable[int]) -> Iterator[Finding]:
+        info, cached = self.state.info, self.state.cached_blocks
+        if info is None or cached is None:
+            return
+        for block in blocks:
+            if block in cached and not 0 <= block < info.num_gpu_blocks:
+                yield self._finding(
+                    "block-range",
+                    f"block {block} is in the prefix cache; the pool's are 0 to"
+                    f" {info.num_gpu_blocks - 1}",
+                    block=block,
+                )
+
+    def _sort_cached(self, blocks: Iterable[int]) -> None:
+        """See anew which of `blocks` the prefix cache knows and no block table names."""
+        cached = self.state.cached_blocks
+        if cached is None:
+            return
+        for block in blocks:
+            if block in cached and not self._owners.of(block) and not self._group_owners.of(block):
+                self._cached_unused.add(block)
+            else:
+                self._cached_unused.discard(block)
 
     def _num_named(self, num_reserved: int) -> int:
         """Blocks that some table names, without the reserved ones, which stand for no block."""
@@ -419,6 +469,13 @@ class Checker:
         block: int | None = None,
     ) -> Finding:
         return Finding(rule, message, self.state.step, request_id, seq_id, block)
+
+
+def _cache_changes(event: Event) -> set[int]:
+    """The blocks of which a step says that the prefix cache knows them, or has forgotten them."""
+    if not isinstance(event, Step) or event.newly_cached_blocks is None:
+        return set()
+    return {*event.uncached_blocks, *(b for run in event.newly_cached_blocks for b in run.blocks)}
 
 
 def _group_blocks(sequence: SequenceState) -> list[int]:

@@ -36,6 +36,8 @@ def apply(state: EngineState, event: InFlight) -> Iterable[int]:
         _settle(state, state.requests[arrival.request_id], arrival, event.time)
     state.num_output_tokens = max(num_output_tokens, 0)
     state.told_to_wait = []
+    known = event.cached_blocks
+    state.cached_blocks = None if known is None else reducer.by_block(known)
     state.step = event.step
     state.stats = event.stats
     state.time = max(state.time, event.time)

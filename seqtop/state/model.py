@@ -74,6 +74,15 @@ class SequenceState(msgspec.Struct):
         return self.num_prompt_tokens + len(self.output_token_ids)
 
 
+class CachedBlock(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A block that the prefix cache knows: which tokens it holds, by whoever wrote it."""
+
+    request_id: str
+    seq_id: int
+    position: int
+    """The logical position that it had in the table of that sequence."""
+
+
 class RequestState(msgspec.Struct):
     """One request: what was asked, how it fares, and the sequences that answer it."""
 

@@ -16,8 +16,9 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from seqtop.state.model import RequestState, SequenceState, Span, SpanKind
+from seqtop.state.model import CachedBlock, RequestState, SequenceState, Span, SpanKind
 from seqtop.wire.messages import (
+    CachedBlocks,
     EngineInfo,
     EngineStopped,
     Event,
@@ -95,6 +96,8 @@ def _step(state: EngineState, step: Step) -> Iterable[int]:
     for preemption in step.preemptions:
         _preempted(state, step, preemption)
     touched += _wait_reasons(state, step)
+    if step.newly_cached_blocks is not None:
+        _prefix_cache(state, step.newly_cached_blocks, step.uncached_blocks)
     for request_id, metrics in step.metrics.items():
         if request := state.requests.get(request_id):
             request.metrics = metrics
@@ -104,6 +107,26 @@ def _step(state: EngineState, step: Step) -> Iterable[int]:
     state.num_steps_seen += 1
     state.num_prefill_tokens += step.stats.num_prefill_tokens
     return touched
+
+
+def _prefix_cache(state: EngineState, known: list[CachedBlocks], forgotten: list[int]) -> None:
+    """Take over which blocks the prefix cache has forgotten and come to know."""
+    cached = state.cached_blocks
+    if cached is None:
+        cached = state.cached_blocks = {}
+    for block in forgotten:
+        if cached.pop(block, None) is None:
+            state.note_anomaly(f"the prefix cache forgot block {block}, which it did not know")
+    cached |= by_block(known)
+
+
+def by_block(known: list[CachedBlocks]) -> dict[int, CachedBlock]:
+    """What the prefix cache knows, for each block alone."""
+    return {
+        block: CachedBlock(run.request_id, run.seq_id, position)
+        for run in known
+        for position, block in enumerate(run.blocks, run.position)
+    }
 
 
 def _wait_reasons(state: EngineState, step: Step) -> Iterable[int]:

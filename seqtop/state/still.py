@@ -18,6 +18,7 @@ def still(state: EngineState) -> EngineState:
     taken.sequences = dict(state.sequences)
     taken.finished = list(state.finished)
     taken.num_by_status = list(state.num_by_status)
+    taken.cached_blocks = None if state.cached_blocks is None else dict(state.cached_blocks)
     for seq_id, sequence in state.sequences.items():
         if not SequenceStatus.is_finished(sequence.status):
             taken.sequences[seq_id] = _sequence(sequence)

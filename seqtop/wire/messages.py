@@ -188,6 +188,17 @@ class StepStats(Message):
     num_free_cpu_blocks: int | None = None
 
 
+class CachedBlocks(Message):
+    """Full, computed blocks that the prefix cache has come to know: neighbours in one table."""
+
+    request_id: str
+    """Whose tokens they hold."""
+    seq_id: int
+    position: int
+    """The logical position of the first of `blocks` in the table of that sequence."""
+    blocks: list[int]
+
+
 class Step(Message, tag="Step"):
     """One iteration of the engine: what it was asked to run and what came of it.
 
@@ -211,6 +222,11 @@ class Step(Message, tag="Step"):
     metrics: dict[str, RequestMetrics] = {}
     preemptions: list[Preemption] = []
     wait_reasons: list[WaitReason] = []
+    newly_cached_blocks: list[CachedBlocks] | None = None
+    """Blocks that the prefix cache knows since this step; `None` from engines that do not tell
+    which it knows."""
+    uncached_blocks: list[int] = []
+    """Blocks that it has forgotten. They come first: such a block may be known anew at once."""
 
 
 class RequestFinished(Message, tag="RequestFinished"):
@@ -262,6 +278,8 @@ class InFlight(Message, tag="InFlight"):
     """In order of arrival."""
     sequences: list[SequenceUpdate]
     """Each sequence as if one update had brought all there is of it; tables in `block_table`."""
+    cached_blocks: list[CachedBlocks] | None = None
+    """All blocks that the prefix cache knows."""
 
 
 class SnapshotRequest(Message, tag="SnapshotRequest"):

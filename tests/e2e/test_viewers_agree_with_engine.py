@@ -95,6 +95,7 @@ def assert_shows(session: Session, engine: LLMEngine, record: StepRecord) -> Non
         assert state.stats.num_used_blocks == record.blocks.used
         assert state.stats.num_cached_blocks == record.blocks.cached
         assert state.stats.num_free_blocks == record.blocks.free
+        assert_same_cache(state, engine)
         assert state.num_by_status[SequenceStatus.RUNNING] == record.num_running
         assert state.num_by_status[SequenceStatus.WAITING] == record.num_waiting
         assert state.num_by_status[SequenceStatus.SWAPPED] == record.num_swapped
@@ -122,6 +123,17 @@ def assert_same_request(
         assert sequence.text == seq.output_text
         assert sequence.block_table == engine.block_manager.get_block_table(seq)
         assert sequence.stop_reason == seq.stop_reason
+
+
+def assert_same_cache(state: EngineState, engine: LLMEngine) -> None:
+    """The blocks that the prefix cache knows, and what is in them."""
+    manager = engine.block_manager
+    hashes = manager.device._hash_of_block
+    assert state.cached_blocks is not None
+    assert state.cached_blocks.keys() == hashes.keys()
+    for block, known in state.cached_blocks.items():
+        if table := manager._tables.get(known.seq_id):
+            assert table.hashes[known.position] == hashes[block]
 
 
 def assert_ended(state: EngineState, group: SequenceGroup) -> None:

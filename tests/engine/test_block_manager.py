@@ -209,6 +209,8 @@ class Blocks(RuleBasedStateMachine):
         self.manager = make_manager(12)
         self.seqs: list[Sequence] = []
         self.num_made = 0
+        self.known: set[int] = set()
+        """What the changes that the manager tells of add up to."""
 
     @rule(
         start=st.sampled_from([[1] * 8, [1] * 4 + [2] * 4, []]),
@@ -254,6 +256,16 @@ class Blocks(RuleBasedStateMachine):
         self.manager.check()
         stats = self.manager.stats
         assert stats.used + stats.cached + stats.free == stats.total
+
+    @invariant()
+    def changes_of_the_cache_add_up(self) -> None:
+        changes = self.manager.take_cache_changes()
+        forgotten, known = changes.forgotten, {block for block, _, _ in changes.known}
+        assert len(set(forgotten)) == len(forgotten)
+        assert len(known) == len(changes.known)
+        assert self.known.issuperset(forgotten)
+        self.known = self.known.difference(forgotten) | known
+        assert self.known == set(self.manager.device._hash_of_block)
 
     @invariant()
     def shared_blocks_hold_the_same_tokens(self) -> None:

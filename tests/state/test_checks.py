@@ -134,6 +134,7 @@ def misname_a_block(run: list[Event]) -> None:
         tables = [list_ for update in step.sequences for list_ in (update.new_blocks,)]
         for group in step.execute.seq_group_metadata_list:
             tables += group.block_tables.values()
+        tables += [step.uncached_blocks, *(each.blocks for each in step.newly_cached_blocks)]
         for table in tables:
             table[:] = [1_000 if block == 5 else block for block in table]
 
@@ -146,6 +147,12 @@ def leak(run: list[Event]) -> None:
 
 def lose_count(run: list[Event]) -> None:
     decoding(run)[0].stats.num_free_blocks += 1
+
+
+def think_a_free_block_cached(run: list[Event]) -> None:
+    stats = decoding(run)[0].stats
+    stats.num_cached_blocks += 1
+    stats.num_free_blocks -= 1
 
 
 def shrink_blocks(run: list[Event]) -> None:
@@ -232,6 +239,7 @@ MUTANTS = {
     "block-range": misname_a_block,
     "block-leak": leak,
     "pool-sum": lose_count,
+    "cache-sum": think_a_free_block_cached,
     "table-short": shrink_blocks,
     "computed-beyond": compute_too_much,
     "computed-back": forget_computed,

@@ -16,9 +16,11 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 from seqtop.state import EngineState
+from seqtop.state.model import CachedBlock
 from seqtop.state.snapshot import keep_history, load
 from seqtop.wire import codec
 from seqtop.wire.messages import (
+    CachedBlocks,
     EngineStopped,
     Heartbeat,
     Preemption,
@@ -279,6 +281,22 @@ def test_fork_appears_under_its_request() -> None:
     assert state.requests["a"].seq_ids == [1, 2]
     assert state.sequences[2].parent_seq_id == 1
     assert state.sequences[2].block_table == [7]
+
+
+def test_prefix_cache_forgets_first_and_then_knows() -> None:
+    state = prefilled()
+    assert state.cached_blocks is None, "the engine has not told"
+    run = CachedBlocks(request_id="a", seq_id=1, position=2, blocks=[7, 5])
+    state.apply(step(1, newly_cached_blocks=[run]))
+    assert state.cached_blocks == {7: CachedBlock("a", 1, 2), 5: CachedBlock("a", 1, 3)}
+    again = CachedBlocks(request_id="b", seq_id=2, position=0, blocks=[5])
+    state.apply(step(2, newly_cached_blocks=[again], uncached_blocks=[7, 5]))
+    assert state.cached_blocks == {5: CachedBlock("b", 2, 0)}
+    state.apply(step(3))
+    assert state.cached_blocks == {5: CachedBlock("b", 2, 0)}
+    assert state.num_anomalies == 0
+    state.apply(step(4, newly_cached_blocks=[], uncached_blocks=[9]))
+    assert state.last_anomaly == "the prefix cache forgot block 9, which it did not know"
 
 
 def test_bare_vllm_stream_is_understood_without_announcements_or_updates() -> None:

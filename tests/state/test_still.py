@@ -13,6 +13,7 @@ from seqtop.sequence import (
 from seqtop.state import EngineState
 from seqtop.state.still import still
 from seqtop.wire.messages import (
+    CachedBlocks,
     Heartbeat,
     Preemption,
     RequestArrived,
@@ -75,6 +76,11 @@ def play(state: EngineState, number: int, names: list[str], *, evict: bool) -> N
             sequences=updates,
             stats=STATS,
             preemptions=preempted if evict else [],
+            newly_cached_blocks=[
+                CachedBlocks(request_id=name, seq_id=1, position=0, blocks=[number])
+                for name in live
+            ],
+            uncached_blocks=[number - 1] if evict else [],
         )
     )
     if live:

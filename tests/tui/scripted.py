@@ -18,6 +18,7 @@ from seqtop.state import EngineState, sharing
 from seqtop.state.history import History
 from seqtop.wire import codec
 from seqtop.wire.messages import (
+    CachedBlocks,
     EngineInfo,
     Event,
     Preemption,
@@ -173,7 +174,9 @@ class Actor:
 class Script:
     """Writes an engine's events, step by step, keeping its books as an engine would."""
 
-    def __init__(self, source: ScriptedSource, **info: object) -> None:
+    def __init__(
+        self, source: ScriptedSource, *, tells_cached: bool = False, **info: object
+    ) -> None:
         self.source = source
         self.info = engine_info(**info)
         self.time = START
@@ -183,6 +186,8 @@ class Script:
         self.waiting: list[str] = []
         self.free = list(range(self.info.num_gpu_blocks))[::-1]
         self.num_preemptions = self.hits = self.queries = 0
+        self.known: dict[int, CachedBlocks] | None = {} if tells_cached else None
+        """What the prefix cache knows, if it is to be told."""
         self._seq_ids = itertools.count(1)
         source.apply(self.info)
 
@@ -228,6 +233,7 @@ class Script:
     ) -> None:
         """One step: `prefill` chunks, one token each for `decode` (default: all that run)."""
         start, self.time = self.time, self.time + STEP_TIME
+        self._forgotten: list[int] = []
         updates: list[SequenceUpdate] = []
         preemptions = [self._preempt(*pair, updates) for pair in (preempt or {}).items()]
         for name, owner in (share or {}).items():
@@ -244,6 +250,7 @@ class Script:
             )
             updates += self._advance(actor, chunk, start, is_prompt, (stop or {}).get(name))
             metrics[name] = actor.metrics
+        newly_cached = self._newly_cached()
         stats = self._stats(sum((prefill or {}).values()), len(decoding))
         self.source.apply(
             Step(
@@ -256,6 +263,8 @@ class Script:
                 metrics=metrics,
                 preemptions=preemptions,
                 wait_reasons=waits or [],
+                newly_cached_blocks=newly_cached,
+                uncached_blocks=self._forgotten,
             )
         )
         self.number += 1
@@ -265,9 +274,7 @@ class Script:
     def finish(self, name: str, status: SequenceStatus) -> None:
         actor = self.actors[name]
         actor.metrics.finished_time = self.time
-        for table in actor.tables.values():
-            self.free += table
-        actor.tables.clear()
+        self._release(actor)
         for names in (self.running, self.waiting):
             if name in names:
                 names.remove(name)
@@ -297,7 +304,7 @@ class Script:
         for seq_id in actor.seq_ids:
             table = actor.tables.setdefault(seq_id, [])
             needed = -(-actor.computed // BLOCK_SIZE) - len(table)
-            new = [self.free.pop() for _ in range(needed)]
+            new = [self._take() for _ in range(needed)]
             table += new
             updates.append(
                 SequenceUpdate(
@@ -335,25 +342,57 @@ class Script:
         self.num_preemptions += 1
         self.running.remove(name)
         self.waiting.insert(0, name)
-        for seq_id in actor.seq_ids:
-            self.free += actor.tables.pop(seq_id)
-            updates.append(
-                SequenceUpdate(
-                    seq_id=seq_id,
-                    status=SequenceStatus.WAITING,
-                    num_computed_tokens=0,
-                    block_table=[],
-                )
+        self._release(actor)
+        updates += [
+            SequenceUpdate(
+                seq_id=seq_id,
+                status=SequenceStatus.WAITING,
+                num_computed_tokens=0,
+                block_table=[],
             )
+            for seq_id in actor.seq_ids
+        ]
         return Preemption(
             request_id=name, mode="recompute", num_lost_tokens=lost, for_request_id=by
         )
+
+    def _release(self, actor: Actor) -> None:
+        for table in actor.tables.values():
+            blocks = [block for block in table if block in (self.known or ())]
+            self.free[:0] = blocks  # taken last
+            self.free += [block for block in table if block not in blocks]
+        actor.tables.clear()
+
+    def _take(self) -> int:
+        block = self.free.pop()
+        if self.known and self.known.pop(block, None):
+            self._forgotten.append(block)
+        return block
+
+    def _newly_cached(self) -> list[CachedBlocks] | None:
+        """Let the prefix cache know the full blocks of whoever runs."""
+        if self.known is None:
+            return None
+        newly: list[CachedBlocks] = []
+        for actor in map(self.actors.__getitem__, self.running):
+            for seq_id, table in actor.tables.items():
+                for position, block in enumerate(table[: actor.computed // BLOCK_SIZE]):
+                    if block not in self.known:
+                        self.known[block] = CachedBlocks(
+                            request_id=actor.name, seq_id=seq_id, position=position, blocks=[block]
+                        )
+                        newly.append(self.known[block])
+        return newly
 
     def _stats(self, num_prefill: int, num_decode: int) -> StepStats:
         used = {block for actor in self.actors.values() for table in actor.tables.values()
                 for block in table}  # fmt: skip
         total = self.info.num_gpu_blocks
-        cached = min(self.number // 4, total - len(used))
+        cached = (
+            min(self.number // 4, total - len(used))
+            if self.known is None
+            else len(self.known.keys() - used)
+        )
         return StepStats(
             num_running=len(self.running),
             num_waiting=len(self.waiting),
@@ -371,9 +410,11 @@ class Script:
         )
 
 
-def scene(source: ScriptedSource, *, hostile: str = HOSTILE, **info: object) -> Script:
+def scene(
+    source: ScriptedSource, *, hostile: str = HOSTILE, tells_cached: bool = False, **info: object
+) -> Script:
     """Play about three seconds at whose end there is a request in every state."""
-    script = Script(source, **info)
+    script = Script(source, tells_cached=tells_cached, **info)
     script.arrive("req-1")
     script.arrive("req-2", "Tell me a story about a fox and an owl.", num_prompt=48)
     script.arrive("req-3", "狐の物語を話してください。", num_prompt=24, pieces=list(CJK))

@@ -76,6 +76,49 @@ def test_what_cells_say(source: ScriptedSource, app: SeqtopApp) -> None:
     play(app, act, (80, 24))
 
 
+def test_what_the_prefix_cache_knows_has_a_sign_of_its_own() -> None:
+    source = ScriptedSource()
+    script = scene(source, tells_cached=True)
+    app = SeqtopApp(source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("2", "b", "3", "enter")
+        await pilot.pause()
+        state, index = app.feed.state, pool(app).index
+        assert state.cached_blocks is not None
+        unused = {block for block in state.cached_blocks if not index.owners(block)}
+        assert 3 in unused
+        assert state.stats is not None
+        assert len(unused) == state.stats.num_cached_blocks
+
+        def signs() -> dict[int, str]:
+            lines = (plain(pool(app)._line(y)[0]) for y in range(pool(app)._grid.height))
+            cells = "".join(line[pool(app)._grid.label :].replace(" ", "") for line in lines)
+            return dict(enumerate(cells))
+
+        assert {block for block, sign in signs().items() if sign == "°"} == unused
+        text = " ".join(screen(app).split())
+        assert "° cached · free" in text
+        assert "Block 3 ° cached 0 references" in text
+        assert "In no block table, but in the prefix cache: tokens 0 to 15, written by" in text
+        await pilot.press("b", "0", "enter")
+        await pilot.pause()
+        assert "Also in the prefix cache: tokens 0 to 15, written by req-1;" in " ".join(
+            screen(app).split()
+        )
+        made = pool(app).lines_made
+        script.free.remove(3)
+        script.free.append(3)
+        script.arrive("last", num_prompt=16)
+        script.step(prefill={"last": 16}, decode=[])
+        app.draw()
+        await pilot.pause()
+        assert signs()[3].isalpha()
+        assert pool(app).lines_made == made + 1
+
+    play(app, act, (80, 24))
+
+
 @pytest.mark.parametrize(
     ("keys", "block"),
     [

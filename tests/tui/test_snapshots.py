@@ -136,11 +136,12 @@ def test_blocks(
     if look == "no-colour":
         monkeypatch.setenv("NO_COLOR", "1")
     source = ScriptedSource()
-    scene(source, num_cpu_blocks=64, num_gpu_blocks=1_000 if size[0] > 80 else 256)
+    num_blocks = 1_000 if size[0] > 80 else 256
+    scene(source, tells_cached=True, num_cpu_blocks=64, num_gpu_blocks=num_blocks)
     app = SeqtopApp(source, clock=lambda: 0.0)
     if look != "no-colour":
         app.theme = look
-    assert snap_compare(app, terminal_size=size, press=["2", "b", "1", "enter"])
+    assert snap_compare(app, terminal_size=size, press=["2", "b", "3", "enter"])
 
 
 @pytest.mark.parametrize("look", ["seqtop-dark", "seqtop-light", "no-colour"])

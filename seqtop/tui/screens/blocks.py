@@ -124,7 +124,9 @@ class BlocksScreen(LiveScreen):
             "free": stats.num_free_blocks if stats else None,
             "swapped out": index.num_swapped if index.num_host else None,
         }
-        lines = summary(index, counts, width), legend(index, unheld_word(state), width)
+        tells = state.cached_blocks is not None
+        signs = legend(index, unheld_word(state), width, tells_cached=tells)
+        lines = summary(index, counts, width), signs
         self._legend.set_lines([((" ", ""), *line) for line in lines])
         if self._facts.size:
             room = self._facts.text_width

@@ -44,8 +44,9 @@ class PoolMap(Inked, can_focus=True, inherit_bindings=False):
         """How many have been made from the index; the same."""
         self._feed = feed
         self._grid = Grid(0, 0, 10, 1, 2)
-        self._lines: dict[int, tuple[Line, set[int]]] = {}
-        """Lines as they would be without a cursor, and the sequences that hold blocks there."""
+        self._lines: dict[int, tuple[Line, set[int], set[int]]] = {}
+        """Lines as they would be without a cursor, the sequences that hold blocks there, and the
+        blocks there that the prefix cache knows."""
         self._selected: int | None = None
         self._drawn: dict[int, Line] = {}
 
@@ -69,6 +70,7 @@ class PoolMap(Inked, can_focus=True, inherit_bindings=False):
         else:
             for block in self.index.update(state, frame.touched):
                 self._lines.pop(self._grid.line(block), None)
+            self._drop_stale()
         if self.cursor != before:
             self._reveal()
         self.redraw()
@@ -153,7 +155,7 @@ class PoolMap(Inked, can_focus=True, inherit_bindings=False):
 
     def _look(self, y: int) -> Line:
         """Line `y` as it is drawn."""
-        line, _ = self._line(y)
+        line, *_ = self._line(y)
         cursor = self.cursor
         if not len(self.index) or y != self._grid.line(cursor):
             return ((" ", PLAIN), *line)
@@ -162,12 +164,22 @@ class PoolMap(Inked, can_focus=True, inherit_bindings=False):
             *with_cursor(line, cursor_column(self._grid, cursor)),
         )
 
-    def _line(self, y: int) -> tuple[Line, set[int]]:
+    def _drop_stale(self) -> None:
+        """Forget lines on which the prefix cache knows other blocks now; costs what is in sight."""
+        for y, (_, _, cached) in list(self._lines.items()):
+            if cached != self._cached(y):
+                del self._lines[y]
+
+    def _cached(self, y: int) -> set[int]:
+        known = self.index.cached
+        return {block for block in self._grid.blocks(y) if block in known} if known else set()
+
+    def _line(self, y: int) -> tuple[Line, set[int], set[int]]:
         found = self._lines.get(y)
         if found is None:
             self.lines_made += 1
             line = pool_line(self._grid, self.index, y, self._selected)
             blocks = self._grid.blocks(y)
             holders = {seq_id for block in blocks for seq_id in self.index.owners(block)}
-            found = self._lines[y] = line, holders
+            found = self._lines[y] = line, holders, self._cached(y)
         return found

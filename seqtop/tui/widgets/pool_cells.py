@@ -18,6 +18,7 @@ OWNER_INKS = ("running", "computed", "strong")
 """With 52 letters these make 156 pairs before one comes again."""
 
 FREE = ("·", "track")
+CACHED = ("°", "cached")
 SHARED = ("≡", "shared")
 SWAPPED = ("⇄", "swapped")
 RESERVED = ("∅", "dim")
@@ -109,7 +110,7 @@ def mark(index: BlockMap, block: int, selected: int | None) -> Span:
     if block < index.num_reserved:
         return RESERVED
     if not owners:
-        return FREE
+        return CACHED if block in index.cached else FREE
     if selected in owners:
         return SELECTED if len(owners) == 1 else SELECTED_SHARED
     if len(owners) > 1:
@@ -169,13 +170,14 @@ def summary(index: BlockMap, counts: Mapping[str, int | None], width: int) -> Li
     return row(figures, width, gap=3)
 
 
-def legend(index: BlockMap, free_word: str, width: int) -> Line:
+def legend(index: BlockMap, free_word: str, width: int, *, tells_cached: bool = False) -> Line:
     """What the signs mean, those that can be seen only."""
     signs: Iterable[tuple[int, Span, str, bool]] = (
         (0, ("A", OWNER_INKS[0]), "owner", True),
         (1, SELECTED, "selected", True),
         (2, SELECTED_SHARED, "and shared", True),
         (1, SHARED, "shared", True),
+        (1, CACHED, "cached", tells_cached),
         (0, FREE, free_word, True),
         (2, SWAPPED, "swapped", index.num_host > 0),
         (3, RESERVED, "reserved", index.num_reserved > 0),

@@ -8,6 +8,7 @@ from seqtop.safe import safe_text
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.block_map import BlockMap
 from seqtop.state.columns import sequence_name, status_word
+from seqtop.state.model import CachedBlock
 from seqtop.tui.draw import row, rows
 from seqtop.tui.flow import wrap
 from seqtop.tui.ink import PLAIN, Line, Span
@@ -59,8 +60,10 @@ def filled(holding: Holding, block_size: int) -> int:
 
 
 def unheld_word(state: EngineState) -> str:
-    """What a block that nobody holds is, as far as the engine's figures tell."""
+    """What a block in no table, not known to be cached, is, as far as the engine tells."""
     stats = state.stats
+    if state.cached_blocks is not None:
+        return "free"
     if stats is None or stats.num_cached_blocks <= 0:
         return "free"
     return "free or cached" if stats.num_free_blocks > 0 else "cached"
@@ -75,7 +78,11 @@ def facts(
     block_size = state.info.block_size if state.info else 0
     held = holdings(state, index, block)
     lines = [_headline(index, block, held, block_size, unheld_word(state), width)]
+    if block in index.cached:
+        lines += _wrapped(_cached(index.cached[block], block_size, in_use=bool(held)), PLAIN, width)
     if not held:
+        if block in index.cached:
+            return [*lines, *_cached_tokens(state, index.cached[block], block_size, width)]
         return [*lines, *_wrapped(_unheld(state, index, block), "dim", width)]
     lines += [_owner_line(each, selected, block_size, width) for each in held[:MOST_NAMES]]
     if len(held) > MOST_NAMES:
@@ -103,7 +110,7 @@ def _headline(
     if block < index.num_reserved:
         word = "reserved"
     elif not held:
-        word = "free" if on_host else unheld
+        word = "free" if on_host else "cached" if block in index.cached else unheld
     elif len(held) > 1:
         word = f"shared by {len(held)}"
     else:
@@ -155,6 +162,28 @@ def _tokens(holding: Holding, block_size: int, width: int) -> list[Line]:
     for span in text:
         line += [(" ", PLAIN), span]
     return _flowed(line, width)
+
+
+def _cached(known: CachedBlock, block_size: int, *, in_use: bool) -> str:
+    """What the prefix cache has a block for."""
+    start = known.position * block_size
+    held = "Also in the prefix cache" if in_use else "In no block table, but in the prefix cache"
+    until = "" if in_use else ", until it is taken for something else"
+    return (
+        f"{held}: tokens {start} to {start + block_size - 1}, written by"
+        f" {safe_text(known.request_id)}; a request that begins alike can have it{until}."
+    )
+
+
+def _cached_tokens(
+    state: EngineState, known: CachedBlock, block_size: int, width: int
+) -> list[Line]:
+    """The ids of the tokens in a cached block, while its writer is not forgotten."""
+    sequence = state.sequences.get(known.seq_id)
+    if sequence is None or sequence.request_id != known.request_id or known.position < 0:
+        return []
+    request = state.requests[sequence.request_id]
+    return _tokens(Holding(request, sequence, 0, known.position, 0), block_size, width)
 
 
 def _unheld(state: EngineState, index: BlockMap, block: int) -> str:
