@@ -13,7 +13,7 @@ from seqtop.tui.draw import row, rows
 from seqtop.tui.flow import wrap
 from seqtop.tui.ink import PLAIN, Line, Span
 from seqtop.tui.widgets.cells import glyph
-from seqtop.tui.widgets.pool_cells import SELECTED, mark, owner_mark
+from seqtop.tui.widgets.pool_cells import CACHED, SELECTED, mark, owner_mark
 
 MOST_NAMES = 200
 """Owners that are listed by name; of more, how many there are."""
@@ -119,7 +119,7 @@ def _headline(
     return row(
         [
             (0, ((name, "title"),)),
-            (0, ((f"{sign} {word}", ink if held else "dim"),)),
+            (0, ((f"{sign} {word}", ink if held or ink == CACHED[1] else "dim"),)),
             (2, ((fmt.plural(len(held), "reference"), PLAIN),)),
             (1, ((f"{fill} of {block_size} slots filled", PLAIN),) if held else ()),
         ],
