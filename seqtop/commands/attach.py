@@ -6,7 +6,7 @@ import argparse
 from contextlib import ExitStack
 
 from seqtop.commands.common import Commands, add_keys, add_look, keys_of, run_app
-from seqtop.wire.endpoints import DEFAULT_ENDPOINT
+from seqtop.wire.endpoints import DEFAULT_ENDPOINT, rank_endpoint
 
 
 def add(commands: Commands) -> None:
@@ -24,6 +24,13 @@ def add(commands: Commands) -> None:
         metavar="ENDPOINT",
         help=f"tcp://HOST:PORT or ipc:///PATH (default: {DEFAULT_ENDPOINT})",
     )
+    attach.add_argument(
+        "--ranks",
+        type=_count,
+        default=1,
+        metavar="N",
+        help="how many data-parallel ranks there are behind each endpoint (default: 1)",
+    )
     add_keys(attach)
     add_look(attach)
     attach.set_defaults(run=run)
@@ -33,7 +40,13 @@ def run(options: argparse.Namespace) -> int:
     from seqtop.session import Session
     from seqtop.state.history import DEFAULT_MAX_BYTES, History
 
-    endpoints = list(dict.fromkeys(options.endpoints))
+    endpoints = list(
+        dict.fromkeys(
+            rank_endpoint(endpoint, rank)
+            for endpoint in options.endpoints
+            for rank in range(options.ranks)
+        )
+    )
     keys = keys_of(options)
     with ExitStack() as stack:
         sessions = [
@@ -48,3 +61,9 @@ def run(options: argparse.Namespace) -> int:
             for endpoint in endpoints
         ]
         return run_app(sessions, options)
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and 0 < int(text) <= 64):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 64")
+    return int(text)

@@ -37,6 +37,24 @@ def snapshot_endpoint(endpoint: str) -> str:
     return f"{endpoint}.snapshot"
 
 
+def rank_endpoint(endpoint: str, rank: int) -> str:
+    """Where, by convention, data-parallel rank `rank` publishes if rank 0 does at `endpoint`.
+
+    With TCP that is two ports higher for each rank, as a stream takes two; with IPC the rank is
+    appended to the path of all but rank 0.
+
+    Raises:
+        EndpointError: `endpoint` is malformed, or there is no port for that rank.
+    """
+    check(endpoint)
+    if not rank:
+        return endpoint
+    if endpoint.startswith("tcp://"):
+        address, _, port = endpoint.rpartition(":")
+        return check(f"{address}:{int(port) + 2 * rank}")
+    return f"{endpoint}.dp{rank}"
+
+
 def check_bind(endpoint: str, *, insecure: bool, has_keys: bool = False) -> str:
     """Return `endpoint` if an engine may publish there.
 

@@ -13,6 +13,7 @@ import zmq
 
 from seqtop.cli import main
 from seqtop.commands.usage import NAMES
+from seqtop.session import Session
 
 SEQTOP = (sys.executable, "-m", "seqtop")
 ENGINE = (sys.executable, "-m", "engine_stub")
@@ -253,3 +254,20 @@ def test_help_has_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert "exit status:" in said
     for status in ("0", "1", "2", "130", "141"):
         assert f"\n  {status} " in said
+
+
+def test_ranks_are_engines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    def run_app(sources: list[Session], options: object) -> int:
+        shown.extend(source.link.endpoint for source in sources)
+        return 0
+
+    monkeypatch.setattr("seqtop.commands.attach.run_app", run_app)
+    assert main(["attach", "--ranks", "2", "tcp://127.0.0.1:7001", "ipc:///tmp/none"]) == 0
+    assert shown == [
+        "tcp://127.0.0.1:7001",
+        "tcp://127.0.0.1:7003",
+        "ipc:///tmp/none",
+        "ipc:///tmp/none.dp1",
+    ]

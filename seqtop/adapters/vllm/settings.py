@@ -5,10 +5,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from seqtop.wire.endpoints import check, check_bind
-
-PORTS_PER_RANK = 2
-"""A stream takes two: its own and, one higher, that of its snapshots."""
+from seqtop.wire.endpoints import check_bind, rank_endpoint
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -38,18 +35,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
 def endpoint_of(settings: Settings, rank: int) -> str:
     """Where the engine of data-parallel rank `rank` publishes.
 
-    With TCP, two ports higher for each rank; with IPC, the rank is appended to the path of all
-    but rank 0.
-
     Raises:
         EndpointError: that cannot be bound, or may not be.
     """
-    check(settings.bind)
-    if not rank:
-        endpoint = settings.bind
-    elif settings.bind.startswith("tcp://"):
-        address, _, port = settings.bind.rpartition(":")
-        endpoint = f"{address}:{int(port) + PORTS_PER_RANK * rank}"
-    else:
-        endpoint = f"{settings.bind}.dp{rank}"
-    return check_bind(endpoint, insecure=settings.insecure)
+    return check_bind(rank_endpoint(settings.bind, rank), insecure=settings.insecure)

@@ -1,0 +1,145 @@
+"""What a step costs the engine's thread to publish, by what viewers do meanwhile.
+
+One engine publishes a seeded run at a fixed pace. In turn, and again and again, nobody watches it,
+somebody does, somebody has stopped reading, somebody asks for snapshots as fast as the socket
+takes it, somebody sends commands as fast. Viewers are processes of their own. What is measured is
+the engine's thread: the time from handing a step over until it may go on.
+
+    python benchmarks/viewers.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+
+import zmq
+
+_TESTS = Path(__file__).resolve().parent.parent / "tests"
+sys.path[:0] = [str(_TESTS)]
+
+from event_script import EventScript  # noqa: E402  (it lives beside the tests that use it)
+
+from seqtop.session import Session  # noqa: E402
+from seqtop.state import EngineState  # noqa: E402
+from seqtop.wire import codec  # noqa: E402
+from seqtop.wire.endpoints import snapshot_endpoint  # noqa: E402
+from seqtop.wire.messages import Abort, EngineInfo, SnapshotRequest, Step  # noqa: E402
+from seqtop.wire.publisher import Publisher  # noqa: E402
+
+STEPS_A_SECOND = 100
+WARM_UP_SECONDS = 1.0
+
+
+def watch(endpoint: str) -> None:
+    """A viewer that reads along."""
+    with Session(endpoint) as session:
+        while True:
+            session.drain()
+            time.sleep(0.03)
+
+
+def stop_reading(endpoint: str) -> None:
+    """A viewer whose process is stopped when it has just begun."""
+    with Session(endpoint):
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def ask_for_snapshots(endpoint: str) -> None:
+    _flood(endpoint, codec.encode(SnapshotRequest()))
+
+
+def send_commands(endpoint: str) -> None:
+    _flood(endpoint, codec.encode(Abort(request_id="nobody")))
+
+
+def _flood(endpoint: str, question: bytes) -> None:
+    socket = zmq.Context().socket(zmq.DEALER)
+    socket.connect(snapshot_endpoint(endpoint))
+    while True:
+        socket.send(question)
+
+
+SCENES: dict[str, Callable[[str], None] | None] = {
+    "nobody": None,
+    "a viewer": watch,
+    "stopped reading": stop_reading,
+    "floods snapshots": ask_for_snapshots,
+    "floods commands": send_commands,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0, help="for each scene and round")
+    options = parser.parse_args()
+    spawn = multiprocessing.get_context("spawn")
+    script = iter(
+        EventScript(1, sys.maxsize, load=300, max_running=256, num_blocks=8_192, budget=1_024)
+    )
+    info = next(script)
+    assert isinstance(info, EngineInfo)
+    info.control = True
+    wall: dict[str, list[float]] = {scene: [] for scene in SCENES}
+    cpu: dict[str, list[float]] = {scene: [] for scene in SCENES}
+    with TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{directory}/e"
+        with Publisher(endpoint, info, EngineState()) as publisher:
+            for _ in range(options.rounds):
+                for scene, viewer in SCENES.items():
+                    process = viewer and spawn.Process(target=viewer, args=(endpoint,), daemon=True)
+                    if process:
+                        process.start()
+                    settled = time.monotonic() + WARM_UP_SECONDS
+                    end = settled + options.seconds
+                    while (now := time.monotonic()) < end:
+                        taken = _step(publisher, script)
+                        if now > settled:
+                            wall[scene].append(taken[0])
+                            cpu[scene].append(taken[1])
+                    if process:
+                        process.kill()
+                        process.join()
+            dropped = publisher.num_dropped
+    print(f"256 running, {STEPS_A_SECOND} steps a second, {dropped} messages dropped; µs a step")
+    print(
+        f"{'meanwhile':<18}{'wall p50':>10}{'p99':>10}{'CPU p50':>10}{'p99':>10}{'to nobody':>11}"
+    )
+    for scene in SCENES:
+        figures = [median(wall[scene]), _p99(wall[scene]), median(cpu[scene]), _p99(cpu[scene])]
+        ratio = median(cpu[scene]) / median(cpu["nobody"])
+        cells = "".join(f"{figure * 1e6:>10.0f}" for figure in figures)
+        print(f"{scene:<18}{cells}{ratio:>10.2f}x")
+
+
+def _step(publisher: Publisher, script: object) -> tuple[float, float]:
+    """Publish up to the next step at the engine's pace; wall and CPU seconds that it took."""
+    wall = cpu = 0.0
+    for event in script:  # type: ignore[attr-defined]
+        before, worked = time.perf_counter(), time.thread_time()
+        publisher.publish(event)
+        publisher.commands()
+        cpu += time.thread_time() - worked
+        wall += time.perf_counter() - before
+        if isinstance(event, Step):
+            break
+    time.sleep(1 / STEPS_A_SECOND)
+    return wall, cpu
+
+
+def _p99(values: list[float]) -> float:
+    return quantiles(values, n=100)[-1]
+
+
+if __name__ == "__main__":
+    main()
