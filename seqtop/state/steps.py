@@ -7,7 +7,11 @@ name says blocks or sequences.
 import msgspec
 
 from seqtop import format as fmt
-from seqtop.sequence import SequenceGroupMetadata, SequenceStatus
+from seqtop.sequence import (
+    SequenceGroupMetadata,
+    SequenceGroupMetadataDelta,
+    SequenceStatus,
+)
 from seqtop.state import EngineState
 from seqtop.wire.messages import (
     EngineInfo,
@@ -31,7 +35,7 @@ class StepSummary(msgspec.Struct, frozen=True):
     chunks: tuple[int, ...]
     """Tokens of each prefill chunk, per sequence."""
     num_decodes: int
-    """Requests that decoded."""
+    """Sequences that decoded: of a beam search as many as it has beams."""
     num_preemptions: int
     num_swapped_in: int
     """Blocks that came back from host memory."""
@@ -55,20 +59,31 @@ class StepSummary(msgspec.Struct, frozen=True):
 
 def summary(step: Step) -> StepSummary:
     """The figures of `step`."""
-    groups = step.execute.seq_group_metadata_list
+    groups = [(group, _num_sequences(group)) for group in step.execute.seq_group_metadata_list]
     return StepSummary(
         step=step.step,
         time=step.time,
         duration=max(step.time - step.start_time, 0.0),
         stats=step.stats,
-        chunks=tuple(group.token_chunk_size or 1 for group in groups if group.is_prompt),
-        num_decodes=sum(not group.is_prompt for group in groups),
+        chunks=tuple(
+            group.token_chunk_size or 1
+            for group, number in groups
+            if group.is_prompt
+            for _ in range(number)
+        ),
+        num_decodes=sum(number for group, number in groups if not group.is_prompt),
         num_preemptions=len(step.preemptions),
         num_swapped_in=len(step.execute.blocks_to_swap_in),
         num_swapped_out=len(step.execute.blocks_to_swap_out),
         num_copied=len(step.execute.blocks_to_copy),
         waits=tuple(step.wait_reasons),
     )
+
+
+def _num_sequences(group: SequenceGroupMetadata | SequenceGroupMetadataDelta) -> int:
+    """How many sequences of a request are in the batch; an engine that names none has one each."""
+    data = group.seq_data if isinstance(group, SequenceGroupMetadata) else group.seq_data_delta
+    return len(data) or 1
 
 
 def limit(step: StepSummary, info: EngineInfo | None) -> str:

@@ -63,16 +63,29 @@ SCREENS: tuple[type[LiveScreen], ...] = (
 _HERE = Path(__file__).parent
 
 SCREEN_KEYS = [
-    Binding(str(key), f"go_to({each.NAME!r})", each.TITLE, show=False, id=f"screen.{each.NAME}")
+    Binding(
+        str(key),
+        f"go_to({each.NAME!r})",
+        each.TITLE,
+        show=False,
+        priority=True,
+        id=f"screen.{each.NAME}",
+    )
     for key, each in enumerate(SCREENS, start=1)
 ]
-TYPED = {"submit", "go_to_step"}
-"""What opens a dialog to type into: at once, lest the next keys be taken for keys of the screen."""
+AT_ONCE = {"submit", "go_to", "go_to_moment", "go_to_block"}
+"""What leads to another screen or a dialog: at once, lest the next keys be taken for keys of the
+screen one comes from. Their bindings have priority."""
 FLEET_KEY = Binding(
-    FleetScreen.KEY, f"go_to({FleetScreen.NAME!r})", "All engines", show=False, id="screen.fleet"
+    FleetScreen.KEY,
+    f"go_to({FleetScreen.NAME!r})",
+    "All engines",
+    show=False,
+    priority=True,
+    id="screen.fleet",
 )
 TIME_KEYS = [
-    Binding(key, action, description, show=False, priority=action in TYPED, id=f"time.{name}")
+    Binding(key, action, description, show=False, priority=action in AT_ONCE, id=f"time.{name}")
     for key, action, description, name in (
         ("left,comma", "step(-1)", "One step back in time", "back"),
         ("right,full_stop", "step(1)", "One step on", "on"),
@@ -116,7 +129,9 @@ class SeqtopApp(App[int]):
             "space", "pause", "Pause", id="time.pause", tooltip="Hold the picture, or let it go on"
         ),
         *TIME_KEYS,
-        Binding("b", "go_to_block", "Who holds a block", show=False, id="screen.block"),
+        Binding(
+            "b", "go_to_block", "Who holds a block", show=False, priority=True, id="screen.block"
+        ),
         Binding("R", "record", "Record what arrives", show=False, id="engine.record"),
         Binding("T", "turn_theme", "Dark or light", show=False, id="app.theme"),
         Binding("question_mark", "help", "Help", id="app.help", tooltip="Show all keys"),
@@ -230,7 +245,7 @@ class SeqtopApp(App[int]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """There is no fleet of one engine, and nothing is done to one that is not looked at."""
-        if action in TYPED and (
+        if action in AT_ONCE and (
             isinstance(self.focused, Input) or isinstance(self.screen, ModalScreen)
         ):
             return False  # it is a letter there

@@ -211,7 +211,7 @@ class Feed:
         else:
             self._past = Past(self.source.state, self.source.history)
             self.state = self._past.state
-        return frame
+        return frame | self._to_the_moment()
 
     def resume(self) -> None:
         """Show what is true now. The next `poll` says that everything is new."""
@@ -241,7 +241,15 @@ class Feed:
             self.remark = ""
             frame |= self._replay(found) if self._past is None else self._look_back(found)
             self.remark = self.remark or crossed(timeline, start, moving.position)
-        return frame
+        return frame | self._to_the_moment()
+
+    def _to_the_moment(self) -> Frame:
+        """Have what changes with time alone be that of a held moment, not of its last full second.
+
+        It is as long as the queue, so only for a key that was pressed.
+        """
+        self.view.tick(self.state)
+        return Frame(set(), ticked=True)
 
     def point_out(self) -> None:
         """Say whom the moment on show is about, and have the first of them selected."""
@@ -249,10 +257,14 @@ class Feed:
         if moving is None or timeline is None:
             return
         with timeline.lock, contextlib.suppress(RecordingError):
-            what, names = lead(timeline, moving.position)
-            if names:
-                self.expected = names[0] if names[0] in self.state.requests else None
-                self.remark = f"{what} here: {', '.join(names)}. {self.remark}".rstrip()
+            what, whom = lead(timeline, moving.position)
+            if whom:
+                first = next(iter(whom))
+                self.expected = first if first in self.state.requests else None
+                told = ", ".join(
+                    f"{name} ({cost})" if cost else name for name, cost in whom.items()
+                )
+                self.remark = f"{what} here: {told}. {self.remark}".rstrip()
 
     def go_to_finding(self, found: Found, remark: str) -> Frame:
         """Show the moment of a finding, its sequence and its block selected."""

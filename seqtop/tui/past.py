@@ -12,7 +12,7 @@ from seqtop.state import EngineState
 from seqtop.state.marks import Kind
 from seqtop.state.still import still
 from seqtop.state.timeline import Cursor, RecordingError, Timeline
-from seqtop.wire.messages import RequestFinished, Step
+from seqtop.wire.messages import Preemption, RequestFinished, Step
 
 Find: TypeAlias = Callable[[Timeline, int], int | None]
 """From a position on a timeline to another; `None` if there is none. The timeline is locked."""
@@ -130,8 +130,9 @@ def crossed(timeline: Timeline, start: int, stop: int) -> str:
     return "".join(f"{str(gap)[:1].upper()}{str(gap)[1:]} here." for gap in gaps)
 
 
-def lead(timeline: Timeline, position: int) -> tuple[str, list[str]]:
-    """What befell whom at a moment: in a word, and the requests' ids. Nobody at most moments.
+def lead(timeline: Timeline, position: int) -> tuple[str, dict[str, str]]:
+    """What befell whom at a moment: in a word, and by the requests' ids what it cost them, if it
+    is told. Nobody at most moments.
 
     Of blocks that came back from host memory no step says whose they are: they are counted.
 
@@ -140,13 +141,20 @@ def lead(timeline: Timeline, position: int) -> tuple[str, list[str]]:
     """
     for _, event in timeline.events(position - 1, position):
         if isinstance(event, RequestFinished):
-            return "Ended", [event.request_id]
+            return "Ended", {event.request_id: ""}
         if isinstance(event, Step):
             if event.preemptions:
-                return "Preempted", [preemption.request_id for preemption in event.preemptions]
+                return "Preempted", {each.request_id: _cost(each) for each in event.preemptions}
             swapped = len(event.execute.blocks_to_swap_in)
-            return ("Swapped in", [fmt.plural(swapped, "block")]) if swapped else ("", [])
-    return "", []
+            return ("Swapped in", {fmt.plural(swapped, "block"): ""}) if swapped else ("", {})
+    return "", {}
+
+
+def _cost(preemption: Preemption) -> str:
+    """What a preemption makes to be done again."""
+    if preemption.mode == "swap":
+        return "swapped out"
+    return f"{fmt.plural(preemption.num_lost_tokens, 'token')} lost"
 
 
 class Past:

@@ -10,6 +10,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pyte
 
@@ -17,23 +18,29 @@ COLUMNS, ROWS = 120, 40
 
 
 class Terminal:
-    """A program on a pseudo-terminal, and what a person would see of it."""
+    """A program on a pseudo-terminal of `size` (columns, rows), and what a person would see of it.
 
-    def __init__(self, *command: str) -> None:
+    It runs in the folder `cwd`, by default this process's.
+    """
+
+    def __init__(
+        self, *command: str, size: tuple[int, int] = (COLUMNS, ROWS), cwd: Path | None = None
+    ) -> None:
+        columns, rows = size
         self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        self.screen = pyte.Screen(COLUMNS, ROWS)
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.screen = pyte.Screen(columns, rows)
         self.output = b""
         """All that the program has written."""
         self._stream = pyte.ByteStream(self.screen)
         environment = {
             **os.environ,
             "TERM": "xterm-256color",
-            "COLUMNS": str(COLUMNS),
-            "LINES": str(ROWS),
+            "COLUMNS": str(columns),
+            "LINES": str(rows),
         }
         self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, close_fds=True
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=cwd
         )
         os.close(slave)
 

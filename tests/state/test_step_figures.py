@@ -3,7 +3,13 @@
 import pytest
 from event_script import EventScript
 
-from seqtop.sequence import ExecuteModelRequest, SequenceGroupMetadataDelta, SequenceStatus
+from seqtop.sequence import (
+    ExecuteModelRequest,
+    SequenceDataDelta,
+    SequenceGroupMetadataDelta,
+    SequenceStage,
+    SequenceStatus,
+)
 from seqtop.state import EngineState, steps
 from seqtop.wire.messages import (
     EngineInfo,
@@ -42,12 +48,35 @@ def test_figures_are_those_of_the_step() -> None:
     for step in (event for event in EVENTS if isinstance(event, Step)):
         found = steps.summary(step)
         groups = step.execute.seq_group_metadata_list
-        assert len(found.chunks) + found.num_decodes == len(groups)
+        assert len(found.chunks) + found.num_decodes >= len(groups)
         assert found.num_tokens == step.stats.num_prefill_tokens + step.stats.num_decode_tokens
         assert found.num_preemptions == len(step.preemptions)
         assert found.num_swapped_out == len(step.execute.blocks_to_swap_out)
         kinds |= {bool(found.chunks), -bool(found.num_decodes), 2 * bool(found.num_preemptions)}
     assert {True, -1, 2} <= kinds
+
+
+def test_each_sequence_of_a_request_counts() -> None:
+    """As it does against the engine's limit of sequences."""
+    beams = SequenceGroupMetadataDelta(
+        seq_data_delta={
+            seq_id: SequenceDataDelta([], 0.0, 0, SequenceStage.DECODE) for seq_id in range(3)
+        },
+        request_id="beams",
+        block_tables={},
+        is_prompt=False,
+    )
+    prompts = SequenceGroupMetadataDelta(
+        seq_data_delta=beams.seq_data_delta,
+        request_id="again",
+        block_tables={},
+        is_prompt=True,
+        token_chunk_size=5,
+    )
+    unnamed = SequenceGroupMetadataDelta({}, "alone", {}, is_prompt=False)
+    found = steps.summary(a_step(stats(), execute=ExecuteModelRequest([beams, prompts, unnamed])))
+    assert found.num_decodes == 3 + 1
+    assert found.chunks == (5, 5, 5)
 
 
 def test_the_rest_is_what_nothing_else_took() -> None:

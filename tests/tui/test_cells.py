@@ -110,6 +110,16 @@ def test_at_80_columns_the_essential_is_there() -> None:
     assert len(cells.arrange(198)) == len(COLUMNS)
 
 
+@pytest.mark.parametrize("width", [38, 78, 118])
+def test_what_the_rows_are_sorted_by_can_be_seen(width: int) -> None:
+    for column in COLUMNS:
+        slots = cells.arrange(width, wanted_key=column.key)
+        assert column.key in [slot.key for slot in slots]
+        assert [slot.key for slot in slots] == [
+            each.key for each in COLUMNS if each.key in {slot.key for slot in slots}
+        ]
+
+
 def test_a_cell_belongs_to_its_column() -> None:
     slots = cells.arrange(100)
     found = [cells.column_at(slots, x) for x in range(100)]

@@ -10,6 +10,8 @@ from textual.widgets import Input
 from seqtop.link import LinkState
 from seqtop.state.history import History
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.screens.blocks import BlocksScreen
+from seqtop.tui.screens.dialog import Dialog
 from seqtop.tui.screens.sequences import SequencesScreen
 from seqtop.tui.screens.submit import SubmitDialog
 
@@ -40,16 +42,14 @@ def test_a_value_that_cannot_be_is_named(app: SeqtopApp) -> None:
         field = app.screen.query_one("#filter-input", Input)
         for text, said in (
             ("status:waitng", "no status 'waitng': perhaps waiting."),
-            ("stage=prefil", "no stage 'prefil': perhaps prefill."),
+            ("stage=prefll", "no stage 'prefll': perhaps prefill."),
             ("-status:zzz", "no status 'zzz': there are running, swapped, preempt,"),
         ):
             field.value = text
-            await pilot.pause()
-            assert said in screen(app)
+            await until(pilot, lambda said=said: said in screen(app))  # type: ignore[misc]
             assert len(app.feed.view) == total
         field.value = "status:wait"
-        await pilot.pause()
-        assert len(app.feed.view) == 4
+        await until(pilot, lambda: len(app.feed.view) == 4)
 
     play(app, act, (80, 24))
 
@@ -113,9 +113,35 @@ def test_keys_that_come_at_once_are_all_heard() -> None:
         field = app.screen.query_one("#filter-input", Input)
         await until(pilot, lambda: field.value == "req:1 n")
         await pilot.press("escape", "space")
+        burst(app, "b17", "enter")
+        await until(pilot, lambda: isinstance(app.screen, BlocksScreen))
+        assert app.feed.block == 17
+        burst(app, "1/3q", "enter")
+        await until(pilot, lambda: field.value == "3q")
+        assert isinstance(app.screen, SequencesScreen)
+        await pilot.press("escape")
+        burst(app, "sq", "enter")
+        await until(pilot, lambda: app.feed.view.sort.key == "queue")
+        burst(app, "yr")
+        await until(pilot, lambda: bool(app.clipboard))
+        assert app.clipboard in app.feed.state.requests
         burst(app, "nHi: 1")
         await until(pilot, lambda: isinstance(app.screen, SubmitDialog))
         await until(pilot, lambda: app.screen.query_one(Input).value == "Hi: 1")
+
+    play(app, act, (80, 24))
+
+
+@pytest.mark.parametrize("keys", ["b17", "sq", ":12", "c"])
+def test_a_second_enter_finds_nobody_to_answer(app: SeqtopApp, keys: str) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        burst(app, keys)
+        await until(pilot, lambda: isinstance(app.screen, Dialog) and app.focused is not None)
+        burst(app, "", "enter")
+        burst(app, "", "enter")
+        await until(pilot, lambda: not isinstance(app.screen, Dialog))
+        await pilot.pause()
+        assert app.is_running
 
     play(app, act, (80, 24))
 

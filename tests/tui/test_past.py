@@ -9,6 +9,7 @@ from scripted import Script, ScriptedSource, scene
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from seqtop import format as fmt
 from seqtop.replay import ReplaySource
 from seqtop.state import EngineState
 from seqtop.state.history import History
@@ -140,9 +141,12 @@ def test_jumps(live: SeqtopApp, back: str, on: str, preemption: bool) -> None:
             assert_shows(live, place)
             event = parse.event(PAYLOADS[place - 1])
             whom = event.preemptions[0] if preemption else event
-            assert f"{'Preempted' if preemption else 'Ended'} here: {whom.request_id}." in " ".join(
-                screen(live).split()
-            )
+            told = f"Ended here: {whom.request_id}."
+            if preemption:
+                lost = f"{fmt.plural(whom.num_lost_tokens, 'token')} lost"
+                cost = "swapped out" if whom.mode == "swap" else lost
+                told = f"Preempted here: {whom.request_id} ({cost})."
+            assert told in " ".join(screen(live).split())
             assert live.feed.selection is not None
             assert live.feed.selection[0].request_id == whom.request_id
         await pilot.press(on)

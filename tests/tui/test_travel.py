@@ -120,7 +120,7 @@ def test_every_screen_shows_the_moment(live: SeqtopApp, name: str) -> None:
         await pilot.pause()
         text = screen(live)
         assert "step 34 " in text.splitlines()[1]
-        assert "Preempted here: req-7." in " ".join(text.split())
+        assert "Preempted here: req-7 (79 tokens lost)." in " ".join(text.split())
         await pilot.press("L")
         await pilot.pause()
         assert "● LIVE" in screen(live)

@@ -120,8 +120,8 @@ class BlocksScreen(LiveScreen):
         counts = {
             "used": stats.num_used_blocks if stats else None,
             "shared": index.num_shared,
-            "cached": stats.num_cached_blocks if stats else None,
             "free": stats.num_free_blocks if stats else None,
+            "cached": stats.num_cached_blocks if stats else None,
             "swapped out": index.num_swapped if index.num_host else None,
         }
         tells = state.cached_blocks is not None

@@ -4,15 +4,15 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
 from seqtop.state.columns import FIELDS
+from seqtop.tui.screens.dialog import Dialog
 from seqtop.tui.widgets.cells import COLUMN_KEYS, DEFAULT_COLUMNS
 
 
-class ColumnChooser(ModalScreen[tuple[str, ...] | None]):
+class ColumnChooser(Dialog[tuple[str, ...] | None]):
     """All columns, the chosen ones first; answers the keys of those, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)

@@ -3,13 +3,13 @@
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Label
 
 from seqtop.safe import safe_line
+from seqtop.tui.screens.dialog import Dialog
 
 
-class Confirm(ModalScreen[bool]):
+class Confirm(Dialog[bool]):
     """A question; answers whether the user said yes."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)

@@ -8,14 +8,14 @@ import msgspec
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Label
 
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.columns import FIELDS
+from seqtop.tui.screens.dialog import Dialog
 
 
-class CopyChooser(ModalScreen[str | None]):
+class CopyChooser(Dialog[str | None]):
     """What to copy; answers a key of `copies`, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)

@@ -6,11 +6,11 @@ from textual.app import ComposeResult
 from textual.binding import ActiveBinding, Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Label, Static
 
 from seqtop.state.columns import FIELDS, PREEMPTED, STATUS_WORDS
 from seqtop.tui.keys import GROUPS, group_of
+from seqtop.tui.screens.dialog import Dialog
 
 STATUSES = (*STATUS_WORDS.values(), PREEMPTED)
 WORDS = (
@@ -30,7 +30,7 @@ FILTER = (
 )
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     """All that can be pressed."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)

@@ -30,6 +30,8 @@ TALL = 30
 """From this height on there is room for it below."""
 USUAL_SHARE, USUAL_SHARE_BESIDE = 45, 36
 """Percent that the pane takes below and beside the table, as the stylesheet has it."""
+ASKING = {"filter", "search", "choose_sort", "choose_columns", "copy"}
+"""What asks something: at once, lest the keys of the answer be taken for keys of the screen."""
 
 
 def _quiet(key: str, action: str, description: str, name: str) -> Binding:
@@ -51,10 +53,24 @@ class SequencesScreen(LiveScreen):
             id="find.filter",
             tooltip="Filter by text, regex or field",
         ),
-        Binding("s", "choose_sort", "Sort", id="find.sort", tooltip="Choose what to sort by"),
+        Binding(
+            "s",
+            "choose_sort",
+            "Sort",
+            priority=True,
+            id="find.sort",
+            tooltip="Choose what to sort by",
+        ),
         _quiet("less_than_sign", "cycle_sort(-1)", "Sort by the column before", "find.before"),
         _quiet("greater_than_sign", "cycle_sort(1)", "Sort by the column after", "find.after"),
-        _quiet("c", "choose_columns", "Choose and order the columns", "find.columns"),
+        Binding(
+            "c",
+            "choose_columns",
+            "Choose and order the columns",
+            show=False,
+            priority=True,
+            id="find.columns",
+        ),
         _quiet("r", "reverse", "Reverse the order", "find.reverse"),
         Binding(
             "backslash",
@@ -78,7 +94,14 @@ class SequencesScreen(LiveScreen):
         _quiet("right_square_bracket", "turn(1)", "Next part of the detail", "look.after"),
         _quiet("plus,equals_sign", "resize(5)", "A larger detail pane", "look.larger"),
         _quiet("minus", "resize(-5)", "A smaller detail pane", "look.smaller"),
-        _quiet("y", "copy", "Copy text, request id or row", "look.copy"),
+        Binding(
+            "y",
+            "copy",
+            "Copy text, request id or row",
+            show=False,
+            priority=True,
+            id="look.copy",
+        ),
         _quiet("l", "latency", "Show or hide latencies", "look.latency"),
         _quiet("f", "follow", "Follow the selected row, or stop", "look.follow"),
     ]
@@ -154,9 +177,7 @@ class SequencesScreen(LiveScreen):
         self._table.rows.focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in {"filter", "search"} and (
-            isinstance(self.focused, Input) or self.app.screen is not self
-        ):
+        if action in ASKING and (isinstance(self.focused, Input) or self.app.screen is not self):
             return False  # it is a letter there
         return super().check_action(action, parameters)
 

@@ -1,23 +1,30 @@
 """Choose the column to sort by."""
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
 from seqtop.state.columns import COLUMNS, FIELDS
 from seqtop.state.view import Sort
+from seqtop.tui.screens.dialog import Dialog
 
 BY_LIFE = ("Life", "running, then the queue, then what has finished")
 
 
-class SortChooser(ModalScreen[Sort | None]):
-    """A list of the columns; answers the chosen order, or `None`."""
+class SortChooser(Dialog[Sort | None]):
+    """A list of the columns; answers the chosen order, or `None`.
 
-    BINDINGS = [Binding("escape,s,q", "dismiss", "Leave")]  # noqa: RUF012 (Textual's own spelling)
+    A letter leads to the next column whose title begins with it.
+    """
+
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("escape", "dismiss", "Leave"),
+        Binding("enter", "choose", "Choose"),  # before the list has the focus
+    ]
 
     def __init__(self, sort: Sort) -> None:
         super().__init__()
@@ -31,11 +38,30 @@ class SortChooser(ModalScreen[Sort | None]):
                 *(self._option(column.key, column.title, column.about) for column in COLUMNS),
                 id="sort-options",
             )
-            yield Label("Enter chooses, Esc leaves; r in the table reverses", classes="dialog-hint")
+            yield Label(
+                "A letter leads to a column, Enter chooses, Esc leaves; r in the table reverses",
+                classes="dialog-hint",
+            )
 
     def on_mount(self) -> None:
         options = self.query_one(OptionList)
         options.highlighted = options.get_option_index(self._sort.key or "life")
+
+    def on_key(self, event: events.Key) -> None:
+        letter = (event.character or "").lower()
+        if not letter.isalpha():
+            return
+        event.stop()
+        options = self.query_one(OptionList)
+        titles = [BY_LIFE[0], *(column.title for column in COLUMNS)]
+        here = (options.highlighted or 0) + 1
+        for index in (*range(here, len(titles)), *range(here)):
+            if titles[index].lower().startswith(letter):
+                options.highlighted = index
+                return
+
+    def action_choose(self) -> None:
+        self.query_one(OptionList).action_select()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         key = "" if event.option_id == "life" else event.option_id or ""

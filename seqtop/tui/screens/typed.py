@@ -1,15 +1,12 @@
 """Dialogs to type into lose nothing of what was typed before they had the focus."""
 
-from typing import TypeVar
-
 from textual import events
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
-Answer = TypeVar("Answer")
+from seqtop.tui.screens.dialog import Answer, Dialog
 
 
-class TypedDialog(ModalScreen[Answer]):
+class TypedDialog(Dialog[Answer]):
     """A dialog with an `Input`, which gets what arrives while nothing has the focus yet."""
 
     def on_key(self, event: events.Key) -> None:

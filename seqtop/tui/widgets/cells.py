@@ -90,14 +90,17 @@ _GROWTH = (("request", 18), ("computed", 24))
 
 
 @lru_cache(maxsize=64)
-def arrange(width: int, keys: tuple[str, ...] = DEFAULT_COLUMNS) -> tuple[Slot, ...]:
+def arrange(
+    width: int, keys: tuple[str, ...] = DEFAULT_COLUMNS, wanted_key: str = ""
+) -> tuple[Slot, ...]:
     """Those of the columns `keys` that fit into `width` cells, one space apart.
 
-    With a text among them they fill it exactly. Essential columns stay even where there is no
-    room: then the text gives way, and at last what is on the right is cut off.
+    With a text among them they fill it exactly. Essential columns, and the one of `wanted_key`,
+    stay even where there is no room: then the text gives way, and at last what is on the right is
+    cut off.
     """
     wanted = [_slot(key) for key in keys]
-    chosen = [slot for slot in wanted if slot.rank == 0] or wanted[:1]
+    chosen = [slot for slot in wanted if slot.rank == 0 or slot.key == wanted_key] or wanted[:1]
     has_text = any(slot.key == "text" for slot in chosen)
     least = max(14, width // _TEXT_SHARE) if has_text else 0
     room = width - sum(slot.width + 1 for slot in chosen if slot.key != "text") + (not has_text)

@@ -151,8 +151,16 @@ def throughput(feed: Feed, width: int) -> Line:
         [
             (0, _figure("step", step)),
             (5, ((fmt.rate(rates.steps), ink), (" steps/s", "dim"))),
-            (3, _figure("in", fmt.rate(rates.tokens_in), "tok/s", ink)),
-            (1, _figure("out", fmt.rate(rates.tokens_out), "tok/s", ink)),
+            (
+                1,
+                (
+                    ("in/out ", "dim"),
+                    (fmt.rate(rates.tokens_in), ink),
+                    ("/", "dim"),
+                    (fmt.rate(rates.tokens_out), ink),
+                    (" tok/s", "dim"),
+                ),
+            ),
             (0, _count("●", "running", counts[SequenceStatus.RUNNING], "running")),
             (0, _count("○", "waiting", counts[SequenceStatus.WAITING], "waiting")),
             (4, _count("⇄", "swapped", counts[SequenceStatus.SWAPPED], "swapped"))
@@ -187,7 +195,8 @@ def cache(feed: Feed, width: int) -> Line:
     size = min(max(width // 5, 8), 40)
     parts = ((used, "computed", "━"), (cached, "cached", "═"))
     free = fmt.count(stats.num_free_blocks)
-    numbers = f"{fmt.count(used)} used  {fmt.count(cached)} cached  {free} free"
+    # What is cached makes way for whoever needs a block: a pool is full only without both.
+    numbers = f"{fmt.count(used)} used  {free} free + {fmt.count(cached)} cached"
     spark = sparkline(feed.rates.kv_history, min(max(width - 142, 0), 60), ceiling=1.0)
     hits = fmt.percent(stats.prefix_cache_hits, stats.prefix_cache_queries)
     return row(

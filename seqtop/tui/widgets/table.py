@@ -50,7 +50,7 @@ class Titles(Inked, can_focus=False):
 
     @property
     def _slots(self) -> tuple[cells.Slot, ...]:
-        return cells.arrange(self.text_width - MARGIN, self._feed.columns)
+        return _arrange(self._feed, self.text_width)
 
 
 class Rows(SequenceRows):
@@ -61,7 +61,7 @@ class Rows(SequenceRows):
         self._slots: tuple[cells.Slot, ...] = ()
 
     def line(self, key: int) -> Line:
-        slots = cells.arrange(self.text_width - MARGIN, self._feed.columns)
+        slots = _arrange(self._feed, self.text_width)
         if slots != self._slots:
             self._slots = slots
             self._lines.clear()
@@ -81,3 +81,8 @@ class Rows(SequenceRows):
         if self.view.is_hit(seq_id):
             line = marked(line, self.view.wanted.patterns)
         return line
+
+
+def _arrange(feed: Feed, width: int) -> tuple[cells.Slot, ...]:
+    """What the rows are sorted by is among the columns that stay."""
+    return cells.arrange(width - MARGIN, feed.columns, feed.view.sort.key)

@@ -1,0 +1,182 @@
+"""The tour of the README, by keys, on a real engine and a real pseudo-terminal.
+
+What the screen answers is held against `seqtop show --json`: of the engine itself, and of the
+recording that the app made of it.
+"""
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from terminal import Terminal
+
+SEQTOP = (sys.executable, "-m", "seqtop")
+BLOCK = 17
+TREE = "▌▾▸├└│… "
+
+
+@pytest.fixture
+def engine(endpoint: str) -> Iterator[str]:
+    """The endpoint of the bundled engine at its demo's work, which is counted in steps."""
+    command = [sys.executable, "-m", "engine_stub", "serve", "--demo", "--control"]
+    command += ["--device", "cpu", "--bind", endpoint, "--until-stdin-closes"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        yield endpoint
+        process.kill()
+
+
+def run(*command: str) -> str:
+    done = subprocess.run([*SEQTOP, *command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def show(source: str, *options: str) -> dict[str, Any]:
+    """The truth: the state of an engine, or of a recording."""
+    return json.loads(run("show", source, "--json", *options))  # type: ignore[no-any-return]
+
+
+def request(state: dict[str, Any], request_id: str) -> dict[str, Any]:
+    return next(each for each in state["requests"] if each["request_id"] == request_id)
+
+
+def last_preemption(state: dict[str, Any]) -> int:
+    return max((step for each in state["requests"] for step in each["preemption_steps"]), default=0)
+
+
+def owners(state: dict[str, Any]) -> list[str]:
+    """Whose block `BLOCK` is: a name for each sequence that holds it."""
+    return [
+        each["request_id"] + (f"/{place}" if len(each["sequences"]) > 1 else "")
+        for each in state["requests"]
+        for place, sequence in enumerate(each["sequences"], start=1)
+        if BLOCK in sequence["block_table"]
+    ]
+
+
+def queue_time(state: dict[str, Any], of: dict[str, Any]) -> float:
+    metrics = of["metrics"]
+    if metrics["first_scheduled_time"] is not None:
+        return float(metrics["first_scheduled_time"] - metrics["arrival_time"])
+    return float(state["time"] - metrics["arrival_time"])
+
+
+def chosen(app: Terminal) -> str:
+    """The end of the name in the row under the cursor: as much of it as there is room for."""
+    rows = [line for line in app.screen.display if line.startswith("▌")]
+    return rows[0].lstrip(TREE).split()[0] if rows else ""
+
+
+def is_chosen(app: Terminal, *names: str) -> bool:
+    shown = chosen(app)
+    return bool(shown) and any(name.endswith(shown) for name in names)
+
+
+def flowed(app: Terminal) -> str:
+    return " ".join(app.text.split())
+
+
+@pytest.fixture(autouse=True)
+def _no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is remembered of what another app was told to show."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)], ids="{0[0]}x{0[1]}".format)
+def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
+    app = Terminal(*SEQTOP, "attach", engine, size=size, cwd=tmp_path)
+    try:
+        app.wait_until(lambda: "LIVE" in app.text)
+        app.press("R")
+        app.wait_until(lambda: "REC" in app.text)
+        before = last_preemption(show(engine))
+
+        truth = show(engine)
+        for _ in range(100):
+            if owners(truth) and before < last_preemption(truth) < truth["step"]:
+                break
+            app.read(0.2)
+            truth = show(engine)
+        moment, lost_at = truth["step"], last_preemption(truth)
+        assert before < lost_at < moment
+        app.wait_until(lambda: _step(app) >= moment)
+        app.press(f":{moment}\r")
+        app.wait_until(lambda: _step(app) == moment and "PAUSED" in app.text)
+
+        # Who waited longest?
+        assert "Queue▼" not in app.text
+        app.press("sq\rg")
+        app.wait_until(lambda: "Queue▼" in app.text)
+        app.wait_until(lambda: app.screen.display[_titles(app) + 1].startswith("▌"))
+        waited_longest = chosen(app)
+
+        # Who owns block 17?
+        app.press(f"b{BLOCK}\r")
+        app.wait_until(lambda: f"Block {BLOCK} " in app.text)
+        assert f"{len(owners(truth))} reference" in app.text
+        assert all(f" {name} " in app.text for name in owners(truth)[:2])
+        app.press("\r")
+        app.wait_until(lambda: "Computed" in app.text and is_chosen(app, *owners(truth)))
+
+        # Who lost its place last, and how much?
+        app.press("p")
+        app.wait_until(lambda: _step(app) == lost_at)
+        app.wait_until(lambda: "Preempted here: " in flowed(app))
+        told = re.findall(
+            r"(\S+) \((\d+) tokens? lost\)", flowed(app).partition("Preempted here: ")[2]
+        )
+        victims = [each for each in truth["requests"] if lost_at in each["preemption_steps"]]
+        assert {name for name, _ in told} == {each["request_id"] for each in victims}
+        app.press("4")
+        app.wait_until(
+            lambda: all(f"{tokens} computed tokens will be recomputed" in flowed(app)
+                        for _, tokens in told)
+        )  # fmt: skip
+
+        # Take it away.
+        app.press("R")
+        app.wait_until(lambda: "REC" not in app.screen.display[0])
+        app.press("q")
+        app.wait_until(lambda: app.process.poll() is not None)
+        assert app.process.returncode == 0
+    finally:
+        app.close()
+
+    (recording,) = map(str, tmp_path.glob("seqtop-*.seqtop"))
+    then = show(recording, "--at", str(moment))
+    longest = max(queue_time(then, each) for each in then["requests"])
+    assert any(
+        queue_time(then, each) == longest
+        and f"{each['request_id']}/1".endswith((waited_longest, waited_longest + "/1"))
+        for each in then["requests"]
+    ), waited_longest
+
+    after, ahead = (show(recording, "--at", str(step)) for step in (lost_at, lost_at - 1))
+    for name, tokens in told:
+        lost = [request(state, name)["num_lost_tokens"] for state in (ahead, after)]
+        assert lost[1] - lost[0] == int(tokens)
+
+    trace = json.loads(run("export", recording, "--perfetto"))
+    assert any("preempt" in event["name"] for event in trace["traceEvents"])
+    rows = list(csv.DictReader(io.StringIO(run("export", recording, "--csv")), strict=True))
+    assert {row["id"] for row in rows if int(row["preempt"])} >= {name for name, _ in told}
+
+
+def _step(app: Terminal) -> int:
+    """The step that the header says is on show."""
+    found = re.search(r" step ([\d,]+) ", app.screen.display[1])
+    return int(found[1].replace(",", "")) if found else -1
+
+
+def _titles(app: Terminal) -> int:
+    """The line with the table's titles."""
+    return next(
+        (y for y, line in enumerate(app.screen.display[:-1]) if line.startswith(" Request")), 0
+    )
