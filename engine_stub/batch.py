@@ -1,8 +1,9 @@
 """A step's inputs for the model: the tokens of many sequences, laid out one after another.
 
 The order is one that attention likes: new sequences of equal length side by side, then parts of
-prompts whose beginnings are in the pool, then decodes by the length of their block tables. Inputs
-follow from what the worker knows of the groups, and from nothing else.
+prompts whose beginnings are in the pool, then decodes by how many tokens they have (more than one
+with a draft) and by the length of their block tables. Inputs follow from what the worker knows of
+the groups, and from drafts.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from engine_stub.attention import PagedAttention, PagedKVCache, Segment
 from engine_stub.cuda import to_device
+from engine_stub.speculation import NO_DRAFT, Draft
 from seqtop.sequence import SequenceData, SequenceGroupMetadata
 
 # Bytes of keys and values that a segment of decodes gathers at most, by device type. On a CPU they
@@ -33,7 +35,8 @@ class Row:
         group_index: Position of its group in the request.
         block_table: Its blocks up to the last token of this step.
         start: Its first token to compute: those before have their KV entries.
-        end: The token after the last one to compute.
+        end: The token after the last one to compute, the draft's among them.
+        draft: What follows its tokens, perhaps.
     """
 
     group_index: int
@@ -43,6 +46,12 @@ class Row:
     block_table: list[int]
     start: int
     end: int
+    draft: Draft
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens to compute."""
+        return self.data.get_token_ids()[self.start : self.end] + self.draft.token_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,7 @@ class Batch:
         positions: ``[T]``.
         attend: For the decoder.
         sampling_rows: The rows that sample.
-        sample_indices: ``[len(sampling_rows)]``, the index of each one's last token.
+        sample_indices: The indices of each one's last token, and of the tokens of its draft.
         prompt_logprobs_rows: The rows that are asked for log probabilities of their prompt tokens,
             each with the index of its first token.
         pooling_rows: Those whose hidden states are pooled, likewise.
@@ -69,19 +78,26 @@ class Batch:
     pooling_rows: list[tuple[int, Row]]
 
 
-def prepare_batch(groups: list[SequenceGroupMetadata], cache: PagedKVCache) -> Batch:
-    """Lay out a step's tokens, and make every index that the layers need."""
+def prepare_batch(
+    groups: list[SequenceGroupMetadata], cache: PagedKVCache, drafts: dict[int, Draft]
+) -> Batch:
+    """Lay out a step's tokens, and make every index that the layers need.
+
+    Args:
+        drafts: By sequence id, for sequences that decode, and that have slots for them.
+    """
     fresh: defaultdict[int, list[Row]] = defaultdict(list)
     chunks: list[Row] = []
-    decodes: list[Row] = []
-    for row in _rows(groups, cache.block_size):
+    decodes: defaultdict[int, list[Row]] = defaultdict(list)
+    for row in _rows(groups, cache.block_size, drafts):
         if row.start == 0:
             fresh[row.end].append(row)
-        elif row.end - row.start > 1:
+        elif row.end - row.start > 1 and row.draft is NO_DRAFT:
             chunks.append(row)
         else:
-            decodes.append(row)
-    decodes.sort(key=lambda row: len(row.block_table))
+            decodes[row.end - row.start].append(row)
+    for rows in decodes.values():
+        rows.sort(key=lambda row: len(row.block_table))
 
     input_ids: list[int] = []
     positions: list[int] = []
@@ -90,24 +106,25 @@ def prepare_batch(groups: list[SequenceGroupMetadata], cache: PagedKVCache) -> B
     sample_indices: list[int] = []
     prompt_logprobs_rows: list[tuple[int, Row]] = []
     pooling_rows: list[tuple[int, Row]] = []
-    for row in chain(*fresh.values(), chunks, decodes):
+    for row in chain(*fresh.values(), chunks, *decodes.values()):
         own_positions = range(row.start, row.end)
         if _wants_prompt_logprobs(row):
             prompt_logprobs_rows.append((len(input_ids), row))
         pools = row.group.pooling_params is not None
         if pools:
             pooling_rows.append((len(input_ids), row))
-        input_ids += row.data.get_token_ids()[row.start : row.end]
+        input_ids += row.token_ids
         positions += own_positions
         blocks += [row.block_table[position // cache.block_size] for position in own_positions]
         if row.group.do_sample and not pools:
             sampling_rows.append(row)
-            sample_indices.append(len(input_ids) - 1)
+            num_last = 1 + len(row.draft.token_ids)
+            sample_indices += range(len(input_ids) - num_last, len(input_ids))
 
     device = cache.pool.device
     all_positions = to_device(positions, device)
     slots = cache.slots(to_device(blocks, device), all_positions % cache.block_size)
-    segments = _segments(list(fresh.values()), chunks, decodes, all_positions, cache)
+    segments = _segments([*fresh.values()], chunks, [*decodes.values()], all_positions, cache)
     return Batch(
         input_ids=to_device(input_ids, device),
         positions=all_positions,
@@ -129,13 +146,16 @@ def _wants_prompt_logprobs(row: Row) -> bool:
     )
 
 
-def _rows(groups: list[SequenceGroupMetadata], block_size: int) -> Iterator[Row]:
+def _rows(
+    groups: list[SequenceGroupMetadata], block_size: int, drafts: dict[int, Draft]
+) -> Iterator[Row]:
     for group_index, group in enumerate(groups):
         num_cached = len(group.computed_block_nums or ()) * block_size
         for seq_id, data in group.seq_data.items():
             assert group.token_chunk_size is not None
             computed = data.get_num_computed_tokens()
-            end = computed + group.token_chunk_size
+            draft = drafts.get(seq_id, NO_DRAFT)
+            end = computed + group.token_chunk_size + len(draft.token_ids)
             yield Row(
                 group_index=group_index,
                 group=group,
@@ -145,13 +165,14 @@ def _rows(groups: list[SequenceGroupMetadata], block_size: int) -> Iterator[Row]
                 # A first chunk counts the tokens from the prefix cache, too.
                 start=max(computed, num_cached),
                 end=end,
+                draft=draft,
             )
 
 
 def _segments(
     fresh: list[list[Row]],
     chunks: list[Row],
-    decodes: list[Row],
+    decodes: list[list[Row]],
     positions: Tensor,
     cache: PagedKVCache,
 ) -> list[Segment]:
@@ -167,13 +188,16 @@ def _segments(
         (context,) = cache.contexts([row.block_table], positions[None, start:end], [1])
         segments.append(Segment(start, end, 1, context))
         start = end
-    if decodes:
-        tables = [row.block_table for row in decodes]
+    for rows in decodes:
+        tables = [row.block_table for row in rows]
         sizes = _segment_sizes(tables, cache)
-        contexts = cache.contexts(tables, positions[start:, None], sizes)
+        num_queries = rows[0].end - rows[0].start
+        own_positions = positions[start : start + len(rows) * num_queries].view(len(rows), -1)
+        contexts = cache.contexts(tables, own_positions, sizes)
         for size, context in zip(sizes, contexts, strict=True):
-            segments.append(Segment(start, start + size, size, context))
-            start += size
+            end = start + size * num_queries
+            segments.append(Segment(start, end, size, context))
+            start = end
     return segments
 
 

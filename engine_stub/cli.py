@@ -106,6 +106,7 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
         ("max-num-seqs", "sequences that run at once"),
         ("max-num-batched-tokens", "token budget of a step"),
         ("max-model-len", "longest prompt and output together, in tokens"),
+        ("num-speculative-tokens", "longest guess of speculative decoding, in tokens"),
         ("num-scheduler-steps", "decode iterations that run without going back to the scheduler"),
         ("pipeline-parallel-size", "stages, each a process, that the decoder is cut into"),
     ):
@@ -124,6 +125,7 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
             ("last", "largest"),
             "who of those behind is preempted",
         ),
+        ("speculative", ("ngram",), "what guesses tokens for the model to verify"),
         ("pooling-type", ("LAST", "MEAN"), "tokens whose hidden states make an embedding"),
     ):
         engine.add_argument(f"--{name}", choices=choices, help=what)

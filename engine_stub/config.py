@@ -11,6 +11,7 @@ from engine_stub.loader import DEFAULT_MODEL
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
 PreemptionVictim: TypeAlias = Literal["last", "largest"]
 PoolingType: TypeAlias = Literal["LAST", "MEAN"]
+SpeculativeMethod: TypeAlias = Literal["ngram"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ class EngineConfig:
         pooling_normalize: Whether embeddings are scaled to a length of 1.
         num_scheduler_steps: The most tokens that a decode may yield in one step, by as many
             forward passes without going back to the scheduler.
+        speculative: What guesses the tokens that come next, for the model to look at all of them in
+            one forward pass: "ngram", the text so far. None for no speculation; not together with
+            `num_scheduler_steps`.
+        num_speculative_tokens: The most tokens of a guess.
         seed: Of the random numbers for requests without a seed of their own.
 
     Raises:
@@ -72,11 +77,14 @@ class EngineConfig:
     pooling_type: PoolingType = "LAST"
     pooling_normalize: bool = True
     num_scheduler_steps: int = 1
+    speculative: SpeculativeMethod | None = None
+    num_speculative_tokens: int = 4
 
     def __post_init__(self) -> None:
         for name in (
             *("block_size", "num_gpu_blocks", "max_num_seqs", "max_model_len"),
             *("max_num_batched_tokens", "pipeline_parallel_size", "num_scheduler_steps"),
+            "num_speculative_tokens",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -87,11 +95,17 @@ class EngineConfig:
             ("preemption_mode", get_args(PreemptionMode)),
             ("preemption_victim", get_args(PreemptionVictim)),
             ("pooling_type", get_args(PoolingType)),
+            ("speculative", (*get_args(SpeculativeMethod), None)),
         ):
             if getattr(self, name) not in choices:
                 raise ValueError(
-                    f"{name} must be {' or '.join(choices)}, got {getattr(self, name)!r}"
+                    f"{name} must be {' or '.join(map(str, choices))}, got {getattr(self, name)!r}"
                 )
+        if self.speculative is not None and self.num_scheduler_steps > 1:
+            raise ValueError(
+                f"speculative={self.speculative!r} and num_scheduler_steps="
+                f"{self.num_scheduler_steps} exclude each other; choose one"
+            )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens={self.max_num_batched_tokens} cannot give each of "

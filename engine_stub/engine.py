@@ -237,7 +237,7 @@ class LLMEngine:
             preemptions=outputs.preemptions,
             head_wait=outputs.head_wait,
             num_prefill_tokens=outputs.num_prefill_tokens,
-            num_decode_tokens=outputs.num_decode_tokens,
+            num_decode_tokens=outputs.num_decode_tokens - _num_unused(outputs, model_output),
             token_budget=self.config.max_num_batched_tokens,
             num_running=_num_seqs(self.scheduler.running),
             num_waiting=_num_seqs(self.scheduler.waiting),
@@ -291,7 +291,10 @@ class LLMEngine:
                 pooled = model_output.pooler_output[index]
                 updates += self.output_processor.process_pooled(seq_group, pooled)
             else:
-                updates += self.output_processor.process(seq_group, result.samples)
+                drafted = model_output.num_draft_tokens
+                updates += self.output_processor.process(
+                    seq_group, result.samples, drafted[index] if drafted else None
+                )
             if scheduled.num_lookahead_slots:
                 self.block_manager.mark_computed(seq_group.first_seq)
             if seq_group.is_finished():
@@ -324,6 +327,7 @@ class LLMEngine:
             sampling_params=None if isinstance(params, PoolingParams) else params,
             pooling_params=params if isinstance(params, PoolingParams) else None,
             priority=priority,
+            draft_size=1 + (self.config.num_speculative_tokens if self.config.speculative else 0),
         )
         self.seq_groups[request_id] = seq_group
         # What is generated needs room for a token at least.
@@ -367,6 +371,14 @@ class _Durations:
 
 def _num_seqs(queue: Iterable[SequenceGroup]) -> int:
     return sum(len(unfinished(seq_group)) for seq_group in queue)
+
+
+def _num_unused(outputs: SchedulerOutputs, model_output: ModelOutput) -> int:
+    """Tokens of drafts that were planned for, and that nobody proposed."""
+    if model_output.num_draft_tokens is None:
+        return 0
+    num_slots = sum(scheduled.num_lookahead_slots for scheduled in outputs.scheduled)
+    return num_slots - sum(model_output.num_draft_tokens)
 
 
 def _record_times(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,12 +14,17 @@ from engine_stub.beam_search import asks_for_beams, beam_search_params, num_cand
 from engine_stub.cuda import ForwardTimer
 from engine_stub.model import Decoder
 from engine_stub.pooler import Pooler
+from engine_stub.rejection_sampler import RejectionSampler
 from engine_stub.sampler import (
+    Sample,
     Sampler,
     SamplingRequest,
     likeliest_continuations,
+    looks_at_output,
     prompt_logprobs,
 )
+from engine_stub.scheduler import snapshot
+from engine_stub.speculation import NO_DRAFT, Outcome, Speculator
 from engine_stub.stages import Neighbours
 from seqtop.sequence import (
     CompletionSequenceGroupOutput,
@@ -43,11 +48,14 @@ class ModelOutput:
         model_forward_time: Seconds the forward pass took.
         pooler_output: One entry per group, with data for those whose prompts are done and pooled;
             None if no group pools.
+        num_draft_tokens: For each group, how many tokens of a draft were verified; None without
+            speculation.
     """
 
     outputs: list[CompletionSequenceGroupOutput]
     model_forward_time: float
     pooler_output: PoolerOutput | None = None
+    num_draft_tokens: list[int] | None = None
 
 
 class ModelRunner:
@@ -59,6 +67,7 @@ class ModelRunner:
         seed: For requests without a seed of their own.
         pooler: For requests with pooling parameters.
         neighbours: The stages before and after, where the model is one of several.
+        speculator: Has drafts, if decodes are speculative.
     """
 
     def __init__(
@@ -68,6 +77,7 @@ class ModelRunner:
         seed: int,
         pooler: Pooler,
         neighbours: Neighbours | None = None,
+        speculator: Speculator | None = None,
     ) -> None:
         self.model = model
         self.cache = cache
@@ -76,6 +86,8 @@ class ModelRunner:
         self.device = cache.pool.device
         self.sampler = Sampler(torch.Generator(self.device).manual_seed(seed))
         self._timer = ForwardTimer(self.device)
+        self.rejection_sampler = RejectionSampler(self.sampler)
+        self.speculator = speculator
         self._generators: dict[str, torch.Generator] = {}
 
     def agree(self, numbers: list[int]) -> list[int]:
@@ -93,7 +105,8 @@ class ModelRunner:
         outputs = [CompletionSequenceGroupOutput([], None) for _ in groups]
         if not groups:
             return ModelOutput(outputs, 0.0)
-        batch = prepare_batch(groups, self.cache)
+        drafts = self.speculator.propose(groups) if self.speculator else {}
+        batch = prepare_batch(groups, self.cache, drafts)
         stage, received = self.model.stage, None
         if self.neighbours is not None and not stage.is_first:
             received = self.neighbours.receive(len(batch.input_ids))
@@ -108,8 +121,13 @@ class ModelRunner:
             self._sample(logits, batch.sampling_rows, outputs)
         for index, row in batch.prompt_logprobs_rows:
             outputs[row.group_index].prompt_logprobs = self._prompt_logprobs(hidden, index, row)
+        num_draft_tokens = None
+        if self.speculator:
+            self.speculator.observe(_outcomes(batch, hidden, outputs))
+            guesses = (drafts.get(group.get_first_seq_id(), NO_DRAFT) for group in groups)
+            num_draft_tokens = [len(draft.token_ids) for draft in guesses]
         pooler_output = self._pool(hidden, batch, len(groups))
-        return ModelOutput(outputs, self._timer.seconds(), pooler_output)
+        return ModelOutput(outputs, self._timer.seconds(), pooler_output, num_draft_tokens)
 
     def _pool(self, hidden: Tensor, batch: Batch, num_groups: int) -> PoolerOutput | None:
         if not batch.pooling_rows:
@@ -123,23 +141,35 @@ class ModelRunner:
     def _sample(
         self, logits: Tensor, rows: list[Row], outputs: list[CompletionSequenceGroupOutput]
     ) -> None:
-        """Sample a token for each row, or several for all beams of a group together."""
-        beams: defaultdict[int, list[int]] = defaultdict(list)
-        singles: list[int] = []
-        for index, row in enumerate(rows):
-            is_beam = asks_for_beams(row.group.sampling_params)
-            (beams[row.group_index] if is_beam else singles).append(index)
+        """Sample a token for each row, some more with a draft, or all beams of a group together."""
+        beams: defaultdict[int, dict[int, Row]] = defaultdict(dict)
+        singles: dict[int, Row] = {}
+        drafted: dict[int, Row] = {}
+        first = 0  # of the row's logits
+        for row in rows:
+            if asks_for_beams(row.group.sampling_params):
+                beams[row.group_index][first] = row
+            else:
+                (singles if row.draft is NO_DRAFT else drafted)[first] = row
+            first += 1 + len(row.draft.token_ids)
         if singles:
-            requests = [self._sampling_request(rows[index]) for index in singles]
-            chosen = logits if len(singles) == len(rows) else logits[singles]
-            for index, sample in zip(singles, self.sampler(chosen, requests), strict=True):
-                row = rows[index]
-                outputs[row.group_index].samples.append(
-                    SequenceOutput(row.seq_id, sample.token_id, sample.logprobs)
-                )
-        for group_index, indices in beams.items():
-            samples = _continue_beams(logits[indices], [rows[index] for index in indices])
-            outputs[group_index].samples += samples
+            requests = [self._sampling_request(row) for row in singles.values()]
+            chosen = logits if len(singles) == len(rows) else logits[[*singles]]
+            for row, sample in zip(singles.values(), self.sampler(chosen, requests), strict=True):
+                outputs[row.group_index].samples = _as_outputs(row, [sample])
+        if drafted:
+            indices = [
+                first + place
+                for first, row in drafted.items()
+                for place in range(1 + len(row.draft.token_ids))
+            ]
+            requests = [each for row in drafted.values() for each in self._requests_along(row)]
+            guesses = [row.draft for row in drafted.values()]
+            found = self.rejection_sampler(logits[indices], requests, guesses)
+            for row, samples in zip(drafted.values(), found, strict=True):
+                outputs[row.group_index].samples = _as_outputs(row, samples)
+        for group_index, own in beams.items():
+            outputs[group_index].samples += _continue_beams(logits[[*own]], [*own.values()])
 
     def _prompt_logprobs(self, hidden: Tensor, index: int, row: Row) -> PromptLogprobs:
         """What each token of a row says of the next one, as long as that is the prompt's."""
@@ -155,6 +185,18 @@ class ModelRunner:
         assert params is not None
         return SamplingRequest(params, row.data, self._generator(row.group.request_id, params))
 
+    def _requests_along(self, row: Row) -> list[SamplingRequest]:
+        """What to sample for after a row's last token, and after each token of its draft."""
+        request = self._sampling_request(row)
+        requests = [request]
+        for token_id in row.draft.token_ids:
+            if looks_at_output(request.params):
+                data = snapshot(requests[-1].data)
+                data.append_token_id(token_id, 0.0)
+                request = replace(request, data=data)
+            requests.append(request)
+        return requests
+
     def _generator(self, request_id: str, params: SamplingParams) -> torch.Generator | None:
         """The request's random numbers; they go on where they were after a preemption."""
         if params.seed is None:
@@ -162,6 +204,26 @@ class ModelRunner:
         if request_id not in self._generators:
             self._generators[request_id] = torch.Generator(self.device).manual_seed(params.seed)
         return self._generators[request_id]
+
+
+def _as_outputs(row: Row, samples: list[Sample]) -> list[SequenceOutput]:
+    return [SequenceOutput(row.seq_id, each.token_id, each.logprobs) for each in samples]
+
+
+def _outcomes(
+    batch: Batch, hidden: Tensor, outputs: list[CompletionSequenceGroupOutput]
+) -> list[Outcome]:
+    """What became of the sequences that sampled, but for beams."""
+    outcomes: list[Outcome] = []
+    first = 0
+    for row in batch.sampling_rows:
+        last = first + 1 + len(row.draft.token_ids)
+        if not asks_for_beams(row.group.sampling_params):
+            states = hidden[batch.sample_indices[first:last]]
+            num_accepted = len(outputs[row.group_index].samples) - 1
+            outcomes.append(Outcome(row.group, states, num_accepted))
+        first = last
+    return outcomes
 
 
 def _continue_beams(logits: Tensor, rows: list[Row]) -> list[SequenceOutput]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from engine_stub.beam_search import BeamSearch, Blocks, asks_for_beams
 from engine_stub.detokenizer import Detokenizer
@@ -42,20 +43,39 @@ class OutputProcessor:
         self._beam_search = BeamSearch(blocks, seq_ids, self._append, max_model_len)
 
     def process(
-        self, seq_group: SequenceGroup, samples: list[SequenceOutput]
+        self,
+        seq_group: SequenceGroup,
+        samples: list[SequenceOutput],
+        num_draft_tokens: int | None = None,
     ) -> list[SequenceUpdate]:
         """Append a step's samples to the sequences that they continue.
 
         There may be none of a sequence, or several in order; those after its end are discarded.
+
+        Args:
+            num_draft_tokens: How many drafted tokens were verified, of which all samples but the
+                last are what stands; None without speculation.
         """
         if asks_for_beams(seq_group.sampling_params):
             return self._beam_search.process(seq_group, samples)
-        return [
+        updates = [
             self._append(
                 seq_group, seq, [each for each in samples if each.parent_seq_id == seq.seq_id]
             )
             for seq in unfinished(seq_group)
         ]
+        if num_draft_tokens is not None:
+            counts = seq_group.metrics.spec_token_acceptance_counts
+            assert counts is not None
+            for place in range(len(samples)):
+                counts[place] += 1
+        if num_draft_tokens:
+            (update,) = updates
+            num_accepted = min(len(samples) - 1, len(update.new_token_ids))
+            updates = [
+                replace(update, num_draft_tokens=num_draft_tokens, num_accepted_tokens=num_accepted)
+            ]
+        return updates
 
     def process_pooled(
         self, seq_group: SequenceGroup, output: PoolingSequenceGroupOutput

@@ -114,14 +114,15 @@ class Pipeline:
         Raises:
             StageError: A stage has ended or failed; all are closed.
         """
-        replies: list[tuple[bytes, bytes, float]] = self._ask(
+        replies: list[tuple[float, bytes, bytes, list[int] | None]] = self._ask(
             "execute_model", encode(execute_model_req)
         )
-        outputs, pooler_output, _ = replies[-1]
+        _, outputs, pooler_output, num_draft_tokens = replies[-1]
         return ModelOutput(
             decode(outputs, list[CompletionSequenceGroupOutput]),
-            sum(forward_time for *_, forward_time in replies),
+            sum(forward_time for forward_time, *_ in replies),
             decode(pooler_output, PoolerOutput | None),  # type: ignore[arg-type] # it is a type
+            num_draft_tokens,
         )
 
     def close(self, *, grace: float = _GRACE_SECONDS) -> None:
@@ -242,9 +243,10 @@ def _run_stage(
                 output = worker.execute_model(decode(arguments[0], ExecuteModelRequest))
                 connection.send(
                     (
+                        output.model_forward_time,
                         encode(output.outputs),
                         encode(output.pooler_output),
-                        output.model_forward_time,
+                        output.num_draft_tokens,
                     )
                 )
             else:

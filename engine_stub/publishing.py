@@ -219,6 +219,8 @@ class StepPublisher:
             top_logprobs=update.new_logprobs if wants_candidates else None,
             parent_seq_id=update.parent_seq_id,
             request_id=None if update.parent_seq_id is None else update.request_id,
+            num_draft_tokens=update.num_draft_tokens,
+            num_accepted_tokens=update.num_accepted_tokens,
             is_removed=update.is_removed,
         )
 
@@ -335,6 +337,7 @@ def _changed_metrics(record: StepRecord) -> dict[str, RequestMetrics]:
         for each in record.scheduled
         if record.start_time == each.seq_group.metrics.first_scheduled_time
         or record.time == each.seq_group.metrics.first_token_time
+        or len(each.seq_group.metrics.spec_token_acceptance_counts or ()) > 1  # counted there
     }
 
 

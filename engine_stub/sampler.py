@@ -52,29 +52,36 @@ class Sampler:
         logprobs = logits.log_softmax(-1)
         token_ids = self._choose(logits, requests)
         counts = [request.params.logprobs or 0 for request in requests]
-        return _report(logprobs, token_ids, counts)
+        return report(logprobs, token_ids, counts)
+
+    def probs(self, logits: Tensor, requests: list[SamplingRequest]) -> Tensor:
+        """What each row's token is drawn from, ``[N, vocab]``; a greedy one's is certain."""
+        logits = _edited(logits, requests)
+        probs = torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+        if drawn := _drawn(requests):
+            probs[drawn] = self._probs(logits[drawn], [requests[row].params for row in drawn])
+        return probs
 
     def _choose(self, logits: Tensor, requests: list[SamplingRequest]) -> Tensor:
         """Return the token of each row, ``[N]``."""
-        edited = [row for row, request in enumerate(requests) if _edits_logits(request)]
-        if edited:
-            logits = logits.clone()
-            for row in edited:
-                _edit_logits(logits[row], requests[row])
+        logits = _edited(logits, requests)
         token_ids = logits.argmax(-1)
-        drawn = [
-            row
-            for row, request in enumerate(requests)
-            if request.params.sampling_type is not SamplingType.GREEDY
-        ]
-        if drawn:
-            rows = torch.tensor(drawn, device=logits.device)
-            token_ids[rows] = self._draw(logits[rows], [requests[row] for row in drawn])
+        if drawn := _drawn(requests):
+            token_ids[drawn] = self._draw(logits[drawn], [requests[row] for row in drawn])
         return token_ids
 
     def _draw(self, logits: Tensor, requests: list[SamplingRequest]) -> Tensor:
         """Draw a token for each row by temperature and truncation."""
-        params = [request.params for request in requests]
+        probs = self._probs(logits, [request.params for request in requests])
+        # The smallest of exponential variates with rates p is the i-th with probability p_i.
+        noise = torch.empty_like(probs).exponential_(generator=self.generator)
+        for row, request in enumerate(requests):
+            if request.generator is not None:
+                noise[row].exponential_(generator=request.generator)
+        return (probs / noise).argmax(-1)
+
+    def _probs(self, logits: Tensor, params: list[SamplingParams]) -> Tensor:
+        """The distribution that is left of each row by temperature and truncation."""
 
         def column(values: Sequence[float]) -> Tensor:
             return torch.tensor(values, device=logits.device)[:, None]
@@ -88,12 +95,8 @@ class Sampler:
         if any(each.min_p > 0 for each in params):
             floor = probs.amax(-1, keepdim=True) * column([each.min_p for each in params])
             probs = probs.masked_fill(probs < floor, 0.0)
-        # The smallest of exponential variates with rates p is the i-th with probability p_i.
-        noise = torch.empty_like(probs).exponential_(generator=self.generator)
-        for row, request in enumerate(requests):
-            if request.generator is not None:
-                noise[row].exponential_(generator=request.generator)
-        return (probs / noise).argmax(-1)
+            probs /= probs.sum(-1, keepdim=True)
+        return probs
 
 
 def likeliest_continuations(
@@ -132,7 +135,7 @@ def prompt_logprobs(logits: Tensor, token_ids: Tensor, count: int) -> list[dict[
         token_ids: ``[N]``.
         count: How many of the likeliest to report beside each.
     """
-    reported = _report(logits.log_softmax(-1), token_ids, [count] * len(token_ids))
+    reported = report(logits.log_softmax(-1), token_ids, [count] * len(token_ids))
     return [each.logprobs for each in reported]
 
 
@@ -151,15 +154,39 @@ def _keep_top(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
     return torch.empty_like(logits).scatter_(-1, indices, ordered)
 
 
-def _edits_logits(request: SamplingRequest) -> bool:
-    params = request.params
+def looks_at_output(params: SamplingParams) -> bool:
+    """Whether what is sampled from depends on the output so far otherwise than by the model."""
     return bool(
-        params.logit_bias
-        or params.allowed_token_ids is not None
-        or request.data.get_output_len() < params.min_tokens
+        params.min_tokens
         or params.repetition_penalty != 1
         or params.presence_penalty
         or params.frequency_penalty
+    )
+
+
+def _drawn(requests: list[SamplingRequest]) -> list[int]:
+    """The rows that are not greedy."""
+    return [
+        row
+        for row, request in enumerate(requests)
+        if request.params.sampling_type is not SamplingType.GREEDY
+    ]
+
+
+def _edited(logits: Tensor, requests: list[SamplingRequest]) -> Tensor:
+    """``logits [N, vocab]`` as requests want them before all else; the same if nobody does."""
+    edited = [row for row, request in enumerate(requests) if _edits_logits(request)]
+    if edited:
+        logits = logits.clone()
+        for row in edited:
+            _edit_logits(logits[row], requests[row])
+    return logits
+
+
+def _edits_logits(request: SamplingRequest) -> bool:
+    params = request.params
+    return bool(
+        params.logit_bias or params.allowed_token_ids is not None or looks_at_output(params)
     )
 
 
@@ -189,7 +216,7 @@ def _edit_logits(row: Tensor, request: SamplingRequest) -> None:
         row -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
 
 
-def _report(logprobs: Tensor, token_ids: Tensor, counts: list[int]) -> list[Sample]:
+def report(logprobs: Tensor, token_ids: Tensor, counts: list[int]) -> list[Sample]:
     """Put tokens together with their log probabilities and those of the `counts` likeliest."""
     chosen = logprobs.gather(-1, token_ids[:, None])
     ranks = (logprobs > chosen).sum(-1) + 1

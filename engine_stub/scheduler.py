@@ -17,16 +17,16 @@ length, run together, and wait together.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 
 import msgspec
 from sortedcontainers import SortedKeyList
 
-from engine_stub.beam_search import asks_for_beams, max_num_running_seqs
+from engine_stub.beam_search import max_num_running_seqs
 from engine_stub.block_manager import BlockManager
 from engine_stub.config import EngineConfig, PreemptionMode
 from engine_stub.groups import unfinished
+from engine_stub.lookahead import Lookahead
 from engine_stub.step_record import HeadWait, Preemption, ScheduledSequenceGroup
 from seqtop.sequence import (
     ExecuteModelRequest,
@@ -77,6 +77,7 @@ class Scheduler:
     def __init__(self, config: EngineConfig, block_manager: BlockManager) -> None:
         self.config = config
         self.block_manager = block_manager
+        self._lookahead = Lookahead(config, block_manager)
         self.waiting = SortedKeyList(key=self._rank)
         self.running = SortedKeyList(key=self._rank)
         self.swapped = SortedKeyList(key=self._rank)
@@ -128,8 +129,9 @@ class Scheduler:
         budget -= _num_tokens(prefills)
         admitted, head_wait = self._schedule_waiting(budget, may_admit=not preemptions)
 
-        scheduled = self._look_ahead(prefills + admitted + decodes)
+        scheduled = self._lookahead.extend(prefills + admitted + decodes)
         num_prefill_tokens = _num_tokens([each for each in scheduled if each.is_prompt])
+        num_lookahead_slots = max((each.num_lookahead_slots for each in scheduled), default=0)
         finished_requests_ids, self._finished_requests_ids = self._finished_requests_ids, []
         moves, self._moves = self._moves, _BlockMoves()
         execute_model_req = ExecuteModelRequest(
@@ -138,8 +140,9 @@ class Scheduler:
             blocks_to_swap_out=moves.swap_out,
             blocks_to_copy=moves.copy,
             running_queue_size=len(self.running),
-            num_lookahead_slots=max((each.num_lookahead_slots for each in scheduled), default=0),
-            num_steps=max((each.seq_group.state.num_steps for each in scheduled), default=1),
+            num_lookahead_slots=num_lookahead_slots,
+            # A draft is looked at in one forward pass.
+            num_steps=1 if self.config.speculative else 1 + num_lookahead_slots,
             finished_requests_ids=finished_requests_ids,
         )
         return SchedulerOutputs(
@@ -250,48 +253,6 @@ class Scheduler:
         return ScheduledSequenceGroup(
             seq_group, chunk, chunk * len(seqs), is_prompt=seq_group.is_prefill()
         )
-
-    def _look_ahead(self, scheduled: list[ScheduledSequenceGroup]) -> list[ScheduledSequenceGroup]:
-        """Give decodes slots for more tokens, if all that the step does is decode.
-
-        Nobody is preempted for them: there are as many as the free blocks have room for.
-        """
-        num_slots = self.config.num_scheduler_steps - 1
-        if any(each.is_prompt for each in scheduled):
-            num_slots = 0
-        elif scheduled:
-            budget = self.config.max_num_batched_tokens
-            num_slots = min(num_slots, budget // _num_tokens(scheduled) - 1)
-        return [self._with_lookahead(each, num_slots) for each in scheduled]
-
-    def _with_lookahead(
-        self, scheduled: ScheduledSequenceGroup, num_slots: int
-    ) -> ScheduledSequenceGroup:
-        seq_group, manager = scheduled.seq_group, self.block_manager
-        if num_slots:
-            num_slots = min(num_slots, self._num_tokens_to_come(seq_group) - 1)
-        seqs = unfinished(seq_group)
-        while num_slots and manager.num_to_append(seqs, num_slots) > manager.num_available:
-            num_slots -= 1
-        seq_group.init_multi_step(1 + num_slots)
-        if num_slots == 0:
-            return scheduled
-        self._moves.copy += manager.append_slots(seqs, num_slots)
-        return dataclasses.replace(
-            scheduled, num_batched_tokens=1 + num_slots, num_lookahead_slots=num_slots
-        )
-
-    def _num_tokens_to_come(self, seq_group: SequenceGroup) -> int:
-        """The most tokens that a decoding group may yet get without going back to the scheduler."""
-        params = seq_group.sampling_params
-        assert params is not None
-        assert self.config.max_model_len is not None
-        if asks_for_beams(params):
-            return 1  # which beams go on is not the worker's to decide
-        num_tokens = self.config.max_model_len - seq_group.first_seq.get_len()
-        if params.max_tokens is not None:
-            num_tokens = min(num_tokens, params.max_tokens - seq_group.first_seq.get_output_len())
-        return num_tokens
 
     def _victim(self, beneficiary: SequenceGroup) -> SequenceGroup:
         """Whom to preempt for a group: one behind it, and so not scheduled yet, or itself."""

@@ -23,8 +23,8 @@ class ScheduledSequenceGroup:
     Attributes:
         token_chunk_size: Tokens by which each of its sequences advances, those from the prefix
             cache included.
-        num_batched_tokens: Tokens computed for all of them, in all iterations: what counts against
-            the budget.
+        num_batched_tokens: Tokens computed for all of them, in all iterations and with the longest
+            drafts there may be: what counts against the budget.
         is_prompt: Whether it was in prefill.
         num_lookahead_slots: Slots that it was given for tokens beyond those it had.
     """
@@ -80,6 +80,8 @@ class SequenceUpdate:
         text_delta: Text to append to what earlier updates brought, to the parent's for a fork.
         parent_seq_id: The sequence that this one was forked from in this very step.
         is_removed: Whether the request goes on without it: a beam that others have outdone.
+        num_draft_tokens: Tokens of a draft that the step verified; None where there was none.
+        num_accepted_tokens: Those of them that are among `new_token_ids`.
     """
 
     request_id: str
@@ -89,6 +91,8 @@ class SequenceUpdate:
     text_delta: str
     parent_seq_id: int | None = None
     is_removed: bool = False
+    num_draft_tokens: int | None = None
+    num_accepted_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

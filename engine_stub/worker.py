@@ -15,7 +15,9 @@ from engine_stub.model_config import ModelConfig
 from engine_stub.model_runner import ModelOutput, ModelRunner
 from engine_stub.multi_step import run_steps
 from engine_stub.pooler import Pooler
+from engine_stub.prompt_lookup import NgramProposer
 from engine_stub.scheduler import snapshot
+from engine_stub.speculation import Speculator
 from engine_stub.stages import Neighbours, Stage
 from seqtop.sequence import (
     ExecuteModelRequest,
@@ -70,9 +72,10 @@ class Worker:
             self.dtype,
         )
         if self.device.type == "cuda":
-            taken = activation_bytes(
-                self.model, self.config.max_num_batched_tokens, self.config.max_num_seqs
-            )
+            num_tokens = self.config.max_num_batched_tokens
+            # Speculative decodes may sample after each of their tokens.
+            num_samples = num_tokens if self.config.speculative else self.config.max_num_seqs
+            taken = activation_bytes(self.model, num_tokens, num_samples)
             free_bytes, _ = torch.cuda.mem_get_info(self.device)
             available = int((free_bytes - taken) * _CUDA_MEMORY_SHARE)
         else:
@@ -98,7 +101,15 @@ class Worker:
             self.config.seed,
             Pooler(self.config.pooling_type, normalize=self.config.pooling_normalize),
             self.neighbours,
+            self._speculator(),
         )
+
+    def _speculator(self) -> Speculator | None:
+        """Makes drafts, in the last stage; elsewhere it hears of them."""
+        if self.config.speculative is None:
+            return None
+        proposer = NgramProposer() if self.model.stage.is_last else None
+        return Speculator(proposer, self.neighbours)
 
     def close(self) -> None:
         """Nothing is left to do: what a worker holds goes with it."""
@@ -119,6 +130,9 @@ class Worker:
         self.cache.swap_in(execute_model_req.blocks_to_swap_in)
         self.cache.copy_blocks(execute_model_req.blocks_to_copy)
         groups = [self._update(each) for each in execute_model_req.seq_group_metadata_list]
+        for group in groups:
+            if self.config.speculative is not None and group.state is not None:
+                group.num_speculative_tokens = group.state.num_steps - 1
         if execute_model_req.num_steps > 1:
             return run_steps(self.model_runner, groups)
         return self.model_runner.execute_model(groups)

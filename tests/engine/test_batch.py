@@ -38,7 +38,9 @@ def segments(batch: Batch) -> list[tuple[int, int, bool]]:
 
 
 def test_new_prompts_of_equal_length_share_a_segment() -> None:
-    batch = prepare_batch([group(0, 5, 0, 5), group(1, 7, 0, 7), group(2, 5, 0, 5)], make_cache())
+    batch = prepare_batch(
+        [group(0, 5, 0, 5), group(1, 7, 0, 7), group(2, 5, 0, 5)], make_cache(), {}
+    )
     assert segments(batch) == [(10, 2, False), (7, 1, False)]
     assert batch.input_ids.tolist() == [*range(5), *range(200, 205), *range(100, 107)]
     assert batch.positions.tolist() == [*range(5), *range(5), *range(7)]
@@ -47,7 +49,7 @@ def test_new_prompts_of_equal_length_share_a_segment() -> None:
 
 
 def test_a_chunk_reads_the_pool_and_does_not_sample_before_its_end() -> None:
-    batch = prepare_batch([group(0, 20, 8, 6), group(1, 9, 8, 1)], make_cache())
+    batch = prepare_batch([group(0, 20, 8, 6), group(1, 9, 8, 1)], make_cache(), {})
     assert segments(batch) == [(6, 1, True), (1, 1, True)]
     assert [row.group_index for row in batch.sampling_rows] == [1]
     # Only the blocks up to the chunk's end are read: 14 tokens, 4 blocks of 2 heads.
@@ -57,7 +59,7 @@ def test_a_chunk_reads_the_pool_and_does_not_sample_before_its_end() -> None:
 def test_decodes_share_a_segment_with_tables_up_to_twice_as_long() -> None:
     lengths = [200, 9, 17, 60, 33, 10]
     groups = [group(index, length, length - 1, 1) for index, length in enumerate(lengths)]
-    batch = prepare_batch(groups, make_cache())
+    batch = prepare_batch(groups, make_cache(), {})
     assert [row.group_index for row in batch.sampling_rows] == [1, 5, 2, 4, 3, 0]
     assert segments(batch) == [(3, 3, True), (2, 2, True), (1, 1, True)]
     for segment in batch.attend.segments:
@@ -67,5 +69,5 @@ def test_decodes_share_a_segment_with_tables_up_to_twice_as_long() -> None:
 def test_a_segment_of_decodes_fits_a_cpus_cache() -> None:
     # 100 tokens, 2 heads of 512 numbers, keys and values: 800 KiB a sequence.
     groups = [group(index, 100, 99, 1) for index in range(5)]
-    batch = prepare_batch(groups, make_cache(head_dim=512))
+    batch = prepare_batch(groups, make_cache(head_dim=512), {})
     assert [each.num_seqs for each in batch.attend.segments] == [2, 2, 1]

@@ -102,20 +102,29 @@ def test_samples_are_those_of_one_stage(checkpoint: Path, staged: LLMEngine) -> 
             ]
 
 
-def test_several_steps_a_schedule(checkpoint: Path) -> None:
-    """The last stage's samples reach the first one without the engine."""
-    engine = make_engine(checkpoint, pipeline_parallel_size=2, num_scheduler_steps=5)
+@pytest.mark.parametrize(
+    "lookahead", [{"num_scheduler_steps": 5}, {"speculative": "ngram"}], ids=["multi-step", "ngram"]
+)
+def test_the_last_stage_tells_of_samples_and_drafts(
+    checkpoint: Path, lookahead: dict[str, object]
+) -> None:
+    """With chunks, cached prefixes and preemptions beside."""
+    settings = {"num_gpu_blocks": 30, "preemption_mode": "swap"}
+    engine = make_engine(checkpoint, pipeline_parallel_size=2, **settings, **lookahead)
     try:
         params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
         groups = [engine.add_request(f"r{i}", each, params)[0] for i, each in enumerate(prompts())]
-        num_steps = []
+        records = []
         while engine.has_unfinished_requests():
-            num_steps.append(engine.step().execute_model_req.num_steps)
+            records.append(engine.step())
     finally:
         engine.close()
     outputs = [list(group.first_seq.get_output_token_ids()) for group in groups]
     assert outputs == generate(checkpoint, prompts(), MAX_TOKENS)
-    assert max(num_steps) > 1
+    assert any(record.execute_model_req.num_lookahead_slots for record in records)
+    modes = {each.mode for record in records for each in record.preemptions}
+    assert "swap" in modes
+    assert records[-1].blocks.prefix_hits > 0
 
 
 def test_more_stages_than_layers(checkpoint: Path) -> None:
