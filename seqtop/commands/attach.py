@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 
-from seqtop.commands.common import Commands, add_keys, add_look, keys_of, run_app
+from seqtop.commands import kv_events
+from seqtop.commands.common import Commands, add_keys, add_look, fail, keys_of, run_app
 from seqtop.wire.endpoints import DEFAULT_ENDPOINT, rank_endpoint
 
 
@@ -20,7 +21,6 @@ def add(commands: Commands) -> None:
     attach.add_argument(
         "endpoints",
         nargs="*",
-        default=[DEFAULT_ENDPOINT],
         metavar="ENDPOINT",
         help=f"tcp://HOST:PORT or ipc:///PATH (default: {DEFAULT_ENDPOINT})",
     )
@@ -33,6 +33,7 @@ def add(commands: Commands) -> None:
     )
     add_keys(attach)
     add_look(attach)
+    kv_events.add(attach, tokenizer=True)
     attach.set_defaults(run=run)
 
 
@@ -40,10 +41,15 @@ def run(options: argparse.Namespace) -> int:
     from seqtop.session import Session
     from seqtop.state.history import DEFAULT_MAX_BYTES, History
 
+    others = ("endpoints", "columns", "sort", "filter", "slo", "server_key", "client_key")
+    if (mistake := kv_events.mistake(options, others)) is not None:
+        return fail(mistake, status=2)
+    if options.kv_events is not None:
+        return kv_events.attach(options)
     endpoints = list(
         dict.fromkeys(
             rank_endpoint(endpoint, rank)
-            for endpoint in options.endpoints
+            for endpoint in options.endpoints or [DEFAULT_ENDPOINT]
             for rank in range(options.ranks)
         )
     )

@@ -181,13 +181,21 @@ def row_filter(text: str) -> Filter:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def run_app(sources: Sequence[Source], options: argparse.Namespace) -> int:
-    """Show `sources` until the user leaves; `options` are those of `add_look`."""
+NO_TERMINAL = "the app needs a terminal; `seqtop show` prints to a file or a pipe"
+
+
+def has_terminal() -> bool:
+    """Whether there is something that the app can be drawn on."""
     # Textual draws on standard error: redirected, it would fill a log with screens.
     # In a browser (`seqtop serve`) there is no terminal, but a driver that Textual is told of.
     is_served = "TEXTUAL_DRIVER" in os.environ
-    if not is_served and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return fail("the app needs a terminal; `seqtop show` prints to a file or a pipe")
+    return is_served or (sys.stdin.isatty() and sys.stderr.isatty())
+
+
+def run_app(sources: Sequence[Source], options: argparse.Namespace) -> int:
+    """Show `sources` until the user leaves; `options` are those of `add_look`."""
+    if not has_terminal():
+        return fail(NO_TERMINAL)
     from seqtop import locations
     from seqtop.tui.app import SeqtopApp
     from seqtop.tui.settings import Memory, Settings, read

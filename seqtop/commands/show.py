@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from seqtop.commands import kv_events
 from seqtop.commands.common import (
     Commands,
     add_keys,
@@ -65,12 +66,17 @@ def add(commands: Commands) -> None:
     )
     add_timeout(show)
     add_keys(show)
+    kv_events.add(show, tokenizer=False)
     show.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    if (mistake := _mistake(options)) is not None:
+    others = ("follow", "at", "columns", "filter", "sort", "server_key", "client_key")
+    mistake = kv_events.mistake(options, others) or _mistake(options)
+    if mistake is not None:
         return fail(mistake, status=2)
+    if options.kv_events is not None:
+        return kv_events.show(options)
     if options.follow:
         return _follow(options)
     if "://" in options.source:

@@ -13,6 +13,7 @@ examples:
   seqtop demo                              watch the bundled engine on this machine
   engine-stub serve --control              run the bundled engine for others to look at
   seqtop attach tcp://127.0.0.1:5557       look at a running engine
+  seqtop attach --kv-events tcp://127.0.0.1:5557    watch the prefix cache of any engine that tells
   seqtop record -o run.seqtop              write down what it does, until Ctrl-C
   seqtop replay run.seqtop                 look at it later
   seqtop show --json | jq .stats           print its state once, for a script

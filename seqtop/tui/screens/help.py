@@ -1,6 +1,7 @@
 """Every key, from the bindings themselves, and the filter language."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from textual.app import ComposeResult
 from textual.binding import ActiveBinding, Binding
@@ -29,6 +30,13 @@ FILTER = (
     ("-status:stop  !preempt>0", "- or ! turns a word round"),
 )
 
+Notes: TypeAlias = Sequence[tuple[str, str]]
+ABOUT_SEQUENCES: Mapping[str, Notes] = {
+    "Words": WORDS,
+    "Filter": FILTER,
+    "Fields": [(key, field.about) for key, field in FIELDS.items()],
+}
+
 
 class HelpScreen(Dialog[None]):
     """All that can be pressed."""
@@ -37,9 +45,12 @@ class HelpScreen(Dialog[None]):
         Binding("escape,q,question_mark", "dismiss", "Close"),
     ]
 
-    def __init__(self, bindings: Mapping[str, ActiveBinding]) -> None:
+    def __init__(
+        self, bindings: Mapping[str, ActiveBinding], notes: Mapping[str, Notes] | None = None
+    ) -> None:
         super().__init__()
         self._listed = grouped(active.binding for active in bindings.values())
+        self._notes = ABOUT_SEQUENCES if notes is None else notes
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -63,23 +74,18 @@ class HelpScreen(Dialog[None]):
     def _content(self) -> Content:
         lines: list[Content] = []
         for group, entries in self._listed.items():
+            if not entries:
+                continue
             lines.append(Content.styled(group, "bold $primary"))
             for keys, description in entries:
                 shown = "  ".join(self.app.get_key_display(key) for key in keys)
                 lines.append(Content.assemble((f"  {shown:<24}", "bold"), description))
             lines.append(Content(""))
-        lines.append(Content.styled("Words", "bold $primary"))
-        lines += [Content.assemble((f"  {word:<24}", "bold"), about) for word, about in WORDS]
-        lines.append(Content(""))
-        lines.append(Content.styled("Filter", "bold $primary"))
-        lines += [
-            Content.assemble((f"  {example:<24}", "bold"), about) for example, about in FILTER
-        ]
-        lines.append(Content(""))
-        lines.append(Content.styled("Fields", "bold $primary"))
-        lines += [
-            Content.assemble((f"  {key:<24}", "bold"), field.about) for key, field in FIELDS.items()
-        ]
+        for title, notes in self._notes.items():
+            lines.append(Content.styled(title, "bold $primary"))
+            lines += [Content.assemble((f"  {word:<24}", "bold"), about) for word, about in notes]
+            lines.append(Content(""))
+        lines.pop()
         return Content("\n").join(lines)
 
 

@@ -27,6 +27,8 @@ class Findings(Listing):
     class Moved(Message):
         """The cursor is on another finding."""
 
+    _feed: Feed
+
     def __init__(self, feed: Feed) -> None:
         super().__init__(feed)
         self._found: list[Found] = []

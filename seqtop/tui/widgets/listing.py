@@ -1,13 +1,13 @@
 """Rows with a cursor, of which only the visible ones are ever looked at."""
 
+import threading
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from textual import events
 from textual.binding import Binding
 from textual.strip import Strip
 
-from seqtop.tui.feed import Feed
 from seqtop.tui.ink import PLAIN, Inked, Line
 
 MARGIN = 1
@@ -16,6 +16,13 @@ CURSOR_MARK = "▌"
 
 Look: TypeAlias = tuple[int | None, Line, str]
 """All that decides how a row is drawn: its key, its line, and the cursor's mark if it is there."""
+
+
+class Held(Protocol):
+    """What rows are read from, while its lock is held; a `Feed` is one."""
+
+    @property
+    def lock(self) -> threading.RLock: ...
 
 
 class Listing(Inked, can_focus=True, inherit_bindings=False):
@@ -34,11 +41,11 @@ class Listing(Inked, can_focus=True, inherit_bindings=False):
         Binding("end,G", "last", "Last row", show=False, id="move.last"),
     ]
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Held) -> None:
         super().__init__()
         self.lines_rendered = 0
         """How many lines have been drawn; tests hold it down."""
-        self._feed = feed
+        self._feed: Held = feed
         self._drawn: dict[int, Look] = {}
         self._height = 0
 

@@ -19,6 +19,8 @@ class SequenceRows(Listing):
     class Moved(Message):
         """The cursor is on another sequence."""
 
+    _feed: Feed
+
     def __init__(self, feed: Feed) -> None:
         super().__init__(feed)
         self._lines: dict[int, Line] = {}

@@ -69,6 +69,8 @@ class StepDetail(Vertical):
 class Members(Listing):
     """The sequences in a step's batch."""
 
+    _feed: Feed
+
     def __init__(self, feed: Feed) -> None:
         super().__init__(feed)
         self._members: Sequence[Member] = ()

@@ -43,6 +43,8 @@ class StepRows(Listing):
     class Moved(Message):
         """The cursor is on another step."""
 
+    _feed: Feed
+
     def __init__(self, feed: Feed, log: StepLog) -> None:
         super().__init__(feed)
         self._log = log

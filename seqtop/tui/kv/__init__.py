@@ -1,0 +1,1 @@
+"""The app for engines that publish KV-cache events and nothing else."""

@@ -1,0 +1,109 @@
+"""The app for KV-cache events: what a stream tells that knows of blocks, and not of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from textual.app import App
+from textual.binding import Binding
+
+from seqtop.safe import safe_line
+from seqtop.tui import theme
+from seqtop.tui.kv.feed import Decode, KvFeed, KvSource
+from seqtop.tui.kv.screens import KvBlocksScreen, KvScreen, KvTreesScreen
+from seqtop.tui.screens.help import HelpScreen, Notes
+
+FRAMES_PER_SECOND = 15
+SCREENS: tuple[type[KvScreen], ...] = (KvBlocksScreen, KvTreesScreen)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TUI = Path(__file__).parents[1]
+WORDS: dict[str, Notes] = {
+    "Words": (
+        ("block", "known by the hash of its tokens and of all before them;"),
+        ("", "where it lies in memory these events do not tell"),
+        ("prefix tree", "all blocks that begin with the same first block"),
+        ("stored again", "cached already: computed twice, or reported as reused"),
+        ("extended", "stored behind a cached block"),
+        ("branched", "stored behind one that is continued otherwise, too"),
+        ("GAP", "messages are missing: not all that is shown need be so"),
+    )
+}
+
+
+class KvApp(App[int]):
+    """Shows one publisher's cache. Whoever made the source starts and closes it.
+
+    Args:
+        decode: Makes text of token ids, if there is a tokenizer.
+        theme_name: The theme to begin with.
+        problems: Sentences on settings that cannot be, to be shown at the start.
+        clock: Seconds, for rates.
+    """
+
+    CSS_PATH = sorted(_TUI.rglob("*.tcss"))
+    DEFAULT_MODE = SCREENS[0].NAME
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        *(
+            Binding(
+                str(key), f"go_to({each.NAME!r})", each.TITLE, show=False, id=f"screen.{each.NAME}"
+            )
+            for key, each in enumerate(SCREENS, start=1)
+        ),
+        Binding("T", "turn_theme", "Dark or light", show=False, id="app.theme"),
+        Binding("question_mark", "help", "Help", id="app.help", tooltip="Show all keys"),
+        Binding("q", "quit", "Quit", id="app.quit"),
+        Binding("ctrl+q", "quit", "Quit", show=False, priority=True, id="app.leave"),
+        Binding("ctrl+c", "quit", "Quit", show=False, priority=True, id="app.interrupt"),
+    ]
+
+    def __init__(
+        self,
+        source: KvSource,
+        *,
+        decode: Decode | None = None,
+        theme_name: str | None = None,
+        problems: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self.title = "seqtop"
+        self.feed = KvFeed(source, decode=decode, clock=clock)
+        self.animation_level = "none"
+        self.register_theme(theme.DARK)
+        self.register_theme(theme.LIGHT)
+        self.theme = theme_name or theme.DARK.name
+        self._problems = problems
+        for each in SCREENS:
+            self.add_mode(each.NAME, partial(each, self.feed, SCREENS))
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return theme.inks(dark=self.current_theme.dark)
+
+    def on_mount(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self.exit, 128 + number)
+        self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
+        for problem in self._problems:
+            self.notify(safe_line(problem), severity="warning", markup=False)
+
+    def draw(self) -> None:
+        """Show what is new, if anything is."""
+        if self.feed.poll():
+            for screen in self.screen_stack:
+                if isinstance(screen, KvScreen):
+                    screen.show()
+
+    def action_go_to(self, name: str) -> None:
+        self.switch_mode(name)
+
+    def action_turn_theme(self) -> None:
+        self.theme = (theme.LIGHT if self.current_theme.dark else theme.DARK).name
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen(self.screen.active_bindings, WORDS))
