@@ -44,6 +44,8 @@ def run(options: argparse.Namespace) -> int:
     others = ("endpoints", "columns", "sort", "filter", "slo", "server_key", "client_key")
     if (mistake := kv_events.mistake(options, others)) is not None:
         return fail(mistake, status=2)
+    if options.kv_events is not None and options.ranks > 1:
+        return fail("--kv-events shows one rank: name the endpoint of that one", status=2)
     if options.kv_events is not None:
         return kv_events.attach(options)
     endpoints = list(
