@@ -162,7 +162,7 @@ def test_the_detail_pane_has_the_size_one_likes(
             return int(getattr(detail.outer_size, side))
 
         before = extent()
-        await pilot.press(*["plus"] * 4)
+        await pilot.press(*["plus", "equals_sign"] * 2)
         await pilot.pause()
         larger = extent()
         assert larger > before
