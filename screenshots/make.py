@@ -1,8 +1,9 @@
 """Draw the pictures in this folder from a seeded run of the bundled engine (`make screenshots`).
 
 The demo's workload runs in this process until a step at which much is going on; then the app shows
-that state at three sizes. The engine's clock advances by a fixed time a step, so that the pictures
-do not tell how fast this machine is.
+that state: the table at three sizes, then the other screens, the last of them at a moment before.
+The engine's clock advances by a fixed time a step, so that the pictures do not tell how fast this
+machine is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import itertools
 import threading
 from pathlib import Path
 
+from textual.pilot import Pilot
+
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.publishing import StepPublisher, engine_info
@@ -19,16 +22,20 @@ from engine_stub.workload import DEMO_LIMITS, arrivals
 from seqtop.link import ControlError, Link, LinkState
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
+from seqtop.state.history import History
 from seqtop.tui.app import SeqtopApp
 from seqtop.wire import codec, parse
 from seqtop.wire.messages import Event
 
 SIZES = ((80, 24), (120, 40), (200, 60))
+SCREEN_SIZE = (100, 28)
+SCREENS = (("blocks", ("2",)), ("timeline", ("3",)), ("preemption", ("4", "p")))
+"""The pictures of the other screens, each with the keys that lead to it from the one before."""
 SELECTED = "typed-4"
 """The request that the pictures look at, from the moment it is running again after a preemption."""
 
 _SECONDS_PER_TICK = 1 / 15
-_SECONDS_PER_READING = 0.012
+_SECONDS_PER_READING = 0.05
 _START = 1_790_000_000.0
 _MAX_TICKS = 1_000
 
@@ -52,10 +59,13 @@ class RunSource:
         self.lock = threading.RLock()
         self.link = Link("tcp://127.0.0.1:5557", LinkState.LIVE)
         self.version = 0
-        self.history = None
+        self.history = History()
 
     def publish(self, event: Event) -> None:
-        self.state.apply(parse.event(codec.encode(event)))
+        payload = codec.encode(event)
+        event = parse.event(payload)
+        self.state.apply(event)
+        self.history.append(self.link.num_messages, payload, event, self.state)
         self.link.num_messages += 1
         self.version += 1
 
@@ -104,10 +114,9 @@ class Run:
 
 
 async def draw() -> None:
-    """Run the workload once and write a picture a size."""
+    """Run the workload once and write every picture."""
     run = Run()
     app = SeqtopApp(run.source, clock=run.clock)
-    folder = Path(__file__).parent
     async with app.run_test(size=SIZES[-1]) as pilot:
         for number in itertools.count():
             run.tick(number)
@@ -119,12 +128,20 @@ async def draw() -> None:
         app.feed.selected = run.source.state.requests[SELECTED].seq_ids[0]
         app.feed.chosen = True
         for width, height in SIZES:
-            await pilot.resize_terminal(width, height)
-            run.source.version += 1
-            await pilot.pause(0.3)
-            name = f"sequences-{width}x{height}.svg"
-            app.save_screenshot(name, str(folder))
-            print(f"screenshots/{name}")
+            await picture(pilot, run, f"sequences-{width}x{height}", (width, height))
+        for name, keys in SCREENS:
+            await pilot.press(*keys)
+            await picture(pilot, run, name, SCREEN_SIZE)
+
+
+async def picture(pilot: Pilot[int], run: Run, name: str, size: tuple[int, int]) -> None:
+    """Write what the app shows at a size."""
+    await pilot.resize_terminal(*size)
+    run.source.version += 1
+    await pilot.pause(0.3)
+    folder = Path(__file__).parent
+    pilot.app.save_screenshot(f"{name}.svg", str(folder))
+    print(f"screenshots/{name}.svg")
 
 
 if __name__ == "__main__":
