@@ -125,7 +125,7 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
             ("last", "largest"),
             "who of those behind is preempted",
         ),
-        ("speculative", ("ngram",), "what guesses tokens for the model to verify"),
+        ("speculative", ("ngram", "draft-head"), "what guesses tokens for the model to verify"),
         ("pooling-type", ("LAST", "MEAN"), "tokens whose hidden states make an embedding"),
     ):
         engine.add_argument(f"--{name}", choices=choices, help=what)

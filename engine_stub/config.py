@@ -11,7 +11,7 @@ from engine_stub.loader import DEFAULT_MODEL
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
 PreemptionVictim: TypeAlias = Literal["last", "largest"]
 PoolingType: TypeAlias = Literal["LAST", "MEAN"]
-SpeculativeMethod: TypeAlias = Literal["ngram"]
+SpeculativeMethod: TypeAlias = Literal["ngram", "draft-head"]
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class EngineConfig:
         num_scheduler_steps: The most tokens that a decode may yield in one step, by as many
             forward passes without going back to the scheduler.
         speculative: What guesses the tokens that come next, for the model to look at all of them in
-            one forward pass: "ngram", the text so far. None for no speculation; not together with
-            `num_scheduler_steps`.
+            one forward pass: "ngram", the text so far, or "draft-head", a small network that comes
+            with the model. None for no speculation; not together with `num_scheduler_steps`.
         num_speculative_tokens: The most tokens of a guess.
         seed: Of the random numbers for requests without a seed of their own.
 

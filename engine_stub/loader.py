@@ -30,12 +30,17 @@ class WeightsError(ValueError):
 
 
 def load_model(
-    path: Path, *, device: torch.device, dtype: torch.dtype, stage: Stage = WHOLE
+    path: Path,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    stage: Stage = WHOLE,
+    embeds: bool = False,
 ) -> Decoder:
     """Build the decoder that ``path/config.json`` describes and fill it from safetensors.
 
     Reads ``model.safetensors``, or the shards that ``model.safetensors.index.json`` lists, and of
-    them only what `stage` needs.
+    them only what `stage` needs, and the embedding if `embeds`.
 
     Raises:
         FileNotFoundError: no config or no safetensors file.
@@ -44,7 +49,7 @@ def load_model(
     """
     config = ModelConfig.from_pretrained(path)
     with torch.device("meta"):
-        decoder, whole = Decoder(config, stage), Decoder(config)
+        decoder, whole = Decoder(config, stage, embeds=embeds), Decoder(config)
     files = _file_of_tensor(path)
     _check_names(path, config, whole, set(files))
     expected = {name: _checkpoint_names(name) for name in decoder.state_dict()}

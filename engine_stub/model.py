@@ -125,13 +125,14 @@ class Decoder(nn.Module):
 
     Args:
         stage: Which part of it to be.
+        embeds: Whether to have the embedding in any stage.
     """
 
-    def __init__(self, config: ModelConfig, stage: Stage = WHOLE) -> None:
+    def __init__(self, config: ModelConfig, stage: Stage = WHOLE, *, embeds: bool = False) -> None:
         super().__init__()
         self.config = config
         self.stage = stage
-        if stage.is_first or (stage.is_last and config.tie_word_embeddings):
+        if embeds or stage.is_first or (stage.is_last and config.tie_word_embeddings):
             self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.rotary = RotaryEmbedding(config)
         # Named by their place in the whole model, as in the checkpoint; `attend` knows layers by

@@ -105,7 +105,7 @@ class ModelRunner:
         outputs = [CompletionSequenceGroupOutput([], None) for _ in groups]
         if not groups:
             return ModelOutput(outputs, 0.0)
-        drafts = self.speculator.propose(groups) if self.speculator else {}
+        drafts = self.speculator.propose(groups, self._generator_of) if self.speculator else {}
         batch = prepare_batch(groups, self.cache, drafts)
         stage, received = self.model.stage, None
         if self.neighbours is not None and not stage.is_first:
@@ -196,6 +196,11 @@ class ModelRunner:
                 request = replace(request, data=data)
             requests.append(request)
         return requests
+
+    def _generator_of(self, group: SequenceGroupMetadata) -> torch.Generator:
+        params = group.sampling_params
+        assert params is not None
+        return self._generator(group.request_id, params) or self.sampler.generator
 
     def _generator(self, request_id: str, params: SamplingParams) -> torch.Generator | None:
         """The request's random numbers; they go on where they were after a preemption."""

@@ -6,7 +6,7 @@ where outputs repeat their prompts, as summaries, corrections and code do.
 
 from __future__ import annotations
 
-from engine_stub.speculation import Draft, Outcome
+from engine_stub.speculation import Draft, GeneratorOf, Outcome
 from seqtop.sequence import SequenceGroupMetadata
 
 # Tokens at the end that are looked for earlier on: as many as can be found, within these.
@@ -17,8 +17,11 @@ _LEAST_TOKENS = 1
 class NgramProposer:
     """Proposes what followed the first place where a sequence's last tokens occurred before."""
 
-    def propose(self, groups: list[SequenceGroupMetadata]) -> dict[int, Draft]:
+    def propose(
+        self, groups: list[SequenceGroupMetadata], generator_of: GeneratorOf
+    ) -> dict[int, Draft]:
         """See `Proposer.propose`."""
+        del generator_of  # nothing is drawn
         drafts: dict[int, Draft] = {}
         for group in groups:
             for seq_id, data in group.seq_data.items():

@@ -8,13 +8,18 @@ count as computed, and are overwritten by those that come there instead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
 from engine_stub.stages import Neighbours
 from seqtop.sequence import SequenceGroupMetadata
+
+GeneratorOf: TypeAlias = Callable[[SequenceGroupMetadata], torch.Generator]
+"""The random numbers of a group: its own if it has a seed, else everybody's."""
 
 _NOTHING = -1
 """Fills up what stages tell each other; no token's id."""
@@ -55,11 +60,14 @@ class Outcome:
 class Proposer(Protocol):
     """Guesses how sequences go on."""
 
-    def propose(self, groups: list[SequenceGroupMetadata]) -> dict[int, Draft]:
+    def propose(
+        self, groups: list[SequenceGroupMetadata], generator_of: GeneratorOf
+    ) -> dict[int, Draft]:
         """Drafts by sequence id, of at most `num_speculative_tokens` tokens, for some of `groups`.
 
         Args:
             groups: Each of one sequence, which decodes.
+            generator_of: For drafts that are drawn.
         """
         ...
 
@@ -80,12 +88,14 @@ class Speculator:
         self.proposer = proposer
         self._neighbours = neighbours
 
-    def propose(self, groups: list[SequenceGroupMetadata]) -> dict[int, Draft]:
+    def propose(
+        self, groups: list[SequenceGroupMetadata], generator_of: GeneratorOf
+    ) -> dict[int, Draft]:
         """Drafts by sequence id, for those of `groups` that may speculate in this step."""
         asking = [group for group in groups if group.num_speculative_tokens]
         if not asking:
             return {}
-        drafts = self.proposer.propose(asking) if self.proposer else {}
+        drafts = self.proposer.propose(asking, generator_of) if self.proposer else {}
         if self._neighbours is None:
             return drafts
         told: list[int] = []

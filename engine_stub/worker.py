@@ -9,6 +9,7 @@ from engine_stub.attention import PagedKVCache
 from engine_stub.config import EngineConfig
 from engine_stub.cpu_linear import pack_linear_weights
 from engine_stub.cuda import activation_bytes
+from engine_stub.draft_head import DraftHeadProposer, load_draft_head
 from engine_stub.loader import load_model
 from engine_stub.model import WHOLE
 from engine_stub.model_config import ModelConfig
@@ -17,7 +18,7 @@ from engine_stub.multi_step import run_steps
 from engine_stub.pooler import Pooler
 from engine_stub.prompt_lookup import NgramProposer
 from engine_stub.scheduler import snapshot
-from engine_stub.speculation import Speculator
+from engine_stub.speculation import Proposer, Speculator
 from engine_stub.stages import Neighbours, Stage
 from seqtop.sequence import (
     ExecuteModelRequest,
@@ -57,7 +58,14 @@ class Worker:
         self.neighbours = neighbours
         self.device = torch.device(config.device)
         self.dtype = getattr(torch, config.dtype)
-        self.model = load_model(config.model, device=self.device, dtype=self.dtype, stage=stage)
+        self.model = load_model(
+            config.model,
+            device=self.device,
+            dtype=self.dtype,
+            stage=stage,
+            embeds=config.speculative == "draft-head" and stage.is_last,
+        )
+        self.proposer = self._proposer()
         if self.device.type == "cpu" and self.dtype is torch.float32:
             pack_linear_weights(self.model.layers)
         self.seq_groups: dict[str, SequenceGroupMetadata] = {}
@@ -108,8 +116,16 @@ class Worker:
         """Makes drafts, in the last stage; elsewhere it hears of them."""
         if self.config.speculative is None:
             return None
-        proposer = NgramProposer() if self.model.stage.is_last else None
-        return Speculator(proposer, self.neighbours)
+        return Speculator(self.proposer, self.neighbours)
+
+    def _proposer(self) -> Proposer | None:
+        if self.config.speculative is None or not self.model.stage.is_last:
+            return None
+        if self.config.speculative == "ngram":
+            return NgramProposer()
+        size = self.model_config.hidden_size
+        head = load_draft_head(self.config.model, size, device=self.device, dtype=self.dtype)
+        return DraftHeadProposer(head, self.model)
 
     def close(self) -> None:
         """Nothing is left to do: what a worker holds goes with it."""

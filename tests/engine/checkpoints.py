@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
@@ -23,6 +24,8 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+
+from engine_stub.draft_head import FILE_NAME, DraftHead
 
 VOCAB_SIZE = 257
 MAX_POSITIONS = 256
@@ -111,6 +114,13 @@ def make_checkpoint(name: str, path: Path, **changes: Any) -> Path:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     model.save_pretrained(path, max_shard_size="60KB")
     byte_level_tokenizer().save(str(path / "tokenizer.json"))
+    return path
+
+
+def add_draft_head(path: Path, hidden_size: int = 64) -> Path:
+    """Write a draft head with random weights, which guesses nothing right, to a checkpoint."""
+    torch.manual_seed(1)
+    save_file(DraftHead(hidden_size).state_dict(), path / FILE_NAME)
     return path
 
 

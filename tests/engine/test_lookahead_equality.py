@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import generate, make_checkpoint
+from checkpoints import add_draft_head, generate, make_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +19,7 @@ FAMILIES = ("llama", "mistral-sliding", "qwen2", "qwen3")
 LOOKAHEADS: dict[str, dict[str, Any]] = {
     "multi-step": {"num_scheduler_steps": 5},
     "ngram": {"speculative": "ngram", "num_speculative_tokens": 3},
+    "draft-head": {"speculative": "draft-head", "num_speculative_tokens": 3},
 }
 
 
@@ -32,7 +33,7 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(request.param, tmp_path_factory.mktemp(request.param))
+    return add_draft_head(make_checkpoint(request.param, tmp_path_factory.mktemp(request.param)))
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,7 @@ def test_everything_at_once(
 @pytest.fixture(scope="module")
 def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[int]]]:
     path = make_checkpoint("llama", tmp_path_factory.mktemp("small"), hidden_size=32)
+    add_draft_head(path, 32)
     return path, generate(path, prompts(), MAX_TOKENS)
 
 

@@ -11,7 +11,7 @@ from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.prompt_lookup import continuation
 from engine_stub.rejection_sampler import accept
-from engine_stub.speculation import Draft, Outcome
+from engine_stub.speculation import Draft, GeneratorOf, Outcome
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import SamplingParams, SequenceGroup, SequenceGroupMetadata
 
@@ -52,7 +52,7 @@ class Oracle:
         self.num_right = num_right
         self.outcomes: list[Outcome] = []
 
-    def propose(self, groups: list[SequenceGroupMetadata]) -> dict[int, Draft]:
+    def propose(self, groups: list[SequenceGroupMetadata], _: GeneratorOf) -> dict[int, Draft]:
         drafts = {}
         for group in groups:
             for seq_id, data in group.seq_data.items():
@@ -170,7 +170,7 @@ def test_seen_states_are_those_that_the_tokens_came_from(make_engine: MakeEngine
 def test_speculation_and_multi_step_exclude_each_other() -> None:
     with pytest.raises(ValueError, match="exclude each other; choose one"):
         EngineConfig(speculative="ngram", num_scheduler_steps=2)
-    with pytest.raises(ValueError, match="speculative must be ngram or None"):
+    with pytest.raises(ValueError, match="speculative must be ngram or draft-head or None"):
         EngineConfig(speculative="magic")  # type: ignore[arg-type]
 
 
