@@ -37,7 +37,6 @@ class KvSession:
         self.version = 0
         """Grows whenever `cache` or `link` has changed."""
         self.has_replay = replay is not None
-        self._heard_at: float | None = None
         self._changed = threading.Condition(self.lock)
         self._subscriber = KvSubscriber(endpoint, self, replay=replay, topic=topic)
 
@@ -48,10 +47,9 @@ class KvSession:
 
     @property
     def now(self) -> float:
-        """The engine's time, as its last message and the time since then tell."""
-        if self._heard_at is None:
-            return self.cache.time
-        return self.cache.time + time.monotonic() - self._heard_at
+        """Epoch seconds, never before the engine's last message; its clock is taken to agree with
+        this machine's, as replayed messages are no newer for arriving only now."""
+        return max(time.time(), self.cache.time)
 
     def start(self) -> None:
         self._subscriber.start()
@@ -83,7 +81,6 @@ class KvSession:
     def apply(self, batch: Batch) -> None:
         with self.lock:
             self.cache.apply(batch)
-            self._heard_at = time.monotonic()
             self.version += 1
 
     def missed(self, why: str) -> None:

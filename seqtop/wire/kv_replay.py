@@ -19,8 +19,14 @@ from seqtop.wire.kv_events import Message
 PATIENCE_SECONDS = 3.0
 """An answer that does not go on for so long is given up."""
 
+MAX_SECONDS = 60.0
+"""One that goes on for longer is, too."""
+
 MAX_REPLAYED = 1_000_000
 """Messages of one answer; vLLM keeps 10,000 unless told otherwise."""
+
+_UNREAD_MESSAGES = 20_000
+"""Older publishers drop of an answer what they cannot send at once; so much can wait here."""
 
 
 class Ended(Enum):
@@ -40,9 +46,10 @@ class Replay:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, first: int) -> None:
         self.first = first
         self.num_received = 0
-        self._heard_at = time.monotonic()
+        self._asked_at = self._heard_at = time.monotonic()
         self.socket = context.socket(zmq.DEALER)
         self.socket.linger = 0
+        self.socket.rcvhwm = _UNREAD_MESSAGES
         self.socket.maxmsgsize = kv_events.MAX_MESSAGE_BYTES
         self.socket.connect(endpoint)
         self.socket.send_multipart(kv_events.question(first))
@@ -57,7 +64,7 @@ class Replay:
             return None
         self._heard_at = time.monotonic()
         self.num_received += 1
-        if self.num_received > MAX_REPLAYED:
+        if self.num_received > MAX_REPLAYED or self._heard_at - self._asked_at > MAX_SECONDS:
             return Ended.ENDLESS
         try:
             message = kv_events.unpack(parts[1:] if parts[:1] == [b""] else parts)

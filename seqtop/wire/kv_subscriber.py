@@ -306,10 +306,8 @@ class KvSubscriber:
         return False
 
     def _begin_anew(self) -> None:
-        kept, self._kept = self._kept, deque()
         self._restarted()
         self._ask(0, "the engine has been restarted; fetching what it has published since")
-        self._kept = kept
 
     def _take_replayed(self, message: Message) -> None:
         if self._next is None:

@@ -330,7 +330,10 @@ class Subscriber:
     def _foreign_sentence(self, error: WireError) -> str:
         if isinstance(error, frames.ProtocolVersionError):
             return str(error)
-        return f"what is published at {self.link.endpoint} is not a seqtop stream: {error}"
+        return (
+            f"what is published at {self.link.endpoint} is not a seqtop stream: {error}"
+            " (KV-cache events are shown with --kv-events)"
+        )
 
     def _show(self, state: LinkState, detail: str = "") -> None:
         self.link.state = state

@@ -38,7 +38,7 @@ class KvSource(Protocol):
 
     @property
     def now(self) -> float:
-        """The engine's time."""
+        """Epoch seconds, for ages."""
 
 
 class Sample(NamedTuple):
@@ -113,7 +113,7 @@ class KvFeed:
         return (last.num_events - first.num_events) / (last.at - first.at)
 
     def age(self, moment: float) -> float:
-        """Seconds since an event, by the engine's time."""
+        """Seconds since a moment of the engine's."""
         return max(self.source.now - moment, 0.0)
 
     def text(self, token_ids: Sequence[int] | None) -> str | None:
