@@ -33,6 +33,9 @@ _MESSAGES_PER_ROUND = 500
 _LONGEST_POLL_MS = 250
 _PING_EVERY_MS = 2_000
 _PING_TIMEOUT_MS = 5_000
+_MOST_MISSED = 2**53
+"""Numbers are the publisher's; counts of them are to stay ones that JSON can tell."""
+
 _ANYTHING_BEFORE = "what was stored before the first message seen is not known"
 
 
@@ -244,7 +247,7 @@ class KvSubscriber:
         self._next = number
 
     def _missed(self, count: int, why: str) -> None:
-        self.link.num_missed += count
+        self.link.num_missed = min(self.link.num_missed + count, _MOST_MISSED)
         self._sink.missed(why)
 
     def _restarted(self) -> None:

@@ -137,6 +137,24 @@ def test_only_lines_that_changed_are_drawn(source: ScriptedKvSource) -> None:
     play(app, act)
 
 
+def test_a_frame_may_be_drawn_when_its_cells_are_gone(source: ScriptedKvSource) -> None:
+    app = app_of(source)
+
+    async def act(pilot: Pilot[int]) -> None:
+        lines = app.screen._map
+        await pilot.press("end")
+        source.send(AllBlocksCleared(), run(9, 0, 2, medium="DISK"), run(9, 0, 1))
+        for y in range(lines.size.height):
+            lines.render_line(y)
+        lines.action_move(1)
+        lines.action_rows(-1)
+        app.draw()
+        await pilot.pause()
+        assert "DISK  2 blocks" in screen(app)
+
+    play(app, act)
+
+
 def test_help_names_its_own_keys_only(source: ScriptedKvSource) -> None:
     app = app_of(source)
 

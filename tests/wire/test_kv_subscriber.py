@@ -1,5 +1,6 @@
 """Following KV-cache events over real sockets: holes, restarts, garbage, lost connections."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -8,6 +9,7 @@ import pytest
 from kv_publisher import KvPublisher, batch, cleared, removed, stored
 from waiting import wait_until
 
+from seqtop.export import kv_document
 from seqtop.kv_session import KvSession
 from seqtop.link import LinkState, UnreachableError
 
@@ -119,6 +121,19 @@ def test_a_hole_without_replay_is_counted_and_said(endpoints: tuple[str, str]) -
         wait_until(lambda: session.cache.num_batches == 2)
         assert session.link.num_missed == 1
         assert "1 message" in session.cache.gap
+
+
+def test_numbers_that_leap_are_counted_to_a_sensible_end(endpoints: tuple[str, str]) -> None:
+    with KvPublisher(endpoints[0]) as publisher, KvSession(endpoints[0]) as session:
+        publisher.await_viewer()
+        for _ in range(3):
+            publisher.send(stored([1]))
+            publisher.next_number = 2**63 - 1
+            publisher.send(stored([2]))
+            publisher.next_number = 0
+        wait_until(lambda: session.cache.num_batches == 6)
+        assert session.link.num_missed == 2**53
+        assert json.loads(kv_document.encode(session.cache, session.link))["complete"] is False
 
 
 def test_an_engine_that_is_restarted_is_noticed_by_its_numbers(endpoints: tuple[str, str]) -> None:

@@ -85,6 +85,8 @@ class Grid(NamedTuple):
     def stepped(self, place: Place, by: int) -> Place:
         """The cell after (before) a cell, over the borders of tiers."""
         names = [medium for medium, _ in self.tiers]
+        if place.medium not in names:
+            return place
         cell, index = place.cell + by, names.index(place.medium)
         if cell < 0 and index > 0:
             medium, cells = self.tiers[index - 1]
@@ -118,7 +120,10 @@ def mark(cache: KvCache, block: Block | None, path: set[Key]) -> Span:
 
 
 def line(grid: Grid, cache: KvCache, y: int, path: set[Key]) -> Line:
-    """Line `y`: a tier's name, or the first cell's number and the cells."""
+    """Line `y`: a tier's name, or the first cell's number and the cells.
+
+    The grid may be that of the frame before, so it may have cells that are gone by now.
+    """
     medium, cells = grid.row(y)
     tier = cache.tiers.get(medium)
     if tier is None or y >= grid.starts[-1]:
@@ -128,7 +133,8 @@ def line(grid: Grid, cache: KvCache, y: int, path: set[Key]) -> Line:
     spans: list[Span] = [(f"{cells.start:>{grid.label - 1}} ", "dim")]
     space = " " * (grid.pitch - 1)
     for column, cell in enumerate(cells):
-        glyph, ink = mark(cache, tier.cells[cell], path)
+        block = tier.cells[cell] if cell < len(tier.cells) else None
+        glyph, ink = mark(cache, block, path)
         text = glyph + space
         if column and column % GROUP == 0:
             text = " " + text
