@@ -42,6 +42,24 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeContext:
+    """Keys and values of a segment of decodes, copied from the pool in earlier steps.
+
+    Attributes:
+        newest: For each layer ``[num_seqs, kv_heads, 2 * head_dim]``, where the step's own go.
+        keys: For each layer ``[num_seqs, kv_heads, tokens, head_dim]``, the newest last.
+        values: Likewise.
+        masks: For each layer ``[num_seqs, 1, 1, tokens]``, as in `Context`; None if everything is
+            seen.
+    """
+
+    newest: list[Tensor]
+    keys: list[Tensor]
+    values: list[Tensor]
+    masks: list[Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """Consecutive tokens of sequences whose attention is computed in one call.
 
@@ -55,7 +73,7 @@ class Segment:
     start: int
     end: int
     num_seqs: int
-    context: Context | None
+    context: Context | DecodeContext | None
 
 
 class PagedKVCache:
@@ -218,13 +236,19 @@ class PagedAttention:
         Returns ``[T, heads, head_dim]``.
         """
         slot_rows = self.cache.slot_rows[layer_idx]
-        slot_rows.index_copy_(0, self.slots, torch.cat((k, v), dim=-1).view(-1, 2 * k.shape[-1]))
-        outputs = [
-            self._attend_within(segment, layer_idx, q, k, v)
-            if segment.context is None
-            else self._attend_to(segment.context, segment, layer_idx, q)
-            for segment in self.segments
-        ]
+        kv = torch.cat((k, v), dim=-1)
+        slot_rows.index_copy_(0, self.slots, kv.view(-1, kv.shape[-1]))
+        outputs: list[Tensor] = []
+        for segment in self.segments:
+            context, tokens = segment.context, slice(segment.start, segment.end)
+            if context is None:
+                outputs.append(self._attend_within(segment, layer_idx, q, k, v))
+            elif isinstance(context, DecodeContext):
+                context.newest[layer_idx].copy_(kv[tokens])
+                keys, values = context.keys[layer_idx], context.values[layer_idx]
+                outputs.append(_attend_once(q[tokens], keys, values, context.masks[layer_idx]))
+            else:
+                outputs.append(self._attend_to(context, segment, layer_idx, q))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _attend_within(
@@ -251,12 +275,17 @@ class PagedAttention:
         num_seqs = segment.num_seqs
         mask = context.masks[self.cache.windows[layer_idx]]
         if num_tokens == num_seqs:
-            # The query heads that share a key head become that head's queries: nothing repeated.
-            q = q.reshape(num_seqs, self.cache.num_kv_heads, -1, head_dim)
-            out = scaled_dot_product_attention(q, context.keys, context.values, attn_mask=mask)
-            return out.reshape(num_seqs, num_heads, head_dim)
+            return _attend_once(q, context.keys, context.values, mask)
         q = q.view(num_seqs, -1, num_heads, head_dim).transpose(1, 2)
         out = scaled_dot_product_attention(
             q, context.keys, context.values, attn_mask=mask, enable_gqa=True
         )
         return out.transpose(1, 2).flatten(0, 1)
+
+
+def _attend_once(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Attention of one token per sequence: ``q [num_seqs, heads, head_dim]``, and returned so."""
+    # The query heads that share a key head become that head's queries: nothing is repeated.
+    grouped = q.reshape(len(q), keys.shape[1], -1, q.shape[-1])
+    out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
+    return out.reshape(q.shape)

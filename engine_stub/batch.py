@@ -17,41 +17,16 @@ from torch import Tensor
 
 from engine_stub.attention import PagedAttention, PagedKVCache, Segment
 from engine_stub.cuda import to_device
+from engine_stub.decode_cache import DecodeCache
+from engine_stub.row import Row
 from engine_stub.speculation import NO_DRAFT, Draft
-from seqtop.sequence import SequenceData, SequenceGroupMetadata
+from seqtop.sequence import SequenceGroupMetadata
 
 # Bytes of keys and values that a segment of decodes gathers at most, by device type. On a CPU they
 # should still be in its cache when attention reads them.
 _SEGMENT_BYTES = {"cpu": 2**21, "cuda": 2**28}
 # In a segment of decodes, the longest table has at most this times the blocks of the shortest.
 _MOST_PADDING = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A sequence's part in a step.
-
-    Attributes:
-        group_index: Position of its group in the request.
-        block_table: Its blocks up to the last token of this step.
-        start: Its first token to compute: those before have their KV entries.
-        end: The token after the last one to compute, the draft's among them.
-        draft: What follows its tokens, perhaps.
-    """
-
-    group_index: int
-    group: SequenceGroupMetadata
-    seq_id: int
-    data: SequenceData
-    block_table: list[int]
-    start: int
-    end: int
-    draft: Draft
-
-    @property
-    def token_ids(self) -> list[int]:
-        """The tokens to compute."""
-        return self.data.get_token_ids()[self.start : self.end] + self.draft.token_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +54,16 @@ class Batch:
 
 
 def prepare_batch(
-    groups: list[SequenceGroupMetadata], cache: PagedKVCache, drafts: dict[int, Draft]
+    groups: list[SequenceGroupMetadata],
+    cache: PagedKVCache,
+    drafts: dict[int, Draft],
+    decode_cache: DecodeCache | None = None,
 ) -> Batch:
     """Lay out a step's tokens, and make every index that the layers need.
 
     Args:
         drafts: By sequence id, for sequences that decode, and that have slots for them.
+        decode_cache: Where keys and values of decodes without drafts may be, besides.
     """
     fresh: defaultdict[int, list[Row]] = defaultdict(list)
     chunks: list[Row] = []
@@ -98,6 +77,9 @@ def prepare_batch(
             decodes[row.end - row.start].append(row)
     for rows in decodes.values():
         rows.sort(key=lambda row: len(row.block_table))
+    arranged = decode_cache.arrange(decodes.get(1, [])) if decode_cache else None
+    if arranged:
+        decodes[1] = arranged
 
     input_ids: list[int] = []
     positions: list[int] = []
@@ -124,7 +106,13 @@ def prepare_batch(
     device = cache.pool.device
     all_positions = to_device(positions, device)
     slots = cache.slots(to_device(blocks, device), all_positions % cache.block_size)
-    segments = _segments([*fresh.values()], chunks, [*decodes.values()], all_positions, cache)
+    segments = _prompt_segments([*fresh.values()], chunks, all_positions, cache)
+    for num_queries, rows in decodes.items():
+        start = segments[-1].end if segments else 0
+        if num_queries == 1 and arranged and decode_cache:
+            segments += decode_cache.segments(start)
+        else:
+            segments += _decode_segments(rows, start, all_positions, cache)
     return Batch(
         input_ids=to_device(input_ids, device),
         positions=all_positions,
@@ -169,14 +157,10 @@ def _rows(
             )
 
 
-def _segments(
-    fresh: list[list[Row]],
-    chunks: list[Row],
-    decodes: list[list[Row]],
-    positions: Tensor,
-    cache: PagedKVCache,
+def _prompt_segments(
+    fresh: list[list[Row]], chunks: list[Row], positions: Tensor, cache: PagedKVCache
 ) -> list[Segment]:
-    """Cut the step, laid out in the order of the arguments, into calls of attention."""
+    """Cut a step's prompts, laid out in the order of the arguments, into calls of attention."""
     segments: list[Segment] = []
     start = 0
     for rows in fresh:
@@ -188,16 +172,23 @@ def _segments(
         (context,) = cache.contexts([row.block_table], positions[None, start:end], [1])
         segments.append(Segment(start, end, 1, context))
         start = end
-    for rows in decodes:
-        tables = [row.block_table for row in rows]
-        sizes = _segment_sizes(tables, cache)
-        num_queries = rows[0].end - rows[0].start
-        own_positions = positions[start : start + len(rows) * num_queries].view(len(rows), -1)
-        contexts = cache.contexts(tables, own_positions, sizes)
-        for size, context in zip(sizes, contexts, strict=True):
-            end = start + size * num_queries
-            segments.append(Segment(start, end, size, context))
-            start = end
+    return segments
+
+
+def _decode_segments(
+    rows: list[Row], start: int, positions: Tensor, cache: PagedKVCache
+) -> list[Segment]:
+    """Likewise decodes of equally many tokens, the first of which is the step's token `start`."""
+    segments: list[Segment] = []
+    tables = [row.block_table for row in rows]
+    sizes = _segment_sizes(tables, cache)
+    num_queries = rows[0].end - rows[0].start
+    own_positions = positions[start : start + len(rows) * num_queries].view(len(rows), -1)
+    contexts = cache.contexts(tables, own_positions, sizes)
+    for size, context in zip(sizes, contexts, strict=True):
+        end = start + size * num_queries
+        segments.append(Segment(start, end, size, context))
+        start = end
     return segments
 
 

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from engine_stub.attention import PagedKVCache
-from engine_stub.batch import Batch, Row, prepare_batch
+from engine_stub.batch import Batch, prepare_batch
 from engine_stub.beam_search import asks_for_beams, beam_search_params, num_candidates
 from engine_stub.cuda import ForwardTimer
+from engine_stub.decode_cache import DecodeCache
 from engine_stub.model import Decoder
 from engine_stub.pooler import Pooler
 from engine_stub.rejection_sampler import RejectionSampler
+from engine_stub.row import Row
 from engine_stub.sampler import (
     Sample,
     Sampler,
@@ -84,6 +86,7 @@ class ModelRunner:
         self.neighbours = neighbours
         self.pooler = pooler
         self.device = cache.pool.device
+        self.decode_cache = DecodeCache(cache) if self.device.type == "cpu" else None
         self.sampler = Sampler(torch.Generator(self.device).manual_seed(seed))
         self._timer = ForwardTimer(self.device)
         self.rejection_sampler = RejectionSampler(self.sampler)
@@ -106,7 +109,7 @@ class ModelRunner:
         if not groups:
             return ModelOutput(outputs, 0.0)
         drafts = self.speculator.propose(groups, self._generator_of) if self.speculator else {}
-        batch = prepare_batch(groups, self.cache, drafts)
+        batch = prepare_batch(groups, self.cache, drafts, self.decode_cache)
         stage, received = self.model.stage, None
         if self.neighbours is not None and not stage.is_first:
             received = self.neighbours.receive(len(batch.input_ids))

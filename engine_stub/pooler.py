@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from engine_stub.batch import Row
 from engine_stub.config import PoolingType
+from engine_stub.row import Row
 
 
 @dataclass(slots=True)

@@ -1,9 +1,11 @@
 """How a step's sequences are laid out for attention."""
 
+import pytest
 import torch
 
-from engine_stub.attention import PagedKVCache
+from engine_stub.attention import DecodeContext, PagedKVCache
 from engine_stub.batch import Batch, prepare_batch
+from engine_stub.decode_cache import DecodeCache
 from seqtop.sequence import SamplingParams, SequenceData, SequenceGroupMetadata
 
 BLOCK_SIZE = 4
@@ -71,3 +73,66 @@ def test_a_segment_of_decodes_fits_a_cpus_cache() -> None:
     groups = [group(index, 100, 99, 1) for index in range(5)]
     batch = prepare_batch(groups, make_cache(head_dim=512), {})
     assert [each.num_seqs for each in batch.attend.segments] == [2, 2, 1]
+
+
+def advanced(groups: list[SequenceGroupMetadata]) -> None:
+    """Let each group have computed its last token and sampled another."""
+    for each in groups:
+        ((seq_id, data),) = each.seq_data.items()
+        data.update_num_computed_tokens(1)
+        data.append_token_id(7, 0.0)
+        table = each.block_tables[seq_id]
+        if data.get_len() > len(table) * BLOCK_SIZE:
+            table.append(table[-1] + 1)
+
+
+def write(cache: PagedKVCache, batch: Batch) -> torch.Tensor:
+    """Attend in both layers with random inputs that the step's first position decides."""
+    num_tokens = len(batch.input_ids)
+    random = torch.Generator().manual_seed(int(batch.positions.sum()))
+    outputs = []
+    for layer in range(2):
+        q = torch.randn(num_tokens, 4, cache.head_dim, generator=random)
+        k, v = torch.randn(2, num_tokens, 2, cache.head_dim, generator=random)
+        # By sequence, whatever order the batch is in.
+        order = torch.tensor([row.group_index for row in batch.sampling_rows])
+        out = batch.attend(layer, q[order], k[order], v[order])
+        outputs.append(torch.empty_like(out).index_copy(0, order, out))
+    return torch.stack(outputs)
+
+
+@pytest.mark.parametrize("window", [None, 6])
+def test_decodes_that_go_on_together_attend_to_a_copy_of_the_same(window: int | None) -> None:
+    cpu = torch.device("cpu")
+    caches = [
+        PagedKVCache(
+            2, 4096, 2, BLOCK_SIZE, 8, device=cpu, dtype=torch.float32, windows=(None, window)
+        )
+        for _ in range(2)
+    ]
+    for cache in caches:
+        cache.pool.normal_(generator=torch.Generator().manual_seed(1))
+    decode_cache = DecodeCache(caches[0])
+    groups = [group(index, length, length - 1, 1) for index, length in enumerate([9, 40, 6, 640])]
+    copied = []
+    # More steps than a copy has room for; one decodes fewer, and is another's on the way back.
+    for step in range(80):
+        some = groups[:3] if step == 70 else groups
+        with_copy = prepare_batch(some, caches[0], {}, decode_cache)
+        plain = prepare_batch(some, caches[1], {})
+        torch.testing.assert_close(write(caches[0], with_copy), write(caches[1], plain))
+        copied.append(isinstance(with_copy.attend.segments[0].context, DecodeContext))
+        advanced(some)
+    assert copied == [step not in (0, 70, 71) for step in range(80)]
+    assert torch.equal(caches[0].pool, caches[1].pool)
+
+
+def test_a_copy_is_never_larger_than_the_pool() -> None:
+    cpu = torch.device("cpu")
+    cache = PagedKVCache(2, 16, 2, BLOCK_SIZE, 8, device=cpu, dtype=torch.float32)
+    decode_cache = DecodeCache(cache)
+    groups = [group(0, 30, 29, 1)]
+    for _ in range(2):
+        batch = prepare_batch(groups, cache, {}, decode_cache)
+        assert not isinstance(batch.attend.segments[0].context, DecodeContext)
+        advanced(groups)
