@@ -51,7 +51,9 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Normalise ``x [..., size]`` over its last dimension."""
         wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        # One pass over the row, and no copy of its squares.
+        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = torch.rsqrt(norm.square() / x.shape[-1] + self.eps)
         return self.weight * (wide * scale).to(x.dtype)
 
 

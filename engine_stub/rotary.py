@@ -29,10 +29,14 @@ class RotaryEmbedding(nn.Module):
         self.attention_scaling = _yarn_scale(scaling) if scaling.rope_type == "yarn" else 1.0
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines for ``positions [T]``, each ``[T, 1, head_dim]`` in `dtype`."""
+        """Return cosines and sines for ``positions [T]``, each ``[T, 1, head_dim]`` in `dtype`.
+
+        Sines of the first half are negative, as `rotate` wants them.
+        """
         angles = positions.to(torch.float32)[:, None] * self.inv_freq
-        angles = torch.cat((angles, angles), dim=-1)[:, None, :]
         cos, sin = angles.cos(), angles.sin()
+        cos = torch.cat((cos, cos), dim=-1)[:, None]
+        sin = torch.cat((-sin, sin), dim=-1)[:, None]
         if self.attention_scaling != 1:
             cos, sin = cos * self.attention_scaling, sin * self.attention_scaling
         return cos.to(dtype), sin.to(dtype)
@@ -40,8 +44,7 @@ class RotaryEmbedding(nn.Module):
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn each head of ``x [T, heads, head_dim]`` by its token's angles."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
+    return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
 
 
 def _inv_freq(head_dim: int, theta: float, scaling: RopeScaling) -> Tensor:
