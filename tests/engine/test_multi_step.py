@@ -7,8 +7,13 @@ import pytest
 
 from engine_stub.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
+from engine_stub.publishing import StepPublisher, engine_info
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import SamplingParams, SequenceGroup, SequenceStatus
+from seqtop.state import EngineState
+from seqtop.state.latencies import Latencies
+from seqtop.wire import codec, parse
+from seqtop.wire.messages import Event
 
 MakeEngine = Callable[..., LLMEngine]
 NUM_STEPS = 4
@@ -158,3 +163,36 @@ def test_cached_blocks_hold_only_what_was_kept(make_engine: MakeEngine) -> None:
     (second,), _ = run(engine, [list(prompt)], greedy(12))
     assert second.first_seq.data.get_num_cached_tokens() == 28
     assert tokens([second])[0][:6] == tokens([first])[0][24:30]
+
+
+class Viewer:
+    """Reads what is published, and counts latencies."""
+
+    def __init__(self) -> None:
+        self.state = EngineState()
+        self.latencies = Latencies()
+
+    def publish(self, event: Event) -> None:
+        touched = self.state.apply(parse.event(codec.encode(event)))
+        self.latencies.observe(self.state, touched)
+
+
+def test_viewers_count_every_token_of_a_step(make_engine: MakeEngine) -> None:
+    times = iter(range(1_000, 2_000))
+    engine = make_engine(num_scheduler_steps=4, clock=lambda: float(next(times)))
+    viewer = Viewer()
+    steps = StepPublisher(viewer)
+    viewer.publish(engine_info(engine, engine_id="test", control=False))
+    (group,) = engine.add_request("r", [5] * 6, greedy(11))
+    steps.arrived(group)
+    while engine.has_unfinished_requests():
+        steps.stepped(engine.step())
+    request = viewer.state.requests["r"]
+    (decode,) = [span for span in request.spans if span.kind == "decode"]
+    assert (decode.num_steps, decode.num_tokens) == (3, 10)
+    assert request.metrics == group.metrics
+    # A gap for each token after the first; together they are the time from first to last.
+    itl = viewer.latencies.windows["itl"]
+    assert len(itl) == 10
+    metrics = group.metrics
+    assert itl.mean() == pytest.approx((metrics.last_token_time - metrics.first_token_time) / 10)

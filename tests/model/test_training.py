@@ -14,10 +14,12 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from engine_stub.loader import load_model
+from engine_stub.draft_head import DraftHead, load_draft_head
+from engine_stub.loader import DEFAULT_MODEL, load_model
 from engine_stub.model import Decoder
 from engine_stub.model_config import ModelConfig
 from engine_stub.tokenizer import Tokenizer
+from engine_stub.train import draft_head
 from engine_stub.train.__main__ import MODEL, main
 from engine_stub.train.card import loss_curve_svg
 from engine_stub.train.corpus import IGNORED, draw_batch
@@ -165,3 +167,23 @@ def test_loss_curve_is_a_drawing_with_two_lines() -> None:
     root = ET.fromstring(loss_curve_svg(points))
     assert len([child for child in root if child.tag.endswith("polyline")]) == 2
     assert ET.fromstring(loss_curve_svg(points[:1])).tag.endswith("svg")
+
+
+def test_a_draft_head_learns_what_the_model_says(tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / name).symlink_to(DEFAULT_MODEL / name)
+    options = "--steps 8 --rows 1 --threads 1"
+    assert draft_head.main([*options.split(), "--model", str(tmp_path)]) == 0
+    device, dtype = torch.device("cpu"), torch.float32
+    trained = load_draft_head(tmp_path, 256, device=device, dtype=dtype)
+    torch.manual_seed(1)
+    fresh = DraftHead(256)
+    torch.nn.init.zeros_(fresh.guess.weight)
+    model = load_model(tmp_path, device=device, dtype=dtype)
+    tokenizer = FastTokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    tokens, _ = draw_batch(tokenizer, "never trained on", 1, 256)
+    with torch.no_grad():
+        before, after = (
+            draft_head.draft_loss(head, model, tokens.view(1, 256))[0] for head in (fresh, trained)
+        )
+    assert after < before

@@ -8,11 +8,12 @@ from piloting import play, screen
 from scripted import CJK, HOSTILE, Script, ScriptedSource, scene
 from textual.pilot import Pilot
 
-from seqtop.sequence import ExecuteModelRequest, Logprob, SequenceStatus
+from seqtop.sequence import ExecuteModelRequest, Logprob, RequestMetrics, SequenceStatus
 from seqtop.state.history import History
-from seqtop.state.model import SequenceState
+from seqtop.state.model import RequestState, SequenceState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.ink import line_width, plain
+from seqtop.tui.widgets.detail import headline
 from seqtop.tui.widgets.raw import Raw
 from seqtop.tui.widgets.tokens import Tokens, token_line
 from seqtop.wire.messages import SequenceUpdate, Step
@@ -122,3 +123,11 @@ def test_without_a_record_it_says_so(app: SeqtopApp) -> None:
         assert "Nothing is on record" in screen(app)
 
     play(app, act, (80, 24))
+
+
+def test_headline_tells_of_drafts_where_there_are_any() -> None:
+    request = RequestState("a", RequestMetrics(1.0, 1.0, None, None, None), [1])
+    sequence = SequenceState(1, "a")
+    assert "drafted" not in plain(headline(request, sequence, 120))
+    sequence.num_draft_tokens, sequence.num_accepted_tokens = 1_200, 0
+    assert "0 of 1,200 drafted" in plain(headline(request, sequence, 120))

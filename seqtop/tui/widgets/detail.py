@@ -169,8 +169,20 @@ def headline(request: RequestState, sequence: SequenceState, width: int) -> Line
             (5, ((f"seq {sequence.seq_id}", "dim"),)),
             (2, ((f"{fmt.count(sequence.num_prompt_tokens)} prompt", "dim"),)),
             (2, ((f"{fmt.count(len(sequence.output_token_ids))} out", "dim"),)),
+            (5, _drafts(sequence)),
             *asked,
             (6, ((f"priority {fmt.count(request.priority)}", "dim"),) if request.priority else ()),
         ],
         width,
     )
+
+
+def _drafts(sequence: SequenceState) -> Line:
+    """How much of what was proposed for a sequence became output, if anything was proposed."""
+    if not sequence.num_draft_tokens:
+        return ()
+    kept, drafted = (
+        fmt.count(sequence.num_accepted_tokens or 0),
+        fmt.count(sequence.num_draft_tokens),
+    )
+    return ((f"{kept} of {drafted} drafted", "dim"),)
