@@ -124,7 +124,8 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[int
     ),
     aborts=st.sets(st.integers(0, 7), max_size=2),
 )
-@settings(max_examples=20)
+# Twenty, and more where a profile asks for more.
+@settings(max_examples=settings().max_examples // 5)
 def test_any_arrivals_through_any_pool(
     known: tuple[Path, list[list[int]]],
     lookahead: str,
