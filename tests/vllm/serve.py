@@ -40,6 +40,16 @@ def engine_arguments(options: argparse.Namespace) -> Any:
             "num_speculative_tokens": 2,
             "prompt_lookup_max": 2,
         }
+    if "KV_EVENTS" in os.environ:
+        from vllm.config.kv_events import KVEventsConfig
+
+        more["kv_events_config"] = KVEventsConfig(
+            enable_kv_cache_events=True,
+            publisher="zmq",
+            endpoint=os.environ["KV_EVENTS"],
+            replay_endpoint=os.environ["KV_REPLAY"],
+            topic="kv",
+        )
     return AsyncEngineArgs(
         model=str(MODEL),
         skip_tokenizer_init=True,

@@ -2,7 +2,7 @@
 
 Everything above it is vLLM's own: AsyncLLM, the EngineCore process, the scheduler, the block pool
 and its prefix cache. vLLM imports this module in the EngineCore process too, and with it what
-`SPY_FILE` and `INJECT_FAULT` ask for.
+`SPY_FILE`, `KV_SPY_FILE` and `INJECT_FAULT` ask for.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import injected_fault
+import kv_spy
 import spy
 import torch
 from vllm.v1.executor.abstract import Executor
@@ -25,6 +26,8 @@ POOL_BYTES = 1 << 16
 
 if os.environ.get("SPY_FILE"):
     spy.install(os.environ["SPY_FILE"])
+if os.environ.get("KV_SPY_FILE"):
+    kv_spy.install(os.environ["KV_SPY_FILE"])
 if os.environ.get("INJECT_FAULT"):
     injected_fault.install(int(os.environ["INJECT_FAULT"]))
 
