@@ -29,7 +29,7 @@ def apply(state: EngineState, event: InFlight) -> Iterable[int]:
             num_output_tokens -= len(sequence.output_token_ids)
             sequence.output_token_ids, sequence.output_logprobs = [], []
             sequence.top_logprobs, sequence.cumulative_logprob = {}, 0.0
-            sequence.text, sequence.last_delta_length = "", 0
+            sequence.text, sequence.last_delta_length, sequence.text_lengths = "", 0, []
         num_output_tokens += len(update.new_token_ids)
         reducer.update_sequence(state, update, step=event.step, time=event.time)
     for arrival in event.requests:

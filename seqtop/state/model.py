@@ -67,6 +67,12 @@ class SequenceState(msgspec.Struct):
     """Tables of the KV-cache groups after the first, whose table is `block_table`."""
     host_table: list[int] = []
     """Blocks in host memory that it was swapped out to, in logical order."""
+    fork_length: int | None = None
+    """Tokens, of prompt and output, that it had in common with its parent when it was forked."""
+    text_lengths: list[int] = []
+    """Characters that each output token has added to `text`; -1 where they are among those of the
+    next token that says how many, as of tokens that came together. (Lengths rather than ends: small
+    numbers take a byte each in a snapshot, and no object of their own in memory.)"""
 
     @property
     def num_tokens(self) -> int:

@@ -16,7 +16,7 @@ _REQUEST = """
 _SEQUENCE = """
     seq_id request_id status num_prompt_tokens num_computed_tokens num_cached_tokens block_table
     parent_seq_id last_step engine_status num_draft_tokens num_accepted_tokens group_block_tables
-    host_table
+    host_table fork_length
 """
 
 
@@ -41,4 +41,5 @@ def _request(request: RequestState) -> RequestState:
 def _sequence(sequence: SequenceState) -> SequenceState:
     kept = redact.keep(sequence, _SEQUENCE)
     kept.output_token_ids = redact.blank_ids(sequence.output_token_ids)
+    kept.text_lengths = [0] * len(sequence.output_token_ids)  # which would tell one from another
     return kept

@@ -171,6 +171,8 @@ def _take_over(request: RequestState, sequence: SequenceState, data: SequenceDat
     sequence.cumulative_logprob = data.cumulative_logprob
     if data.get_output_len() != len(sequence.output_token_ids):
         sequence.output_token_ids = list(data.output_token_ids)
+        count = data.get_output_len()
+        sequence.text_lengths = [*[-1] * (count - 1), len(sequence.text)] if count else []
     if not request.prompt_token_ids:
         request.prompt_token_ids = list(data.prompt_token_ids)
 
@@ -194,6 +196,7 @@ def _delta(
             state.note_anomaly(f"delta for unknown sequence {seq_id}")
             continue
         sequence.output_token_ids.extend(data.new_output_token_ids)
+        sequence.text_lengths.extend(0 for _ in data.new_output_token_ids)
         sequence.num_computed_tokens = data.new_num_computed_tokens
         sequence.cumulative_logprob = data.new_cumulative_logprob
         sequence.last_step = step.step
@@ -299,6 +302,8 @@ def _fork(state: EngineState, sequence: SequenceState, parent_seq_id: int | None
     sequence.top_logprobs = parent.top_logprobs.copy()
     sequence.cumulative_logprob = parent.cumulative_logprob
     sequence.text = parent.text
+    sequence.text_lengths = parent.text_lengths.copy()
+    sequence.fork_length = sequence.num_tokens
 
 
 def _append_output(
@@ -314,9 +319,34 @@ def _append_output(
     if update.text_delta:
         sequence.text += update.text_delta
         sequence.last_delta_length = len(update.text_delta)
+    _end_tokens(sequence, update)
     state.num_output_tokens += len(update.new_token_ids)
     if update.new_token_ids and (request := state.requests.get(sequence.request_id)):
         request.metrics.last_token_time = time
+
+
+def _end_tokens(sequence: SequenceState, update: SequenceUpdate) -> None:
+    """Note where in the text the new tokens end, as far as that can be known."""
+    lengths, length, count = (
+        sequence.text_lengths,
+        len(update.text_delta),
+        len(update.new_token_ids),
+    )
+    if count == 1:
+        lengths.append(length)
+    elif count:
+        lengths += _decoded_lengths(update) or [*[-1] * (count - 1), length]
+    elif lengths:  # what had been held back
+        lengths[-1] += length
+
+
+def _decoded_lengths(update: SequenceUpdate) -> list[int] | None:
+    """How long each new token's text is, where the candidates tell the same text as the delta."""
+    own = zip(update.new_token_ids, update.top_logprobs or (), strict=False)
+    texts = [found.decoded_token or "" for token, each in own if (found := each.get(token))]
+    if len(texts) != len(update.new_token_ids) or "".join(texts) != update.text_delta:
+        return None
+    return [len(text) for text in texts]
 
 
 def _preempted(state: EngineState, step: Step, preemption: Preemption) -> None:

@@ -32,6 +32,7 @@ def _sequence(sequence: SequenceState) -> SequenceState:
     taken = copy.copy(sequence)
     taken.output_token_ids = list(sequence.output_token_ids)
     taken.output_logprobs = list(sequence.output_logprobs)
+    taken.text_lengths = list(sequence.text_lengths)
     taken.top_logprobs = dict(sequence.top_logprobs)
     taken.block_table = list(sequence.block_table)
     return taken

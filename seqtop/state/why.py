@@ -1,11 +1,16 @@
 """Why a sequence is where it is, in one sentence."""
 
+import itertools
+
 from seqtop.sequence import SequenceStage, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.columns import stage
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.view import SequenceView
 from seqtop.wire.messages import WaitReason
+
+MOST_NAMED = 4
+"""Writers of blocks, and runs of blocks, that are named; of more, how many there are."""
 
 
 def why(state: EngineState, view: SequenceView, sequence: SequenceState) -> str:
@@ -15,8 +20,10 @@ def why(state: EngineState, view: SequenceView, sequence: SequenceState) -> str:
         redacted = state.info is not None and state.info.redacted
         return _ended(request, sequence, redacted=redacted)
     if sequence.status == SequenceStatus.RUNNING:
-        return _running(request, sequence)
-    return " ".join(filter(None, (_preempted(request), _waiting(state, view, request, sequence))))
+        said = [_running(request, sequence), _hits(state, request, sequence)]
+    else:
+        said = [_preempted(request, sequence), _waiting(state, view, request, sequence)]
+    return " ".join(filter(None, (*said, _fork(state, sequence))))
 
 
 def _running(request: RequestState, sequence: SequenceState) -> str:
@@ -36,13 +43,61 @@ def _running(request: RequestState, sequence: SequenceState) -> str:
     return f"Decoding: {_tokens(count)} so far.{drafts}"
 
 
-def _preempted(request: RequestState) -> str:
+def _hits(state: EngineState, request: RequestState, sequence: SequenceState) -> str:
+    """Which blocks the prefix cache had for it, and whose they are."""
+    found, block_size = sequence.num_cached_tokens, state.info.block_size if state.info else 0
+    if found <= 0:
+        return ""
+    said = f"{_tokens(found)} found in the prefix cache"
+    # What was swapped out has come back to other blocks.
+    if block_size <= 0 or request.last_preemption_mode == "swap":
+        return f"{said}."
+    by_writer: dict[str, list[int]] = {}
+    for block in sequence.block_table[: found // block_size]:
+        known = (state.cached_blocks or {}).get(block)
+        by_writer.setdefault(known.request_id if known else "", []).append(block)
+    parts: list[str] = []
+    for writer, blocks in itertools.islice(by_writer.items(), MOST_NAMED):
+        by = f" written by {'itself' if writer == request.request_id else writer}"
+        noun = "block" if len(blocks) == 1 else "blocks"
+        parts.append(f"{noun} {_numbers(blocks)}{by if writer else ''}")
+    if len(by_writer) > MOST_NAMED:
+        parts.append(f"and of {_tokens(len(by_writer) - MOST_NAMED, 'other')}")
+    return f"{said}: {'; '.join(parts)}." if parts else f"{said}."
+
+
+def _numbers(blocks: list[int]) -> str:
+    """Block numbers, neighbours as a range: `4-6, 9`."""
+    runs: list[list[int]] = []
+    for block in blocks:
+        if runs and block == runs[-1][-1] + 1:
+            runs[-1][1:] = [block]
+        else:
+            runs.append([block])
+    more = f" and {len(runs) - MOST_NAMED} more runs" if len(runs) > MOST_NAMED else ""
+    return ", ".join("-".join(map(str, run)) for run in runs[:MOST_NAMED]) + more
+
+
+def _fork(state: EngineState, sequence: SequenceState) -> str:
+    if sequence.fork_length is None:
+        return ""
+    parent = state.sequences.get(-1 if sequence.parent_seq_id is None else sequence.parent_seq_id)
+    shared = len({*parent.block_table}.intersection(sequence.block_table)) if parent else 0
+    sharing = f", sharing {_tokens(shared, 'block')} with it" if shared else ""
+    return (
+        f"A fork of sequence {sequence.parent_seq_id} at token {sequence.fork_length:,}{sharing}."
+    )
+
+
+def _preempted(request: RequestState, sequence: SequenceState) -> str:
     if not request.num_preemptions or not request.preemption_steps:
         return ""
     step = request.preemption_steps[-1]
     who = f" to make room for {request.preempted_for}" if request.preempted_for else ""
     if request.last_preemption_mode == "swap":
-        return f"Swapped out at step {step:,}{who}; nothing is lost."
+        blocks = len(sequence.host_table)
+        where = f", {_tokens(blocks, 'block')} to host memory" if blocks else ""
+        return f"Swapped out at step {step:,}{who}{where}; nothing is lost."
     lost = request.num_lost_tokens
     if request.num_preemptions == 1:
         then = f"{_tokens(lost, 'computed token')} will be recomputed"
@@ -66,7 +121,15 @@ def _waiting(
     ahead, next_id = place
     before = state.sequences.get(next_id)
     behind = f"Behind {before.request_id}" if before else "In the queue"
+    if before and _is_more_urgent(state, state.requests[before.request_id], request):
+        urgency = state.requests[before.request_id].priority
+        behind += f", which is more urgent (priority {urgency:,} before {request.priority:,})"
     return f"{behind}, {_tokens(ahead, 'sequence')} ahead of it in the queue."
+
+
+def _is_more_urgent(state: EngineState, one: RequestState, other: RequestState) -> bool:
+    by_arrival = state.info is not None and state.info.queue_order == "fcfs"
+    return one.priority < other.priority and not by_arrival
 
 
 def _reason(state: EngineState, reason: WaitReason) -> str:

@@ -24,6 +24,7 @@ from seqtop.tui.past import Find, Past, crossed, lead
 from seqtop.tui.rates import RateMeter, Rates
 from seqtop.tui.source import Source
 from seqtop.tui.taper import Recordable, Taper
+from seqtop.tui.token_marks import Marking
 
 
 class Frame(NamedTuple):
@@ -67,6 +68,8 @@ class Feed:
         """Percent of the height, or width, that the detail pane takes; `None`: as it was made."""
         self.detail_wanted: bool | None = None
         """Whether the detail pane is to be there; `None`: where there is room."""
+        self.marking: Marking = "plain"
+        """What the text of a sequence tells of its tokens."""
         self.state: EngineState = source.state
         self.rates = Rates()
         self.selected: int | None = None

@@ -7,6 +7,7 @@ from rich.cells import cell_len, get_character_cell_size
 
 from seqtop.safe import safe_text
 from seqtop.tui.ink import PLAIN, Line, Span
+from seqtop.tui.token_marks import BORDER, Marking, Marks
 
 _WORD = re.compile(r"\n|[^\S\n]+|[^\s]+")
 
@@ -55,42 +56,70 @@ class Flow:
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
-        self._asked: tuple[str, int] | None = None
+        self._asked: tuple[str, int, Marking] | None = None
         self._output = ""
+        self._num_tokens = 0
+        """Of `_output`, those whose marks have been made."""
         self._text = ""
+        self._runs: list[tuple[int, str]] = []
+        """Where in `_text` stretches of one ink end, and the ink."""
         self._breaks: list[tuple[int, int]] = []
-        self._prompt_end = 0
         self._new_start = 0
 
-    def update(self, prompt: str, output: str, num_new: int, width: int) -> None:
+    def update(
+        self, prompt: str, output: str, num_new: int, width: int, marks: Marks | None = None
+    ) -> None:
         """Show this `output` after `prompt`, its last `num_new` characters bright.
 
-        Wraps only what was appended, as long as prompt and width stay what they were.
+        Wraps only what was appended, as long as prompt and width stay what they were, and `marks`
+        are of one kind. Where these show likelihoods, nothing else is bright.
         """
-        if self._asked != (prompt, width) or not output.startswith(self._output):
+        asked = prompt, width, marks.marking if marks else "plain"
+        num_tokens = len(marks.lengths) if marks else 0
+        is_more = output.startswith(self._output) and num_tokens >= self._num_tokens
+        if self._asked != asked or not is_more:
+            self._asked = asked
             self._restart(prompt, width)
+        if marks and marks.marking == "likelihood":
+            num_new = 0
         first_changed = self._new_start
         appended = output[len(self._output) :]
         self._output = output
         if appended:
             num_old = max(len(appended) - max(num_new, 0), 0)
-            self._text += safe_text(appended[:num_old], newline="\n")
-            self._new_start = len(self._text)
-            self._text += safe_text(appended[num_old:], newline="\n")
+            pieces: list[Span] = [(appended[:num_old], PLAIN), (appended[num_old:], PLAIN)]
+            if marks:
+                pieces = marks.pieces(appended, self._num_tokens)
+            self._new_start = -1
+            for text, ink in pieces:
+                if num_old <= 0 and self._new_start < 0:
+                    self._new_start = len(self._text)
+                self._append(safe_text(text, newline="\n"), ink)
+                num_old -= 0 if (text, ink) == BORDER else len(text)
+            if self._new_start < 0:
+                self._new_start = len(self._text)
             last_line, _ = self._breaks.pop()
             first_changed = min(first_changed, last_line)  # its last word may have moved on
             self._breaks += wrap(self._text, width, last_line)
+            self._num_tokens = marks.num_told if marks else 0
         if num_new <= 0:
             self._new_start = len(self._text)
         self._draw(first_changed)
 
     def _restart(self, prompt: str, width: int) -> None:
-        self._asked = (prompt, width)
-        self._output = ""
+        self._output, self._num_tokens = "", 0
         self._text = safe_text(prompt, newline="\n")
+        self._runs = [(len(self._text), "dim")]
         self._breaks = wrap(self._text, width)
-        self._prompt_end = len(self._text)
         self._new_start = 0
+
+    def _append(self, text: str, ink: str) -> None:
+        if not text:
+            return
+        self._text += text
+        if self._runs[-1][1] == ink:
+            self._runs.pop()
+        self._runs.append((len(self._text), ink))
 
     def _draw(self, first_changed: int) -> None:
         """Make the lines anew from the one that holds character `first_changed` on."""
@@ -100,10 +129,15 @@ class Flow:
 
     def _line(self, start: int, end: int) -> Line:
         spans: list[Span] = []
-        inks = ((self._prompt_end, "dim"), (self._new_start, PLAIN), (len(self._text), "delta"))
-        for ink_end, ink in inks:
-            stop = min(ink_end, end)
-            if start < stop:
-                spans.append((self._text[start:stop], ink))
-                start = stop
+        run = bisect_right(self._runs, start, key=lambda each: each[0])
+        while start < end:
+            run_end, ink = self._runs[run]
+            stop = min(run_end, end)
+            if ink == PLAIN and start >= self._new_start:
+                ink = "delta"
+            elif ink == PLAIN and stop > self._new_start:
+                stop = self._new_start
+            spans.append((self._text[start:stop], ink))
+            run += stop == run_end
+            start = stop
         return tuple(spans)

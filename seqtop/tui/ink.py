@@ -28,7 +28,7 @@ INKS = frozenset(
         "dim", "strong", "delta", "title", "accent", "alert", "track", "computed", "cached",
         "shared", "running", "prefill", "waiting", "preempted", "swapped", "finished", "aborted",
         "badge-live", "badge-paused", "badge-wait", "badge-alert", "cursor", "header", "tab",
-        "marked", "match",
+        "marked", "match", "unsure", "unlikely",
     }
 )  # fmt: skip
 INK_CLASSES = {f"ink--{name}" for name in INKS}

@@ -121,6 +121,8 @@ def assert_same_request(
         assert tuple(sequence.output_token_ids) == seq.get_output_token_ids()
         assert sequence.cumulative_logprob == seq.get_cumulative_logprob()
         assert sequence.text == seq.output_text
+        assert len(sequence.text_lengths) == seq.get_output_len()
+        assert sum(length for length in sequence.text_lengths if length > 0) == len(sequence.text)
         assert sequence.block_table == engine.block_manager.get_block_table(seq)
         assert sequence.stop_reason == seq.stop_reason
 

@@ -1,9 +1,11 @@
 """The sentence that says why a sequence is where it is."""
 
 import pytest
+from hand_driven import engine_info
 
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
+from seqtop.state.model import CachedBlock
 from seqtop.state.view import SequenceView
 from seqtop.state.why import why
 from seqtop.wire.messages import WaitReason
@@ -21,6 +23,11 @@ def sentence(
         state.sequences[seq_id] = SequenceState(seq_id, name)
     for name, value in (request or {}).items():
         setattr(state.requests["req-2"], name, value)
+    if "num_cached_tokens" in sequence:  # the others do without an engine's limits
+        state.info = engine_info(block_size=16)
+    known = dict.fromkeys((4, 5, 6, 9), CachedBlock("req-1", 1, 0))
+    state.cached_blocks = known | {12: CachedBlock("req-2", 2, 4)}
+    state.sequences[1].block_table = [20, 21, 22]
     asked = state.sequences[2]
     for name, value in {"status": status, **sequence}.items():
         setattr(asked, name, value)
@@ -40,6 +47,7 @@ PREEMPTED = {
     "num_lost_tokens": 212,
     "last_preemption_mode": "recompute",
 }
+DECODING = {"num_prompt_tokens": 10, "num_computed_tokens": 10, "output_token_ids": [1]}
 LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
 
 
@@ -147,6 +155,60 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
             SequenceStatus.FINISHED_LENGTH_CAPPED,
             LIMIT,
             {},
+        ),
+        (
+            (
+                "Behind req-1, which is more urgent (priority 0 before 3), "
+                "2 sequences ahead of it in the queue."
+            ),
+            WAITING,
+            {"priority": 3},
+            {},
+        ),
+        (
+            (
+                "Swapped out at step 1,120 to make room for req-9, 2 blocks to host memory; "
+                "nothing is lost. Waiting for 3 more free blocks."
+            ),
+            SequenceStatus.SWAPPED,
+            PREEMPTED | {"last_preemption_mode": "swap"} | reason("no_blocks", 3),
+            {"host_table": [7, 8]},
+        ),
+        (
+            (
+                "Decoding: 1 token so far. 32 tokens found in the prefix cache: "
+                "blocks 4, 9 written by req-1."
+            ),
+            RUNNING,
+            {},
+            DECODING | {"num_cached_tokens": 32, "block_table": [4, 9, 11]},
+        ),
+        (
+            (
+                "Decoding: 1 token so far. 96 tokens found in the prefix cache: "
+                "blocks 4-6, 9 written by req-1; block 12 written by itself; block 13."
+            ),
+            RUNNING,
+            {},
+            DECODING | {"num_cached_tokens": 96, "block_table": [4, 5, 6, 9, 12, 13, 11]},
+        ),
+        (
+            "Decoding: 1 token so far. 32 tokens found in the prefix cache.",
+            RUNNING,
+            {"last_preemption_mode": "swap"},
+            DECODING | {"num_cached_tokens": 32, "block_table": [4, 9, 11]},
+        ),
+        (
+            "Decoding: 1 token so far. A fork of sequence 1 at token 40, sharing 2 blocks with it.",
+            RUNNING,
+            {},
+            DECODING | {"parent_seq_id": 1, "fork_length": 40, "block_table": [20, 21, 30]},
+        ),
+        (
+            "Decoding: 1 token so far. A fork of sequence 77 at token 40.",
+            RUNNING,
+            {},
+            DECODING | {"parent_seq_id": 77, "fork_length": 40, "block_table": [20]},
         ),
         ("Aborted after 0 tokens.", SequenceStatus.FINISHED_ABORTED, {}, {}),
         (

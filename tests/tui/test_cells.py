@@ -78,15 +78,23 @@ def test_any_life_is_drawn_in_its_width(
     assert line_width(lines[0]) == width
 
 
-@given(REQUESTS, SEQUENCES, st.dictionaries(COUNTS, st.text()), COUNTS, COUNTS)
+@given(
+    REQUESTS,
+    SEQUENCES,
+    st.dictionaries(COUNTS, st.text()),
+    st.none() | st.sets(COUNTS),
+    COUNTS,
+    COUNTS,
+)
 def test_any_block_table_is_drawn(
     request: RequestState,
     sequence: SequenceState,
     owners: dict[int, str],
+    known: set[int] | None,
     block_size: int,
     last_id: int,
 ) -> None:
-    lines = block_lines(request, sequence, owners, block_size, last_id, 80)
+    lines = block_lines(request, sequence, owners, known, block_size, last_id, 80)
     assert all(plain(line).isprintable() for line in lines)
 
 
@@ -202,7 +210,7 @@ def test_a_block_table_marks_shared_cached_and_the_last_block(source: ScriptedSo
     request = source.state.requests["req-2"]
     sequence = source.state.sequences[request.seq_ids[0]]
     shared = dict.fromkeys(sequence.block_table[:1], "req-1")
-    lines = [plain(line) for line in block_lines(request, sequence, shared, 16, 255, 60)]
+    lines = [plain(line) for line in block_lines(request, sequence, shared, None, 16, 255, 60)]
     assert lines[0] == "6 blocks  87 of 96 slots filled  2 cached  1 shared"
     assert lines[-1].split()[:3] == ["0", "0≡", "1°"]
     assert lines[-1].endswith("▄")
@@ -211,3 +219,8 @@ def test_a_block_table_marks_shared_cached_and_the_last_block(source: ScriptedSo
         "° found in the prefix cache",
         "▄ last block: 7 of 16 slots",
     ]
+    known = {0, 1, *sequence.block_table[2:4]}
+    lines = [plain(line) for line in block_lines(request, sequence, shared, known, 16, 255, 80)]
+    assert lines[0].endswith("2 cached  1 shared  4 in the prefix cache")
+    assert [cell[-1] for cell in lines[-1].split()[1:5]] == ["≡", "°", "+", "+"]
+    assert "+ in the prefix cache since it was computed" in lines

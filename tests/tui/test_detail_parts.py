@@ -8,6 +8,7 @@ from piloting import play, screen
 from scripted import CJK, HOSTILE, Script, ScriptedSource, scene
 from textual.pilot import Pilot
 
+from seqtop import format as fmt
 from seqtop.sequence import ExecuteModelRequest, Logprob, RequestMetrics, SequenceStatus
 from seqtop.state.history import History
 from seqtop.state.model import RequestState, SequenceState
@@ -78,6 +79,38 @@ def test_tokens_are_told_and_only_those_in_sight_are_made() -> None:
         assert "      0        1" in screen(app)
 
     play(app, act, (100, 24))
+
+
+def test_tokens_tell_their_text_and_the_text_its_tokens() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("a", pieces=["Once", "", " upon", " a"])
+    script.step(prefill={"a": 40})
+    for _ in range(3):
+        script.step()
+    app = SeqtopApp(source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("enter", "i")
+        await pilot.pause()
+        assert "│Once│ upon│ a" in screen(app)
+        script.step()
+        app.draw()
+        await pilot.pause()
+        assert "│Once│ upon│ a│Once" in screen(app)
+        await pilot.press("i")
+        await pilot.pause()
+        assert app.feed.marking == "likelihood"
+        assert "Once upon aOnce" in screen(app)
+        await pilot.press("i", *["right_square_bracket"] * 3)
+        await pilot.pause()
+        assert app.feed.marking == "plain"
+        lines = [line.split()[:3] for line in screen(app).splitlines()]
+        assert ["3", "4", "a"] in lines
+        assert ["2", "3", "upon"] in lines
+        assert ["1", "2", fmt.UNKNOWN] in lines
+
+    play(app, act, (80, 40))
 
 
 @given(

@@ -70,6 +70,30 @@ def test_at_80_columns(
     assert snap_compare(lively, press=keys)
 
 
+@pytest.mark.parametrize("look", ["seqtop-dark", "seqtop-light", "no-colour"])
+@pytest.mark.parametrize("presses", [1, 2], ids=["borders", "likelihood"])
+def test_tokens_in_the_text(
+    monkeypatch: pytest.MonkeyPatch, snap_compare: Callable[..., bool], presses: int, look: str
+) -> None:
+    if look == "no-colour":
+        monkeypatch.setenv("NO_COLOR", "1")
+    source = ScriptedSource()
+    scene(source)
+    for sequence in source.state.sequences.values():
+        count = len(sequence.output_token_ids)
+        sequence.output_logprobs = [(-0.1, -0.4, -1.2, -0.2, -4.0)[n % 5] for n in range(count)]
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    if look != "no-colour":
+        app.theme = look
+
+    async def mark(pilot: Pilot[int]) -> None:
+        await pilot.press("enter", *["i"] * presses)
+        app.clear_notifications()
+        await pilot.pause()
+
+    assert snap_compare(app, run_before=mark)
+
+
 @pytest.mark.parametrize("size", SIZES[:2], ids="{0[0]}x{0[1]}".format)
 def test_the_past(
     recorded: SeqtopApp, snap_compare: Callable[..., bool], size: tuple[int, int]

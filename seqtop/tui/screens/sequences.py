@@ -17,6 +17,7 @@ from seqtop.tui.screens.live import LiveScreen
 from seqtop.tui.screens.sort import SortChooser
 from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.settings import Chosen, sort_text
+from seqtop.tui.token_marks import NEXT, REMARKS
 from seqtop.tui.widgets.detail import Detail
 from seqtop.tui.widgets.filter_bar import FilterBar
 from seqtop.tui.widgets.hint import Hint
@@ -92,6 +93,7 @@ class SequencesScreen(LiveScreen):
         _quiet("enter", "open_detail", "Show the detail pane", "look.open-detail"),
         _quiet("left_square_bracket", "turn(-1)", "Previous part of the detail", "look.before"),
         _quiet("right_square_bracket", "turn(1)", "Next part of the detail", "look.after"),
+        _quiet("i", "mark", "Text: token borders, likelihood, plain", "look.tokens"),
         _quiet("plus,equals_sign", "resize(5)", "A larger detail pane", "look.larger"),
         _quiet("minus", "resize(-5)", "A smaller detail pane", "look.smaller"),
         Binding(
@@ -266,6 +268,11 @@ class SequencesScreen(LiveScreen):
         self.feed.detail_share = share
         self._chose(detail_share=share)
         self._place()
+
+    def action_mark(self) -> None:
+        self.feed.marking = NEXT[self.feed.marking]
+        self.notify(REMARKS[self.feed.marking], timeout=2, markup=False)
+        self.show_all()
 
     def action_copy(self) -> None:
         with self.feed.lock:

@@ -1,6 +1,6 @@
 """The block table of one sequence: which physical block holds which stretch of its tokens."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Container, Iterable, Set
 
 from seqtop import format as fmt
 from seqtop.safe import safe_line
@@ -12,6 +12,7 @@ from seqtop.tui.ink import PLAIN, Line, Span
 from seqtop.tui.widgets.lines import Lines
 
 CACHED_MARK = "°"
+KEPT_MARK = "+"
 SHARED_MARK = "≡"
 FILLS = "▁▂▃▄▅▆▇█"
 
@@ -39,7 +40,15 @@ class Blocks(Lines):
         if moment != self._owners_of:  # looking at every running sequence costs too much for 30 fps
             self._owners_of, self._owners = moment, sharers(self._feed, sequence)
         self.set_lines(
-            block_lines(request, sequence, self._owners, block_size, last_id, self.text_width)
+            block_lines(
+                request,
+                sequence,
+                self._owners,
+                self._feed.state.cached_blocks,
+                block_size,
+                last_id,
+                self.text_width,
+            )
         )
 
     def on_resize(self) -> None:
@@ -72,15 +81,24 @@ def block_lines(
     request: RequestState,
     sequence: SequenceState,
     owners: dict[int, str],
+    known: Container[int] | None,
     block_size: int,
     last_id: int,
     width: int,
 ) -> list[Line]:
-    """Summary, legend and grid: rows begin with a logical number, cells are physical ones."""
+    """Summary, legend and grid: rows begin with a logical number, cells are physical ones.
+
+    Args:
+        owners: For each block that is shared, with whom.
+        known: The blocks that the prefix cache knows; `None` where the engine does not tell.
+    """
     table = sequence.block_table
     if not table:
         return [((_no_blocks(request), "dim"),)]
     num_cached = sequence.num_cached_tokens // block_size if block_size > 0 else 0
+    kept = {block for block in table if known is not None and block in known}
+    in_cache = f"{fmt.count(len(kept))} in the prefix cache"
+    marked = kept.difference(owners, table[: max(num_cached, 0)])
     slots = len(table) * block_size
     filled = min(max(sequence.num_computed_tokens, 0), slots)
     return [
@@ -90,13 +108,23 @@ def block_lines(
                 (1, ((f"{fmt.count(filled)} of {fmt.count(slots)} slots filled", PLAIN),)),
                 (2, ((f"{fmt.count(num_cached)} cached", PLAIN),)),
                 (2, ((f"{fmt.count(len(owners))} shared", PLAIN),)),
+                (3, ((in_cache, PLAIN),) if known is not None else ()),
             ],
             width,
         ),
-        *_legend(owners.values(), num_cached, filled, slots, block_size, width),
+        *_legend(
+            owners.values(),
+            num_cached,
+            filled,
+            slots,
+            block_size,
+            width,
+            keeps=bool(marked),
+        ),
         *_grid(
             table,
             owners.keys(),
+            marked,
             num_cached,
             filled - slots + block_size,
             block_size,
@@ -109,6 +137,7 @@ def block_lines(
 def _grid(
     table: list[int],
     shared: Set[int],
+    kept: Set[int],
     num_cached: int,
     last_fill: int,
     block_size: int,
@@ -130,6 +159,8 @@ def _grid(
                 mark, ink = SHARED_MARK, "shared"
             elif logical < num_cached:
                 mark, ink = CACHED_MARK, "cached"
+            elif block in kept:
+                mark, ink = KEPT_MARK, "cached"
             elif logical == len(table) - 1:
                 mark, ink = _fill(last_fill, block_size), "strong"
             spans.append((f" {block:>{digits}}{mark}", ink))
@@ -138,7 +169,14 @@ def _grid(
 
 
 def _legend(
-    owners: Iterable[str], num_cached: int, filled: int, slots: int, block_size: int, width: int
+    owners: Iterable[str],
+    num_cached: int,
+    filled: int,
+    slots: int,
+    block_size: int,
+    width: int,
+    *,
+    keeps: bool,
 ) -> list[Line]:
     parts: list[tuple[str, str]] = []
     names = sorted(set(owners))
@@ -147,6 +185,8 @@ def _legend(
         parts.append((f"{SHARED_MARK} shared with {', '.join(names[:3])}{more}", "shared"))
     if num_cached:
         parts.append((f"{CACHED_MARK} found in the prefix cache", "cached"))
+    if keeps:
+        parts.append((f"{KEPT_MARK} in the prefix cache since it was computed", "cached"))
     if 0 < slots - filled < block_size:
         last = filled - slots + block_size
         parts.append((f"{_fill(last, block_size)} last block: {last} of {block_size} slots", "dim"))

@@ -4,9 +4,11 @@ from textual.binding import Binding
 from textual.containers import ScrollableContainer
 
 from seqtop.sequence import SequenceStatus
+from seqtop.state import SequenceState
 from seqtop.tui.feed import Feed
 from seqtop.tui.flow import Flow
 from seqtop.tui.ink import Line
+from seqtop.tui.token_marks import Marks
 from seqtop.tui.widgets.lines import Lines
 
 MAX_CHARACTERS = 200_000
@@ -43,11 +45,14 @@ class Story(Lines, can_focus=True, inherit_bindings=False):
             self.set_lines([self._nothing()])
             return
         running = sequence.status == SequenceStatus.RUNNING
+        if sequence.seq_id != self._shown:
+            self._flow = Flow()
         self._flow.update(
             prompt[-MAX_CHARACTERS:],
             sequence.text[-MAX_CHARACTERS:],
             sequence.last_delta_length if running else 0,
             self.text_width,
+            self._marks(sequence),
         )
         self.set_lines(self._flow.lines)
         if sequence.seq_id != self._shown:
@@ -55,6 +60,13 @@ class Story(Lines, can_focus=True, inherit_bindings=False):
             self._follows = True
         if self._follows:
             self.scroll_to(y=self.max_scroll_y, animate=False)
+
+    def _marks(self, sequence: SequenceState) -> Marks | None:
+        """What is to be told of the tokens; nothing where the beginning of the text is cut off."""
+        marking = self._feed.marking
+        if marking == "plain" or len(sequence.text) > MAX_CHARACTERS:
+            return None
+        return Marks(marking, sequence.text_lengths, sequence.output_logprobs)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)

@@ -1,5 +1,6 @@
 """The output tokens of one sequence: id, text, log-probability and what else it might have been."""
 
+import itertools
 import math
 
 from seqtop import format as fmt
@@ -17,6 +18,9 @@ class Tokens(LongLines):
 
     def __init__(self, feed: Feed) -> None:
         super().__init__(feed, id="tokens", title="Tokens")
+        self._lengths: list[int] | None = None
+        self._ends: list[int] = []
+        """Where the text of each token of `_lengths` ends."""
 
     @property
     def num_lines(self) -> int:
@@ -30,18 +34,35 @@ class Tokens(LongLines):
         if index == 0:
             return ((_TITLES, "dim"),)
         sequence = found[1]
-        return token_line(sequence, len(sequence.output_token_ids) - index, self.text_width)
+        place = len(sequence.output_token_ids) - index
+        return token_line(sequence, place, self.text_width, self._text(sequence, place))
+
+    def _text(self, sequence: SequenceState, place: int) -> str:
+        """What a token has added to the text, as far as that is known."""
+        lengths = sequence.text_lengths
+        if lengths is not self._lengths:
+            self._lengths, self._ends = lengths, []
+        if not 0 <= place < len(lengths) or lengths[place] <= 0:
+            return ""
+        del self._ends[-1:]  # held back text may have come
+        last = self._ends[-1] if self._ends else 0
+        for length in itertools.islice(lengths, len(self._ends), None):
+            last += max(length, 0)
+            self._ends.append(last)
+        unknown = place > 0 and lengths[place - 1] < 0  # it came together with others
+        end = self._ends[place]
+        return "" if unknown else sequence.text[end - lengths[place] : end]
 
 
-def token_line(sequence: SequenceState, place: int, width: int) -> Line:
-    """Output token `place`, from nought. Its text is known where logprobs were asked for."""
+def token_line(sequence: SequenceState, place: int, width: int, told: str = "") -> Line:
+    """Output token `place`, from nought; what it added to the text is `told`, if it is known."""
     token = sequence.output_token_ids[place]
     # After a full has corrected the tokens there may be fewer log-probabilities than tokens.
     known = place < len(sequence.output_logprobs)
     logprob = sequence.output_logprobs[place] if known else None
     candidates = sequence.top_logprobs.get(place, {})
     own = candidates.get(token)
-    text = repr(own.decoded_token)[1:-1] if own is not None and own.decoded_token else fmt.UNKNOWN
+    text = repr((own.decoded_token if own else "") or told)[1:-1] or fmt.UNKNOWN
     value = f"{logprob:.3f}" if logprob is not None else fmt.UNKNOWN
     share = fmt.percent(_probability(logprob))
     others = sorted(
