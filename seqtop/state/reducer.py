@@ -171,8 +171,7 @@ def _take_over(request: RequestState, sequence: SequenceState, data: SequenceDat
     sequence.cumulative_logprob = data.cumulative_logprob
     if data.get_output_len() != len(sequence.output_token_ids):
         sequence.output_token_ids = list(data.output_token_ids)
-        count = data.get_output_len()
-        sequence.text_lengths = [*[-1] * (count - 1), len(sequence.text)] if count else []
+        sequence.text_lengths = _together(data.get_output_len(), len(sequence.text))
     if not request.prompt_token_ids:
         request.prompt_token_ids = list(data.prompt_token_ids)
 
@@ -335,9 +334,14 @@ def _end_tokens(sequence: SequenceState, update: SequenceUpdate) -> None:
     if count == 1:
         lengths.append(length)
     elif count:
-        lengths += _decoded_lengths(update) or [*[-1] * (count - 1), length]
+        lengths += _decoded_lengths(update) or _together(count, length)
     elif lengths:  # what had been held back
         lengths[-1] += length
+
+
+def _together(count: int, length: int) -> list[int]:
+    """Lengths of the texts of tokens of which only the sum is known."""
+    return [*[-1 if length else 0] * (count - 1), length] if count else []
 
 
 def _decoded_lengths(update: SequenceUpdate) -> list[int] | None:

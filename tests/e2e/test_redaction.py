@@ -212,7 +212,7 @@ def test_what_is_blank_is_this_and_nothing_else() -> None:
     assert blank(RequestFinished, wire._FINISHED) == "text_lengths"
     assert blank(SequenceState, state_._SEQUENCE) == (
         "output_token_ids output_logprobs top_logprobs cumulative_logprob text last_delta_length"
-        " stop_reason"
+        " stop_reason text_lengths"
     )
 
 

@@ -279,6 +279,7 @@ def test_candidates_are_kept_by_output_position() -> None:
         ([6], "", None, [0]),
         ([], "abc", None, []),  # held back until now, and so the token's before
         ([6, 7], "abc", None, [-1, 3]),
+        ([6, 7], "", None, [0, 0]),
         ([6, 7], "abc", ["a", "bc"], [1, 2]),
         ([6, 7], "abc", ["", "abc"], [0, 3]),
         ([6, 7], "abc", ["a", "b"], [-1, 3]),
