@@ -95,8 +95,8 @@ def main(argv: list[str] | None = None) -> int:
         description="Train a draft head for a model that tells stories, and write it beside it.",
     )
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="directory (%(default)s)")
-    parser.add_argument("--steps", type=int, default=400, help="optimizer steps (%(default)s)")
-    parser.add_argument("--rows", type=int, default=8, help="texts a step (%(default)s)")
+    parser.add_argument("--steps", type=int, default=600, help="optimizer steps (%(default)s)")
+    parser.add_argument("--rows", type=int, default=4, help="texts a step (%(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of weights and text (%(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (%(default)s)")
     options = parser.parse_args(argv)

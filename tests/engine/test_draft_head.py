@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from engine_stub.config import EngineConfig
 from engine_stub.draft_head import FILE_NAME, DraftHead, DraftHeadProposer, load_draft_head
 from engine_stub.engine import LLMEngine
-from engine_stub.loader import WeightsError, load_model
+from engine_stub.loader import DEFAULT_MODEL, WeightsError, load_model
 from engine_stub.speculation import Draft, GeneratorOf, Outcome
 from engine_stub.stages import Stage
 from seqtop.sequence import SamplingParams, SequenceData, SequenceGroupMetadata
@@ -192,6 +192,23 @@ def biased(probs: Callable[..., torch.Tensor], bias: torch.Tensor) -> Callable[.
         return torch.where(is_greedy[:, None], certain, left)
 
     return told
+
+
+def test_the_bundled_model_has_a_head_that_is_often_right() -> None:
+    prompts = ["Once upon a time", "User: Tell me a story about a shy fox.\nBot:", "Dear diary,"]
+    params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+    settings = {"block_size": 16, "max_model_len": 256}
+    expected = make_engine(DEFAULT_MODEL, **settings).generate(prompts, params)
+    engine = make_engine(DEFAULT_MODEL, speculative="draft-head", **settings)
+    groups = [engine.add_request(f"r{i}", each, params)[0] for i, each in enumerate(prompts)]
+    drafted = kept = 0
+    while engine.has_unfinished_requests():
+        for update in engine.step().updates:
+            drafted += update.num_draft_tokens or 0
+            kept += update.num_accepted_tokens or 0
+    for mine, other in zip(groups, expected, strict=True):
+        assert mine.first_seq.get_output_token_ids() == other.first_seq.get_output_token_ids()
+    assert kept > 0.25 * drafted > 0
 
 
 def test_a_model_without_a_head(tmp_path: Path) -> None:
