@@ -74,6 +74,11 @@ def seconds(value: float | None) -> str:
     return _odd(math.copysign(math.inf, number))
 
 
+def growing(value: float | None) -> str:
+    """A duration that goes on, which is drawn anew once a second and no oftener: `6 s`."""
+    return f"{int(value)} s" if value is not None and 1 <= value < 100 else seconds(value)
+
+
 def clock(value: float | None, decimals: int = 3) -> str:
     """A moment, epoch seconds, as the time of day here: `14:03:22.450`."""
     number = _finite(value)

@@ -97,7 +97,7 @@ def limit(step: StepSummary, info: EngineInfo | None) -> str:
     if info is not None and step.num_tokens >= info.max_num_batched_tokens:
         return "budget spent"
     if step.num_preemptions:
-        return f"no free blocks: {fmt.count(step.num_preemptions)} preempted"
+        return "no free blocks: preempted"  # how many, the column beside it says
     if not step.stats.num_waiting:
         return "nothing waits"
     return f"{fmt.count(step.stats.num_waiting)} wait, no reason given"

@@ -92,7 +92,7 @@ def test_the_rest_is_what_nothing_else_took() -> None:
         ("3 wait, no reason given", {"num_waiting": 3}, {}),
         ("budget spent", {"num_waiting": 3, "num_prefill_tokens": 100_000}, {}),
         (
-            "no free blocks: 1 preempted",
+            "no free blocks: preempted",
             {"num_waiting": 1},
             {"preemptions": [Preemption(request_id="a", mode="recompute", num_lost_tokens=5)]},
         ),

@@ -83,3 +83,12 @@ def test_rate_and_percent() -> None:
     assert fmt.percent(1, 0) == fmt.UNKNOWN
     assert fmt.plural(1, "block") == "1 block"
     assert fmt.plural(1200, "block") == "1,200 blocks"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.25, "250 ms"), (1.0, "1 s"), (59.99, "59 s"), (100.0, "1m 40s"), (None, fmt.UNKNOWN)],
+)
+def test_growing(value: float | None, text: str) -> None:
+    assert fmt.growing(value) == text
+    assert fmt.growing(float("inf")) == fmt.seconds(float("inf"))

@@ -132,11 +132,20 @@ def test_keys_that_come_at_once_are_all_heard() -> None:
     play(app, act, (80, 24))
 
 
+def test_the_help_is_legible_in_a_narrow_terminal(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "2        Blocks" in screen(app))
+
+    play(app, act, (40, 16))
+
+
 @pytest.mark.parametrize("keys", ["b17", "sq", ":12", "c"])
 def test_a_second_enter_finds_nobody_to_answer(app: SeqtopApp, keys: str) -> None:
     async def act(pilot: Pilot[int]) -> None:
         burst(app, keys)
         await until(pilot, lambda: isinstance(app.screen, Dialog) and app.focused is not None)
+        await pilot.pause()
         burst(app, "", "enter")
         burst(app, "", "enter")
         await until(pilot, lambda: not isinstance(app.screen, Dialog))

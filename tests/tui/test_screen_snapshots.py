@@ -1,4 +1,7 @@
-"""How the screens that show time look, against pictures that were looked at."""
+"""How every screen looks, small and large, dark, light and without colour, in one recorded run.
+
+The pictures were looked at. The block map and the checks have theirs in `test_snapshots.py`.
+"""
 
 from collections.abc import Callable
 
@@ -6,29 +9,36 @@ import pytest
 from scripted import HOSTILE, ScriptedSource, scene
 from textual.pilot import Pilot
 
+from seqtop.link import LinkState
 from seqtop.state.history import History
-from seqtop.tui.app import SCREENS, SeqtopApp
+from seqtop.tui.app import SeqtopApp
 
 SIZES = [(80, 24), (160, 50)]
 LOOKS = ["dark", "light", "no-colour"]
-TIME_SCREENS = ["timeline", "steps"]
+KEYS = {
+    "sequences": ["enter", "down", "down"],  # with its detail
+    "timeline": ["p", "3"],
+    "steps": ["p", "4"],
+    "help": ["question_mark"],
+    "fleet": ["F", "down"],
+}
 
 
-def recorded() -> SeqtopApp:
-    source = ScriptedSource(history=History())
-    app = SeqtopApp(source, clock=lambda: 0.0)
-    source.listener = app.feed.poll
-    scene(source, hostile=HOSTILE.replace("\ud800", ""))  # which the wire does not carry
+def recorded(*, num_engines: int = 1) -> SeqtopApp:
+    sources = [ScriptedSource(history=History()) for _ in range(num_engines)]
+    app = SeqtopApp(*sources, clock=lambda: 0.0)
+    for number, (source, feed) in enumerate(zip(sources, app.fleet.feeds, strict=True)):
+        source.listener = feed.poll
+        name = f"rank-{number}" if num_engines > 1 else "demo"
+        scene(source, hostile=HOSTILE.replace("\ud800", ""), engine_id=name)  # wire carries none
+    if num_engines > 1:
+        sources[-1].connect(LinkState.LOST, "No word from the engine.")
     return app
-
-
-def key_of(name: str) -> str:
-    return str([each.NAME for each in SCREENS].index(name) + 1)
 
 
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("size", SIZES, ids="{0[0]}x{0[1]}".format)
-@pytest.mark.parametrize("name", TIME_SCREENS)
+@pytest.mark.parametrize("name", KEYS)
 def test_screen(
     monkeypatch: pytest.MonkeyPatch,
     snap_compare: Callable[..., bool],
@@ -38,12 +48,12 @@ def test_screen(
 ) -> None:
     if look == "no-colour":
         monkeypatch.setenv("NO_COLOR", "1")
-    app = recorded()
+    app = recorded(num_engines=3 if name == "fleet" else 1)
 
     async def turn(pilot: Pilot[int]) -> None:
         if look == "light":
             app.theme = "seqtop-light"
-        await pilot.press("p", key_of(name))
+        await pilot.press(*KEYS[name])
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=turn)

@@ -38,6 +38,11 @@ ABOUT_SEQUENCES: Mapping[str, Notes] = {
 }
 
 
+NARROW = 60
+"""Below this width what is explained gets `NARROW_COLUMN` cells instead of `COLUMN`."""
+COLUMN, NARROW_COLUMN = 24, 9
+
+
 class HelpScreen(Dialog[None]):
     """All that can be pressed."""
 
@@ -72,6 +77,11 @@ class HelpScreen(Dialog[None]):
         self.query_one("#help-hint", Label).update(hint)
 
     def _content(self) -> Content:
+        column = COLUMN if self.app.size.width >= NARROW else NARROW_COLUMN
+
+        def entry(left: str, right: str) -> Content:
+            return Content.assemble((f"  {left:<{column - 1}} ", "bold"), right)
+
         lines: list[Content] = []
         for group, entries in self._listed.items():
             if not entries:
@@ -79,11 +89,11 @@ class HelpScreen(Dialog[None]):
             lines.append(Content.styled(group, "bold $primary"))
             for keys, description in entries:
                 shown = "  ".join(self.app.get_key_display(key) for key in keys)
-                lines.append(Content.assemble((f"  {shown:<24}", "bold"), description))
+                lines.append(entry(shown, description))
             lines.append(Content(""))
         for title, notes in self._notes.items():
             lines.append(Content.styled(title, "bold $primary"))
-            lines += [Content.assemble((f"  {word:<24}", "bold"), about) for word, about in notes]
+            lines += [entry(word, about) for word, about in notes]
             lines.append(Content(""))
         lines.pop()
         return Content("\n").join(lines)

@@ -52,6 +52,8 @@ class SortChooser(Dialog[Sort | None]):
         if not letter.isalpha():
             return
         event.stop()
+        if not self.is_active:
+            return
         options = self.query_one(OptionList)
         titles = [BY_LIFE[0], *(column.title for column in COLUMNS)]
         here = (options.highlighted or 0) + 1

@@ -300,9 +300,7 @@ def _queue(r: RequestState, s: SequenceState, now: float, width: int) -> Line:
         return _right(fmt.UNKNOWN, width, "dim")
     if s.status != SequenceStatus.WAITING or r.metrics.first_scheduled_time is not None:
         return _right(fmt.seconds(seconds), width, _ink(s))
-    # Whole seconds while it grows: it is drawn anew once a second and no oftener.
-    whole = float(int(seconds)) if 1 <= seconds < 1e9 else seconds
-    return _right(fmt.seconds(whole), width, "waiting")
+    return _right(fmt.growing(seconds), width, "waiting")
 
 
 def _stage(_: RequestState, s: SequenceState, __: float, width: int) -> Line:

@@ -213,16 +213,11 @@ def _name(request: RequestState, sequence: SequenceState, width: int) -> Line:
 
 def _figures(request: RequestState, sequence: SequenceState, now: float) -> Line:
     e2e = latency.e2e_latency(request.metrics)
-    so_far = _coarse(now - request.metrics.arrival_time) if request.finish_reason is None else None
+    so_far = now - request.metrics.arrival_time if request.finish_reason is None else None
     queue = queue_time(request, sequence, now)
-    if queue is not None and request.metrics.first_scheduled_time is None:
-        queue = _coarse(queue)
+    queue_text = fmt.seconds if request.metrics.first_scheduled_time is not None else fmt.growing
+    e2e_text = fmt.growing(so_far) if e2e is None else fmt.seconds(e2e)
     return (
-        (f" {fmt.seconds(queue):>{_FIGURE}}", PLAIN),
-        (f" {fmt.seconds(e2e or so_far):>{_FIGURE}}", "dim" if e2e is None else PLAIN),
+        (f" {queue_text(queue):>{_FIGURE}}", PLAIN),
+        (f" {e2e_text:>{_FIGURE}}", "dim" if e2e is None else PLAIN),
     )
-
-
-def _coarse(seconds: float) -> float:
-    """Whole seconds of what still grows: it is drawn anew once a second and no oftener."""
-    return float(int(seconds)) if 1 <= seconds < 1e9 else seconds

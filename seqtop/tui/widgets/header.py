@@ -87,7 +87,7 @@ def badges(feed: Feed) -> Line:
     taping = _taping(feed)
     text, ink = BADGES[feed.source.link.state]
     if feed.source.link.state is LinkState.LOST:
-        text += f" {fmt.seconds(float(int(feed.silence)))}"
+        text += f" {fmt.growing(float(int(feed.silence)))}"
     if not feed.paused:
         return (*taping, (f" {text} ", ink))
     paused = (f" {PAUSED[0]} ", PAUSED[1])
