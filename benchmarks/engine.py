@@ -1,10 +1,12 @@
-"""Output tokens per second: the bundled engine against transformers `generate()`.
+"""Output tokens per second: the bundled engine against transformers.
 
-Both run the same weights (float32, CPU), the same random prompts and the same greedy outputs, in
-one process, turn by turn; the best of the rounds counts, since whatever else the machine does only
-ever slows a round down. The engine runs as users see it: scheduler, prefix cache and
-detokenization on. For scale, `bare` is what the weight matrices' products alone would allow, one
-product per weight and step.
+`generate()` runs a workload as one batch, which waits for its longest output; transformers' own
+continuous batching (`batching`) and the engine let sequences go when they are done. All run the
+same weights (float32, CPU), the same random prompts and the same greedy outputs, in one process,
+turn by turn; the best of the rounds counts, since whatever else the machine does only ever slows a
+round down. The engine runs as users see it: scheduler, prefix cache, detokenization and publishing
+on; `silent` is the ratio to its speed without publishing. For scale, `of bare` compares with what
+the weight matrices' products alone would allow, one product per weight and step.
 
     python benchmarks/engine.py                 # a 10 M-parameter Llama with random weights
     python benchmarks/engine.py --bundled       # the model that ships
@@ -13,6 +15,7 @@ product per weight and step.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import tempfile
 import time
@@ -22,13 +25,21 @@ from pathlib import Path
 
 import torch
 from torch.nn.functional import linear
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 from transformers.utils import logging
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.loader import DEFAULT_MODEL
+from engine_stub.publishing import StepPublisher, engine_info
 from seqtop.sequence import SamplingParams
+from seqtop.state import EngineState
+from seqtop.wire.publisher import Publisher
 
 
 @dataclass(frozen=True)
@@ -81,20 +92,30 @@ def compare(path: Path, rounds: int) -> None:
         setattr(reference.generation_config, name, None)
     name = "bundled model" if path == DEFAULT_MODEL else "random weights"
     print(f"{name}, {reference.num_parameters() / 1e6:.1f} M parameters,", end=" ")
-    print(f"{torch.get_num_threads()} threads, best of {rounds}")
-    print(f"{'workload':<26}{'generate()':>12}{'engine':>10}{'ratio':>8}{'bare':>10}{'of bare':>9}")
+    print(f"{torch.get_num_threads()} threads, best of {rounds},", end=" ")
+    print("load average {:.1f} {:.1f} {:.1f}".format(*os.getloadavg()))
+    print("tokens per second, and the engine's in relation to others")
+    print(
+        f"{'workload':<26}{'engine':>8}{'generate()':>12}{'ratio':>8}{'batching':>10}{'ratio':>8}"
+        f"{'of bare':>9}{'silent':>8}"
+    )
     for workload in workloads(reference.config.vocab_size):
-        run_generate, run_engine = (
+        runners = (
+            engine_runner(path, workload, publishes=True),
             generate_runner(reference, workload),
-            engine_runner(path, workload),
+            batching_runner(reference, workload),
+            engine_runner(path, workload, publishes=False),
         )
-        seconds = [(run_generate(), run_engine()) for _ in range(rounds)]
+        seconds = [[run() for run in runners] for _ in range(rounds)]
         num_tokens = sum(workload.num_outputs)
-        theirs, ours = (num_tokens / min(each) for each in zip(*seconds, strict=True))
+        ours, generate, batching, silent = (
+            num_tokens / min(each) for each in zip(*seconds, strict=True)
+        )
         bare = len(workload.prompts) / seconds_of_products(reference, len(workload.prompts))
         print(
-            f"{workload.name:<26}{theirs:>12.0f}{ours:>10.0f}{ours / theirs:>8.2f}"
-            f"{bare:>10.0f}{ours / bare:>9.0%}"
+            f"{workload.name:<26}{ours:>8.0f}{generate:>12.0f}{ours / generate:>8.2f}"
+            f"{batching:>10.0f}{ours / batching:>8.2f}{ours / bare:>9.0%}{ours / silent:>8.3f}",
+            flush=True,
         )
 
 
@@ -135,7 +156,40 @@ def generate_runner(model: LlamaForCausalLM, workload: Workload) -> Callable[[],
     return run
 
 
-def engine_runner(path: Path, workload: Workload) -> Callable[[], float]:
+def batching_runner(model: LlamaForCausalLM, workload: Workload) -> Callable[[], float]:
+    """Returns a function that runs the workload in transformers' continuous batching."""
+    greedy = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0)
+    # The sizes of the engine; what is for GPUs only is off.
+    sizes = ContinuousBatchingConfig(
+        page_size=16,
+        num_blocks=1024,
+        max_batch_tokens=1024,
+        max_requests_per_batch=32,
+        use_cuda_graph=False,
+        use_async_batching=False,
+        auto_switch_to_flash=False,
+    )
+
+    def run() -> float:
+        with model.continuous_batching_context_manager(greedy, True, None, sizes) as manager:
+            begin = time.perf_counter()
+            for prompt, num_outputs in zip(workload.prompts, workload.num_outputs, strict=True):
+                manager.add_request(prompt, max_new_tokens=num_outputs)
+            finished: list[int] = []
+            while len(finished) < len(workload.prompts):
+                result = manager.get_result(timeout=1)
+                if result is None and not manager.is_running():
+                    raise RuntimeError("transformers' continuous batching has ended early")
+                if result is not None and result.is_finished():
+                    finished.append(len(result.generated_tokens))
+            seconds = time.perf_counter() - begin
+        assert sorted(finished) == sorted(workload.num_outputs)
+        return seconds
+
+    return run
+
+
+def engine_runner(path: Path, workload: Workload, *, publishes: bool) -> Callable[[], float]:
     """Returns a function that runs the workload in a new engine, whose start does not count."""
 
     def run() -> float:
@@ -149,17 +203,30 @@ def engine_runner(path: Path, workload: Workload) -> Callable[[], float]:
                 max_model_len=512,
             )
         )
-        begin = time.perf_counter()
-        for index, (prompt, num_outputs) in enumerate(
-            zip(workload.prompts, workload.num_outputs, strict=True)
-        ):
-            params = SamplingParams(temperature=0.0, max_tokens=num_outputs, ignore_eos=True)
-            engine.add_request(str(index), prompt, params)
-        while engine.has_unfinished_requests():
-            engine.step()
-        return time.perf_counter() - begin
+        if not publishes:
+            return seconds_of(engine, workload, None)
+        info = engine_info(engine, engine_id="benchmark", control=False)
+        with Publisher("tcp://127.0.0.1:5997", info, EngineState()) as publisher:
+            return seconds_of(engine, workload, StepPublisher(publisher))
 
     return run
+
+
+def seconds_of(engine: LLMEngine, workload: Workload, publisher: StepPublisher | None) -> float:
+    """Seconds that the engine takes from the first request to the last token."""
+    begin = time.perf_counter()
+    for index, (prompt, num_outputs) in enumerate(
+        zip(workload.prompts, workload.num_outputs, strict=True)
+    ):
+        params = SamplingParams(temperature=0.0, max_tokens=num_outputs, ignore_eos=True)
+        for group in engine.add_request(str(index), prompt, params):
+            if publisher:
+                publisher.arrived(group)
+    while engine.has_unfinished_requests():
+        record = engine.step()
+        if publisher:
+            publisher.stepped(record)
+    return time.perf_counter() - begin
 
 
 @torch.inference_mode()
