@@ -20,7 +20,7 @@ TESTS = {
     "blocks": ("blocks",),
     "timeline": ("timeline_screen",),
     "steps": ("steps_screen",),
-    "checks": ("checks",),
+    "checks": ("checks_screen",),
     "fleet": ("fleet",),
 }
 """The tests of each screen, where the keys that are its own are pressed."""
