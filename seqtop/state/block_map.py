@@ -35,7 +35,7 @@ class BlockMap:
     @property
     def num_shared(self) -> int:
         """Blocks of the device that several sequences hold."""
-        reserved = sum(len(self._device.of(block)) > 1 for block in range(self.num_reserved))
+        reserved = sum(len(holders) > 1 for holders in self._device.below(self.num_reserved))
         return self._device.num_shared + self._groups.num_shared - reserved
 
     @property

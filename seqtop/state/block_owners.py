@@ -1,6 +1,6 @@
 """Which sequences hold which physical block: the block tables, turned round."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 _NOBODY: Mapping[int, int] = {}
 
@@ -18,6 +18,15 @@ class BlockOwners:
     def num_blocks(self) -> int:
         """Blocks that some table names."""
         return len(self._owners)
+
+    def below(self, limit: int) -> Iterator[Mapping[int, int]]:
+        """The holders of each block below `limit` that some table names.
+
+        An engine may claim any limit: this never costs more than the tables do.
+        """
+        if limit > len(self._owners):
+            return (holders for block, holders in self._owners.items() if block < limit)
+        return (self._owners[block] for block in range(limit) if block in self._owners)
 
     def of(self, block: int) -> Mapping[int, int]:
         """The sequences that hold `block`, each with the logical position it has there."""

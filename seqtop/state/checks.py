@@ -208,7 +208,7 @@ class Checker:
     def _num_named(self, num_reserved: int) -> int:
         """Blocks that some table names, without the reserved ones, which stand for no block."""
         owners = (self._owners, self._group_owners)
-        reserved = sum(bool(each.of(block)) for each in owners for block in range(num_reserved))
+        reserved = sum(1 for each in owners for _ in each.below(num_reserved))
         return sum(each.num_blocks for each in owners) - reserved
 
     def _remember(self, event: Event) -> dict[int, _Before]:

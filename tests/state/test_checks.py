@@ -293,6 +293,15 @@ def test_hostile_figures_are_findings_not_errors() -> None:
     assert checker.apply(Heartbeat(time=float("-inf"), step=-(2**63))) == []
 
 
+def test_blocks_below_a_limit_cost_no_more_than_the_tables_do() -> None:
+    owners = BlockOwners()
+    owners.update(1, [0, 5, 9])
+    owners.update(2, [5])
+    for limit in (-1, 0, 1, 5, 6, 10, 2**62):
+        expected = [len(owners.of(block)) for block in (0, 5, 9) if block < limit]
+        assert sorted(map(len, owners.below(limit))) == sorted(expected)
+
+
 def test_owners_follow_tables_that_grow_shrink_and_change() -> None:
     owners = BlockOwners()
     assert owners.update(1, [4, 5]) == [0, 1]
