@@ -1,11 +1,12 @@
 """How every screen looks, small and large, dark, light and without colour, in one recorded run.
 
-The pictures were looked at. The block map and the checks have theirs in `test_snapshots.py`.
+The pictures were looked at. More of the block map and the checks is in `test_snapshots.py`.
 """
 
 from collections.abc import Callable
 
 import pytest
+from piloting import until
 from scripted import HOSTILE, ScriptedSource, scene
 from textual.pilot import Pilot
 
@@ -17,8 +18,10 @@ SIZES = [(80, 24), (160, 50)]
 LOOKS = ["dark", "light", "no-colour"]
 KEYS = {
     "sequences": ["enter", "down", "down"],  # with its detail
+    "blocks": ["down", "2"],
     "timeline": ["p", "3"],
     "steps": ["p", "4"],
+    "checks": ["5", "down"],
     "help": ["question_mark"],
     "fleet": ["F", "down"],
 }
@@ -55,5 +58,10 @@ def test_screen(
             app.theme = "seqtop-light"
         await pilot.press(*KEYS[name])
         await pilot.pause()
+        if name == "checks":
+            review = app.feed.review
+            await until(pilot, lambda: review is not None and not review.is_behind)
+            app.draw()
+            await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=turn)
