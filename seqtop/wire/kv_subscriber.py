@@ -21,6 +21,7 @@ from seqtop.link import Link, LinkState
 from seqtop.wire import closing, kv_events
 from seqtop.wire.endpoints import check
 from seqtop.wire.errors import WireError
+from seqtop.wire.keepalive import keep_alive
 from seqtop.wire.kv_events import Batch, Message
 from seqtop.wire.kv_replay import Ended, Replay
 
@@ -31,8 +32,6 @@ MAX_KEPT_BYTES = 256 * 2**20
 MAX_UNREAD_MESSAGES = 10_000
 _MESSAGES_PER_ROUND = 500
 _LONGEST_POLL_MS = 250
-_PING_EVERY_MS = 2_000
-_PING_TIMEOUT_MS = 5_000
 _MOST_MISSED = 2**53
 """Numbers are the publisher's; counts of them are to stay ones that JSON can tell."""
 
@@ -94,8 +93,7 @@ class KvSubscriber:
         self._live = self._context.socket(zmq.SUB)
         self._live.rcvhwm = MAX_UNREAD_MESSAGES
         self._live.maxmsgsize = kv_events.MAX_MESSAGE_BYTES
-        self._live.heartbeat_ivl = _PING_EVERY_MS
-        self._live.heartbeat_timeout = _PING_TIMEOUT_MS
+        keep_alive(self._live)
         self._live.subscribe(self._wanted_topic)
         self._monitor = self._live.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED

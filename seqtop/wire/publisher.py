@@ -21,6 +21,7 @@ from seqtop.wire import closing, codec, frames
 from seqtop.wire.addresses import in_the_way
 from seqtop.wire.endpoints import check_bind, snapshot_endpoint
 from seqtop.wire.errors import WireError
+from seqtop.wire.keepalive import keep_alive
 from seqtop.wire.keys import EngineKeys
 from seqtop.wire.messages import (
     Abort,
@@ -62,9 +63,6 @@ _ANSWERS_PER_VIEWER = 2
 
 _MAX_SUBSCRIPTION_BYTES = 1024
 """Handshakes count as well, and Curve's take more than 256."""
-
-_PING_EVERY_MS, _PING_TIMEOUT_MS = 5_000, 30_000
-"""A viewer whose machine is gone answers no ping: it is let go, with all that waits for it."""
 
 _SECONDS_BETWEEN_REPAIRS = 1.0
 
@@ -162,8 +160,7 @@ class Publisher:
         router.sndhwm = _ANSWERS_PER_VIEWER
         for socket in (live, router):
             socket.linger = 500
-            socket.heartbeat_ivl = _PING_EVERY_MS
-            socket.heartbeat_timeout = _PING_TIMEOUT_MS
+            keep_alive(socket)
             if keys is not None:
                 keys.secure(socket)
         live.bind(self.endpoint)

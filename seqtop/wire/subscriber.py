@@ -23,6 +23,7 @@ from seqtop.wire.endpoints import check, snapshot_endpoint
 from seqtop.wire.errors import WireError
 from seqtop.wire.frames import Frame, Greeting
 from seqtop.wire.handshake import HandshakeWatch
+from seqtop.wire.keepalive import keep_alive
 from seqtop.wire.keys import ViewerKeys
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
@@ -55,8 +56,6 @@ _RECONNECT_SECONDS = 5.0
 _MESSAGES_PER_ROUND = 500
 _ANSWERS_PER_ROUND = 4
 _LONGEST_POLL_MS = 250
-_PING_EVERY_MS = 2_000
-_PING_TIMEOUT_MS = 5_000
 
 
 class Sink(Protocol):
@@ -101,12 +100,12 @@ class Subscriber:
         self._live.maxmsgsize = frames.MAX_MESSAGE_BYTES
         # Everything, so that a foreign publisher is noticed rather than silently filtered out.
         self._live.subscribe(b"")
-        self._notice_dead_connections(self._live)
+        keep_alive(self._live)
         self._questions = self._context.socket(zmq.DEALER)
         self._questions.maxmsgsize = MAX_SNAPSHOT_BYTES
         self._questions.rcvhwm = _ANSWERS_PER_ROUND
         self._questions.linger = 0
-        self._notice_dead_connections(self._questions)
+        keep_alive(self._questions)
         if self._keys is not None:
             self._keys.secure(self._live)
             self._keys.secure(self._questions)
@@ -128,16 +127,6 @@ class Subscriber:
             self._thread.join()
             self._wake.close()
         closing.end(self._context)
-
-    @staticmethod
-    def _notice_dead_connections(socket: zmq.Socket[bytes]) -> None:
-        """Have ZeroMQ ask whether the other side is there, and connect anew if not.
-
-        A viewer's end of the stream never sends, so without this TCP would not tell it for hours
-        that a laptop had slept or a router had forgotten the connection.
-        """
-        socket.heartbeat_ivl = _PING_EVERY_MS
-        socket.heartbeat_timeout = _PING_TIMEOUT_MS
 
     def _connect(self) -> None:
         self._live.connect(self.link.endpoint)
