@@ -50,8 +50,8 @@ class Seen:
 
     def restore(self, incarnation: str, number: int, state: EngineState) -> None:
         assert state.step == -1, "the viewer was there before the first step"
-        assert state.info is not None
-        self._checker.apply(state.info)
+        if state.info is not None:  # else it is the first message, which is still to come
+            self._checker.apply(state.info)
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
         self.findings += self._checker.apply(parse.event(payload))
