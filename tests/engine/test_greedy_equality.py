@@ -5,10 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
+from checkpoints import generate
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import LlamaForCausalLM
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
@@ -39,20 +38,7 @@ def prompts(model: Path) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def expected(model: Path, prompts: list[list[int]]) -> list[list[int]]:
-    reference = LlamaForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-    outputs = []
-    for prompt in prompts:
-        inputs = torch.tensor([prompt])
-        generated = reference.generate(
-            inputs,
-            attention_mask=torch.ones_like(inputs),
-            max_new_tokens=MAX_TOKENS,
-            do_sample=False,
-            repetition_penalty=1.0,
-            pad_token_id=0,
-        )
-        outputs.append(generated[0, len(prompt) :].tolist())
-    return outputs
+    return generate(model, prompts, MAX_TOKENS)
 
 
 def run(engine: LLMEngine, prompts: list[list[int]]) -> tuple[list[list[int]], list[StepRecord]]:

@@ -1,15 +1,14 @@
 """Several iterations a schedule: the same tokens in fewer steps, on blocks accounted for."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
+from running import drain, greedy, run, tokens
 
 from engine_stub.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.publishing import StepPublisher, engine_info
-from engine_stub.step_record import StepRecord
-from seqtop.sequence import SamplingParams, SequenceGroup, SequenceStatus
+from seqtop.sequence import SamplingParams, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.latencies import Latencies
 from seqtop.wire import codec, parse
@@ -17,31 +16,6 @@ from seqtop.wire.messages import Event
 
 MakeEngine = Callable[..., LLMEngine]
 NUM_STEPS = 4
-
-
-def drain(engine: LLMEngine) -> list[StepRecord]:
-    records = []
-    while engine.has_unfinished_requests():
-        records.append(engine.step())
-        engine.block_manager.check()
-    return records
-
-
-def run(
-    engine: LLMEngine, prompts: list[list[int]], *params: Any
-) -> tuple[list[SequenceGroup], list[StepRecord]]:
-    groups: list[SequenceGroup] = []
-    for index, prompt in enumerate(prompts):
-        groups += engine.add_request(f"r{index}", prompt, params[index % len(params)])
-    return groups, drain(engine)
-
-
-def tokens(groups: list[SequenceGroup]) -> list[tuple[int, ...]]:
-    return [seq.get_output_token_ids() for group in groups for seq in group.seqs]
-
-
-def greedy(max_tokens: int, **more: Any) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
 
 
 def test_a_step_brings_several_tokens(make_engine: MakeEngine) -> None:

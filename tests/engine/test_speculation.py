@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from running import drain, greedy, run, tokens
 
 from engine_stub.beam_search import BeamSearchParams
 from engine_stub.config import EngineConfig
@@ -12,36 +13,10 @@ from engine_stub.engine import LLMEngine
 from engine_stub.prompt_lookup import continuation
 from engine_stub.rejection_sampler import accept
 from engine_stub.speculation import Draft, GeneratorOf, Outcome
-from engine_stub.step_record import StepRecord
-from seqtop.sequence import SamplingParams, SequenceGroup, SequenceGroupMetadata
+from seqtop.sequence import SamplingParams, SequenceGroupMetadata
 
 MakeEngine = Callable[..., LLMEngine]
 LOOP = [11, 12, 13, 14, 15, 16] * 3
-
-
-def drain(engine: LLMEngine) -> list[StepRecord]:
-    records = []
-    while engine.has_unfinished_requests():
-        records.append(engine.step())
-        engine.block_manager.check()
-    return records
-
-
-def run(
-    engine: LLMEngine, prompts: list[list[int]], *params: Any
-) -> tuple[list[SequenceGroup], list[StepRecord]]:
-    groups: list[SequenceGroup] = []
-    for index, prompt in enumerate(prompts):
-        groups += engine.add_request(f"r{index}", prompt, params[index % len(params)])
-    return groups, drain(engine)
-
-
-def tokens(groups: list[SequenceGroup]) -> list[tuple[int, ...]]:
-    return [seq.get_output_token_ids() for group in groups for seq in group.seqs]
-
-
-def greedy(max_tokens: int, **more: Any) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
 
 
 class Oracle:

@@ -1,0 +1,32 @@
+"""Run an engine to the end of what it was given, its books checked at every step."""
+
+from typing import Any
+
+from engine_stub.engine import LLMEngine
+from engine_stub.step_record import StepRecord
+from seqtop.sequence import SamplingParams, SequenceGroup
+
+
+def drain(engine: LLMEngine) -> list[StepRecord]:
+    records = []
+    while engine.has_unfinished_requests():
+        records.append(engine.step())
+        engine.block_manager.check()
+    return records
+
+
+def run(
+    engine: LLMEngine, prompts: list[list[int]], *params: Any
+) -> tuple[list[SequenceGroup], list[StepRecord]]:
+    groups: list[SequenceGroup] = []
+    for index, prompt in enumerate(prompts):
+        groups += engine.add_request(f"r{index}", prompt, params[index % len(params)])
+    return groups, drain(engine)
+
+
+def tokens(groups: list[SequenceGroup]) -> list[tuple[int, ...]]:
+    return [seq.get_output_token_ids() for group in groups for seq in group.seqs]
+
+
+def greedy(max_tokens: int, **more: Any) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
