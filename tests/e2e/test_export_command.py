@@ -10,30 +10,13 @@ import threading
 from pathlib import Path
 
 import pytest
-from event_script import EventScript
 from hand_driven import HandDrivenEngine, arrival, engine_info
-
-from seqtop.recording import RecordingWriter
-from seqtop.state import EngineState
-from seqtop.wire import codec, parse
 
 SEQTOP = (sys.executable, "-m", "seqtop")
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*SEQTOP, *command], capture_output=True, text=True, timeout=120)
-
-
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path, state = tmp_path_factory.mktemp("exported") / "run.seqtop", EngineState()
-    with RecordingWriter(path) as writer:
-        for number, event in enumerate(EventScript(8, 80)):
-            payload = codec.encode(event)
-            event = parse.event(payload)
-            state.apply(event)
-            writer.append(number, payload, event, state)
-    return str(path)
 
 
 def test_a_trace_goes_to_a_file_of_its_owner_s(recording: str, tmp_path: Path) -> None:

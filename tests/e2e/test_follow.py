@@ -10,14 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from event_script import EventScript
 from hand_driven import HandDrivenEngine, arrival, engine_info, stats, step
 
 from seqtop.cli import main
-from seqtop.recording import RecordingWriter
 from seqtop.sequence import SequenceStatus
-from seqtop.state import EngineState
-from seqtop.wire import codec, parse
 from seqtop.wire.messages import EngineStopped, Heartbeat, SequenceUpdate
 
 SEQTOP = (sys.executable, "-m", "seqtop")
@@ -144,18 +140,6 @@ def test_a_reader_that_goes_ends_it_though_the_engine_is_idle(
         assert process.wait(20) == 141
         assert process.stderr is not None
         assert process.stderr.read() == b""
-
-
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path, state = tmp_path_factory.mktemp("shown") / "run.seqtop", EngineState()
-    with RecordingWriter(path) as writer:
-        for number, event in enumerate(EventScript(8, 80)):
-            payload = codec.encode(event)
-            event = parse.event(payload)
-            state.apply(event)
-            writer.append(number, payload, event, state)
-    return str(path)
 
 
 def show(*options: str) -> subprocess.CompletedProcess[str]:

@@ -11,27 +11,11 @@ from urllib.request import Request, urlopen
 import pyte
 import pytest
 from browsing import a_page
-from event_script import EventScript
 from waiting import wait_until
 
 from seqtop.cli import main
-from seqtop.recording import RecordingWriter
-from seqtop.state import EngineState
-from seqtop.wire import codec, parse
 
 pytest.importorskip("textual_serve", reason="textual-serve is not installed")
-
-
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path, state = tmp_path_factory.mktemp("served") / "run.seqtop", EngineState()
-    with RecordingWriter(path) as writer:
-        for number, event in enumerate(EventScript(8, 80)):
-            payload = codec.encode(event)
-            event = parse.event(payload)
-            state.apply(event)
-            writer.append(number, payload, event, state)
-    return str(path)
 
 
 @pytest.fixture(scope="module")
