@@ -9,7 +9,6 @@ no goodbyes among these events; whether somebody is there, the connection itself
 from __future__ import annotations
 
 import threading
-import uuid
 from collections import deque
 from typing import Protocol
 
@@ -24,6 +23,7 @@ from seqtop.wire.errors import WireError
 from seqtop.wire.keepalive import keep_alive
 from seqtop.wire.kv_events import Batch, Message
 from seqtop.wire.kv_replay import Ended, Replay
+from seqtop.wire.waking import wake_pair
 
 MAX_KEPT_MESSAGES = 50_000
 """Live messages kept while others are replayed; beyond it the oldest go, and are a hole."""
@@ -100,11 +100,7 @@ class KvSubscriber:
         )
         self._live.connect(self.link.endpoint)
         self._show(LinkState.CONNECTING, f"nothing answers at {self.link.endpoint} yet")
-        name = f"inproc://{uuid.uuid4().hex}"
-        self._woken = self._context.socket(zmq.PAIR)
-        self._woken.bind(name)
-        self._wake = self._context.socket(zmq.PAIR)
-        self._wake.connect(name)
+        self._woken, self._wake = wake_pair(self._context)
         self._thread.start()
 
     def close(self) -> None:

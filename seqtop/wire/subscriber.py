@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-import uuid
 from collections import deque
 from typing import Protocol
 
@@ -33,6 +32,7 @@ from seqtop.wire.messages import (
     Snapshot,
     SnapshotRequest,
 )
+from seqtop.wire.waking import wake_pair
 
 MAX_SNAPSHOT_BYTES = 512 * 2**20
 MAX_KEPT_MESSAGES = 50_000
@@ -113,11 +113,7 @@ class Subscriber:
             self._live, self.link.endpoint, has_keys=self._keys is not None
         )
         self._connect()
-        wake_name = f"inproc://{uuid.uuid4().hex}"
-        self._woken = self._context.socket(zmq.PAIR)
-        self._woken.bind(wake_name)
-        self._wake = self._context.socket(zmq.PAIR)
-        self._wake.connect(wake_name)
+        self._woken, self._wake = wake_pair(self._context)
         self._thread.start()
 
     def close(self) -> None:
