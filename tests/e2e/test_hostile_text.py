@@ -219,8 +219,9 @@ def test_app_on_a_real_terminal(engine: Publisher) -> None:
     try:
         wait_until(lambda: "␛]0;owned␇".encode() in written, seconds=60)
         for keys, awaited in (
-            (b"\x1b[B", "␛"),  # the next sequence, with its detail
-            (b"x", "already"),  # a notification, that this one has finished
+            # The next sequence, and a notification that this one has finished. The two go
+            # together: what is drawn at the start looks just like an answer to the first.
+            (b"\x1b[Bx", "already"),
             (b"d", "␛"),  # the table alone
         ):
             press_until(keys, awaited.encode())
