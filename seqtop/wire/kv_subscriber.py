@@ -9,7 +9,6 @@ no goodbyes among these events; whether somebody is there, the connection itself
 from __future__ import annotations
 
 import threading
-from collections import deque
 from typing import Protocol
 
 import zmq
@@ -21,14 +20,11 @@ from seqtop.wire import closing, kv_events
 from seqtop.wire.endpoints import check
 from seqtop.wire.errors import WireError
 from seqtop.wire.keepalive import keep_alive
+from seqtop.wire.kept import Kept
 from seqtop.wire.kv_events import Batch, Message
 from seqtop.wire.kv_replay import Ended, Replay
 from seqtop.wire.waking import wake_pair
 
-MAX_KEPT_MESSAGES = 50_000
-"""Live messages kept while others are replayed; beyond it the oldest go, and are a hole."""
-
-MAX_KEPT_BYTES = 256 * 2**20
 MAX_UNREAD_MESSAGES = 10_000
 _MESSAGES_PER_ROUND = 500
 _LONGEST_POLL_MS = 250
@@ -83,8 +79,8 @@ class KvSubscriber:
         self._replay: Replay | None = None
         self._probing = False
         """Whether the replay is to show first that this is the engine it was."""
-        self._kept: deque[Message] = deque()
-        self._num_kept_bytes = 0
+        self._kept = Kept[Message]()
+        """Live messages that came while others are replayed."""
         self._connected = False
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._thread = threading.Thread(target=self._run, name="seqtop-kv-events", daemon=True)
@@ -179,7 +175,7 @@ class KvSubscriber:
                     self._show(LinkState.INCOMPATIBLE, self._foreign_sentence(parts, error))
                 continue
             if self._replay is not None:
-                self._keep(message)
+                self._kept.add(message)
             else:
                 self._take_live(message)
         return True
@@ -259,7 +255,7 @@ class KvSubscriber:
             return False
         self.link.num_resyncs += 1
         self._ask(first, f"fetching what is missing from number {first:,} on")
-        self._keep(message)
+        self._kept.add(message)
         return True
 
     def _ask(self, first: int, why: str, *, probing: bool = False) -> None:
@@ -268,12 +264,6 @@ class KvSubscriber:
         self._probing = probing
         self._replay = Replay(self._context, self._replay_endpoint, first)
         self._show(LinkState.SYNCING, why)
-
-    def _keep(self, message: Message) -> None:
-        self._kept.append(message)
-        self._num_kept_bytes += len(message.payload)
-        while len(self._kept) > MAX_KEPT_MESSAGES or self._num_kept_bytes > MAX_KEPT_BYTES:
-            self._num_kept_bytes -= len(self._kept.popleft().payload)
 
     def _receive_replay(self, replay: Replay) -> None:
         for _ in range(_MESSAGES_PER_ROUND):
@@ -324,12 +314,11 @@ class KvSubscriber:
             self._begin_anew()  # it knows nothing of the last message that was seen
             return
         self._end_replay()
-        kept, self._kept, self._num_kept_bytes = self._kept, deque(), 0
         if how is not Ended.DONE:
             self._missed(0, how.value)
             self.link.last_error = how.value
             self.link.num_errors += 1
-        for message in kept:
+        for message in self._kept.take():
             self._take_live(message, may_ask=False)
         self._show_live()
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
 from typing import Protocol
 
 import zmq
@@ -23,6 +22,7 @@ from seqtop.wire.errors import WireError
 from seqtop.wire.frames import Frame, Greeting
 from seqtop.wire.handshake import HandshakeWatch
 from seqtop.wire.keepalive import keep_alive
+from seqtop.wire.kept import Kept
 from seqtop.wire.keys import ViewerKeys
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
@@ -35,12 +35,6 @@ from seqtop.wire.messages import (
 from seqtop.wire.waking import wake_pair
 
 MAX_SNAPSHOT_BYTES = 512 * 2**20
-MAX_KEPT_MESSAGES = 50_000
-"""Live messages kept while a snapshot is awaited; beyond it the oldest go, and are a gap."""
-
-MAX_KEPT_BYTES = 256 * 2**20
-"""What these may take together."""
-
 MAX_UNREAD_MESSAGES = 1_000
 """Live messages that may wait to be read (`ZMQ_RCVHWM`); then the engine's side holds the rest."""
 
@@ -82,8 +76,8 @@ class Subscriber:
         self._sink = sink
         self._keys = keys
         self._refused_at: float | None = None
-        self._kept: deque[Frame] = deque()
-        self._num_kept_bytes = 0
+        self._kept = Kept[Frame]()
+        """Live messages that came while a snapshot is awaited."""
         self._incarnation: str | None = None
         """The start of the engine that the state belongs to; `None` before the first snapshot."""
         self._last_number = -1
@@ -186,7 +180,7 @@ class Subscriber:
             return
         self.link.num_messages += 1
         if not self._synced:
-            self._keep(frame)
+            self._kept.add(frame)
             if first_sign:
                 self._ask()
         elif frame.incarnation != self._incarnation:
@@ -216,24 +210,11 @@ class Subscriber:
 
     def _resync(self, why: str, frame: Frame) -> None:
         self._synced = False
-        self._forget_kept()
-        self._keep(frame)
+        self._kept.take()
+        self._kept.add(frame)
         self.link.num_resyncs += 1
         self._show(LinkState.SYNCING, why)
         self._ask()
-
-    def _keep(self, frame: Frame) -> None:
-        self._kept.append(frame)
-        self._num_kept_bytes += len(frame.payload)
-        while len(self._kept) > MAX_KEPT_MESSAGES or self._num_kept_bytes > MAX_KEPT_BYTES:
-            self._num_kept_bytes -= len(self._kept.popleft().payload)
-
-    def _forget_kept(self) -> list[Frame]:
-        """Keep nothing any more; return what was kept."""
-        kept = list(self._kept)
-        self._kept.clear()
-        self._num_kept_bytes = 0
-        return kept
 
     def _ask(self) -> None:
         self._asked_at = time.monotonic()
@@ -271,12 +252,12 @@ class Subscriber:
         self._synced = True
         self._retry_after = _SNAPSHOT_RETRY_SECONDS[0]
         self._show(LinkState.LIVE)
-        kept = self._forget_kept()
+        kept = self._kept.take()
         for position, frame in enumerate(kept):
             self._replay(frame)
             if not self._synced:  # a hole among the kept ones: start over with what is left
                 for left in kept[position + 1 :]:
-                    self._keep(left)
+                    self._kept.add(left)
                 return
 
     def _replay(self, frame: Frame) -> None:

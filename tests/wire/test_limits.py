@@ -16,7 +16,7 @@ from seqtop.link import LinkState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
-from seqtop.wire import codec, frames, publisher, questions, subscriber
+from seqtop.wire import codec, frames, kept, publisher, questions, subscriber
 from seqtop.wire.endpoints import snapshot_endpoint
 from seqtop.wire.limits import Allowance
 from seqtop.wire.messages import Abort, InFlight, SequenceUpdate, Snapshot, SnapshotRequest
@@ -231,7 +231,7 @@ def publish_large(engine: Publisher, number: int) -> None:
 def test_viewer_keeps_so_many_bytes_while_it_waits_for_a_snapshot(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscriber, "MAX_KEPT_BYTES", 2_000)
+    monkeypatch.setattr(kept, "MAX_KEPT_BYTES", 2_000)
     monkeypatch.setattr(subscriber, "_SNAPSHOT_RETRY_SECONDS", (0.1, 0.1))
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
