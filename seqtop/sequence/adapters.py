@@ -69,3 +69,23 @@ class PromptAdapterRequest(msgspec.Struct, array_like=True, omit_defaults=True):
     @property
     def local_path(self) -> str:
         return self.prompt_adapter_local_path
+
+
+class UsesAdapters:
+    """What may have been asked to run with adapters; its own attributes say with which."""
+
+    __slots__ = ()
+
+    lora_request: LoRARequest | None
+    prompt_adapter_request: PromptAdapterRequest | None
+
+    @property
+    def lora_int_id(self) -> int:
+        """Id of the LoRA adapter; 0 without one."""
+        return self.lora_request.lora_int_id if self.lora_request else 0
+
+    @property
+    def prompt_adapter_id(self) -> int:
+        """Id of the prompt adapter; 0 without one."""
+        adapter = self.prompt_adapter_request
+        return adapter.prompt_adapter_id if adapter else 0

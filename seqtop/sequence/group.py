@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from seqtop.sequence.adapters import LoRARequest, PromptAdapterRequest
+from seqtop.sequence.adapters import LoRARequest, PromptAdapterRequest, UsesAdapters
 from seqtop.sequence.errors import SequenceError
 from seqtop.sequence.inputs import MultiModalKwargs, MultiModalPlaceholderDict
 from seqtop.sequence.metadata import SequenceGroupState
@@ -17,7 +17,7 @@ from seqtop.sequence.status import SequenceStatus
 from seqtop.sequence.tensors import Tensor
 
 
-class SequenceGroup:
+class SequenceGroup(UsesAdapters):
     """Sequences generated from one prompt, with the request they answer.
 
     Args:
@@ -109,17 +109,6 @@ class SequenceGroup:
         if self.first_seq.multi_modal_data:
             return self.first_seq.multi_modal_placeholders
         return self.encoder_seq.multi_modal_placeholders if self.encoder_seq is not None else {}
-
-    @property
-    def lora_int_id(self) -> int:
-        """Id of the LoRA adapter; 0 without one."""
-        return self.lora_request.lora_int_id if self.lora_request else 0
-
-    @property
-    def prompt_adapter_id(self) -> int:
-        """Id of the prompt adapter; 0 without one."""
-        adapter = self.prompt_adapter_request
-        return adapter.prompt_adapter_id if adapter else 0
 
     @property
     def prompt_adapter_num_virtual_tokens(self) -> int:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from seqtop.sequence.adapters import LoRARequest, PromptAdapterRequest
+from seqtop.sequence.adapters import LoRARequest, PromptAdapterRequest, UsesAdapters
 from seqtop.sequence.data import SequenceData, SequenceDataDelta
 from seqtop.sequence.errors import SequenceError
 from seqtop.sequence.inputs import MultiModalKwargs, MultiModalPlaceholderDict
@@ -46,7 +46,9 @@ class SequenceGroupMetadataDelta(msgspec.Struct, tag=True, array_like=True, omit
     state: SequenceGroupState | None = msgspec.field(default_factory=SequenceGroupState)
 
 
-class SequenceGroupMetadata(msgspec.Struct, tag=True, array_like=True, omit_defaults=True):
+class SequenceGroupMetadata(
+    UsesAdapters, msgspec.Struct, tag=True, array_like=True, omit_defaults=True
+):
     """A scheduled sequence group in full.
 
     Attributes:
@@ -97,17 +99,6 @@ class SequenceGroupMetadata(msgspec.Struct, tag=True, array_like=True, omit_defa
         for data in self.seq_data.values():
             return data.get_len()
         raise SequenceError(f"prompt {self.request_id!r} has neither sequences nor a chunk size")
-
-    @property
-    def lora_int_id(self) -> int:
-        """Id of the LoRA adapter; 0 without one."""
-        return self.lora_request.lora_int_id if self.lora_request else 0
-
-    @property
-    def prompt_adapter_id(self) -> int:
-        """Id of the prompt adapter; 0 without one."""
-        adapter = self.prompt_adapter_request
-        return adapter.prompt_adapter_id if adapter else 0
 
     @property
     def prompt_adapter_num_virtual_tokens(self) -> int:

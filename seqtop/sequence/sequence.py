@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence as GenericSequence
 
-from seqtop.sequence.adapters import LoRARequest, PromptAdapterRequest
+from seqtop.sequence.adapters import LoRARequest, PromptAdapterRequest, UsesAdapters
 from seqtop.sequence.data import SequenceData
 from seqtop.sequence.errors import SequenceError
 from seqtop.sequence.inputs import (
@@ -18,7 +18,7 @@ from seqtop.sequence.status import SequenceStage, SequenceStatus
 from seqtop.sequence.tensors import Tensor
 
 
-class Sequence:
+class Sequence(UsesAdapters):
     """A prompt and what has been generated from it, as the engine keeps it.
 
     Args:
@@ -95,17 +95,6 @@ class Sequence:
     @property
     def multi_modal_placeholders(self) -> MultiModalPlaceholderDict:
         return self.inputs["mm_placeholders"] if self.inputs["type"] == "multimodal" else {}
-
-    @property
-    def lora_int_id(self) -> int:
-        """Id of the LoRA adapter; 0 without one."""
-        return self.lora_request.lora_int_id if self.lora_request else 0
-
-    @property
-    def prompt_adapter_id(self) -> int:
-        """Id of the prompt adapter; 0 without one."""
-        adapter = self.prompt_adapter_request
-        return adapter.prompt_adapter_id if adapter else 0
 
     def get_output_text_to_return(self, buffer_length: int, delta: bool) -> str:
         """The output text, less the last `buffer_length` characters while unfinished.
