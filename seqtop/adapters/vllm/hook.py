@@ -87,7 +87,7 @@ def follow(scheduler: Any, settings: Settings) -> Wrapping | None:
     try:
         hello, layout = describe(scheduler, settings)
         endpoint = user_settings.endpoint_of(settings, hello.data_parallel_rank)
-        outbox = Outbox(endpoint, insecure=settings.insecure)
+        outbox = Outbox(endpoint, settings)
         outbox.send(hello)
         Collector(scheduler, wrapping.wrap, outbox.send, layout)
         wrapping.wrap(scheduler, "shutdown", before=to_shut_down)

@@ -13,6 +13,7 @@ import msgspec
 import zmq
 
 from seqtop.adapters.vllm.notes import AnyNote, Goodbye
+from seqtop.adapters.vllm.settings import Settings
 from seqtop.wire import closing
 
 MAX_BACKLOG = 10_000
@@ -39,10 +40,10 @@ class Outbox:
 
     Args:
         endpoint: Where the publisher is to publish.
-        insecure: Whether that may be reachable from other machines.
+        settings: How.
     """
 
-    def __init__(self, endpoint: str, *, insecure: bool) -> None:
+    def __init__(self, endpoint: str, settings: Settings) -> None:
         self._encoder = msgspec.msgpack.Encoder()
         self._directory = tempfile.TemporaryDirectory(prefix="seqtop-")
         address = f"ipc://{Path(self._directory.name, 'notes')}"
@@ -51,11 +52,10 @@ class Outbox:
         self._socket.sndhwm = MAX_BACKLOG
         self._socket.linger = _LINGER_MS
         self._socket.connect(address)  # a socket that binds has no queue until somebody connects
-        command = [sys.executable, "-m", "seqtop.adapters.vllm.publish", address, endpoint]
+        how = msgspec.json.encode(settings).decode()
+        command = [sys.executable, "-m", "seqtop.adapters.vllm.publish", address, endpoint, how]
         # Its standard input never says anything, but it ends when this process does.
-        self._process = subprocess.Popen(
-            command + ["--insecure"] * insecure, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
-        )
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         self._looked_at = time.monotonic()
         _open.add(self)
 

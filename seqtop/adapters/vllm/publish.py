@@ -18,16 +18,18 @@ import zmq
 
 from seqtop.adapters.vllm import text
 from seqtop.adapters.vllm.notes import AnyNote, Arrived, Goodbye, Hello, Stepped
+from seqtop.adapters.vllm.settings import Settings
 from seqtop.adapters.vllm.translate import Translator, engine_info
 from seqtop.state import EngineState
 from seqtop.wire.endpoints import EndpointError
+from seqtop.wire.keys import KeyFileError
 from seqtop.wire.publisher import Publisher, PublishError
 
 _POLL_MS = 200
 _NICENESS = 10
 """Where processors are short, vLLM's processes go first."""
 
-EXIT_CANNOT_BIND = 3
+EXIT_CANNOT_PUBLISH = 3
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,8 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="seqtop.adapters.vllm.publish")
     parser.add_argument("notes", help="where to receive notes")
     parser.add_argument("endpoint", help="where to publish")
-    parser.add_argument("--insecure", action="store_true")
+    parser.add_argument("settings", help="how, as JSON")
     options = parser.parse_args(arguments)
+    settings = msgspec.json.decode(options.settings, type=Settings)
     os.nice(_NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is vLLM's; we end after it
     notes = receive(options.notes, _when_stdin_ends())
@@ -45,18 +48,23 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     try:
         publisher = Publisher(
-            options.endpoint, engine_info(hello), EngineState(), insecure=options.insecure
+            options.endpoint,
+            engine_info(hello, redacted=settings.redact),
+            EngineState(),
+            keys=settings.keys(),
+            insecure=settings.insecure,
         )
-    except (EndpointError, PublishError) as error:
+    except (EndpointError, KeyFileError, PublishError) as error:
         print(f"seqtop is off: {error}", file=sys.stderr)  # noqa: T201 - goes to vLLM's log
-        return EXIT_CANNOT_BIND
-    publish(publisher, hello, notes)
+        return EXIT_CANNOT_PUBLISH
+    # What would be taken out again need not be made.
+    texts = None if settings.redact else text.load(hello.tokenizer, hello.tokenizer_revision)
+    publish(publisher, Translator(hello, texts), notes)
     return 0
 
 
-def publish(publisher: Publisher, hello: Hello, notes: Iterator[AnyNote]) -> None:
+def publish(publisher: Publisher, translator: Translator, notes: Iterator[AnyNote]) -> None:
     """Publish all of `notes`, and say goodbye."""
-    translator = Translator(hello, text.load(hello.tokenizer, hello.tokenizer_revision))
     reason = "vLLM's EngineCore process has ended"
     for note in notes:
         if isinstance(note, Arrived):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from seqtop.wire.endpoints import check_bind, rank_endpoint
+from seqtop.wire.keys import EngineKeys, KeyFileError, engine_keys
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -19,17 +20,52 @@ class Settings(msgspec.Struct, frozen=True):
     """The name under which viewers know this engine; by default the model's."""
     tokenizer: str | None = None
     """A folder, file or hub id to read the tokenizer from; empty for no text at all."""
+    redact: bool = False
+    """Whether texts and token ids are kept off the wire."""
+    server_secret_key: str = ""
+    """This engine's secret key file, to let in holders of keys alone."""
+    authorized_clients: str = ""
+    """Whom it lets in: a viewer's public key file, or a folder of such."""
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self.server_secret_key)
+
+    def keys(self) -> EngineKeys | None:
+        """Those that were asked for.
+
+        Raises:
+            KeyFileError: they cannot be read.
+        """
+        if not self.has_keys:
+            return None
+        return engine_keys(self.server_secret_key, self.authorized_clients)
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
-    """Read the settings; `SEQTOP_BIND` must be set."""
+    """Read the settings; `SEQTOP_BIND` must be set.
+
+    Raises:
+        KeyFileError: a key is given without saying for whom, or the reverse.
+    """
+    secret_key = environ.get("SEQTOP_SERVER_SECRET_KEY", "")
+    clients = environ.get("SEQTOP_AUTHORIZED_CLIENTS", "")
+    if bool(secret_key) != bool(clients):
+        raise KeyFileError("SEQTOP_SERVER_SECRET_KEY and SEQTOP_AUTHORIZED_CLIENTS belong together")
     return Settings(
         bind=environ["SEQTOP_BIND"],
-        insecure=environ.get("SEQTOP_INSECURE", "") not in ("", "0"),
-        force=environ.get("SEQTOP_FORCE", "") not in ("", "0"),
+        insecure=_is_set(environ, "SEQTOP_INSECURE"),
+        force=_is_set(environ, "SEQTOP_FORCE"),
         engine_id=environ.get("SEQTOP_ENGINE_ID", ""),
         tokenizer=environ.get("SEQTOP_TOKENIZER"),
+        redact=_is_set(environ, "SEQTOP_REDACT"),
+        server_secret_key=secret_key,
+        authorized_clients=clients,
     )
+
+
+def _is_set(environ: Mapping[str, str], name: str) -> bool:
+    return environ.get(name, "") not in ("", "0")
 
 
 def endpoint_of(settings: Settings, rank: int) -> str:
@@ -38,4 +74,5 @@ def endpoint_of(settings: Settings, rank: int) -> str:
     Raises:
         EndpointError: that cannot be bound, or may not be.
     """
-    return check_bind(rank_endpoint(settings.bind, rank), insecure=settings.insecure)
+    endpoint = rank_endpoint(settings.bind, rank)
+    return check_bind(endpoint, insecure=settings.insecure, has_keys=settings.has_keys)

@@ -26,7 +26,7 @@ from seqtop.wire.messages import (
 _NUM_NULL_BLOCKS: Final = 1
 
 
-def engine_info(hello: Hello) -> EngineInfo:
+def engine_info(hello: Hello, *, redacted: bool = False) -> EngineInfo:
     """Describe the engine to its viewers; what V1 does not have is None."""
     return EngineInfo(
         protocol_version=PROTOCOL_VERSION,
@@ -46,6 +46,7 @@ def engine_info(hello: Hello) -> EngineInfo:
         enable_chunked_prefill=hello.enable_chunked_prefill,
         enable_prefix_caching=hello.enable_prefix_caching,
         preemption_mode="recompute",
+        redacted=redacted,
         num_reserved_blocks=_NUM_NULL_BLOCKS,
         queue_order="priority" if hello.policy == "priority" else "fcfs",
         tokenizer=hello.tokenizer,

@@ -1,0 +1,117 @@
+"""What may be asked of the adapter: to let in holders of keys alone, and to keep texts back."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from fake_vllm import Request, Scheduler
+from test_vllm_follow import step
+from waiting import wait_until
+
+from seqtop.adapters import vllm as adapter
+from seqtop.adapters.vllm.hook import follow
+from seqtop.adapters.vllm.settings import Settings, endpoint_of, from_environment
+from seqtop.link import LinkState
+from seqtop.session import Session
+from seqtop.state import EngineState
+from seqtop.wire.keys import create_pair, viewer_keys
+from seqtop.wire.messages import Event
+
+SECRET_ID = 0x5EC2E711
+"""A token id whose bytes are found nowhere else."""
+
+
+@pytest.fixture(autouse=True)
+def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.33.0"))
+
+
+@pytest.fixture
+def scheduler() -> Iterator[Scheduler]:
+    scheduler = Scheduler(num_gpu_blocks=17)
+    yield scheduler
+    scheduler.shutdown()
+
+
+def test_holders_of_keys_are_let_in_alone(
+    scheduler: Scheduler, endpoint: str, tmp_path: Path
+) -> None:
+    server, server_secret = create_pair(tmp_path / "server")
+    client, client_secret = create_pair(tmp_path / "client")
+    settings = Settings(
+        bind=endpoint, server_secret_key=str(server_secret), authorized_clients=str(client)
+    )
+    assert follow(scheduler, settings)
+    keys = viewer_keys(str(server), client_secret)
+    with Session(endpoint, keys=keys) as invited, Session(endpoint) as stranger:
+        assert invited.wait_for(LinkState.LIVE, timeout=30)
+        assert stranger.wait_for(LinkState.REFUSED, timeout=30)
+        scheduler.add_request(Request("one-00000000", [1, 2, 3], 2))
+        step(scheduler)
+        wait_until(lambda: invited.state.step == 0)
+        assert not stranger.state.requests
+
+
+def test_keys_open_the_way_to_other_machines() -> None:
+    given = {
+        "SEQTOP_BIND": "tcp://0.0.0.0:5557",
+        "SEQTOP_SERVER_SECRET_KEY": "server.key_secret",
+        "SEQTOP_AUTHORIZED_CLIENTS": "clients",
+    }
+    assert endpoint_of(from_environment(given), 0) == "tcp://0.0.0.0:5557"
+
+
+@pytest.mark.parametrize("given", ["SEQTOP_SERVER_SECRET_KEY", "SEQTOP_AUTHORIZED_CLIENTS"])
+def test_half_of_what_keys_need_opens_nothing(
+    given: str, endpoint: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SEQTOP_BIND", endpoint)
+    monkeypatch.setenv(given, "some/file")
+    adapter.register()
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "seqtop is off" in record.message
+    assert "belong together" in record.message
+
+
+class Tape:
+    """Keeps every payload as it came."""
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+
+    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
+        self.payloads.append(bytes(payload))
+
+    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
+        pass
+
+
+@pytest.mark.parametrize("redact", [True, False])
+def test_texts_and_token_ids_stay_where_they_are(
+    redact: bool, scheduler: Scheduler, endpoint: str
+) -> None:
+    assert follow(scheduler, Settings(bind=endpoint, redact=redact))
+    tape = Tape()
+    session = Session(endpoint)
+    session.listen(tape)
+    with session:
+        assert session.wait_for(LinkState.LIVE, timeout=30)
+        scheduler.add_request(Request("one-00000000", [SECRET_ID] * 4, 3))
+        num_steps = 0
+        while scheduler.requests:
+            output = scheduler.schedule()
+            scheduler.update_from_output(output, dict.fromkeys(scheduler.requests, SECRET_ID))
+            num_steps += 1
+        wait_until(lambda: "one" in session.state.finished)
+        assert session.state.info is not None
+        assert session.state.info.redacted is redact
+        (sequence,) = session.state.sequences.values()
+        assert len(sequence.output_token_ids) == 3  # how many there are is told
+    forms = [SECRET_ID.to_bytes(8, "little"), msgspec.msgpack.encode(SECRET_ID)]
+    told = [form for form in forms for payload in tape.payloads if form in payload]
+    assert bool(told) is not redact
