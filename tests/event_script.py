@@ -27,6 +27,7 @@ from seqtop.sequence import (
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
     CachedBlocks,
+    Decodes,
     EngineInfo,
     EngineStopped,
     Event,
@@ -78,6 +79,8 @@ class Job:
     known: bool = False
     """Whether the worker holds it, so that deltas do."""
     swapped: bool = False
+    resumed: bool = False
+    """Whether it has been admitted in this very step."""
 
     @property
     def total(self) -> int:
@@ -91,9 +94,11 @@ class Job:
 class EventScript:
     """Plays `num_steps` steps of one incarnation of an engine under a random load.
 
-    The same arguments give the same events.
+    The same arguments give the same events, in either form.
 
     Args:
+        columns: Whether sequences that have just got their next token are told of in columns; else
+            everything is in rows.
         load: How many requests are kept in the engine, about.
         max_running: Requests that may run at once.
         output: Shortest and longest output, in tokens.
@@ -112,7 +117,9 @@ class EventScript:
         output: tuple[int, int] = (1, 90),
         incarnation: str = "one",
         start: float = START,
+        columns: bool = True,
     ) -> None:
+        self._in_columns = columns
         self._random = random.Random(seed)
         self._num_steps = num_steps
         self._load = load
@@ -204,6 +211,7 @@ class EventScript:
     def _step(self, number: int) -> Iterator[Event]:
         start, self._time = self._time, self._time + self._random.uniform(0.01, 0.05)
         self._updates: list[SequenceUpdate] = []
+        self._decodes = Decodes(seq_ids=[], new_token_ids=[], text_deltas=[])
         self._preempted: list[Preemption] = []
         self._swapped_out: list[tuple[int, int]] = []
         self._swapped_in: list[tuple[int, int]] = []
@@ -214,7 +222,9 @@ class EventScript:
         self._num_forward = [sum(chunk for job, chunk in chunks if chunk > 1), len(chunks)]
         groups, ended, stats = [], [], self._times()
         for job, chunk in chunks:
-            groups.append(self._execute(job, chunk, start, stats))
+            group = self._execute(job, chunk, start, stats)
+            if group is not None:
+                groups.append(group)
             if len(job.seqs[0].outputs) >= job.num_wanted:
                 ended.append(job)
         for job in ended:
@@ -237,6 +247,7 @@ class EventScript:
             wait_reasons=self._wait_reasons(),
             newly_cached_blocks=self._newly_cached,
             uncached_blocks=self._forgotten,
+            decodes=self._decodes if self._decodes.seq_ids else None,
         )
         for job in ended:
             status = SequenceStatus.FINISHED_STOPPED
@@ -280,6 +291,7 @@ class EventScript:
 
     def _admit(self, job: Job, chunk: int) -> None:
         self._running.append(job)
+        job.resumed = True
         if job.swapped:
             job.swapped = False
             self._swapped_in.append((0, self._free[0]))
@@ -346,8 +358,8 @@ class EventScript:
 
     def _execute(
         self, job: Job, chunk: int, start: float, times: StepStats
-    ) -> SequenceGroupMetadata | SequenceGroupMetadataDelta:
-        """Run one request's share of the step and say so in a full or a delta."""
+    ) -> SequenceGroupMetadata | SequenceGroupMetadataDelta | None:
+        """Run one request's share of the step and say so in a full, in a delta or in columns."""
         is_prompt = job.computed < job.total - 1 or not job.seqs[0].outputs
         samples = job.computed + chunk == job.total
         group = self._group(job, chunk, is_prompt=is_prompt, samples=samples)
@@ -358,7 +370,33 @@ class EventScript:
         for seq in job.seqs:
             self._cache(job, seq)
             self._sample(job, seq, samples=samples)
+        is_decode = isinstance(group, SequenceGroupMetadataDelta) and not is_prompt
+        is_plain = is_decode and chunk == 1 and not job.resumed and self._is_plain(job)
+        job.resumed = False
+        if self._in_columns and is_plain:
+            self._put_in_columns(self._updates.pop())
+            return None
         return group
+
+    def _is_plain(self, job: Job) -> bool:
+        """Whether the newest update is that of a decode of which there is no more to tell."""
+        last = self._updates[-1]
+        return (
+            len(job.seqs) == len(last.new_token_ids) == 1
+            and last.status is SequenceStatus.RUNNING
+            and last.block_table is None
+            and last.top_logprobs is None
+            and len(last.new_blocks) <= 1
+        )
+
+    def _put_in_columns(self, update: SequenceUpdate) -> None:
+        columns = self._decodes
+        columns.seq_ids.append(update.seq_id)
+        columns.new_token_ids += update.new_token_ids
+        columns.new_logprobs += update.new_logprobs
+        columns.text_deltas.append(update.text_delta)
+        if update.new_blocks:
+            columns.new_blocks[update.seq_id] = update.new_blocks[0]
 
     def _group(
         self, job: Job, chunk: int, *, is_prompt: bool, samples: bool

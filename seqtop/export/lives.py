@@ -16,6 +16,7 @@ from seqtop.state.marks import Kind
 from seqtop.state.sharing import thaw
 from seqtop.state.timeline import Timeline
 from seqtop.wire.messages import EngineInfo, Preemption, Step, StepStats, WaitCause
+from seqtop.wire.rows import num_decodes
 
 
 class StepRecord(msgspec.Struct):
@@ -122,6 +123,6 @@ def _record(step: Step) -> StepRecord:
         start_time=step.start_time,
         time=step.time,
         stats=step.stats,
-        num_scheduled=len(step.execute.seq_group_metadata_list),
+        num_scheduled=len(step.execute.seq_group_metadata_list) + num_decodes(step),
         num_preempted=len(step.preemptions),
     )

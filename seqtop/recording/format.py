@@ -1,4 +1,4 @@
-"""The layout of a recording, version 1 (`docs/recording.md` is its specification).
+"""The layout of a recording, version 2 (`docs/recording.md` is its specification).
 
 A recording is a sequence of zstd frames, so `zstd -dc` reads it. Data is in ordinary frames, each
 preceded by a skippable one, its caption, that says what the data is. Everything needed to find
@@ -20,7 +20,11 @@ from seqtop.state.tape import Batch
 from seqtop.wire import codec
 from seqtop.wire.frames import MAX_MESSAGE_BYTES
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""Messages are of this version of the protocol; those of version 1 had no `Decodes`."""
+
+OLDEST_VERSION: Final = 1
+"""What is still read."""
 
 MAX_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 2**20
 """No frame holds more, compressed or not: room for a batch that ends in the largest message."""
@@ -34,6 +38,10 @@ INDEX_MAGIC: Final = 0x184D2A52
 SIGNATURE: Final = SKIPPABLE.pack(HEADER_MAGIC, 18) + b"seqtop recording"
 HEADER: Final = SIGNATURE + struct.pack("<H", VERSION)
 """The header: a skippable frame whose content is a signature and the version."""
+READABLE: Final = tuple(
+    SIGNATURE + struct.pack("<H", version) for version in range(OLDEST_VERSION, VERSION + 1)
+)
+"""The headers of the recordings that can be read."""
 
 TRAILER: Final = struct.Struct("<QI8s")
 """The last bytes: where the index's frame begins, the checksum of its content before them, and

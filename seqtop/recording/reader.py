@@ -85,12 +85,12 @@ class Recording(Timeline):
             raise RecordingError(f"{self.path} is not a file")
         size = status.st_size
         head = self._fetch(0, len(layout.HEADER))
-        if not layout.HEADER.startswith(head):
+        if not any(header.startswith(head) for header in layout.READABLE):
             if head.startswith(layout.SIGNATURE):
                 version = int.from_bytes(head[len(layout.SIGNATURE) :], "little")
                 raise RecordingError(
                     f"{self.path} is a recording of version {version};"
-                    f" this seqtop reads version {layout.VERSION}"
+                    f" this seqtop reads versions {layout.OLDEST_VERSION} to {layout.VERSION}"
                 )
             raise RecordingError(f"{self.path} is not a seqtop recording")
         try:

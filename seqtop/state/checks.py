@@ -22,6 +22,7 @@ from seqtop.sequence import (
 from seqtop.state import EngineState
 from seqtop.state.block_owners import BlockOwners
 from seqtop.state.model import RequestState, SequenceState
+from seqtop.wire import rows
 from seqtop.wire.messages import Event, RequestArrived, RequestFinished, SequenceUpdate, Step
 
 RULES = {
@@ -237,6 +238,23 @@ class Checker:
             if request := self.state.requests.get(group.request_id):
                 yield from self._request_times(request)
                 yield from self._overtaken(request)
+        for seq_id in step.decodes.seq_ids if step.decodes else ():
+            if sequence := self.state.sequences.get(seq_id):
+                yield from self._decoded(sequence)
+
+    def _decoded(self, sequence: SequenceState) -> Iterator[Finding]:
+        """Look at a sequence that a step tells of in columns."""
+        if SequenceStatus.is_finished(sequence.status):
+            yield self._of(
+                sequence,
+                "late-token",
+                f"a token after {sequence.status.name}; none may follow",
+            )
+            return
+        yield from self._computed(sequence)
+        request = self.state.requests[sequence.request_id]
+        yield from self._request_times(request)
+        yield from self._overtaken(request)
 
     def _blocks(self, sequence: SequenceState, added: list[int]) -> Iterator[Finding]:
         """Look at the logical positions whose block is new to the table, and the last written."""
@@ -389,7 +407,8 @@ class Checker:
                 "budget",
                 f"{tokens} tokens were computed, the budget is {info.max_num_batched_tokens}",
             )
-        num_seqs = sum(_num_seqs(group) for group in step.execute.seq_group_metadata_list)
+        num_seqs = rows.num_decodes(step)
+        num_seqs += sum(_num_seqs(group) for group in step.execute.seq_group_metadata_list)
         if num_seqs > info.max_num_seqs:
             yield self._finding(
                 "budget", f"{num_seqs} sequences ran, the limit is {info.max_num_seqs}"

@@ -16,6 +16,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
+from seqtop.state import decodes
 from seqtop.state.model import CachedBlock, RequestState, SequenceState, Span, SpanKind
 from seqtop.wire.messages import (
     CachedBlocks,
@@ -80,7 +81,7 @@ def arrived(state: EngineState, event: RequestArrived) -> Iterable[int]:
 
 def _step(state: EngineState, step: Step) -> Iterable[int]:
     # A stream of bare vLLM deltas has no updates: then the deltas are all there is to go by.
-    bare = not step.sequences
+    bare = not step.sequences and step.decodes is None
     touched: list[int] = []
     for group in step.execute.seq_group_metadata_list:
         if isinstance(group, SequenceGroupMetadata):
@@ -93,6 +94,8 @@ def _step(state: EngineState, step: Step) -> Iterable[int]:
         update_sequence(state, update, step=step.step, time=step.time)
         _count_ahead(state, update)
         touched.append(update.seq_id)
+    if step.decodes is not None:  # after the rows: a fork begins as its parent was before the step
+        touched += decodes.apply(state, step, step.decodes)
     for preemption in step.preemptions:
         _preempted(state, step, preemption)
     touched += _wait_reasons(state, step)

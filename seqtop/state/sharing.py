@@ -37,7 +37,10 @@ def share(new: EngineState, old: EngineState) -> None:
 
 
 def _named(state: EngineState, step: Step) -> set[str]:
-    """The ids of the requests that a step may change, directly or through a sequence."""
+    """The ids of the requests that a row of a step may change, directly or through a sequence.
+
+    Decodes in columns change only what runs.
+    """
     named = {group.request_id for group in step.execute.seq_group_metadata_list}
     named.update(preemption.request_id for preemption in step.preemptions)
     named.update(reason.request_id for reason in step.wait_reasons)

@@ -13,6 +13,7 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 from seqtop.state import EngineState
+from seqtop.wire import rows
 from seqtop.wire.messages import (
     EngineInfo,
     Preemption,
@@ -21,6 +22,7 @@ from seqtop.wire.messages import (
     StepStats,
     WaitReason,
 )
+from seqtop.wire.rows import Decode
 
 
 class StepSummary(msgspec.Struct, frozen=True):
@@ -71,7 +73,8 @@ def summary(step: Step) -> StepSummary:
             if group.is_prompt
             for _ in range(number)
         ),
-        num_decodes=sum(number for group, number in groups if not group.is_prompt),
+        num_decodes=rows.num_decodes(step)
+        + sum(number for group, number in groups if not group.is_prompt),
         num_preemptions=len(step.preemptions),
         num_swapped_in=len(step.execute.blocks_to_swap_in),
         num_swapped_out=len(step.execute.blocks_to_swap_out),
@@ -123,12 +126,18 @@ class Member(msgspec.Struct, frozen=True):
     is_prompt: bool
     chunk: int
     """Tokens computed."""
-    update: SequenceUpdate | None
-    """What the step changed about the sequence, if it says."""
+    status: SequenceStatus | None = None
+    """What the step made of it, if it says; so are all that follow."""
+    num_computed_tokens: int | None = None
+    num_new_blocks: int = 0
+    text_delta: str = ""
 
 
 def members(step: Step, state: EngineState) -> list[Member]:
-    """The sequences in the batch, in its order; `state` helps to tell whose each is."""
+    """The sequences in the batch, in its order, those in columns last.
+
+    `state` helps to tell whose each is, and what is computed of those whose last step this was.
+    """
     owners: dict[int, str] = {}
     listed: dict[str, list[int]] = {}
     for group in step.execute.seq_group_metadata_list:
@@ -140,8 +149,8 @@ def members(step: Step, state: EngineState) -> list[Member]:
         owners.update(dict.fromkeys(known, group.request_id))
     updates = {update.seq_id: update for update in step.sequences}
     found = [
-        Member(group.request_id, seq_id, group.is_prompt, group.token_chunk_size or 1,
-               updates.get(seq_id))
+        _member(group.request_id, seq_id, group.is_prompt, group.token_chunk_size or 1,
+                updates.get(seq_id))
         for group in step.execute.seq_group_metadata_list
         for seq_id in listed[group.request_id]
     ]  # fmt: skip
@@ -151,8 +160,41 @@ def members(step: Step, state: EngineState) -> list[Member]:
         if seq_id not in owners and not lost:
             sequence = state.sequences.get(seq_id)
             owner = update.request_id or (sequence.request_id if sequence else None)
-            found.append(Member(owner, seq_id, False, 1, update))
+            found.append(_member(owner, seq_id, False, 1, update))
+    found += [_decode(step.step, decode, state) for decode in rows.decodes(step)]
     return found
+
+
+def _member(
+    request_id: str | None, seq_id: int, is_prompt: bool, chunk: int, update: SequenceUpdate | None
+) -> Member:
+    if update is None:
+        return Member(request_id, seq_id, is_prompt, chunk)
+    return Member(
+        request_id,
+        seq_id,
+        is_prompt,
+        chunk,
+        update.status,
+        update.num_computed_tokens,
+        len(update.new_blocks),
+        update.text_delta,
+    )
+
+
+def _decode(step: int, decode: Decode, state: EngineState) -> Member:
+    sequence = state.sequences.get(decode.seq_id)
+    is_newest = sequence is not None and sequence.last_step == step
+    return Member(
+        sequence.request_id if sequence else None,
+        decode.seq_id,
+        is_prompt=False,
+        chunk=1,
+        status=SequenceStatus.RUNNING,
+        num_computed_tokens=sequence.num_computed_tokens if sequence and is_newest else None,
+        num_new_blocks=int(decode.new_block is not None),
+        text_delta=decode.text_delta,
+    )
 
 
 def preempted(preemption: Preemption) -> str:

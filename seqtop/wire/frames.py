@@ -18,7 +18,7 @@ import zlib
 from typing import NamedTuple
 
 from seqtop.wire.errors import WireError
-from seqtop.wire.messages import PROTOCOL_VERSION
+from seqtop.wire.messages import OLDEST_VERSION, PROTOCOL_VERSION
 
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Larger messages are refused by the receiving socket (`ZMQ_MAXMSGSIZE`) before any decoding."""
@@ -44,10 +44,13 @@ class Frame(NamedTuple):
     incarnation: str
     sequence_number: int
     payload: bytes
+    version: int = PROTOCOL_VERSION
+    """Of the protocol that the engine speaks."""
 
 
 class Greeting(NamedTuple):
     incarnation: str
+    version: int = PROTOCOL_VERSION
 
 
 def topic(incarnation: str) -> bytes:
@@ -70,13 +73,13 @@ def unpack(frames: list[bytes]) -> Frame | Greeting:
     """
     if len(frames) not in (1, 3, 4):
         raise ForeignMessageError(f"expected topic, number and payload, got {len(frames)} frames")
-    incarnation = _incarnation(frames[0])
+    version, incarnation = _speaker(frames[0])
     if len(frames) == 1:
-        return Greeting(incarnation)
+        return Greeting(incarnation, version)
     _, number, payload = unseal(frames, 3)
     if len(number) != _SEQUENCE_NUMBER.size:
         raise ForeignMessageError(f"the sequence number has {len(number)} bytes instead of 8")
-    return Frame(incarnation, _SEQUENCE_NUMBER.unpack(number)[0], payload)
+    return Frame(incarnation, _SEQUENCE_NUMBER.unpack(number)[0], payload, version)
 
 
 def seal(frames: list[bytes]) -> list[bytes]:
@@ -103,14 +106,15 @@ def _crc(frames: list[bytes]) -> int:
     return value
 
 
-def _incarnation(topic: bytes) -> str:
+def _speaker(topic: bytes) -> tuple[int, str]:
+    """Version of the protocol and incarnation of an engine."""
     name, _, rest = topic[:_MAX_TOPIC_BYTES].partition(b"/")
     version, _, incarnation = rest.partition(b"/")
     if name != b"seqtop" or not version.isdigit() or not incarnation.isascii():
         raise ForeignMessageError("the topic is not seqtop's")
-    if int(version) != PROTOCOL_VERSION:
+    if not OLDEST_VERSION <= int(version) <= PROTOCOL_VERSION:
         raise ProtocolVersionError(
             f"the engine speaks version {int(version)} of the seqtop protocol,"
-            f" this viewer version {PROTOCOL_VERSION}"
+            f" this viewer versions {OLDEST_VERSION} to {PROTOCOL_VERSION}"
         )
-    return incarnation.decode("ascii")
+    return int(version), incarnation.decode("ascii")

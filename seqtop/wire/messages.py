@@ -1,4 +1,4 @@
-"""The messages of the seqtop protocol, version 1 (`docs/protocol.md` is its specification).
+"""The messages of the seqtop protocol, version 2 (`docs/protocol.md` is its specification).
 
 Every message is an array-like msgspec struct whose first element is its tag. Fields are only
 ever appended, and always with a default, so an old viewer reads a newer engine and the reverse
@@ -21,7 +21,11 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
+"""What is spoken: version 1 had no `Decodes`."""
+
+OLDEST_VERSION = 1
+"""What is still understood: an engine of version 1 tells everything in rows."""
 
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
 QueueOrder: TypeAlias = Literal["preempted_first", "fcfs", "priority"]
@@ -199,6 +203,40 @@ class CachedBlocks(Message):
     blocks: list[int]
 
 
+class Decodes(Message):
+    """Sequences that a step took one token further and did nothing else to, a place in each column.
+
+    Such a sequence is RUNNING before the step and after it; the step computed one token of it and
+    sampled one. It stands for a `SequenceUpdate` and a delta of its request that are sent for it
+    otherwise (`docs/protocol.md` has them field by field), and there is neither.
+
+    Raises:
+        ValueError: The columns are not of one length, a sequence is in them twice, or one that is
+            not in them is given a block.
+    """
+
+    seq_ids: list[int]
+    new_token_ids: list[int]
+    """The token that was sampled."""
+    text_deltas: list[str]
+    new_logprobs: list[float] = []
+    """The log-probability of each token; empty where an engine has none."""
+    new_blocks: dict[int, int] = {}
+    """By sequence id the physical block appended to its table, of those that were given one."""
+
+    def __post_init__(self) -> None:
+        num = len(self.seq_ids)
+        if not num == len(self.new_token_ids) == len(self.text_deltas):
+            raise ValueError("the columns of decodes are not of one length")
+        if self.new_logprobs and len(self.new_logprobs) != num:
+            raise ValueError("the columns of decodes are not of one length")
+        seq_ids = set(self.seq_ids)
+        if len(seq_ids) != num:
+            raise ValueError("a sequence is in the decodes twice")
+        if not seq_ids.issuperset(self.new_blocks):
+            raise ValueError("a block is given to a sequence that is not in the decodes")
+
+
 class Step(Message, tag="Step"):
     """One iteration of the engine: what it was asked to run and what came of it.
 
@@ -227,6 +265,9 @@ class Step(Message, tag="Step"):
     which it knows."""
     uncached_blocks: list[int] = []
     """Blocks that it has forgotten. They come first: such a block may be known anew at once."""
+    decodes: Decodes | None = None
+    """Sequences of which there is no more to say than the token that each has got: they are
+    neither in `execute` nor in `sequences`."""
 
 
 class RequestFinished(Message, tag="RequestFinished"):

@@ -26,6 +26,7 @@ from seqtop.sequence import (
 from seqtop.sequence.tokens import VLLM_TOKEN_ID_ARRAY_TYPE
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
+    Decodes,
     EngineInfo,
     EngineStopped,
     Event,
@@ -74,6 +75,7 @@ def redact(event: Event | InFlight) -> Event | InFlight:
                 event,
                 execute=_execute(event.execute),
                 sequences=[_update(each) for each in event.sequences],
+                decodes=event.decodes and _decodes(event.decodes),
             )
         case RequestArrived():
             return _arrived(event)
@@ -146,6 +148,16 @@ def _update(update: SequenceUpdate) -> SequenceUpdate:
     kept = keep(update, _UPDATE)
     kept.new_token_ids = blank_ids(update.new_token_ids)
     return kept
+
+
+def _decodes(decodes: Decodes) -> Decodes:
+    num = len(decodes.seq_ids)
+    return Decodes(
+        seq_ids=decodes.seq_ids,
+        new_token_ids=[0] * num,
+        text_deltas=[""] * num,
+        new_blocks=decodes.new_blocks,
+    )
 
 
 def _execute(request: ExecuteModelRequest) -> ExecuteModelRequest:

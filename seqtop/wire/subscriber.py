@@ -25,6 +25,7 @@ from seqtop.wire.keepalive import keep_alive
 from seqtop.wire.kept import Kept
 from seqtop.wire.keys import ViewerKeys
 from seqtop.wire.messages import (
+    OLDEST_VERSION,
     PROTOCOL_VERSION,
     EngineStopped,
     Event,
@@ -80,6 +81,8 @@ class Subscriber:
         """Live messages that came while a snapshot is awaited."""
         self._incarnation: str | None = None
         """The start of the engine that the state belongs to; `None` before the first snapshot."""
+        self._version = PROTOCOL_VERSION
+        """Of the protocol, as the engine speaks it."""
         self._last_number = -1
         self._synced = False
         self._asked_at = 0.0
@@ -174,6 +177,7 @@ class Subscriber:
             return
         first_sign = self._heard_at is None
         self._heard_at = time.monotonic()
+        self._version = frame.version
         if isinstance(frame, Greeting):
             if not self._synced:
                 self._ask()
@@ -218,7 +222,7 @@ class Subscriber:
 
     def _ask(self) -> None:
         self._asked_at = time.monotonic()
-        request = SnapshotRequest(protocol_version=PROTOCOL_VERSION)
+        request = SnapshotRequest(protocol_version=self._version)
         with contextlib.suppress(zmq.Again):  # asked again after a while
             self._questions.send(codec.encode(request), zmq.DONTWAIT)
 
@@ -238,7 +242,7 @@ class Subscriber:
                 self._refused(error)
 
     def _restore(self, snapshot: Snapshot) -> None:
-        if snapshot.protocol_version != PROTOCOL_VERSION:
+        if not OLDEST_VERSION <= snapshot.protocol_version <= PROTOCOL_VERSION:
             raise frames.ProtocolVersionError(
                 f"the snapshot is of version {snapshot.protocol_version} of the protocol"
             )

@@ -93,7 +93,7 @@ def test_malformed_endpoint(command: str) -> None:
     [
         ([os.urandom(64)], ("is not a seqtop stream",)),
         ([b"kv@events", bytes(8), b"\x93\x01\x02\x03"], ("is not a seqtop stream",)),
-        ([b"seqtop/2/x", bytes(8), b""], ("speaks version 2", "version 1")),
+        ([b"seqtop/3/x", bytes(8), b""], ("speaks version 3", "versions 1 to 2")),
     ],
 )
 def test_foreign_publisher(endpoint: str, frames: list[bytes], words: tuple[str, ...]) -> None:

@@ -41,6 +41,7 @@ from seqtop.wire import codec
 from seqtop.wire import redact as wire
 from seqtop.wire.endpoints import snapshot_endpoint
 from seqtop.wire.messages import (
+    Decodes,
     Event,
     InFlight,
     RequestArrived,
@@ -168,6 +169,18 @@ EVENTS = [
         text_lengths=[9],
     ),
     InFlight(time=1.0, step=1, stats=STATS, requests=[arrived()], sequences=[update()]),
+    msgspec.structs.replace(
+        step(),
+        execute=ExecuteModelRequest([]),
+        sequences=[],
+        decodes=Decodes(
+            seq_ids=[1, 2],
+            new_token_ids=[ID, ID],
+            text_deltas=[SECRET, ""],
+            new_logprobs=[-0.5, -0.5],
+            new_blocks={1: 5},
+        ),
+    ),
 ]
 
 

@@ -22,8 +22,10 @@ from seqtop.state.history import History
 from seqtop.state.marks import Kind
 from seqtop.state.tape import Gap
 from seqtop.wire import codec, parse
+from seqtop.wire.messages import EngineInfo
 
 MAX_FINISHED = 40
+VERSION_1 = Path(__file__).parents[1] / "data" / "golden" / "version-1.seqtop"
 SCRIPT = [codec.encode(event) for event in EventScript(11, 220)]
 OTHER = [codec.encode(event) for event in EventScript(12, 40, incarnation="two")]
 
@@ -264,8 +266,8 @@ def test_content_that_is_wrong_under_right_checksums_raises_nothing_else(
         (b"#!/bin/sh\n", "is not a seqtop recording"),
         (bytes(1000), "is not a seqtop recording"),
         (
-            layout.SIGNATURE + b"\x02\x00",
-            "is a recording of version 2; this seqtop reads version 1",
+            layout.SIGNATURE + b"\x03\x00",
+            "is a recording of version 3; this seqtop reads versions 1 to 2",
         ),
     ],
 )
@@ -274,6 +276,21 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, content: bytes, sentenc
     path.write_bytes(content)
     with pytest.raises(RecordingError, match=sentence):
         Recording(path)
+
+
+def test_a_recording_of_version_1_is_read_to_the_bit() -> None:
+    """One that seqtop wrote before its protocol had columns, of the script that is told here."""
+    script = EventScript(8, 40, num_blocks=24, columns=False)
+    expected = EngineState(max_finished=1_000)
+    with Recording(VERSION_1) as recording:
+        for position, event in enumerate(script, 1):
+            if isinstance(event, EngineInfo):
+                event.protocol_version = 1
+            expected.apply(event)
+            if position % 10 == 0:
+                assert codec.encode(recording.at(position)) == codec.encode(expected)
+        assert position == recording.last
+        assert recording.at(position) == expected
 
 
 def test_missing_files_and_directories_are_refused(tmp_path: Path) -> None:
@@ -371,7 +388,7 @@ def test_layout_is_the_documented_one(tmp_path: Path) -> None:
     with RecordingWriter(path) as writer:
         append(writer, SCRIPT[:3], EngineState())
     data = path.read_bytes()
-    assert data[:26] == bytes.fromhex("502a4d18 12000000") + b"seqtop recording" + b"\x01\x00"
+    assert data[:26] == bytes.fromhex("502a4d18 12000000") + b"seqtop recording" + b"\x02\x00"
     offset, captions, contents = 26, [], []
     while data[offset : offset + 4] == bytes.fromhex("512a4d18"):
         (length,) = struct.unpack_from("<I", data, offset + 4)

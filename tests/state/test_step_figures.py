@@ -12,6 +12,7 @@ from seqtop.sequence import (
 )
 from seqtop.state import EngineState, steps
 from seqtop.wire.messages import (
+    Decodes,
     EngineInfo,
     Preemption,
     SequenceUpdate,
@@ -19,6 +20,7 @@ from seqtop.wire.messages import (
     StepStats,
     WaitReason,
 )
+from seqtop.wire.rows import num_decodes
 
 EVENTS = list(EventScript(5, 60, num_blocks=24))
 
@@ -48,7 +50,7 @@ def test_figures_are_those_of_the_step() -> None:
     for step in (event for event in EVENTS if isinstance(event, Step)):
         found = steps.summary(step)
         groups = step.execute.seq_group_metadata_list
-        assert len(found.chunks) + found.num_decodes >= len(groups)
+        assert len(found.chunks) + found.num_decodes >= len(groups) + num_decodes(step)
         assert found.num_tokens == step.stats.num_prefill_tokens + step.stats.num_decode_tokens
         assert found.num_preemptions == len(step.preemptions)
         assert found.num_swapped_out == len(step.execute.blocks_to_swap_out)
@@ -136,9 +138,14 @@ def test_every_sequence_in_a_batch_is_a_member() -> None:
                 else group.seq_data
             )
         ]
+        in_columns = event.decodes.seq_ids if event.decodes else []
+        assert [each.seq_id for each in found][len(found) - len(in_columns) :] == in_columns
         assert [(each.request_id, each.seq_id) for each in found][: len(expected)] == expected
         for member in found:
-            assert state.sequences[member.seq_id].request_id == member.request_id
+            sequence = state.sequences[member.seq_id]
+            assert sequence.request_id == member.request_id
+            if member.num_computed_tokens is not None:
+                assert member.num_computed_tokens == sequence.num_computed_tokens
         seen += len(found)
     assert seen > 100
 
@@ -146,7 +153,27 @@ def test_every_sequence_in_a_batch_is_a_member() -> None:
 def test_a_member_that_nobody_knows_is_listed_all_the_same() -> None:
     update = SequenceUpdate(seq_id=9, status=SequenceStatus.RUNNING, num_computed_tokens=3)
     (member,) = steps.members(a_step(stats(), sequences=[update]), EngineState())
-    assert (member.request_id, member.seq_id, member.update) == (None, 9, update)
+    assert (member.request_id, member.seq_id, member.num_computed_tokens) == (None, 9, 3)
+
+
+def test_a_decode_in_columns_is_a_member_like_any_other() -> None:
+    """And what later steps have changed about it is not told as if this one had."""
+    for columns in (False, True):
+        state, lines = EngineState(), []
+        for event in EventScript(5, 40, columns=columns):
+            state.apply(event)
+            if isinstance(event, Step):
+                members = steps.members(event, state)
+                lines.append(sorted(members, key=lambda member: member.seq_id))
+                last = event
+        if not columns:
+            rows = lines
+    assert lines == rows
+    decodes = Decodes(seq_ids=[1, 99], new_token_ids=[5, 6], text_deltas=["a", ""])
+    known, unknown = steps.members(a_step(last.stats, decodes=decodes), state)[-2:]
+    assert (known.num_computed_tokens, known.text_delta) == (None, "a")
+    assert known.request_id == "req-1"
+    assert (unknown.request_id, unknown.seq_id) == (None, 99)
 
 
 def test_a_preemption_is_told_in_a_sentence() -> None:

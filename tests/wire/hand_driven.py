@@ -117,10 +117,13 @@ class HandDrivenEngine:
     def send_frames(self, parts: list[bytes]) -> None:
         self.live.send_multipart(parts)
 
-    def answer(self, reply: object | None = None) -> None:
-        """Wait for one question and answer it, with a snapshot unless told otherwise."""
+    def answer(self, reply: object | None = None) -> bytes:
+        """Wait for one question and answer it, with a snapshot unless told otherwise.
+
+        Returns the question.
+        """
         assert self.router.poll(10_000), "no viewer asked"
-        identity, _ = self.router.recv_multipart()
+        identity, question = self.router.recv_multipart()
         if reply is None:
             reply = Snapshot(
                 protocol_version=PROTOCOL_VERSION,
@@ -129,6 +132,7 @@ class HandDrivenEngine:
                 state=msgspec.Raw(codec.encode(self.state)),
             )
         self.router.send_multipart([identity, codec.encode(reply)])
+        return question
 
     def __enter__(self) -> "HandDrivenEngine":
         return self

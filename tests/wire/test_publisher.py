@@ -140,7 +140,7 @@ def test_viewer_of_another_version_is_told_so(engine: Publisher) -> None:
         socket.connect(snapshot_endpoint(engine.endpoint))
         socket.send(codec.encode(SnapshotRequest(protocol_version=99)))
         assert socket.poll(10_000)
-        assert b"speaks version 1" in socket.recv_multipart()[0]
+        assert b"speaks version 2" in socket.recv_multipart()[0]
         socket.send(b"\xc1 garbage")
         assert socket.poll(10_000)
         assert b"cannot be read" in socket.recv_multipart()[0]

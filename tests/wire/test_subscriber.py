@@ -8,8 +8,15 @@ from waiting import wait_until
 from seqtop.link import LinkState
 from seqtop.session import Session
 from seqtop.state import EngineState
-from seqtop.wire import codec, frames, subscriber
-from seqtop.wire.messages import EngineStopped, Heartbeat, Refused, RequestFinished, Snapshot
+from seqtop.wire import codec, frames, parse, subscriber
+from seqtop.wire.messages import (
+    EngineStopped,
+    Heartbeat,
+    Refused,
+    RequestFinished,
+    Snapshot,
+    SnapshotRequest,
+)
 
 
 def same(viewer: EngineState, engine: EngineState) -> bool:
@@ -182,9 +189,27 @@ def test_nobody_there_is_said_in_a_sentence(endpoint: str) -> None:
 def test_other_version_on_the_live_stream(endpoint: str) -> None:
     with HandDrivenEngine(endpoint, greets=False) as engine, Session(endpoint) as session:
         engine.await_viewer()
-        engine.send_frames([b"seqtop/2/one", bytes(8), b"whatever"])
+        engine.send_frames([b"seqtop/3/one", bytes(8), b"whatever"])
         assert session.wait_for(LinkState.INCOMPATIBLE, timeout=10)
-        assert "speaks version 2" in session.link.detail
+        assert "speaks version 3" in session.link.detail
+
+
+def test_an_engine_of_version_1_is_asked_in_version_1(endpoint: str) -> None:
+    with HandDrivenEngine(endpoint, greets=False) as engine, Session(endpoint) as session:
+        engine.await_viewer()
+        engine.state.apply(engine_info())
+        engine.send_frames([b"seqtop/1/one", bytes(8), codec.encode(engine_info())])
+        engine.next_number = 1
+        question = engine.answer(
+            Snapshot(
+                protocol_version=1,
+                incarnation="one",
+                sequence_number=0,
+                state=msgspec.Raw(codec.encode(engine.state)),
+            )
+        )
+        assert parse.command(question) == SnapshotRequest(protocol_version=1)
+        assert session.wait_for(LinkState.LIVE, timeout=10)
 
 
 def test_other_version_on_the_snapshot_socket(endpoint: str) -> None:

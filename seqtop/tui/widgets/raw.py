@@ -16,6 +16,7 @@ from seqtop.tui.feed import Feed
 from seqtop.tui.ink import PLAIN, Line
 from seqtop.tui.widgets.long_lines import LongLines
 from seqtop.wire.messages import Step
+from seqtop.wire.rows import decode_of
 
 _FAR = 16
 """Messages after its first being scheduled among which a request's full metadata is looked for."""
@@ -82,6 +83,8 @@ def raw_lines(
             if group.request_id == request.request_id:
                 full = isinstance(group, SequenceGroupMetadata)
                 add(f"{'Full' if full else 'Delta'} of step {step.step:,}", group)
+        if (decode := decode_of(step, sequence.seq_id)) is not None:
+            add(f"Decode of step {step.step:,}", decode)
     found = _full(timeline, position, request)
     if found is not None and found[0] != (step.step if step else None):
         add(f"Last full, of step {found[0]:,}", found[1])

@@ -202,10 +202,8 @@ def _moved_blocks(step: StepSummary) -> str:
 def member_line(member: Member, width: int) -> Line:
     """One sequence of the batch: whose, what it did, how far it is."""
     name = safe_text(member.request_id or "unknown request")
-    update = member.update
-    ended = update is not None and SequenceStatus.is_finished(update.status)
-    if ended and update is not None:
-        status = STATUS_WORDS[update.status]
+    if member.status is not None and SequenceStatus.is_finished(member.status):
+        status = STATUS_WORDS[member.status]
         sign, ink = GLYPHS[status]
     else:
         status = "prefill" if member.is_prompt else "decode"
@@ -216,11 +214,12 @@ def member_line(member: Member, width: int) -> Line:
         (f" {sign} {status:<8}", ink),
         (f"{fmt.count(member.chunk):>6} {'token' if member.chunk == 1 else 'tokens'}", PLAIN),
     )
-    if update is not None:
-        computed = f"{fmt.count(update.num_computed_tokens)} computed"
-        line = (*line, (f"  {computed:<16}", "dim"))
-        if update.new_blocks:
-            line = (*line, (f" +{fmt.plural(len(update.new_blocks), 'block')}", "computed"))
-        if update.text_delta:
-            line = (*line, (f"  {safe_text(update.text_delta[:width])}", "delta"))
+    if member.status is not None:
+        computed = member.num_computed_tokens
+        told = "" if computed is None else f"{fmt.count(computed)} computed"
+        line = (*line, (f"  {told:<16}", "dim"))
+    if member.num_new_blocks:
+        line = (*line, (f" +{fmt.plural(member.num_new_blocks, 'block')}", "computed"))
+    if member.text_delta:
+        line = (*line, (f"  {safe_text(member.text_delta[:width])}", "delta"))
     return fitted(line, width)

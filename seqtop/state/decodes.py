@@ -1,0 +1,105 @@
+"""Applies the decodes that a step tells in columns: the one loop that runs for every token.
+
+The state afterwards is the very one that a delta and a `SequenceUpdate` for each would have made of
+it. So this says once more, and all at once, what `reducer` says of one row.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from seqtop.sequence import SequenceStatus
+from seqtop.state.model import Span
+from seqtop.wire.messages import Decodes, Step
+
+if TYPE_CHECKING:
+    from seqtop.state import EngineState
+
+_RUNNING = SequenceStatus.RUNNING
+
+
+def apply(state: EngineState, step: Step, decodes: Decodes) -> list[int]:
+    """Take each sequence of `decodes` one token further; returns the ids of those that went.
+
+    What is not running, or is told of in a row of the same step as well, is an anomaly and stays as
+    it is.
+    """
+    in_rows = {update.seq_id for update in step.sequences}
+    stats, number, start, end = step.stats, step.step, step.start_time, step.time
+    scheduling, forward, executing = (
+        stats.scheduler_time, stats.model_forward_time, stats.model_execute_time
+    )  # fmt: skip
+    sequences, requests = state.sequences, state.requests
+    touched: list[int] = []
+    for seq_id, token_id, delta, logprob in zip(
+        decodes.seq_ids,
+        decodes.new_token_ids,
+        decodes.text_deltas,
+        decodes.new_logprobs or repeat(None),
+        strict=False,
+    ):
+        sequence = sequences.get(seq_id)
+        if sequence is None or sequence.status is not _RUNNING or seq_id in in_rows:
+            _misfit(state, seq_id, twice=seq_id in in_rows)
+            continue
+        request = requests[sequence.request_id]
+        if request.finish_reason is not None:
+            # It is shared with other states (`sharing`), which this must not change.
+            _misfit(state, seq_id, twice=False)
+            continue
+        request.token_chunk_size = 1
+        request.num_scheduled_steps += 1
+        request.wait_reason = None
+        metrics = request.metrics
+        metrics.last_token_time = end
+        metrics.scheduler_time = (metrics.scheduler_time or 0.0) + scheduling
+        if forward is not None:  # what is not known stays unknown: it is no zero
+            metrics.model_forward_time = (metrics.model_forward_time or 0.0) + forward
+        if executing is not None:
+            metrics.model_execute_time = (metrics.model_execute_time or 0.0) + executing
+        span = request.spans[-1]
+        if span.kind != "decode":
+            if span.end is None:
+                span.end = start
+            span = Span("decode", start=start, end=None)
+            request.spans.append(span)
+        span.end = end
+        span.num_steps += 1
+        span.num_tokens += 1
+
+        sequence.output_token_ids.append(token_id)
+        if logprob is not None:
+            sequence.output_logprobs.append(logprob)
+            sequence.cumulative_logprob += logprob
+        if delta:
+            # With nobody else holding it, Python lets a text grow where it is.
+            text = sequence.text
+            sequence.text = ""
+            text += delta
+            sequence.text = text
+            sequence.last_delta_length = len(delta)
+        sequence.text_lengths.append(len(delta))
+        sequence.num_computed_tokens += 1
+        if sequence.host_table:
+            sequence.host_table = []
+        sequence.engine_status = ""
+        sequence.last_step = number
+        touched.append(seq_id)
+    state.num_output_tokens += len(touched)
+    new_blocks = decodes.new_blocks
+    if len(touched) < len(decodes.seq_ids):
+        went = set(touched)
+        new_blocks = {seq_id: block for seq_id, block in new_blocks.items() if seq_id in went}
+    for seq_id, block in new_blocks.items():
+        sequences[seq_id].block_table.append(block)
+    return touched
+
+
+def _misfit(state: EngineState, seq_id: int, *, twice: bool) -> None:
+    if twice:
+        state.note_anomaly(f"sequence {seq_id} is told of in rows and in columns")
+    elif seq_id in state.sequences:
+        state.note_anomaly(f"decode of sequence {seq_id}, which is not running")
+    else:
+        state.note_anomaly(f"decode of unknown sequence {seq_id}")
