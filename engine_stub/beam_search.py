@@ -12,7 +12,6 @@ token counted in the length; only the `beam_width` best continuations of a step 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -172,7 +171,7 @@ class BeamSearch:
                 if sample in choice.going_on:
                     self._blocks.fork_seq(parent, child)
                 updates.append(self._append(seq_group, child, [sample]))
-                updates[-1] = dataclasses.replace(updates[-1], parent_seq_id=parent.seq_id)
+                updates[-1] = msgspec.structs.replace(updates[-1], parent_seq_id=parent.seq_id)
         for seq_id, sample in heirs.items():
             made[id(sample)] = seq = seq_group.seqs_dict[seq_id]
             updates.append(self._append(seq_group, seq, [sample]))

@@ -16,51 +16,14 @@ that go to the worker.
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from hashlib import blake2b
+from dataclasses import dataclass
 from itertools import takewhile
 
 from engine_stub.block_pool import BlockPool
+from engine_stub.block_stats import BlockStats, CacheChanges
+from engine_stub.block_table import BlockTable, common_prefix
 from seqtop.sequence import Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class BlockStats:
-    """Blocks by state, and what the prefix cache has done since the engine started.
-
-    Attributes:
-        total: Blocks in the device's pool: `used` + `cached` + `free`.
-        prefix_queries: Tokens of all sequences placed, each time they were.
-        prefix_hits: Those of them found in the cache.
-        total_cpu: Blocks in host memory.
-        free_cpu: Those of them that hold nothing.
-    """
-
-    total: int
-    used: int
-    cached: int
-    free: int
-    prefix_queries: int
-    prefix_hits: int
-    total_cpu: int
-    free_cpu: int
-
-
-@dataclass(frozen=True, slots=True)
-class CacheChanges:
-    """What has become of the prefix cache since it was last asked.
-
-    Attributes:
-        forgotten: Blocks that it no longer knows; they come before those of `known`, which may
-            name one of them again.
-        known: ``(block, sequence id, logical position)`` of each block that it has come to know.
-    """
-
-    forgotten: list[int]
-    known: list[tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +44,6 @@ class Placement:
     def num_blocks(self) -> int:
         """Blocks that will no longer be available."""
         return self.num_new + self.num_revived
-
-
-@dataclass(slots=True)
-class _BlockTable:
-    """A sequence's blocks, in the order of its tokens.
-
-    Attributes:
-        blocks: Physical block numbers on the device; empty while swapped out.
-        hashes: Hash of each full block, computed when first asked for.
-        num_registered: How many leading blocks the prefix cache has been told of.
-    """
-
-    blocks: list[int] = field(default_factory=list)
-    hashes: list[bytes] = field(default_factory=list)
-    num_registered: int = 0
 
 
 class BlockManager:
@@ -120,7 +68,7 @@ class BlockManager:
         self.enable_prefix_caching = enable_prefix_caching
         self.device = BlockPool(num_blocks)
         self.host = BlockPool(num_cpu_blocks)
-        self._tables: dict[int, _BlockTable] = {}
+        self._tables: dict[int, BlockTable] = {}
         self._host_tables: dict[int, list[int]] = {}
         self._prefix_queries = 0
         self._prefix_hits = 0
@@ -145,16 +93,19 @@ class BlockManager:
         )
 
     def get_block_table(self, seq: Sequence) -> list[int]:
-        """A copy of the sequence's block table; empty while it has no blocks on the device."""
+        """The sequence's block table as it is now; empty while it has no blocks on the device.
+
+        The list stays as it is; when the table grows, there is another one.
+        """
         table = self._tables.get(seq.seq_id)
-        return table.blocks.copy() if table else []
+        return table.blocks if table else []
 
     def get_computed_block_nums(self, seqs: list[Sequence]) -> list[int] | None:
         """Leading blocks of all sequences known to the prefix cache; None if that is off."""
         if not self.enable_prefix_caching:
             return None
-        tables = [self._tables[seq.seq_id] for seq in seqs]
-        return _common_prefix([table.blocks[: table.num_registered] for table in tables])
+        registered = [self._tables[seq.seq_id].registered for seq in seqs]
+        return registered[0] if len(registered) == 1 else common_prefix(registered)
 
     # Sequences that have no blocks.
 
@@ -169,7 +120,7 @@ class BlockManager:
         """
         hits: list[int] = []
         if self.enable_prefix_caching and use_cache:
-            hits = _common_prefix([self._find_prefix(seq) for seq in seqs])
+            hits = common_prefix([self._find_prefix(seq) for seq in seqs])
         if len(seqs) == 1:
             num_new = seqs[0].n_blocks - len(hits)
         else:
@@ -192,24 +143,28 @@ class BlockManager:
         """
         taken: dict[object, int] = {}
         for seq in seqs:
-            table = self._tables.setdefault(seq.seq_id, _BlockTable())
-            table.blocks = [self.device.share(block) for block in placement.hits]
-            table.num_registered = len(placement.hits)
+            table = self._tables.setdefault(seq.seq_id, BlockTable())
+            blocks = [self.device.share(block) for block in placement.hits]
             num_new = seq.n_blocks - len(placement.hits)
             if len(seqs) == 1:
-                table.blocks += [self.device.take() for _ in range(num_new)]
+                blocks += [self.device.take() for _ in range(num_new)]
             else:
                 for key in self._keys(seq)[len(placement.hits) :]:
                     if key in taken:
                         self.device.share(taken[key])
                     else:
                         taken[key] = self.device.take()
-                    table.blocks.append(taken[key])
+                    blocks.append(taken[key])
+            table.blocks, table.registered = blocks, placement.hits
             if self.enable_prefix_caching:
                 self._prefix_queries += seq.get_len()
                 self._prefix_hits += len(placement.hits) * self.block_size
 
     # Sequences that run.
+
+    def have_room(self, seqs: list[Sequence]) -> bool:
+        """Whether there is nothing to append for the tokens that the sequences have."""
+        return all(seq.get_len() <= self._tables[seq.seq_id].room for seq in seqs)
 
     def num_to_append(self, seqs: list[Sequence], num_lookahead_slots: int = 0) -> int:
         """Blocks that `append_slots` would take."""
@@ -230,7 +185,8 @@ class BlockManager:
         """
         copies: list[tuple[int, int]] = []
         for seq in seqs:
-            blocks = self._tables[seq.seq_id].blocks
+            table = self._tables[seq.seq_id]
+            blocks = table.blocks.copy()
             for index in self._written(seq, blocks):
                 shared = blocks[index]
                 if self.device.ref_count(shared) > 1:
@@ -239,6 +195,7 @@ class BlockManager:
                     copies.append((shared, blocks[index]))
             while len(blocks) < self._num_blocks(seq, num_lookahead_slots):
                 blocks.append(self.device.take())
+            table.blocks, table.room = blocks, len(blocks) * self.block_size
         return copies
 
     def mark_computed(self, seq: Sequence) -> None:
@@ -247,11 +204,13 @@ class BlockManager:
             return
         table = self._tables[seq.seq_id]
         num_full = seq.get_num_computed_tokens() // self.block_size
-        self._hash_blocks(table, seq, num_full)
-        for index in range(table.num_registered, num_full):
+        if num_full <= len(table.registered):
+            return
+        table.hash_blocks(seq, num_full)
+        for index in range(len(table.registered), num_full):
             if self.device.register(table.blocks[index], table.hashes[index]):
                 self._known.append((table.blocks[index], seq.seq_id, index))
-        table.num_registered = max(table.num_registered, num_full)
+        table.registered = table.blocks[:num_full]
 
     def take_cache_changes(self) -> CacheChanges:
         """What has changed in the prefix cache since this was last asked; ask after each step.
@@ -264,11 +223,10 @@ class BlockManager:
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Give a copy of a sequence the very blocks of the original."""
         table = self._tables[parent.seq_id]
-        self._tables[child.seq_id] = _BlockTable(
-            [self.device.share(block) for block in table.blocks],
-            table.hashes.copy(),
-            table.num_registered,
-        )
+        for block in table.blocks:
+            self.device.share(block)
+        self._tables[child.seq_id] = BlockTable(table.blocks, table.registered, table.hashes.copy())
+        table.room = 0  # it shares its last block now
 
     def free(self, seq: Sequence) -> None:
         """Take a sequence's blocks back, wherever they are; without any, nothing happens."""
@@ -300,7 +258,7 @@ class BlockManager:
         for seq in seqs:
             table = self._tables[seq.seq_id]
             self._release(table.blocks)
-            table.blocks, table.num_registered = [], 0
+            table.blocks, table.registered, table.room = [], [], 0
         return list(host_block.items())
 
     def num_to_swap_in(self, seqs: list[Sequence]) -> int:
@@ -316,7 +274,7 @@ class BlockManager:
         """
         device_block: dict[int, int] = {}
         for seq in seqs:
-            blocks = self._tables[seq.seq_id].blocks
+            blocks: list[int] = []
             for block in self._host_tables.pop(seq.seq_id):
                 if block in device_block:
                     self.device.share(device_block[block])
@@ -324,6 +282,7 @@ class BlockManager:
                     device_block[block] = self.device.take()
                 blocks.append(device_block[block])
                 self.host.release(block)
+            self._tables[seq.seq_id].blocks = blocks
         return list(device_block.items())
 
     def check(self) -> None:
@@ -332,21 +291,23 @@ class BlockManager:
         self.host.check(Counter(b for table in self._host_tables.values() for b in table))
         for seq_id, table in self._tables.items():
             assert len(set(table.blocks)) == len(table.blocks), f"{seq_id} holds a block twice"
-            assert table.num_registered <= len(table.blocks), f"{seq_id} registered too much"
+            num_registered = len(table.registered)
+            assert table.blocks[:num_registered] == table.registered, f"{seq_id} registered others"
+            assert table.room <= len(table.blocks) * self.block_size, f"{seq_id} has no such room"
             assert not (table.blocks and seq_id in self._host_tables), f"{seq_id} is on both sides"
 
     def _find_prefix(self, seq: Sequence) -> list[int]:
         """Blocks known to hold the sequence's first tokens."""
-        table = self._tables.setdefault(seq.seq_id, _BlockTable())
-        self._hash_blocks(table, seq, (seq.get_len() - 1) // self.block_size)
+        table = self._tables.setdefault(seq.seq_id, BlockTable())
+        table.hash_blocks(seq, (seq.get_len() - 1) // self.block_size)
         found = takewhile(lambda block: block is not None, map(self.device.find, table.hashes))
         return [block for block in found if block is not None]
 
     def _keys(self, seq: Sequence) -> list[object]:
         """For each block of a sequence something that is equal in two that may be one."""
-        table = self._tables.setdefault(seq.seq_id, _BlockTable())
+        table = self._tables.setdefault(seq.seq_id, BlockTable())
         num_full = seq.get_len() // self.block_size
-        self._hash_blocks(table, seq, num_full)
+        table.hash_blocks(seq, num_full)
         # The last block is written on, so it is nobody else's.
         own = [seq.seq_id] * (seq.n_blocks - num_full)
         return [*table.hashes[:num_full], *own]
@@ -387,21 +348,3 @@ class BlockManager:
         # Last block first: a prefix is worth more than what follows it.
         for block in reversed(blocks):
             self.device.release(block)
-
-    def _hash_blocks(self, table: _BlockTable, seq: Sequence, num_blocks: int) -> None:
-        """Extend the table's chain of hashes to `num_blocks` blocks."""
-        token_ids = seq.get_token_ids()
-        for index in range(len(table.hashes), num_blocks):
-            # What else decides the content salts the first block, and so the whole chain.
-            parent = table.hashes[-1] if table.hashes else repr(seq.extra_hash()).encode()
-            start = index * self.block_size
-            block_tokens = array("q", token_ids[start : start + self.block_size])
-            digest = blake2b(parent, digest_size=16)
-            digest.update(block_tokens.tobytes())
-            table.hashes.append(digest.digest())
-
-
-def _common_prefix(lists: Iterable[list[int]]) -> list[int]:
-    """What all of `lists` begin with."""
-    columns = zip(*lists, strict=False)
-    return [column[0] for column in takewhile(lambda column: len({*column}) == 1, columns)]

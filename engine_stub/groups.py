@@ -7,6 +7,8 @@ from seqtop.sequence import Sequence, SequenceGroup
 
 def unfinished(seq_group: SequenceGroup) -> list[Sequence]:
     """The sequences of a group that go on: all of one status, and of one length."""
+    if seq_group.is_single_seq and not seq_group.first_seq.is_finished():
+        return seq_group.seqs  # of so many groups, so often, that it should not be copied
     return [seq for seq in seq_group.seqs if not seq.is_finished()]
 
 

@@ -6,7 +6,7 @@ worker goes on for several iterations (`multi_step.py`) or has a draft verified 
 
 from __future__ import annotations
 
-import dataclasses
+import msgspec
 
 from engine_stub.beam_search import asks_for_beams
 from engine_stub.block_manager import BlockManager
@@ -25,6 +25,9 @@ class Lookahead:
 
     def __init__(self, config: EngineConfig, block_manager: BlockManager) -> None:
         self._config = config
+        self._most_slots = config.num_scheduler_steps - 1
+        if config.speculative is not None:
+            self._most_slots = config.num_speculative_tokens
         self._block_manager = block_manager
 
     def extend(self, scheduled: list[ScheduledSequenceGroup]) -> list[ScheduledSequenceGroup]:
@@ -32,15 +35,14 @@ class Lookahead:
 
         Nobody is preempted for it: there are as many slots as the free blocks have room for.
         """
-        config = self._config
-        num_slots = config.num_scheduler_steps - 1
-        if config.speculative is not None:
-            num_slots = config.num_speculative_tokens
+        num_slots = self._most_slots
+        if num_slots == 0:
+            return scheduled
         if any(each.is_prompt for each in scheduled):
             num_slots = 0
         elif scheduled:
             num_tokens = sum(each.num_batched_tokens for each in scheduled)
-            num_slots = min(num_slots, config.max_num_batched_tokens // num_tokens - 1)
+            num_slots = min(num_slots, self._config.max_num_batched_tokens // num_tokens - 1)
         return [self._extended(each, num_slots) for each in scheduled]
 
     def _extended(
@@ -57,7 +59,7 @@ class Lookahead:
             return scheduled
         # It has been given its slot for this step, so that nothing is left to copy.
         manager.append_slots(seqs, num_slots)
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             scheduled, num_batched_tokens=1 + num_slots, num_lookahead_slots=num_slots
         )
 

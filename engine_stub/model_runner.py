@@ -13,6 +13,7 @@ from engine_stub.batch import Batch, prepare_batch
 from engine_stub.beam_search import asks_for_beams, beam_search_params, num_candidates
 from engine_stub.cuda import ForwardTimer
 from engine_stub.decode_cache import DecodeCache
+from engine_stub.metadata import snapshot
 from engine_stub.model import Decoder
 from engine_stub.pooler import Pooler
 from engine_stub.rejection_sampler import RejectionSampler
@@ -25,7 +26,6 @@ from engine_stub.sampler import (
     looks_at_output,
     prompt_logprobs,
 )
-from engine_stub.scheduler import snapshot
 from engine_stub.speculation import NO_DRAFT, Outcome, Speculator
 from engine_stub.stages import Neighbours
 from seqtop.sequence import (

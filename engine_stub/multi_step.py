@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from engine_stub.metadata import snapshot
 from engine_stub.model_runner import ModelOutput, ModelRunner
-from engine_stub.scheduler import snapshot
 from seqtop.sequence import CompletionSequenceGroupOutput, SequenceGroupMetadata
 
 

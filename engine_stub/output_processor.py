@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+import msgspec
 
 from engine_stub.beam_search import BeamSearch, Blocks, asks_for_beams
 from engine_stub.detokenizer import Detokenizer
@@ -73,7 +74,9 @@ class OutputProcessor:
             (update,) = updates
             num_accepted = min(len(samples) - 1, len(update.new_token_ids))
             updates = [
-                replace(update, num_draft_tokens=num_draft_tokens, num_accepted_tokens=num_accepted)
+                msgspec.structs.replace(
+                    update, num_draft_tokens=num_draft_tokens, num_accepted_tokens=num_accepted
+                )
             ]
         return updates
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import msgspec
 from sortedcontainers import SortedKeyList
 
 from engine_stub.beam_search import max_num_running_seqs
@@ -27,17 +26,9 @@ from engine_stub.block_manager import BlockManager
 from engine_stub.config import EngineConfig, PreemptionMode
 from engine_stub.groups import unfinished
 from engine_stub.lookahead import Lookahead
+from engine_stub.metadata import MetadataBuilder
 from engine_stub.step_record import HeadWait, Preemption, ScheduledSequenceGroup
-from seqtop.sequence import (
-    ExecuteModelRequest,
-    Sequence,
-    SequenceData,
-    SequenceGroup,
-    SequenceGroupMetadata,
-    SequenceGroupMetadataDelta,
-    SequenceGroupMetadataLike,
-    SequenceStatus,
-)
+from seqtop.sequence import ExecuteModelRequest, Sequence, SequenceGroup, SequenceStatus
 
 # Blocks that an admission leaves for the running groups to grow into, as a share of the pool.
 _WATERMARK = 0.01
@@ -78,14 +69,13 @@ class Scheduler:
         self.config = config
         self.block_manager = block_manager
         self._lookahead = Lookahead(config, block_manager)
+        self._metadata = MetadataBuilder(block_manager)
         self.waiting = SortedKeyList(key=self._rank)
         self.running = SortedKeyList(key=self._rank)
         self.swapped = SortedKeyList(key=self._rank)
         self._watermark = int(_WATERMARK * block_manager.device.num_blocks)
         self._ranks: dict[str, tuple[int, int]] = {}
         self._num_arrived = 0
-        self._sent_seq_ids: dict[str, list[int]] = {}
-        """By request id, the sequences that the worker knows."""
         self._finished_requests_ids: list[str] = []
         self._moves = _BlockMoves()
 
@@ -110,7 +100,7 @@ class Scheduler:
         for seq in seq_group.seqs:
             self.block_manager.free(seq)
         del self._ranks[seq_group.request_id]
-        self._sent_seq_ids.pop(seq_group.request_id, None)
+        self._metadata.forget(seq_group.request_id)
         self._finished_requests_ids.append(seq_group.request_id)
 
     def has_work(self) -> bool:
@@ -123,9 +113,10 @@ class Scheduler:
         Nothing is planned only if there is no group at all.
         """
         budget = self.config.max_num_batched_tokens
-        decodes, preemptions = self._schedule_decodes()
+        decoding, prefilling = self._running_by_stage()
+        decodes, preemptions = self._schedule_decodes(decoding)
         budget -= _num_tokens(decodes)
-        prefills = self._schedule_prefills(budget)
+        prefills = self._schedule_prefills(prefilling, budget)
         budget -= _num_tokens(prefills)
         admitted, head_wait = self._schedule_waiting(budget, may_admit=not preemptions)
 
@@ -135,7 +126,7 @@ class Scheduler:
         finished_requests_ids, self._finished_requests_ids = self._finished_requests_ids, []
         moves, self._moves = self._moves, _BlockMoves()
         execute_model_req = ExecuteModelRequest(
-            seq_group_metadata_list=[self._metadata(each) for each in scheduled],
+            seq_group_metadata_list=[self._metadata.build(each) for each in scheduled],
             blocks_to_swap_in=moves.swap_in,
             blocks_to_swap_out=moves.swap_out,
             blocks_to_copy=moves.copy,
@@ -154,26 +145,41 @@ class Scheduler:
             num_decode_tokens=_num_tokens(scheduled) - num_prefill_tokens,
         )
 
-    def _schedule_decodes(self) -> tuple[list[ScheduledSequenceGroup], list[Preemption]]:
-        """Give each decoding group, in order, the slots it needs, if need be another's blocks."""
+    def _running_by_stage(self) -> tuple[list[SequenceGroup], list[SequenceGroup]]:
+        """The running groups that decode, and those whose prefills are under way, in order."""
+        decoding: list[SequenceGroup] = []
+        prefilling: list[SequenceGroup] = []
+        for seq_group in self.running:
+            (prefilling if seq_group.is_prefill() else decoding).append(seq_group)
+        return decoding, prefilling
+
+    def _schedule_decodes(
+        self, seq_groups: list[SequenceGroup]
+    ) -> tuple[list[ScheduledSequenceGroup], list[Preemption]]:
+        """Give each group, in order, the slots it needs, if need be another's blocks."""
+        manager = self.block_manager
         decodes: list[ScheduledSequenceGroup] = []
         preemptions: list[Preemption] = []
-        for seq_group in [each for each in self.running if not each.is_prefill()]:
+        for seq_group in seq_groups:
             # A group preempted by one before it no longer runs.
             while seq_group.first_seq.status is SequenceStatus.RUNNING:
                 seqs = unfinished(seq_group)
-                if self.block_manager.num_to_append(seqs) <= self.block_manager.num_available:
-                    self._moves.copy += self.block_manager.append_slots(seqs)
+                has_room = manager.have_room(seqs)
+                if has_room or manager.num_to_append(seqs) <= manager.num_available:
+                    if not has_room:
+                        self._moves.copy += manager.append_slots(seqs)
                     decodes.append(ScheduledSequenceGroup(seq_group, 1, len(seqs), is_prompt=False))
                     break
                 preemptions.append(self._preempt(self._victim(seq_group), seq_group))
         return decodes, preemptions
 
-    def _schedule_prefills(self, budget: int) -> list[ScheduledSequenceGroup]:
-        """Continue prefills under way; they have their blocks already."""
+    def _schedule_prefills(
+        self, seq_groups: list[SequenceGroup], budget: int
+    ) -> list[ScheduledSequenceGroup]:
+        """Continue prefills under way, if nobody took their blocks; they have them all already."""
         prefills: list[ScheduledSequenceGroup] = []
-        for seq_group in self.running:
-            if seq_group.is_prefill():
+        for seq_group in seq_groups:
+            if seq_group.first_seq.status is SequenceStatus.RUNNING:
                 num_seqs = len(unfinished(seq_group))
                 chunk = min(seq_group.first_seq.get_num_new_tokens(), budget // num_seqs)
                 if chunk == 0:
@@ -194,6 +200,8 @@ class Scheduler:
             may_admit: False in a step that preempted: what was freed is for those who run.
         """
         admitted: list[ScheduledSequenceGroup] = []
+        if not (self.waiting or self.swapped):
+            return admitted, None
         num_places = self.config.max_num_seqs - sum(map(max_num_running_seqs, self.running))
         while queues := [queue for queue in (self.waiting, self.swapped) if queue]:
             queue = min(queues, key=lambda queue: self._rank(queue[0]))
@@ -283,7 +291,7 @@ class Scheduler:
             self._moves.swap_out += self.block_manager.swap_out(seqs)
             self.swapped.add(victim)
         else:
-            self._sent_seq_ids.pop(victim.request_id, None)
+            self._metadata.forget(victim.request_id)
             self.waiting.add(victim)
         for seq in seqs:
             if mode == "swap":
@@ -310,50 +318,6 @@ class Scheduler:
     def _num_blocks(self, seq_group: SequenceGroup) -> int:
         tables = [self.block_manager.get_block_table(seq) for seq in unfinished(seq_group)]
         return len({block for table in tables for block in table})
-
-    def _metadata(self, scheduled: ScheduledSequenceGroup) -> SequenceGroupMetadataLike:
-        """Describe a scheduled group to the worker: in full when it starts, then by its changes.
-
-        Forks and dropped beams are told by another full. What is sent shares nothing mutable with
-        the group.
-        """
-        seq_group, seqs = scheduled.seq_group, unfinished(scheduled.seq_group)
-        block_tables = {seq.seq_id: self.block_manager.get_block_table(seq) for seq in seqs}
-        computed_block_nums = self.block_manager.get_computed_block_nums(seqs)
-        num_uncomputed = seqs[0].data.get_num_uncomputed_tokens()
-        do_sample = scheduled.token_chunk_size == num_uncomputed
-        deltas = {seq.seq_id: seq.data.get_delta_and_reset() for seq in seqs}
-        if self._sent_seq_ids.get(seq_group.request_id) == list(deltas):
-            return SequenceGroupMetadataDelta(
-                seq_data_delta=deltas,
-                request_id=seq_group.request_id,
-                block_tables=block_tables,
-                is_prompt=scheduled.is_prompt,
-                do_sample=do_sample,
-                token_chunk_size=scheduled.token_chunk_size,
-                computed_block_nums=computed_block_nums,
-                state=msgspec.structs.replace(seq_group.state),
-            )
-        self._sent_seq_ids[seq_group.request_id] = list(deltas)
-        return SequenceGroupMetadata(
-            request_id=seq_group.request_id,
-            is_prompt=scheduled.is_prompt,
-            seq_data={seq.seq_id: snapshot(seq.data) for seq in seqs},
-            sampling_params=seq_group.sampling_params,
-            pooling_params=seq_group.pooling_params,
-            block_tables=block_tables,
-            do_sample=do_sample,
-            computed_block_nums=computed_block_nums,
-            state=msgspec.structs.replace(seq_group.state),
-            token_chunk_size=scheduled.token_chunk_size,
-        )
-
-
-def snapshot(data: SequenceData) -> SequenceData:
-    """A copy of `data` that shares nothing with it but the prompt, which never changes."""
-    return msgspec.structs.replace(
-        data, _output_token_ids=data.output_token_ids_array[:], _new_appended_tokens=[]
-    )
 
 
 def _num_tokens(scheduled: list[ScheduledSequenceGroup]) -> int:

@@ -11,13 +11,13 @@ from engine_stub.cpu_linear import pack_linear_weights
 from engine_stub.cuda import activation_bytes
 from engine_stub.draft_head import DraftHeadProposer, load_draft_head
 from engine_stub.loader import load_model
+from engine_stub.metadata import snapshot
 from engine_stub.model import WHOLE
 from engine_stub.model_config import ModelConfig
 from engine_stub.model_runner import ModelOutput, ModelRunner
 from engine_stub.multi_step import run_steps
 from engine_stub.pooler import Pooler
 from engine_stub.prompt_lookup import NgramProposer
-from engine_stub.scheduler import snapshot
 from engine_stub.speculation import Proposer, Speculator
 from engine_stub.stages import Neighbours, Stage
 from seqtop.sequence import (

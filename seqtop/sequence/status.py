@@ -22,7 +22,7 @@ class SequenceStatus(enum.IntEnum):
     @staticmethod
     def is_finished(status: SequenceStatus) -> bool:
         """Whether a sequence with this status will never be scheduled again."""
-        return status > SequenceStatus.SWAPPED
+        return status > _LAST_UNFINISHED
 
     @staticmethod
     def get_finished_reason(status: SequenceStatus) -> str | None:
@@ -32,6 +32,9 @@ class SequenceStatus(enum.IntEnum):
         """
         return _FINISH_REASONS.get(status)
 
+
+# Names, as looking members up in their class takes longer than comparing them.
+_LAST_UNFINISHED = SequenceStatus.SWAPPED
 
 _FINISH_REASONS = {
     SequenceStatus.FINISHED_STOPPED: "stop",

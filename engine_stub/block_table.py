@@ -1,0 +1,49 @@
+"""The blocks of one sequence, and the chain of hashes by which the prefix cache knows them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import takewhile
+
+from seqtop.sequence import Sequence
+
+
+@dataclass(slots=True)
+class BlockTable:
+    """A sequence's blocks, in the order of its tokens.
+
+    The lists of blocks are never changed, only replaced: what was handed out stays as it was.
+
+    Attributes:
+        blocks: Physical block numbers on the device; empty while swapped out.
+        registered: The leading ones that the prefix cache has been told of.
+        hashes: Hash of each full block, computed when first asked for.
+        room: As long as the sequence has no more tokens than this, it needs neither a block nor a
+            copy of one to go on.
+    """
+
+    blocks: list[int] = field(default_factory=list)
+    registered: list[int] = field(default_factory=list)
+    hashes: list[bytes] = field(default_factory=list)
+    room: int = 0
+
+    def hash_blocks(self, seq: Sequence, num_blocks: int) -> None:
+        """Extend the chain of hashes to `num_blocks` blocks of the sequence."""
+        token_ids = seq.get_token_ids()
+        for index in range(len(self.hashes), num_blocks):
+            # What else decides the content salts the first block, and so the whole chain.
+            parent = self.hashes[-1] if self.hashes else repr(seq.extra_hash()).encode()
+            start = index * seq.block_size
+            block_tokens = array("q", token_ids[start : start + seq.block_size])
+            digest = blake2b(parent, digest_size=16)
+            digest.update(block_tokens.tobytes())
+            self.hashes.append(digest.digest())
+
+
+def common_prefix(lists: Iterable[list[int]]) -> list[int]:
+    """What all of `lists` begin with."""
+    columns = zip(*lists, strict=False)
+    return [column[0] for column in takewhile(lambda column: len({*column}) == 1, columns)]
