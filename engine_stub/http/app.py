@@ -163,7 +163,7 @@ class _Endpoints:
         self._check_model(body.model)
         request_id = f"{wording.id_prefix}-{next(self._numbers)}"
         try:
-            params = body.sampling_params(stops)
+            params = body.params(stops)
             prompt = await asyncio.to_thread(make_prompt)
             await self._check_length(prompt)
             completion, num_prompt_tokens = await self._bridge.submit(request_id, prompt, params)
@@ -172,7 +172,7 @@ class _Endpoints:
         except AbortedError as error:
             raise _aborted(error) from error
         writer = Writer(
-            wording(with_logprobs=params.logprobs is not None),
+            wording(with_logprobs=getattr(params, "logprobs", None) is not None),
             request_id,
             model=self._model.name,
             num_prompt_tokens=num_prompt_tokens,

@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from engine_stub.input_processor import Prompt
+from engine_stub.beam_search import BeamSearchParams
+from engine_stub.input_processor import Params, Prompt
 from engine_stub.server import EngineServer
 from engine_stub.step_record import StepRecord
-from seqtop.sequence import Logprob, PoolingParams, SamplingParams, SequenceStatus
+from seqtop.sequence import Logprob, PoolingParams, Sequence, SequenceStatus
 
 
 class AbortedError(Exception):
@@ -27,7 +28,7 @@ class Piece:
     """What one step brought one of a request's samples.
 
     Attributes:
-        index: Which of the `n` samples.
+        index: Which of the `n` samples, or of a search's outputs, best first.
         logprobs: For each of `token_ids`, candidates by token id, the sampled one first.
         finish_reason: "stop", "length" or "abort" in a sample's last piece, else None.
         pooled: The prompt's vector, of a request that pools.
@@ -49,7 +50,7 @@ class Completion:
         bridge: Bridge,
         request_id: str,
         prompt: Prompt,
-        params: SamplingParams | PoolingParams,
+        params: Params,
     ) -> None:
         self.request_id = request_id
         self.prompt = prompt
@@ -59,7 +60,7 @@ class Completion:
         self._bridge = bridge
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[Piece] = asyncio.Queue()
-        self._num_unfinished = 1 if isinstance(params, PoolingParams) else params.n
+        self._num_unfinished = _num_outputs(params)
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yield what the steps bring until all samples are finished; to be iterated once.
@@ -90,11 +91,11 @@ class Bridge:
 
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[Completion | str] = queue.SimpleQueue()
-        # Of the engine's thread, by the id of the group that runs the sample.
-        self._samples: dict[str, tuple[Completion, int]] = {}
+        # Of the engine's thread, by the id of the group that runs these outputs of a request.
+        self._outputs: dict[str, tuple[Completion, range]] = {}
 
     async def submit(
-        self, request_id: str, prompt: Prompt, params: SamplingParams | PoolingParams
+        self, request_id: str, prompt: Prompt, params: Params
     ) -> tuple[Completion, int]:
         """Submit a request; returns it and its number of prompt tokens once it waits its turn.
 
@@ -122,11 +123,13 @@ class Bridge:
     def stepped(self, record: StepRecord) -> None:
         """Deliver what a step brought."""
         for update in record.updates:
-            if update.new_token_ids and update.request_id in self._samples:
-                completion, index = self._samples[update.request_id]
+            if update.new_token_ids and update.request_id in self._outputs:
+                completion, indices = self._outputs[update.request_id]
+                if isinstance(completion.params, BeamSearchParams):
+                    continue  # which of them are outputs is known when the search is over
                 completion.deliver(
                     Piece(
-                        index,
+                        indices[0],
                         update.text_delta,
                         update.new_token_ids,
                         update.new_logprobs,
@@ -136,7 +139,11 @@ class Bridge:
         for group in record.finished:
             if group.pooled_data is not None:
                 self._end(group.request_id, "stop", group.pooled_data.tolist())
-            self._samples.pop(group.request_id, None)
+            if ended := self._outputs.pop(group.request_id, None):
+                completion, indices = ended
+                if isinstance(completion.params, BeamSearchParams):
+                    for index, seq in zip(indices, group.seqs, strict=True):
+                        completion.deliver(_whole(index, seq))
         # These ended between steps, so no update tells of it.
         for group in (*record.ignored, *record.aborted):
             self._end(group.request_id, SequenceStatus.get_finished_reason(group.first_seq.status))
@@ -147,7 +154,7 @@ class Bridge:
             command = self._inbox.get()
             if isinstance(command, Completion) and command.accepted.set_running_or_notify_cancel():
                 command.accepted.set_exception(AbortedError("the engine has stopped"))
-        for request_id in list(self._samples):
+        for request_id in list(self._outputs):
             self._end(request_id, "abort")
 
     def _add(self, server: EngineServer, completion: Completion) -> None:
@@ -158,13 +165,33 @@ class Bridge:
         except ValueError as error:
             completion.accepted.set_exception(error)
             return
+        num_each = _num_outputs(completion.params) // len(groups)
         for index, group in enumerate(groups):
-            self._samples[group.request_id] = completion, index
+            self._outputs[group.request_id] = completion, range(index, index + num_each)
         completion.accepted.set_result(groups[0].first_seq.get_prompt_len())
 
     def _end(
         self, group_id: str, finish_reason: str | None, pooled: list[float] | None = None
     ) -> None:
-        if group_id in self._samples:
-            completion, index = self._samples.pop(group_id)
-            completion.deliver(Piece(index, "", [], [], finish_reason, pooled))
+        if group_id in self._outputs:
+            completion, indices = self._outputs.pop(group_id)
+            for index in indices:
+                completion.deliver(Piece(index, "", [], [], finish_reason, pooled))
+
+
+def _num_outputs(params: Params) -> int:
+    """How many outputs a request ends up with."""
+    if isinstance(params, BeamSearchParams):
+        return params.beam_width
+    return 1 if isinstance(params, PoolingParams) else params.n
+
+
+def _whole(index: int, seq: Sequence) -> Piece:
+    """One output of a search."""
+    return Piece(
+        index,
+        seq.output_text,
+        list(seq.get_output_token_ids()),
+        seq.output_logprobs,
+        SequenceStatus.get_finished_reason(seq.status),
+    )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from engine_stub.beam_search import BeamSearchParams
 from engine_stub.http.chat import Message
 from seqtop.sequence import SamplingParams
 
@@ -19,6 +20,15 @@ _SAMPLED = (
     " top_k min_p repetition_penalty min_tokens ignore_eos stop_token_ids"
 ).split()
 """Fields that are `SamplingParams` under the same name."""
+
+_NOT_FOR_BEAMS = (
+    "stream stop top_p seed presence_penalty frequency_penalty logit_bias top_k min_p"
+    " repetition_penalty min_tokens stop_token_ids logprobs"
+).split()
+"""Fields that mean nothing to a beam search, or that it cannot heed."""
+
+_DEFAULT_MAX_TOKENS = 16
+"""Of a beam search, as of samples."""
 
 _Stops: TypeAlias = str | Annotated[list[str], Meta(max_length=16)]
 _Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
@@ -65,7 +75,7 @@ class SamplingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     def wants_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def sampling_params(self, stops: Sequence[str] = ()) -> SamplingParams:
+    def params(self, stops: Sequence[str] = ()) -> SamplingParams | BeamSearchParams:
         """What the engine is asked for.
 
         Args:
@@ -95,9 +105,13 @@ class CompletionRequest(SamplingRequest):
     Attributes:
         prompt: Text or token ids; a list of one text is taken for that text.
         logprobs: How many of the likeliest tokens to report beside each sampled one.
+        use_beam_search: Whether to answer with the `n` likeliest outputs, best first, as vLLM does.
+        length_penalty: Of a beam search: above 0 favours long outputs, below 0 short ones.
     """
 
     prompt: str | list[int | str]
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
     best_of: int | None = None
     echo: bool | None = None
@@ -124,6 +138,25 @@ class CompletionRequest(SamplingRequest):
         if len(self.prompt) > 1:
             raise ValueError("prompt must be one prompt: a request for several is not supported")
         return texts[0]
+
+    def params(self, stops: Sequence[str] = ()) -> SamplingParams | BeamSearchParams:
+        if self.use_beam_search:
+            return self._beam_search_params()
+        if self.length_penalty is not None:
+            raise ValueError("length_penalty is for requests with use_beam_search set")
+        return super().params(stops)
+
+    def _beam_search_params(self) -> BeamSearchParams:
+        for name in (*_NOT_FOR_BEAMS, *self.unsupported):
+            if getattr(self, name) not in self.unsupported.get(name, (None, False)):
+                raise ValueError(f"{name} is not for requests with use_beam_search set")
+        return BeamSearchParams(
+            beam_width=self.n or 1,
+            max_tokens=self.max_tokens or _DEFAULT_MAX_TOKENS,
+            ignore_eos=bool(self.ignore_eos),
+            temperature=self.temperature or 0.0,
+            length_penalty=1.0 if self.length_penalty is None else self.length_penalty,
+        )
 
     def _own_params(self) -> dict[str, Any]:
         return {"logprobs": self.logprobs}

@@ -201,6 +201,25 @@ def test_prompt_of_tokens(served: Served) -> None:
     assert answer.choices[0].text
 
 
+def test_a_beam_search_answers_with_its_outputs_best_first(served: Served) -> None:
+    wanted = {"use_beam_search": True, "ignore_eos": True, "length_penalty": 0.0}
+    answer = served.client.completions.create(
+        model=MODEL, prompt="Once upon a time", n=3, max_tokens=12, extra_body=wanted
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert len({choice.text for choice in answer.choices}) == 3
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 36
+    wait_until(lambda: (request := served.request(answer.id)) and request.finish_reason)
+    with served.session.lock:
+        state = served.session.state
+        beams = [state.sequences[seq_id] for seq_id in state.requests[answer.id].seq_ids]
+    assert [beam.text for beam in beams] == [choice.text for choice in answer.choices]
+    likelihoods = [beam.cumulative_logprob for beam in beams]
+    assert likelihoods == sorted(likelihoods, reverse=True)
+    assert any(beam.parent_seq_id is not None for beam in beams)
+
+
 def test_logprobs(served: Served) -> None:
     answer = served.client.completions.create(prompt="Once upon a time", logprobs=2, **GREEDY)
     logprobs = answer.choices[0].logprobs
@@ -282,11 +301,14 @@ def test_a_client_that_does_not_finish_its_request(served: Served) -> None:
     assert httpx.get(f"{served.url}/health").status_code == 200
 
 
-def test_a_client_that_does_not_wait_for_its_answer(served: Served) -> None:
-    body = json.dumps({"prompt": "A river", "max_tokens": 1000, "ignore_eos": True}).encode()
+@pytest.mark.parametrize("search", [{}, {"use_beam_search": True, "n": 2, "max_tokens": 400}])
+def test_a_client_that_does_not_wait_for_its_answer(served: Served, search: dict[str, Any]) -> None:
+    asked = {"prompt": "A river", "max_tokens": 1000, "ignore_eos": True, **search}
+    body = json.dumps(asked).encode()
+    wait_until(lambda: not served.running())  # of the tests before
     with post_by_hand(served, body, len(body)):
         wait_until(served.running)
-        (request_id,) = served.running()
+        request_id = served.running()[0]
     served.wait_until_aborted(request_id)
 
 
@@ -299,7 +321,7 @@ def test_a_viewer_aborts_and_the_client_is_told(served: Served) -> None:
 
 def test_a_viewer_aborts_and_the_waiting_client_is_told(served: Served) -> None:
     body = b'{"prompt": "A river", "max_tokens": 1000, "ignore_eos": true}'
-    wait_until(lambda: not served.running())  # what the test before has left is not ours to abort
+    wait_until(lambda: not served.running())  # of the tests before
     with post_by_hand(served, body, len(body)) as client:
         wait_until(served.running)
         served.session.abort(served.running()[0])
@@ -327,6 +349,10 @@ def test_a_viewer_aborts_and_the_waiting_client_is_told(served: Served) -> None:
         ('{"prompt": "x", "stop": ""}', 400, "stop"),
         ('{"prompt": "x", "logprobs": 6}', 400, "$.logprobs"),
         ('{"prompt": "x", "stream_options": {}}', 400, "stream_options"),
+        ('{"prompt": "x", "use_beam_search": true, "stream": true}', 400, "stream is not for"),
+        ('{"prompt": "x", "use_beam_search": true, "stop": "y"}', 400, "stop is not for"),
+        ('{"prompt": "x", "use_beam_search": true, "n": 128}', 400, "128 is more than the 64"),
+        ('{"prompt": "x", "length_penalty": 2}', 400, "use_beam_search"),
         ('{"prompt": "x", "model": "gpt-9"}', 404, "'bundled-stories'"),
         (json.dumps({"prompt": "never " * 1100}), 400, "at most 1024"),
         (json.dumps({"prompt": "x" * 2**20}), 413, "longer than 1048576 bytes"),
