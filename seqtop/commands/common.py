@@ -204,7 +204,7 @@ def run_app(sources: Sequence[Source], options: argparse.Namespace) -> int:
         columns=options.columns,
         sort=options.sort,
         filter=options.filter,
-        slo=options.slo and options.slo.limits(),
+        slo=options.slo and dict(options.slo.limits),
     )
     written, problems = read(options.config or locations.config_file())
     memory = Memory(locations.memory_file())

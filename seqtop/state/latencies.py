@@ -1,6 +1,6 @@
 """Latency figures over a sliding window: what users feel, as percentiles.
 
-A look at what changed costs O(log n) for each new sample, whatever the number of sequences. The
+A look at what changed costs O(1) for each new sample, whatever the number of sequences. The
 figures are exact over the samples in the window: with n of them in order, x₀ to xₙ₋₁, the p-th
 percentile lies at h = (n - 1) · p / 100 and is x⌊h⌋ + (h - ⌊h⌋) · (x⌊h⌋₊₁ - x⌊h⌋), as NumPy has it.
 
@@ -10,12 +10,14 @@ at its end. ITL has a sample for each gap between two tokens of a sequence; wher
 came between two looks (thirty a second), each counts with the mean of their gaps.
 """
 
+import itertools
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sortedcontainers import SortedList
+import msgspec
 
 from seqtop.sequence import latency
 from seqtop.state import EngineState
@@ -32,6 +34,8 @@ QUIET = 30.0
 """Seconds without a missed objective after which the next one is news again."""
 _MOST_TOKENS = 1_000
 """Gaps counted of one sequence between two looks."""
+_BEFORE_THE_END = frozenset({"queue", "ttft"})
+"""The figures of a request that are known while it runs."""
 
 
 class Figures(NamedTuple):
@@ -45,64 +49,74 @@ class Figures(NamedTuple):
 
 
 class Window:
-    """The samples of one figure that are at most `length` seconds old, in order of size."""
+    """The samples of one figure that are at most `length` seconds old.
+
+    They are put in order of size when somebody asks for a figure, not as they come: a hundred
+    thousand come a second, and one asks once.
+    """
 
     def __init__(self, length: float = WINDOW) -> None:
         self._length = length
         self._samples: deque[tuple[float, float]] = deque()
-        self._values: SortedList = SortedList()
-        self._sum = 0.0
+        self._ordered: list[float] | None = []
 
     def __len__(self) -> int:
         return len(self._samples)
 
-    def add(self, time: float, value: float) -> None:
-        self._samples.append((time, value))
-        self._values.add(value)
-        self._sum += value
-        if len(self._samples) > LARGEST:
-            self._drop()
+    def add(self, time: float, value: float, count: int = 1) -> None:
+        """Take a sample, or `count` that are alike."""
+        samples = self._samples
+        samples.extend(itertools.repeat((time, value), count))
+        while len(samples) > LARGEST:
+            samples.popleft()
+        self._ordered = None
 
     def expire(self, now: float) -> None:
         """Forget what is too old at `now`."""
-        while self._samples and self._samples[0][0] <= now - self._length:
-            self._drop()
+        samples = self._samples
+        while samples and samples[0][0] <= now - self._length:
+            samples.popleft()
+            self._ordered = None
 
     def percentile(self, p: float) -> float:
         """The value that `p` percent of the samples do not exceed; NaN without samples."""
-        if not self._values:
+        values = self._values
+        if not values:
             return math.nan
-        h = (len(self._values) - 1) * p / 100
+        h = (len(values) - 1) * p / 100
         low = math.floor(h)
-        high = min(low + 1, len(self._values) - 1)
-        return float(self._values[low] + (h - low) * (self._values[high] - self._values[low]))
+        high = min(low + 1, len(values) - 1)
+        return values[low] + (h - low) * (values[high] - values[low])
 
     def mean(self) -> float:
-        return self._sum / len(self._samples) if self._samples else math.nan
+        return math.fsum(self._values) / len(self) if self._samples else math.nan
 
     def figures(self) -> Figures:
-        if not self._values:
+        if not self._samples:
             return Figures()
         p50, p90, p99 = (self.percentile(p) for p in (50, 90, 99))
-        return Figures(len(self._values), p50, p90, p99, float(self._values[-1]))
+        return Figures(len(self), p50, p90, p99, self._values[-1])
 
     def histogram(self, num_bins: int) -> list[int]:
         """How many samples are in each of `num_bins` between the extremes, evenly in logarithm."""
-        if not self._values or num_bins < 1:
+        values = self._values
+        if not values or num_bins < 1:
             return [0] * max(num_bins, 0)
-        low, high = max(self._values[0], 1e-6), max(self._values[-1], 1e-6)
+        low, high = max(values[0], 1e-6), max(values[-1], 1e-6)
         edges = [low * (high / low) ** (index / num_bins) for index in range(1, num_bins)]
-        below = [self._values.bisect_right(edge) for edge in edges]
-        ends = [*below, len(self._values)]
+        below = [bisect_right(values, edge) for edge in edges]
+        ends = [*below, len(values)]
         return [end - start for start, end in zip([0, *below], ends, strict=True)]
 
-    def _drop(self) -> None:
-        _, value = self._samples.popleft()
-        self._values.remove(value)
-        self._sum -= value
+    @property
+    def _values(self) -> list[float]:
+        """Those of the samples, in order of size."""
+        if self._ordered is None:
+            self._ordered = sorted(value for _, value in self._samples)
+        return self._ordered
 
 
-class _Seen(NamedTuple):
+class _Seen(msgspec.Struct, gc=False):
     """What has been counted of a sequence."""
 
     num_tokens: int = 0
@@ -189,21 +203,23 @@ class Latencies:
             self.windows[key] = Window()
 
     def _look(self, state: EngineState, request: RequestState, sequence: SequenceState) -> None:
-        seen = self._seen.get(sequence.seq_id, _Seen())
+        seen = self._seen.get(sequence.seq_id)
+        if seen is None:
+            seen = self._seen[sequence.seq_id] = _Seen()
         metrics = request.metrics
-        num_tokens = len(sequence.output_token_ids)
+        num_tokens, last_time = len(sequence.output_token_ids), metrics.last_token_time
         if num_tokens > seen.num_tokens:
             num_gaps, start = num_tokens - seen.num_tokens, seen.last_time
             if not seen.num_tokens:
                 num_gaps, start = num_gaps - 1, metrics.first_token_time or math.nan
             if num_gaps:
-                gap = (metrics.last_token_time - start) / num_gaps
-                for _ in range(min(num_gaps, _MOST_TOKENS)):
-                    self._add(state, "itl", metrics.last_token_time, gap)
-        figures = seen.figures
+                gap = (last_time - start) / num_gaps
+                self._add(state, "itl", last_time, gap, min(num_gaps, _MOST_TOKENS))
+        seen.num_tokens, seen.last_time = num_tokens, last_time
+        if request.finish_reason is None and seen.figures >= _BEFORE_THE_END and not self.slo:
+            return  # nothing more is to be known of it before it ends
         if request.seq_ids[0] == sequence.seq_id:
-            figures |= self._request(state, request, num_tokens, figures)
-        self._seen[sequence.seq_id] = _Seen(num_tokens, metrics.last_token_time, figures)
+            seen.figures |= self._request(state, request, num_tokens, seen.figures)
         late = missed(self.slo, request, sequence, state.time)
         if late and request.request_id not in self._late:
             self._late.add(request.request_id)
@@ -239,9 +255,9 @@ class Latencies:
             self._add(state, "met", ended, float(met))
         return found
 
-    def _add(self, state: EngineState, key: str, time: float, value: float) -> None:
+    def _add(self, state: EngineState, key: str, time: float, value: float, count: int = 1) -> None:
         if not (math.isfinite(time) and 0 <= value < math.inf):
             return
-        self._record[key].append((time, value))
+        self._record[key].extend(itertools.repeat((time, value), count))
         if time > state.time - WINDOW:
-            (self.met if key == "met" else self.windows[key]).add(time, value)
+            (self.met if key == "met" else self.windows[key]).add(time, value, count)

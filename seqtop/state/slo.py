@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
 from seqtop import format as fmt
 from seqtop.sequence import latency
@@ -38,15 +39,16 @@ class Slo:
     queue: float | None = None
     e2e: float | None = None
 
-    def limits(self) -> dict[str, float]:
+    @cached_property
+    def limits(self) -> Mapping[str, float]:
         """Those that are set."""
         return {key: limit for key, limit in asdict(self).items() if limit is not None}
 
     def __bool__(self) -> bool:
-        return bool(self.limits())
+        return bool(self.limits)
 
     def __str__(self) -> str:
-        return ", ".join(f"{FIGURES[key]} ≤ {fmt.seconds(it)}" for key, it in self.limits().items())
+        return ", ".join(f"{FIGURES[key]} ≤ {fmt.seconds(it)}" for key, it in self.limits.items())
 
 
 def parse(text: str) -> Slo:
@@ -104,7 +106,7 @@ def missed(
     slo: Slo, request: RequestState, sequence: SequenceState, now: float
 ) -> dict[str, float]:
     """What of `slo` this sequence has missed, and the seconds it has come to."""
-    limits = slo.limits()
+    limits = slo.limits
     if not limits:
         return {}
     figures = measured(request, sequence, now)

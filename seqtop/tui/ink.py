@@ -91,7 +91,7 @@ class Inked(ScrollView):
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        self._styles_by_ink: dict[str, Style] = {}
+        self._styles_by_ink: dict[tuple[str, ...], Style] = {}
 
     @property
     def text_width(self) -> int:
@@ -112,28 +112,43 @@ class Inked(ScrollView):
         else:
             self.virtual_size = size
 
-    def ink(self, name: str) -> Style:
-        """The style of an ink; of the widget itself for `PLAIN`."""
+    def ink(self, *names: str) -> Style:
+        """The style of inks, each over those before it and all over the widget's own.
+
+        Textual's filters (for terminals with fewer colours) are applied to it already: to a style
+        once, rather than to each piece of text that is drawn with it.
+        """
         try:
-            return self._styles_by_ink[name]
+            return self._styles_by_ink[names]
         except KeyError:
-            style = (
-                self.screen.get_component_rich_style(f"ink--{name}", partial=True)
-                if name
-                else self.rich_style
-            )
-            return self._styles_by_ink.setdefault(name, style)
+            style = self.rich_style
+            for name in filter(None, names):
+                style += self.screen.get_component_rich_style(f"ink--{name}", partial=True)
+            for each in self.get_line_filters():
+                (segment,) = each.apply([Segment("x", style)], self.background_colors[1])
+                style = segment.style or style
+            return self._styles_by_ink.setdefault(names, style)
 
     def paint(self, line: Iterable[Span], width: int, *under: str) -> Strip:
-        """Draw `line` in `width` cells on the widget's own style and the inks `under` it."""
-        base = self.ink(PLAIN)
-        for name in under:
-            base += self.ink(name)
-        segments = [
-            Segment(
-                text if text.isprintable() else safe_text(text),
-                base + self.ink(name) if name else base,
-            )
-            for text, name in line
-        ]
-        return Strip(segments).adjust_cell_length(width, base)
+        """Draw `line` in `width` cells on the widget's own style and the inks `under` it.
+
+        Neighbours of one ink become one segment: what the terminal is sent, and all that Textual
+        does on the way, is by the segment.
+        """
+        texts: list[str] = []
+        inks: list[str] = []
+        room = width
+        for text, name in line:
+            safe = text if text.isprintable() else safe_text(text)
+            room -= len(safe) if safe.isascii() else cell_len(safe)
+            if inks and inks[-1] == name:
+                texts[-1] += safe
+            else:
+                texts.append(safe)
+                inks.append(name)
+        if room > 0:
+            texts.append(" " * room)
+            inks.append(PLAIN)
+        segments = map(Segment, texts, [self.ink(*under, name) for name in inks])
+        strip = Strip(segments, width - min(room, 0))
+        return strip if room >= 0 else strip.crop(0, width)

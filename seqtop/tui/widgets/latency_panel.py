@@ -50,7 +50,7 @@ def latency_lines(
         ],
         width,
     )
-    limits = latencies.slo.limits()
+    limits = latencies.slo.limits
     lines = [titles]
     for key, title in FIGURES.items():
         window, limit = windows[key], limits.get(key)

@@ -2,20 +2,17 @@
 
 import threading
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from textual import events
 from textual.binding import Binding
-from textual.strip import Strip
 
-from seqtop.tui.ink import PLAIN, Inked, Line
+from seqtop.tui.ink import Line
+from seqtop.tui.widgets.painted import Look, Painted
 
 MARGIN = 1
 """Cells on the left of the columns, for the cursor's mark."""
 CURSOR_MARK = "▌"
-
-Look: TypeAlias = tuple[int | None, Line, str]
-"""All that decides how a row is drawn: its key, its line, and the cursor's mark if it is there."""
 
 
 class Held(Protocol):
@@ -25,13 +22,14 @@ class Held(Protocol):
     def lock(self) -> threading.RLock: ...
 
 
-class Listing(Inked, can_focus=True, inherit_bindings=False):
+class Listing(Painted, can_focus=True, inherit_bindings=False):
     """A column of rows, each known by a number. Only those that look different are drawn again.
 
     A subclass says which rows there are (`num_rows`, `page`), where the cursor is (`cursor_row`),
     what it does (`select`) and how a row looks (`line`). All are asked under the feed's lock.
     """
 
+    MARGIN = MARGIN
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("up,k", "move(-1)", "Up", show=False, id="move.up"),
         Binding("down,j", "move(1)", "Down", show=False, id="move.down"),
@@ -43,10 +41,7 @@ class Listing(Inked, can_focus=True, inherit_bindings=False):
 
     def __init__(self, feed: Held) -> None:
         super().__init__()
-        self.lines_rendered = 0
-        """How many lines have been drawn; tests hold it down."""
         self._feed: Held = feed
-        self._drawn: dict[int, Look] = {}
         self._height = 0
 
     @property
@@ -79,14 +74,14 @@ class Listing(Inked, can_focus=True, inherit_bindings=False):
         """Put the cursor on a row."""
         raise NotImplementedError
 
-    def redraw(self) -> None:
-        """Refresh the visible lines that would now look different."""
-        if not self.size:
-            return
+    def looks(self, y: int, count: int) -> Sequence[Look]:
+        top = y + self.scroll_offset.y
         with self._feed.lock:
-            for y, key in enumerate(self.in_sight()):
-                if self._drawn.get(y) != self._look(key):
-                    self.refresh_line(y + self.scroll_offset.y)
+            looks = [
+                (self.cursor_mark if self.is_selected(key) else "", self.line(key))
+                for key in self.page(top, top + count)
+            ]
+        return looks + [("", ())] * (count - len(looks))
 
     def in_sight(self) -> list[int | None]:
         """The key of every visible line, `None` below the last row."""
@@ -101,17 +96,6 @@ class Listing(Inked, can_focus=True, inherit_bindings=False):
             self.scroll_to(y=row, animate=False)
         elif height and row >= top + height:  # the scroll bar may be about to appear only now
             self.scroll_to(y=row - height + 1, animate=False, force=True)
-
-    def render_line(self, y: int) -> Strip:
-        self.lines_rendered += 1
-        with self._feed.lock:
-            keys = self.page(y + self.scroll_offset.y, y + self.scroll_offset.y + 1)
-            look = self._look(keys[0] if keys else None)
-        self._drawn[y] = look
-        _, line, mark = look
-        if not mark:
-            return self.paint(((" ", PLAIN), *line), self.size.width)
-        return self.paint(((mark, "accent"), *line), self.size.width, "cursor")
 
     def on_resize(self) -> None:
         top, bottom = self.scroll_offset.y, self.scroll_offset.y + self._height
@@ -149,8 +133,3 @@ class Listing(Inked, can_focus=True, inherit_bindings=False):
         row = max(min(row, self.num_rows - 1), 0)
         if keys := self.page(row, row + 1):
             self.select(keys[0])
-
-    def _look(self, key: int | None) -> Look:
-        if key is None:
-            return None, (), ""
-        return key, self.line(key), self.cursor_mark if self.is_selected(key) else ""
