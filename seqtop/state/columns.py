@@ -39,7 +39,8 @@ class Column:
         about: A few words for whoever chooses among columns.
         order: What to sort by, where it differs from `value`.
         descending: Whether the interesting end is the largest.
-        grows: Whether the value changes while nothing happens to the sequence.
+        grows: Whether the value of a sequence grows just now while nothing happens to it, as fast
+            as time passes; `None` if that of none ever does.
         values: Every text it can be, where these are few.
     """
 
@@ -49,7 +50,7 @@ class Column:
     value: Getter
     order: Getter | None = None
     descending: bool = False
-    grows: bool = False
+    grows: Callable[[RequestState, SequenceState], bool] | None = None
     values: tuple[str, ...] = ()
 
     def sort_value(self, request: RequestState, sequence: SequenceState, now: float) -> Value:
@@ -88,8 +89,14 @@ def queue_time(request: RequestState, sequence: SequenceState, now: float) -> fl
         return metrics.time_in_queue
     if metrics.first_scheduled_time is not None:
         return metrics.first_scheduled_time - metrics.arrival_time
-    waits = sequence.status == SequenceStatus.WAITING
+    waits = _is_yet_to_be_scheduled(request, sequence)
     return now - metrics.arrival_time if waits else None
+
+
+def _is_yet_to_be_scheduled(request: RequestState, sequence: SequenceState) -> bool:
+    metrics = request.metrics
+    known = metrics.time_in_queue is not None or metrics.first_scheduled_time is not None
+    return not known and sequence.status == SequenceStatus.WAITING
 
 
 def token_rate(request: RequestState, sequence: SequenceState) -> float | None:
@@ -156,7 +163,7 @@ COLUMNS = (
         "time until first scheduled",
         queue_time,
         descending=True,
-        grows=True,
+        grows=_is_yet_to_be_scheduled,
     ),
     Column("preempt", "Pre", "preemptions", lambda r, _, __: r.num_preemptions, None, True),
     Column("text", "Text", "generated text", lambda _, s, __: s.text),

@@ -11,7 +11,8 @@ from typing import NamedTuple, TypeAlias
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState
 
-_PART = re.compile(r"(.+)_parallel_sample_\d+", re.DOTALL)
+_INFIX = "_parallel_sample_"
+_PART = re.compile(rf"(.+){_INFIX}\d+", re.DOTALL)
 _DEEPEST = 8
 """Generations that are told apart; later ones count as children of the last of these."""
 
@@ -44,11 +45,15 @@ class Families:
         self._parts.clear()
         self._part_of.clear()
 
-    def add(self, request: RequestState, seq_id: int) -> Name:
-        """Count a sequence of `request` in, once; returns the name of its family."""
-        part = _PART.fullmatch(request.request_id)
+    def add(self, request: RequestState, seq_id: int) -> Name | None:
+        """Count a sequence of `request` in, once.
+
+        Returns the name of its family; `None` if it is the only one of a request of its own.
+        """
+        request_id = request.request_id
+        part = _PART.fullmatch(request_id) if _INFIX in request_id else None
         if part is None:
-            return request.request_id, False
+            return None if request.seq_ids == [seq_id] else (request_id, False)
         whole = part[1]
         if seq_id not in self._part_of:
             self._part_of[seq_id] = whole, request.request_id

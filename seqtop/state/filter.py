@@ -64,10 +64,23 @@ class Filter:
     grows: bool = False
     patterns: tuple[re.Pattern[str], ...] = ()
     """What it looks for in texts, to be marked there."""
+    searches: tuple["TextSearch", ...] = ()
+    """Those of its tests that remember how far they have looked."""
 
     def matches(self, request: RequestState, sequence: SequenceState, now: float) -> bool:
         """Whether this sequence of `request` is to be shown at the engine's time `now`."""
-        return all(test(request, sequence, now) for test in self.tests)
+        for test in self.tests:  # noqa: SIM110 (a generator costs more than most tests)
+            if not test(request, sequence, now):
+                return False
+        return True
+
+    def forget(self, seq_id: int | None = None) -> None:
+        """Search a sequence again from the beginning of its text, or all of them."""
+        for search in self.searches:
+            if seq_id is None:
+                search.known.clear()
+            else:
+                search.known.pop(seq_id, None)
 
 
 EVERYTHING = Filter("")
@@ -80,6 +93,7 @@ def parse(source: str) -> Filter:
         FilterError: a field or a number is unknown, or a regular expression is broken.
     """
     tests: list[Test] = []
+    searches: list[TextSearch] = []
     patterns: list[re.Pattern[str]] = []
     grows = False
     position = 0
@@ -89,12 +103,44 @@ def parse(source: str) -> Filter:
             raise FilterError(f"cannot read {source[position:].split()[0]!r}")
         position = word.end()
         test = _test(word)
+        if isinstance(test, TextSearch):
+            searches.append(test)
         tests.append(_negated(test) if word["no"] else test)
         if not word["no"] and (pattern := _pattern(word)) is not None:
             patterns.append(pattern)
         field = FIELDS.get((word["field"] or "").lower())
-        grows = grows or (field is not None and field.grows)
-    return Filter(source.strip(), tuple(tests), grows, tuple(patterns))
+        grows = grows or (field is not None and field.grows is not None)
+    return Filter(source.strip(), tuple(tests), grows, tuple(patterns), tuple(searches))
+
+
+class TextSearch:
+    """Looks for a text in a request. Outputs grow at their end, so only what is new is looked at.
+
+    Whoever uses it has it `Filter.forget` what it knows when the outputs are others'.
+    """
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self.known: dict[int, int | None] = {}
+        """By sequence how much of its output has been looked at in vain, and prompt and name, too;
+        `None` where the name or the prompt have the text."""
+        self._pattern = pattern
+
+    def __call__(self, request: RequestState, sequence: SequenceState, _: float) -> bool:
+        search, text = self._pattern.search, sequence.text
+        known = self.known.get(sequence.seq_id, -1)
+        if known is None:
+            return True
+        if known < 0:
+            if search(request.request_id) or search(request.prompt or ""):
+                self.known[sequence.seq_id] = None
+                return True
+            known = 0
+        if known > len(text):
+            known = 0
+        # No longer than its source, in which some characters are escaped.
+        found = search(text, max(known - len(self._pattern.pattern), 0))
+        self.known[sequence.seq_id] = found.start() if found else len(text)
+        return found is not None
 
 
 def _skip_spaces(source: str, position: int) -> int:
@@ -105,7 +151,7 @@ def _skip_spaces(source: str, position: int) -> int:
 
 def _test(word: re.Match[str]) -> Test:
     if (pattern := _pattern(word)) is not None:
-        return _search(pattern)
+        return _search(pattern) if word["regex"] is not None else TextSearch(pattern)
     wanted = word["bare"] if word["text"] is None else word["text"]
     return _field(word["field"].lower(), word["op"], wanted)
 

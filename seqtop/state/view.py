@@ -1,11 +1,15 @@
 """Which sequences are shown and in what order, kept up to date by touching only what changed.
 
 A view of n sequences costs O(log n) per sequence touched, whatever n is, and as much for each of
-its family where there are several; only a new sort or a new filter looks at all of them.
+its family where there are several; only a new sort or a new filter looks at all of them. That time
+passes touches nothing, but where a filter asks for how long sequences have waited: then those that
+wait are looked at again a few at a time, each once a second where they are fewer than 60,000.
 """
 
+import itertools
 import math
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import total_ordering
@@ -19,14 +23,18 @@ from seqtop.state.columns import FIELDS, Value
 from seqtop.state.family import Families, Kin, Name, Path, paths, tree
 from seqtop.state.filter import EVERYTHING, Filter
 from seqtop.state.model import RequestState, SequenceState
+from seqtop.state.order import Entry, Order
 
 _DIGITS = re.compile(r"(\d+)")
 _LONGEST_KEY = 200
 """Characters of a text that its place in the order depends on."""
 _ALONE = Kin()
+_AT_ONCE = 2_000
+"""Waiting sequences that are looked at again between two frames, when only time has passed."""
 
-Entry: TypeAlias = tuple[tuple[Any, ...], Path]
-"""What to sort by, then the way to a sequence: ids, which break ties the same way always."""
+Place: TypeAlias = tuple[Entry, bool]
+"""Where a sequence stands in an `Order`, and whether what it is sorted by grows. The entry is what
+to sort by, then the way to it from the head of its family."""
 
 
 @dataclass(frozen=True)
@@ -56,26 +64,31 @@ class SequenceView:
         """Sequences that are running, whether or not the filter shows them."""
         self.queue: SortedList = SortedList()
         """`(*place, id)` of every waiting sequence, in the order they are to be scheduled."""
-        self._order: SortedList = SortedList()
-        self._entries: dict[int, Entry] = {}
-        self._queued: dict[int, tuple[Any, ...]] = {}
         self.wanted = EVERYTHING
         """What is searched for among the rows, none of which it hides."""
-        self._hits: SortedList = SortedList()
+        self.keys_made = 0
+        """How often a sequence has been looked at for its place; tests hold it down."""
+        self._order = Order()
+        self._hits = Order()
+        self._queued: dict[int, tuple[Any, ...]] = {}
+        self._due: deque[int] = deque()
+        """Waiting sequences that a filter is to look at again, as time has passed."""
         self._families = Families()
         self._kin: dict[int, Kin] = {}
 
     def __len__(self) -> int:
         return len(self._order)
 
+    def __contains__(self, seq_id: object) -> bool:
+        return seq_id in self._order
+
     def page(self, start: int, stop: int) -> list[int]:
         """The ids in rows `start` to `stop`, fewer at the end."""
-        return [path[-1] for _, path in self._order.islice(max(start, 0), max(stop, 0))]
+        return self._order.page(start, stop)
 
     def index(self, seq_id: int | None) -> int | None:
         """The row of a sequence; `None` if it is not shown."""
-        entry = self._entries.get(seq_id) if seq_id is not None else None
-        return None if entry is None else int(self._order.index(entry))
+        return self._order.index(seq_id) if seq_id is not None and seq_id in self else None
 
     def queue_place(self, seq_id: int) -> tuple[int, int] | None:
         """How many waiting sequences are ahead of this one, and which is right ahead of it.
@@ -91,41 +104,42 @@ class SequenceView:
     def search(self, state: EngineState, wanted: Filter) -> None:
         """Look for `wanted` from now on; nothing is a hit if it asks for nothing."""
         self.wanted = wanted
-        self._hits = SortedList(
-            entry for seq_id, entry in self._entries.items() if self._is_wanted(state, seq_id)
+        wanted.forget()
+        self._hits.load(
+            self._order.entry(seq_id)
+            for seq_id in self._order.page(0, len(self))
+            if wanted.tests and self._is_wanted(state, seq_id)
         )
 
     def is_hit(self, seq_id: int) -> bool:
         """Whether a row is one that is searched for."""
-        entry = self._entries.get(seq_id)
-        return bool(self._hits) and entry is not None and entry in self._hits
+        return seq_id in self._hits
 
     def hit_place(self, seq_id: int | None) -> tuple[int, int]:
         """Which of the hits this row is, from 1, or 0 if it is none; and how many there are."""
-        if seq_id is None or not self.is_hit(seq_id):
+        if seq_id is None or seq_id not in self._hits:
             return 0, len(self._hits)
-        return int(self._hits.index(self._entries[seq_id])) + 1, len(self._hits)
+        return self._hits.index(seq_id) + 1, len(self._hits)
 
     def next_hit(self, seq_id: int | None, direction: int, *, here: bool = False) -> int | None:
         """The hit after this row, before it if `direction` is negative; round at the ends.
 
         With `here`, the row itself if it is one.
         """
-        if not self._hits:
+        if not len(self._hits):
             return None
-        entry = self._entries.get(seq_id) if seq_id is not None else None
-        if entry is None:
-            at = 0
-        elif direction > 0:
-            at = self._hits.bisect_left(entry) if here else self._hits.bisect_right(entry)
-        else:
-            at = self._hits.bisect_left(entry) - 1
-        return int(self._hits[at % len(self._hits)][1][-1])
+        if seq_id is None or seq_id not in self:
+            return self._hits.at(0)
+        at = self._hits.place(seq_id, self._order)
+        if direction < 0:
+            at -= 1
+        elif seq_id in self._hits and not here:
+            at += 1
+        return self._hits.at(at)
 
     def _is_wanted(self, state: EngineState, seq_id: int) -> bool:
         sequence = state.sequences[seq_id]
-        request = state.requests[sequence.request_id]
-        return bool(self.wanted.tests) and self.wanted.matches(request, sequence, state.time)
+        return self.wanted.matches(state.requests[sequence.request_id], sequence, state.time)
 
     def kin(self, seq_id: int) -> Kin:
         """Where a shown sequence stands in the tree of its family."""
@@ -144,20 +158,26 @@ class SequenceView:
         """Sort and filter everything anew: after another sort, another filter or another state."""
         self.running.clear()
         self._queued.clear()
-        self._entries.clear()
+        self._due.clear()
         self._kin.clear()
         self._families.clear()
+        self.filter.forget()
         self.folded &= state.sequences.keys()
-        names: dict[Name, None] = {}
+        families: dict[Name, None] = {}
+        places: list[tuple[Entry, bool]] = []
         for sequence in state.sequences.values():
-            names[self._enter(state, sequence)] = None
-        for name in names:
-            for seq_id, entry, kin in self._places(state, name):
-                if entry is not None:
-                    self._entries[seq_id] = entry
+            if (name := self._enter(state, sequence)) is not None:
+                families[name] = None
+            elif (key := self._key(state, sequence)) is not None:
+                places.append(_entry(key, (sequence.seq_id,)))
+        for name in families:
+            for seq_id, place, kin in self._places(state, name):
+                if place is not None:
+                    places.append(place)
                 if kin is not None:
                     self._kin[seq_id] = kin
-        self._order = SortedList(self._entries.values())
+        self._pass(state.time)
+        self._order.load(places)
         self.search(state, self.wanted)
         self.queue = SortedList(self._queued.values())
 
@@ -166,94 +186,152 @@ class SequenceView:
 
         Returns those whose place in a tree changed, whether or not they were touched themselves.
         """
-        names: dict[Name, None] = {}
+        self._pass(state.time)
         changed: set[int] = set()
-        for seq_id in touched:
-            queued = self._queued.pop(seq_id, None)
-            self.running.discard(seq_id)
-            if sequence := state.sequences.get(seq_id):
-                names[self._enter(state, sequence)] = None
+        families: dict[Name, None] = {}
+        for seq_id in itertools.chain(touched, self._take_due()):
+            sequence = state.sequences.get(seq_id)
+            if sequence is None:
+                self._leave(seq_id, families)
+            elif (name := self._enter(state, sequence)) is not None:
+                families[name] = None
             else:
-                self._put(state, seq_id, None, None)
-                self.folded.discard(seq_id)
-                if name := self._families.discard(seq_id):
-                    names[name] = None
-            _replace(self.queue, queued, self._queued.get(seq_id))
-        for name in names:
-            changed.update(
-                seq_id
-                for seq_id, entry, kin in self._places(state, name)
-                if self._put(state, seq_id, entry, kin)
-            )
+                key = self._key(state, sequence)
+                place = None if key is None else _entry(key, (seq_id,))
+                if self._put(state, seq_id, place, None):
+                    changed.add(seq_id)
+        for name in families:
+            for seq_id, place, kin in self._places(state, name):
+                if self._put(state, seq_id, place, kin):
+                    changed.add(seq_id)
         return changed
 
-    def tick(self, state: EngineState) -> None:
-        """Let time pass: move the waiting whose place or match depends on how long they wait."""
-        column = FIELDS.get(self.sort.key)
-        if self.filter.grows or (column is not None and column.grows):
-            self.update(state, list(self._queued))
+    @property
+    def is_behind(self) -> bool:
+        """Whether some of what waits is yet to be looked at again; `update` goes on with it."""
+        return bool(self._due)
 
-    def _enter(self, state: EngineState, sequence: SequenceState) -> Name:
-        """Take note of what a sequence is doing; returns the name of its family."""
+    def tick(self, state: EngineState) -> None:
+        """A second has passed: look again at the waiting that are shown by how long they wait."""
+        if self.filter.grows and not self._due:
+            self._due.extend(self._queued)
+        column = FIELDS.get(self.sort.key)
+        in_trees = self._kin.keys() & self._queued.keys() if column and column.grows else ()
+        self.update(state, in_trees)
+
+    def _take_due(self) -> Iterator[int]:
+        for _ in range(min(len(self._due), _AT_ONCE)):
+            if (seq_id := self._due.popleft()) in self._queued:
+                yield seq_id
+
+    def _pass(self, now: float) -> None:
+        """Have the rows that grow stand where they belong at the engine's time `now`."""
+        now = now if math.isfinite(now) else 0.0
+        shift = -now if self.sort.descending else now
+        self._order.shift = self._hits.shift = shift
+
+    def _enter(self, state: EngineState, sequence: SequenceState) -> Name | None:
+        """Take note of what a sequence is doing; the name of its family, if it has one."""
+        seq_id, status = sequence.seq_id, sequence.status
         request = state.requests[sequence.request_id]
-        if sequence.status == SequenceStatus.RUNNING:
-            self.running.add(sequence.seq_id)
-        elif sequence.status == SequenceStatus.WAITING:
-            self._queued[sequence.seq_id] = (*_queue_place(state, request), sequence.seq_id)
-        return self._families.add(request, sequence.seq_id)
+        if status == SequenceStatus.RUNNING:
+            self.running.add(seq_id)
+        else:
+            self.running.discard(seq_id)
+        queued = (
+            (*_queue_place(state, request), seq_id) if status == SequenceStatus.WAITING else None
+        )
+        self._enqueue(seq_id, queued)
+        return self._families.add(request, seq_id)
+
+    def _leave(self, seq_id: int, families: dict[Name, None]) -> None:
+        """Forget a sequence that is gone; adds the name of the family it leaves to `families`."""
+        self.running.discard(seq_id)
+        self._enqueue(seq_id, None)
+        self._order.put(seq_id, None)
+        self._hits.put(seq_id, None)
+        self._kin.pop(seq_id, None)
+        self.folded.discard(seq_id)
+        self.filter.forget(seq_id)
+        self.wanted.forget(seq_id)
+        if name := self._families.discard(seq_id):
+            families[name] = None
+
+    def _enqueue(self, seq_id: int, queued: tuple[Any, ...] | None) -> None:
+        old = self._queued.get(seq_id)
+        if old == queued:
+            return
+        if old is not None:
+            self.queue.remove(self._queued.pop(seq_id))
+        if queued is not None:
+            self._queued[seq_id] = queued
+            self.queue.add(queued)
 
     def _places(
         self, state: EngineState, name: Name
-    ) -> Iterator[tuple[int, Entry | None, Kin | None]]:
+    ) -> Iterator[tuple[int, Place | None, Kin | None]]:
         """For each sequence of a family where it stands, if it is shown, and its kin if it has any.
 
         A family stands where the first of its sequences would if each stood for itself.
         """
         members = self._families.members(state, name)
-        keys = {seq_id: self._key(state, seq_id) for seq_id in members}
-        shown = {seq_id: key for seq_id, key in keys.items() if key is not None}
         if not self.tree or len(members) < 2:
-            for seq_id, key in keys.items():
-                yield seq_id, None if key is None else (key, (seq_id,)), None
+            for seq_id in members:
+                key = self._key(state, state.sequences[seq_id])
+                yield seq_id, None if key is None else _entry(key, (seq_id,)), None
             return
+        keys = {
+            seq_id: self._key(state, state.sequences[seq_id], passing=False) for seq_id in members
+        }
+        shown = {seq_id: key[0] for seq_id, key in keys.items() if key is not None}
         descent = paths(state, members)
         kin = tree((descent[seq_id] for seq_id in shown), self.folded)
         first = min(shown.values(), default=())
         for seq_id in members:
-            in_sight = seq_id in kin
-            yield seq_id, (first, descent[seq_id]) if in_sight else None, kin.get(seq_id)
+            place = _entry((first, False), descent[seq_id]) if seq_id in kin else None
+            yield seq_id, place, kin.get(seq_id)
 
-    def _put(self, state: EngineState, seq_id: int, entry: Entry | None, kin: Kin | None) -> bool:
-        """Let a sequence stand at `entry`, or nowhere; returns whether its kin changed."""
-        old = self._entries.pop(seq_id, None)
-        _replace(self._order, old, entry)
+    def _put(self, state: EngineState, seq_id: int, place: Place | None, kin: Kin | None) -> bool:
+        """Let a sequence stand at `place`, or nowhere; returns whether its kin changed."""
+        entry, grows = (None, False) if place is None else place
+        self._order.put(seq_id, entry, grows=grows)
         if self.wanted.tests:
-            was = old if old is not None and old in self._hits else None
             is_hit = entry is not None and self._is_wanted(state, seq_id)
-            _replace(self._hits, was, entry if is_hit else None)
-        if entry is not None:
-            self._entries[seq_id] = entry
+            self._hits.put(seq_id, entry if is_hit else None, grows=grows and is_hit)
+        if kin is None and seq_id not in self._kin:
+            return False
         before = self._kin.pop(seq_id, None)
         if kin is not None:
             self._kin[seq_id] = kin
         return kin != before
 
-    def _key(self, state: EngineState, seq_id: int) -> tuple[Any, ...] | None:
-        """What to sort a sequence by; `None` if the filter hides it."""
-        sequence = state.sequences[seq_id]
+    def _key(
+        self, state: EngineState, sequence: SequenceState, *, passing: bool = True
+    ) -> Place | None:
+        """What to sort a sequence by, the way to it left out; `None` if the filter hides it.
+
+        With `passing` false it is what it is just now, even if it grows.
+        """
+        self.keys_made += 1
         request = state.requests[sequence.request_id]
-        if not self.filter.matches(request, sequence, state.time):
+        if self.filter.tests and not self.filter.matches(request, sequence, state.time):
             return None
         column = FIELDS.get(self.sort.key)
         if column is None:
             place = _life_place(state, request, sequence)
-            return (_Reversed(place),) if self.sort.descending else place
-        key = _comparable(column.sort_value(request, sequence, state.time))
+            return (_Reversed(place),) if self.sort.descending else place, False
+        grows = passing and column.grows is not None and column.grows(request, sequence)
+        value = column.sort_value(request, sequence, 0.0 if grows else state.time)
+        key = _comparable(value)
         if key is None:
-            return (1,)
-        if not self.sort.descending:
-            return (0, key)
-        return (0, -key if isinstance(key, float) else _Reversed(key))
+            return (1,), False
+        if self.sort.descending:
+            return (0, -key if isinstance(key, float) else _Reversed(key)), grows
+        return (0, key), grows
+
+
+def _entry(key: Place, path: Path) -> Place:
+    return (*key[0], *path), key[1]
 
 
 def _life_place(
@@ -288,15 +366,6 @@ def _number(value: float) -> float:
     """A float that orders: NaN, which orders nothing, counts as zero."""
     number = float(value)
     return 0.0 if math.isnan(number) else number
-
-
-def _replace(order: SortedList, old: object, new: object) -> None:
-    if old == new:
-        return
-    if old is not None:
-        order.remove(old)
-    if new is not None:
-        order.add(new)
 
 
 @total_ordering

@@ -179,7 +179,7 @@ class Feed:
         version = self.source.version
         num_reviewed = -1 if self.review is None else self.review.version
         same = version == self._version and num_reviewed == self._num_reviewed
-        if same and not self._ages():
+        if same and not self.view.is_behind and not self._ages():
             return None
         with self.lock:
             self._version, self._num_reviewed = version, num_reviewed

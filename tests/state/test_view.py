@@ -160,3 +160,76 @@ def test_a_page_of_nothing_is_empty() -> None:
     assert view.page(-5, 10) == []
     assert view.index(1) is None
     assert view.index(None) is None
+
+
+@pytest.mark.parametrize("number", [100, 5_000])
+@pytest.mark.parametrize("key", ["", "out", "queue", "text"])
+def test_only_what_was_touched_is_looked_at(number: int, key: str) -> None:
+    state, chance = EngineState(time=150.0), random.Random(3)
+    for seq_id in range(number):
+        add(state, seq_id, chance)
+    view = SequenceView()
+    view.sort, view.filter = Sort(key, descending=True), parse("req -out>5")
+    view.rebuild(state)
+    before = view.keys_made
+    for seq_id in range(30):
+        change(state, seq_id, chance)
+    view.update(state, set(range(30)))
+    assert view.keys_made - before == 30
+
+
+@pytest.mark.parametrize("number", [100, 5_000])
+def test_no_row_is_touched_when_time_passes_even_by_queue_time(number: int) -> None:
+    state, chance = EngineState(time=150.0), random.Random(3)
+    for seq_id in range(number):
+        add(state, seq_id, chance)
+    still = state.requests["req-7"].metrics
+    still.time_in_queue = 140.0  # longer than any other has waited so far
+    view = SequenceView()
+    view.sort = Sort("queue", descending=True)
+    view.rebuild(state)
+    assert ids(view)[0] == 7
+    before = view.keys_made
+    state.time += 200
+    view.update(state, set())
+    view.tick(state)
+    assert ids(view)[-1] == 7
+    assert view.keys_made == before
+
+
+def test_a_filter_by_waiting_time_looks_at_a_few_at_a_time_and_at_all_in_the_end() -> None:
+    state, chance = EngineState(time=150.0), random.Random(3)
+    for seq_id in range(5_000):
+        add(state, seq_id, chance)
+    view = SequenceView()
+    view.filter = parse("queue>60")
+    view.rebuild(state)
+    assert not len(view)
+    state.time += 100
+    view.tick(state)
+    frames = 1
+    while view.is_behind:
+        before = view.keys_made
+        view.update(state, set())
+        assert view.keys_made - before <= 2_000
+        frames += 1
+    assert frames == 3
+    assert len(view) == 5_000
+
+
+def test_a_text_is_found_as_it_grows_and_looked_at_once() -> None:
+    state, chance = EngineState(time=150.0), random.Random(3)
+    add(state, 1, chance)
+    sequence = state.sequences[1]
+    view = SequenceView()
+    view.filter = parse("Fox -owl")
+    view.rebuild(state)
+    found = []
+    for delta in ("a little f", "ox", " named Pip ", "and an o", "wl"):
+        sequence.text += delta
+        view.update(state, {1})
+        found.append(1 in view)
+    assert found == [False, True, True, True, False]
+    sequence.text = "an"  # the engine was asked for the whole again
+    view.update(state, {1})
+    assert 1 not in view
