@@ -34,10 +34,9 @@ screenshots: $(VENV)/dev
 man: $(VENV)/dev
 	$(BIN)/python docs/make_man.py
 
-## Measure, each figure beside a peer's in the same run.
+## Measure, each figure beside a peer's in the same run: one table, in docs/performance.md, too.
 bench: $(VENV)/dev
-	$(BIN)/python benchmarks/engine.py
-	$(BIN)/python benchmarks/seek.py
+	$(BIN)/python -m benchmarks --json docs/performance.json --markdown docs/performance.md
 
 ## The adapter against a real vLLM, without a GPU. It downloads some 2 GB the first time, and takes
 ## its time, as vLLM is slow to start. Another version: make test-vllm VLLM_VERSION=0.32.0

@@ -1,103 +1,99 @@
 """How long it takes to go to a moment of the past, in memory and in a file.
 
-    python benchmarks/seek.py [--steps 10000] [--running 64]
-
-Records a seeded run and seeks 200 random moments: in a `History`, in the recording's file, and,
-as the peer, by applying every event from the start (a few moments only: it takes long). Each state
-found by seeking is compared with the peer's for those moments. Times are milliseconds; where other
-processes want the cores too, the CPU's are those that mean something.
+A seeded run is recorded, and random moments of it are looked for: in a `History`, in the
+recording's file, and, as the peer, by applying every event from the start (a few moments only: it
+takes long). Each state found by seeking is compared with the peer's for those moments.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # for the script of events
-
-from event_script import EventScript
-
+from benchmarks import running
+from benchmarks.figure import Figure, Findings, Growth, Limit, middle, percentile
+from benchmarks.scenes import decoding
 from seqtop.recording import Recording, RecordingWriter
 from seqtop.state import EngineState
 from seqtop.state.history import History
 from seqtop.wire import codec, parse
 
+TITLE = "Going back: seek"
+MAX_MS = 50.0
 MAX_FINISHED = 10_000  # what a viewer keeps
+RUNNING = 64
+SIZES = (100, 1_000, 10_000)
 NUM_SEEKS = 200
-NUM_FROM_START = 5
+NUM_FROM_START = 3
 
 
-def main() -> None:
-    options = _options()
+def measure(*, tiny: bool = False) -> Findings:
+    points: list[tuple[float, float]] = []
+    for size in SIZES[:1] if tiny else SIZES:
+        figures = _figures(size, 5 if tiny else NUM_SEEKS)
+        points.append((size, figures[-1].value))
+    growth = [Growth("p95 of a seek in a file", "steps", "ms", points, limit=0.3)]
+    return Findings(figures, [] if tiny else growth)
+
+
+def _figures(num_steps: int, num_seeks: int) -> list[Figure]:
     draw = random.Random(0)
-    payloads = [codec.encode(event) for event in _script(options.steps, options.running)]
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores,"
-          f" load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}")  # fmt: skip
-    print(
-        f"{options.steps:,} steps of {options.running} running sequences: {len(payloads):,} events,"
-        f" {sum(map(len, payloads)) / 1e6:.1f} MB"
-    )
+    payloads = [codec.encode(event) for event in decoding(RUNNING, num_steps)]
+    positions = [draw.randrange(1, len(payloads) + 1) for _ in range(num_seeks)]
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "run.seqtop")
         history = _record(payloads, path)
-        positions = [draw.randrange(1, len(payloads) + 1) for _ in range(NUM_SEEKS)]
-        started = time.perf_counter()
         with Recording(path) as recording:
-            opened = time.perf_counter() - started
-            print(f"file {path.stat().st_size / 1e6:.1f} MB, opened in {opened * 1e3:.1f} ms;"
-                  f" history {history.num_bytes / 1e6:.1f} MB")  # fmt: skip
-            _time("history", positions, history.at)
-            _time("file", positions, recording.at)
-            # Last, for its states are many objects that the garbage collector would visit.
+            spent = {
+                "in memory": _seconds(history.at, positions),
+                "in a file": _seconds(recording.at, positions),
+            }
             few = positions[:NUM_FROM_START]
-            wanted = _time("from the start", few, lambda position: _from_start(payloads, position))
-            for position, state in zip(few, wanted, strict=True):
-                assert history.at(position) == recording.at(position) == state
-    print("the states found are equal")
-
-
-def _script(steps: int, running: int) -> EventScript:
-    return EventScript(
-        1,
-        steps,
-        load=running + running // 4,
-        max_running=running,
-        num_blocks=running * 40,
-        budget=running * 8,
-        prompt=(20, 300),
-        output=(50, 400),
-    )
+            from_start = []
+            for position in few:
+                started = time.thread_time()
+                wanted = _from_start(payloads, position)
+                from_start.append(time.thread_time() - started)
+                if not history.at(position) == recording.at(position) == wanted:
+                    raise AssertionError(f"the state found at {position} is another one")
+    peer = middle(from_start) * 1e3
+    return [
+        Figure(
+            what=f"{num_steps:,} steps of {RUNNING} sequences, {where}",
+            measured=f"CPU, p95 of {num_seeks}; median {middle(each) * 1e3:.1f} ms",
+            value=percentile(each, 95) * 1e3,
+            unit="ms",
+            limit=Limit(MAX_MS),
+            peer="every event applied from the start",
+            peer_value=peer,
+            ratio=peer / (percentile(each, 95) * 1e3),
+        )
+        for where, each in spent.items()
+    ]
 
 
 def _record(payloads: Sequence[bytes], path: Path) -> History:
     state, history = EngineState(max_finished=MAX_FINISHED), History()
-    applying = keeping = writing = 0.0
     with RecordingWriter(path) as writer:
         for number, payload in enumerate(payloads):
-            started = time.perf_counter()
             event = parse.event(payload)
             state.apply(event)
-            applied = time.perf_counter()
             history.append(number, payload, event, state)
-            kept = time.perf_counter()
             writer.append(number, payload, event, state)
-            written = time.perf_counter()
-            applying += applied - started
-            keeping += kept - applied
-            writing += written - kept
-    each = 1e6 / len(payloads)
-    print(
-        f"per event: {applying * each:.0f} µs to decode and apply,"
-        f" {keeping * each:.0f} µs to keep in the history, {writing * each:.0f} µs to write"
-    )
     return history
+
+
+def _seconds(find: Callable[[int], EngineState], positions: Sequence[int]) -> list[float]:
+    """CPU seconds of each seek; the states are given up at once, as a viewer does."""
+    found = []
+    for position in positions:
+        started = time.thread_time()
+        find(position)
+        found.append(time.thread_time() - started)
+    return found
 
 
 def _from_start(payloads: Sequence[bytes], position: int) -> EngineState:
@@ -107,36 +103,5 @@ def _from_start(payloads: Sequence[bytes], position: int) -> EngineState:
     return state
 
 
-def _time(
-    name: str, positions: Sequence[int], find: Callable[[int], EngineState]
-) -> list[EngineState]:
-    """Find every state and print how long that took; returns them if they are few."""
-    found: list[EngineState] = []
-    wall, cpu = [], []
-    for position in positions:
-        started, worked = time.perf_counter(), time.thread_time()
-        state = find(position)
-        wall.append((time.perf_counter() - started) * 1e3)
-        cpu.append((time.thread_time() - worked) * 1e3)
-        if len(positions) <= NUM_FROM_START:
-            found.append(state)
-    for clock, times in (("wall", wall), ("cpu", cpu)):
-        first = times[0]
-        times.sort()
-        p50, p95 = (times[int(len(times) * part)] for part in (0.5, 0.95))
-        print(
-            f"{name:>15} {clock:4}: p50 {p50:8.1f}  p95 {p95:8.1f}  max {times[-1]:8.1f}"
-            f"  first {first:8.1f}  ({len(times)} seeks)"
-        )
-    return found
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--running", type=int, default=64)
-    return parser.parse_args()
-
-
 if __name__ == "__main__":
-    main()
+    running.alone(measure)

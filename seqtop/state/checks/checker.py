@@ -34,10 +34,7 @@ class Checker:
         """Apply `event` to the state; return what it shows to be wrong."""
         findings = list(self._blocks.before(event))
         before = self._lives.remember(event)
-        late = self._lives.late(event)
-        findings += late
-        # Those are anomalies, too, which have been told of thereby.
-        num_anomalies = self.state.num_anomalies + len(late)
+        num_anomalies = self.state.num_anomalies
         touched = list(self.state.apply(event))
         if self.state.num_anomalies > num_anomalies:
             findings.append(self._lives.finding("unknown", self.state.last_anomaly or ""))

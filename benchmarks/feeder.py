@@ -1,0 +1,87 @@
+"""An engine's end of the wire in a process of its own, which sends what was prepared.
+
+It does no more than it must, so that what is measured is the viewer: it greets, answers the first
+question with a snapshot, and sends the rest, at a pace or as fast as it is taken.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event as Flag
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import zmq
+
+from seqtop.state import EngineState
+from seqtop.wire import codec, frames
+from seqtop.wire.endpoints import snapshot_endpoint
+from seqtop.wire.messages import PROTOCOL_VERSION, Event, Snapshot
+
+INCARNATION = "feeder"
+
+
+@dataclass
+class Feeder:
+    endpoint: str
+    process: BaseProcess
+    _go: Flag
+
+    def go(self) -> None:
+        """Send the prepared messages; before, there is no more than the snapshot."""
+        self._go.set()
+
+
+@contextmanager
+def feeding(
+    state: EngineState, events: list[Event] | list[bytes], *, per_second: float | None = None
+) -> Iterator[Feeder]:
+    """Offer `state`, and after `go` the messages `events`, so many a second."""
+    payloads = [each if isinstance(each, bytes) else codec.encode(each) for each in events]
+    context = multiprocessing.get_context("spawn")
+    go = context.Event()
+    with TemporaryDirectory(prefix="sq") as directory:
+        path = Path(directory, "payloads")
+        path.write_bytes(msgspec.msgpack.encode(payloads))
+        snapshot = Snapshot(
+            protocol_version=PROTOCOL_VERSION,
+            incarnation=INCARNATION,
+            sequence_number=0,
+            state=msgspec.Raw(codec.encode(state)),
+        )
+        Path(directory, "snapshot").write_bytes(codec.encode(snapshot))
+        endpoint = f"ipc://{directory}/e"
+        process = context.Process(target=_feed, args=(endpoint, path, go, per_second), daemon=True)
+        process.start()
+        try:
+            yield Feeder(endpoint, process, go)
+        finally:
+            process.kill()
+            process.join()
+
+
+def _feed(endpoint: str, path: Path, go: Flag, per_second: float | None) -> None:
+    payloads = msgspec.msgpack.decode(path.read_bytes(), type=list[bytes])
+    context = zmq.Context()
+    live, router = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
+    live.setsockopt(zmq.XPUB_WELCOME_MSG, frames.topic(INCARNATION))
+    live.sndhwm = 0  # nothing is to be lost
+    live.bind(endpoint)
+    router.bind(snapshot_endpoint(endpoint))
+    while not router.poll(10):
+        live.poll(0)  # a socket that is not looked at greets nobody
+    identity, _ = router.recv_multipart()
+    router.send_multipart([identity, *frames.seal([path.with_name("snapshot").read_bytes()])])
+    go.wait()
+    started = time.monotonic()
+    for number, payload in enumerate(payloads, 1):
+        if per_second and (early := started + number / per_second - time.monotonic()) > 0:
+            time.sleep(early)
+        live.send_multipart(frames.pack(INCARNATION, number, payload))
+    time.sleep(3600)

@@ -1,0 +1,103 @@
+"""How fast the bundled engine is, against transformers and against bare products.
+
+`benchmarks/engine.py` does it and says how; here are its ratios, from a quick run.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks import running
+from benchmarks.figure import Figure, Findings, Limit
+
+TITLE = "The bundled engine"
+MIN_OF_GENERATE = 1.8
+MIN_OF_BARE = 0.45
+MIN_ON_TRACE = 2.5
+MAX_PUBLISHING = 0.01
+SCRIPT = Path(__file__).with_name("engine.py")
+
+
+def measure(*, tiny: bool = False) -> Findings:
+    return figures(_run(tiny=tiny))
+
+
+def figures(found: dict[str, Any]) -> Findings:
+    """What `engine.py` found as figures with targets."""
+    measured = f"best of {found['rounds']}, {found['threads']} threads"
+    result: list[Figure] = []
+    for size, each in found["all_at_once"].items():
+        tokens = each["engine_tokens_per_second"]
+        result += [
+            Figure(
+                what=f"{size} at once",
+                measured=f"wall, {measured}",
+                value=tokens,
+                unit="tokens/s",
+                peer=f"{peer}",
+                peer_value=each[f"{key}_tokens_per_second"],
+                ratio=each[f"of_{key}"],
+                ratio_limit=Limit(MIN_OF_GENERATE, at_least=True),
+            )
+            for key, peer in (
+                ("generate", "transformers' generate()"),
+                ("batching", "transformers' continuous batching"),
+            )
+        ]
+        result.append(
+            Figure(
+                what=f"a decode step of {size}",
+                measured="wall, median of a run's steps",
+                value=each["decode_step_seconds"] * 1e3,
+                unit="ms",
+                peer="the products with every weight matrix alone",
+                peer_value=each["plain_products_seconds"] * 1e3,
+                ratio=each["of_plain_products"],
+                ratio_unit="%",
+                ratio_limit=Limit(MIN_OF_BARE, at_least=True),
+            )
+        )
+    trace = found["trace"]
+    for key, peer in (("generate", "generate()"), ("batching", "continuous batching")):
+        result.append(
+            Figure(
+                what=f"{trace['requests']} requests that arrive by chance",
+                measured=f"wall, {measured}",
+                value=trace["engine"]["tokens_per_second"],
+                unit="tokens/s",
+                peer=f"transformers' {peer}",
+                peer_value=trace[key]["tokens_per_second"],
+                ratio=trace[key]["engine_is"],
+                ratio_limit=Limit(MIN_ON_TRACE, at_least=True),
+            )
+        )
+    result += [
+        Figure(
+            what=f"publishing, {size} in decode",
+            measured="CPU of the engine's thread, of that of the steps",
+            value=each["of_cpu_time"],
+            unit="%",
+            limit=Limit(MAX_PUBLISHING),
+        )
+        for size, each in found["publishing"].items()
+    ]
+    return Findings(result)
+
+
+def _run(*, tiny: bool) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "engine.json")
+        command = [sys.executable, str(SCRIPT), "--quick", "--json", str(path)]
+        command += ["--requests", "4"] * tiny
+        subprocess.run(command, check=True, capture_output=True)
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+
+if __name__ == "__main__":
+    running.alone(measure)

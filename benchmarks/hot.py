@@ -1,0 +1,97 @@
+"""Where the live app spends its time under load: a profile by `py-spy`, added up by module.
+
+The app attaches, on a pseudo-terminal, to an engine of 10,000 sequences that tells of 100,000
+deltas a second. Needs `py-spy` (`pip install py-spy`), and the right to look into a process.
+
+    python -m benchmarks.hot                           # shares of CPU time by module, as lines
+    python -m benchmarks.hot --speedscope run.json     # the same run, for https://speedscope.app
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from benchmarks.feeder import feeding
+from benchmarks.lag import DELTAS_A_SECOND, LIVE, stream
+from benchmarks.pseudo_terminal import SIZE, on_terminal
+
+RATE = 200
+"""Samples a second."""
+_FRAME = re.compile(r"(?P<function>.*) \((?P<file>[^():]+)(:\d+)?\)$")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=int, default=15)
+    parser.add_argument("--live", type=int, default=LIVE, help="sequences")
+    parser.add_argument("--rate", type=int, default=DELTAS_A_SECOND, help="deltas a second")
+    parser.add_argument("--speedscope", type=Path, metavar="FILE", help="keep the profile here")
+    options = parser.parse_args()
+    py_spy = shutil.which("py-spy") or sys.exit("py-spy is needed: pip install py-spy")
+    state, payloads, per_second = stream(options.live, options.seconds + 6, options.rate)
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        feeding(state, payloads, per_second=per_second) as feeder,
+        on_terminal("-m", "seqtop", "attach", feeder.endpoint) as program,
+    ):
+        program.read_until(SIZE[0] * SIZE[1])
+        feeder.go()
+        program.read(3)  # until it has got going
+        raw = Path(directory, "raw")
+        out, form = (options.speedscope, "speedscope") if options.speedscope else (raw, "raw")
+        command = [py_spy, "record", "--pid", str(program.process.pid), "--output", str(out)]
+        command += ["--duration", str(options.seconds), "--rate", str(RATE), "--format", form]
+        # Only samples with the interpreter at work: waiting for a socket or the lock is no cost.
+        recorder = subprocess.Popen(
+            [*command, "--gil", "--threads"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        while recorder.poll() is None:
+            program.read(0.1)
+        if recorder.returncode:
+            assert recorder.stderr is not None
+            sys.exit(recorder.stderr.read().decode())
+        if not options.speedscope:
+            report(raw.read_text().splitlines(), options.seconds)
+
+
+def report(lines: Iterable[str], seconds: float) -> None:
+    """Print the shares of the samples by thread, by module and by function."""
+    threads: Counter[str] = Counter()
+    modules: Counter[str] = Counter()
+    functions: Counter[str] = Counter()
+    for line in lines:
+        stack, _, count = line.rpartition(" ")
+        frames = stack.split(";")
+        number = int(count)
+        threads[frames[0]] += number
+        modules[module_of(frames[-1])] += number
+        functions[frames[-1]] += number
+    total = sum(threads.values())
+    busy = total / (RATE * seconds)
+    print(f"{total} samples at work in {seconds:g} s, {busy:.0%} of the time")
+    for title, found in (("thread", threads), ("module", modules), ("function", functions)):
+        print(f"\nby {title}")
+        for name, number in found.most_common(16):
+            print(f"{number / total:>7.1%}  {name}")
+
+
+def module_of(frame: str) -> str:
+    """`apply (seqtop/state/decodes.py:40)` is `seqtop/state/decodes`; libraries are one each."""
+    matched = _FRAME.match(frame)
+    if matched is None:
+        return frame
+    file = matched["file"].removesuffix(".py")
+    library = file.partition("site-packages/")[2] or file
+    return library if library.startswith("seqtop") else library.partition("/")[0]
+
+
+if __name__ == "__main__":
+    main()

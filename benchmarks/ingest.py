@@ -1,0 +1,167 @@
+"""How fast a viewer takes in a stream: receives, decodes, applies.
+
+A process sends prepared steps as fast as they are taken, over real sockets; counted is the CPU
+time of all threads of the viewer, ZeroMQ's included. The peer does nothing but decode the same
+bytes to the same structs with msgspec. `plain decodes` are 256 sequences that all get a token;
+the `mixed` load is that of the tests' seeded script: prefills, forks, candidates, preemptions.
+`with its history` is a whole session, which also keeps every moment for going back.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from benchmarks import running
+from benchmarks.feeder import feeding
+from benchmarks.figure import Figure, Findings, Growth, Limit, middle
+from benchmarks.scenes import Crowd, decoding, num_deltas
+from seqtop.session import Session
+from seqtop.state import EngineState, snapshot
+from seqtop.wire import codec, parse
+from seqtop.wire.frames import Frame
+from seqtop.wire.messages import Event, Snapshot, Step
+from seqtop.wire.subscriber import Subscriber
+
+TITLE = "Ingest: receive, decode, apply"
+MIN_RATE = 400_000.0
+MIN_RATIO = 1 / 3
+RUNNING = 256
+NUM_STEPS = 1_000
+ROUNDS = 3
+
+
+@dataclass
+class Stream:
+    """Prepared messages, and the state before the first."""
+
+    state: EngineState
+    payloads: list[bytes]
+    num_deltas: int
+
+
+@dataclass
+class Applying:
+    """What takes a subscriber's messages and does nothing but apply them."""
+
+    num_events: int = 0
+    state: EngineState = field(default_factory=EngineState)
+    restored: bool = False
+
+    def apply(self, frame: Frame, event: Event) -> None:
+        self.state.apply(event)
+        self.num_events += 1
+
+    def restore(self, reply: Snapshot) -> None:
+        self.state = snapshot.load(bytes(reply.state), max_finished=10_000)
+        self.restored = True
+
+    def link_changed(self) -> None:
+        pass
+
+
+def plain(running_: int, num_steps: int) -> Stream:
+    """All of `running_` sequences get a token in each step."""
+    crowd, state = Crowd(running_), EngineState()
+    for event in crowd.arrivals():
+        state.apply(event)
+    steps = [codec.encode(crowd.step(range(running_))) for _ in range(num_steps)]
+    return Stream(state, steps, running_ * num_steps)
+
+
+def mixed(running_: int, num_steps: int) -> Stream:
+    events = list(decoding(running_, num_steps))
+    count = sum(num_deltas(event) for event in events if isinstance(event, Step))
+    state = EngineState()
+    state.apply(events[0])
+    return Stream(state, [codec.encode(event) for event in events[1:-1]], count)
+
+
+def measure(*, tiny: bool = False) -> Findings:
+    steps, rounds = (10, 1) if tiny else (NUM_STEPS, ROUNDS)
+    decodes = plain(RUNNING, steps)
+    figures = [
+        _figure("plain decodes", decodes, rounds, apply_seconds, Limit(MIN_RATE, at_least=True)),
+        _figure("mixed load", mixed(RUNNING, steps // 4), rounds, apply_seconds),
+        _figure("plain decodes, with its history", decodes, rounds, session_seconds),
+    ]
+    points: list[tuple[float, float]] = []
+    for size in (26, 256, 2_560):
+        stream = plain(size, 3 if tiny else 200)
+        spent = middle([apply_seconds(stream) for _ in range(rounds)])
+        points.append((stream.num_deltas, spent * 1e3))
+    return Findings(figures, [Growth("ingest, CPU in all", "deltas", "ms", points, limit=1.05)])
+
+
+def _figure(
+    what: str,
+    stream: Stream,
+    rounds: int,
+    seconds: Callable[[Stream], float],
+    limit: Limit | None = None,
+) -> Figure:
+    ours, bare = [], []
+    for _ in range(rounds):
+        ours.append(stream.num_deltas / seconds(stream))
+        bare.append(stream.num_deltas / decode_seconds(stream))
+    size = sum(map(len, stream.payloads)) / stream.num_deltas
+    return Figure(
+        what=f"{what}, {RUNNING} running, {size:.0f} bytes a delta",
+        measured=f"CPU, median of {rounds} rounds of {stream.num_deltas:,} deltas",
+        value=middle(ours),
+        unit="deltas/s",
+        limit=limit,
+        peer="msgspec decodes the same bytes",
+        peer_value=middle(bare),
+        ratio=middle(ours) / middle(bare),
+        ratio_limit=Limit(MIN_RATIO, at_least=True) if limit else None,
+    )
+
+
+def apply_seconds(stream: Stream) -> float:
+    """CPU seconds of a subscriber whose messages are applied to a state."""
+    sink = Applying()
+    with feeding(stream.state, stream.payloads) as feeder:
+        subscriber = Subscriber(feeder.endpoint, sink)
+        subscriber.start()
+        try:
+            _wait(lambda: sink.restored)
+            gc.collect()
+            started = time.process_time()
+            feeder.go()
+            _wait(lambda: sink.num_events >= len(stream.payloads))
+            return time.process_time() - started
+        finally:
+            subscriber.close()
+
+
+def session_seconds(stream: Stream) -> float:
+    """CPU seconds of a whole session, which remembers."""
+    with feeding(stream.state, stream.payloads) as feeder, Session(feeder.endpoint) as session:
+        session.await_engine(30)
+        gc.collect()
+        started = time.process_time()
+        feeder.go()
+        _wait(lambda: session.sequence_number >= len(stream.payloads))
+        return time.process_time() - started
+
+
+def decode_seconds(stream: Stream) -> float:
+    started = time.process_time()
+    for payload in stream.payloads:
+        parse.event(payload)
+    return time.process_time() - started
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("the stream has not arrived")
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    running.alone(measure)

@@ -1,0 +1,108 @@
+"""How long the app is deaf while it takes in 100,000 deltas a second and paints 30 times.
+
+The whole app, its session and its history in one process, 10,000 sequences of which each step runs
+256, on real sockets. A task asks to be woken every 5 ms; how much later it is woken is the lag that
+a key would have felt. The peer is the same app with nothing to take in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+
+from benchmarks import running, terminal
+from benchmarks.feeder import feeding
+from benchmarks.figure import Figure, Findings, Growth, Limit, percentile
+from benchmarks.scenes import Crowd
+from seqtop.session import Session
+from seqtop.state import EngineState
+from seqtop.tui.app import SeqtopApp
+from seqtop.wire import codec
+
+TITLE = "Ingest while painting at 30 fps"
+MAX_LAG_MS = 20.0
+MAX_CORES = 1.0
+DELTAS_A_SECOND = 100_000
+RUNNING = 256
+LIVE = 10_000
+SECONDS = 8.0
+INTERVAL = 0.005
+
+
+def stream(live: int, seconds: float, rate: float) -> tuple[EngineState, list[bytes], float]:
+    """A state, what follows on it, and how many messages of that a second."""
+    crowd, state = Crowd(live), EngineState()
+    for event in crowd.arrivals():
+        state.apply(event)
+    everybody = itertools.cycle(range(live))
+    per_second = rate / RUNNING
+    steps = [
+        codec.encode(crowd.step(itertools.islice(everybody, RUNNING)))
+        for _ in range(int(seconds * per_second))
+    ]
+    return state, steps, per_second
+
+
+def measure(*, tiny: bool = False) -> Findings:
+    live, seconds = (300, 0.5) if tiny else (LIVE, SECONDS)
+    lags, cores, fps = asyncio.run(_run(live, seconds, DELTAS_A_SECOND))
+    idle_lags, _, _ = asyncio.run(_run(live, min(seconds, 3.0), 0))
+    value, peer = percentile(lags, 99) * 1e3, percentile(idle_lags, 99) * 1e3
+    figures = [
+        Figure(
+            what=f"lag at {DELTAS_A_SECOND:,} deltas/s, {live:,} sequences",
+            measured=f"wall, p99 of {len(lags):,} wakings; {fps:.0f} frames a second",
+            value=value,
+            unit="ms",
+            limit=Limit(MAX_LAG_MS),
+            peer="the same app, nothing arriving",
+            peer_value=peer,
+            ratio=peer / value,
+        ),
+        Figure(
+            what="all threads of that process",
+            measured=f"CPU over {seconds:g} s",
+            value=cores,
+            unit="cores",
+            limit=Limit(MAX_CORES),
+        ),
+    ]
+    if tiny:
+        return Findings(figures)
+    points = [
+        (float(rate), asyncio.run(_run(live, 4.0, rate))[1])
+        for rate in (DELTAS_A_SECOND // 100, DELTAS_A_SECOND // 10)
+    ]
+    points.append((float(DELTAS_A_SECOND), cores))
+    return Findings(figures, [Growth("cores, whole app", "deltas/s", "cores", points, limit=1.05)])
+
+
+async def _run(live: int, seconds: float, rate: float) -> tuple[list[float], float, float]:
+    """Lags in seconds, cores used, frames a second."""
+    state, payloads, per_second = stream(live, seconds + 1.5, rate)
+    with (
+        feeding(state, payloads, per_second=per_second) as feeder,
+        Session(feeder.endpoint) as session,
+    ):
+        session.await_engine(60)
+        app = SeqtopApp(session)
+        async with terminal.shown(app):
+            driver = app._driver
+            assert isinstance(driver, terminal.CountingDriver)
+            feeder.go()
+            await asyncio.sleep(1.0)  # until it has got going
+            frames, worked, started = driver.num_frames, time.process_time(), time.monotonic()
+            lags = []
+            while (before := time.monotonic()) < started + seconds:
+                await asyncio.sleep(INTERVAL)
+                lags.append(time.monotonic() - before - INTERVAL)
+            elapsed = time.monotonic() - started
+            cores = (time.process_time() - worked) / elapsed
+            if rate and session.link.num_missed:
+                raise RuntimeError(f"{session.link.num_missed} messages were missed")
+            return lags, cores, (driver.num_frames - frames) / elapsed
+
+
+if __name__ == "__main__":
+    running.alone(measure)

@@ -1,0 +1,190 @@
+"""How long a viewer that comes late waits for the state, and whether the engine feels it.
+
+An engine in a process of its own has 10,000 sequences of 1,000 tokens each, 500 of prompt and 500
+of output, with texts and log-probabilities. Counted is the time from the start of a session until
+its state is the engine's, which is compared with it once. The peer is what msgspec alone takes to
+encode that state and to decode it again, in one process.
+
+The engine's loop waits 5 ms (as for a GPU) and publishes a step of 256 decodes, again and again.
+What each round takes beyond these 5 ms is compared: while viewers join, one after the other, and
+while nobody does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from tempfile import TemporaryDirectory
+
+from benchmarks import running
+from benchmarks.figure import Figure, Findings, Growth, Limit, middle, percentile
+from benchmarks.scenes import Crowd
+from seqtop.link import LinkState
+from seqtop.session import Session
+from seqtop.state import EngineState
+from seqtop.wire import codec
+from seqtop.wire.publisher import Publisher
+
+TITLE = "Late join"
+MAX_MS = 150.0
+MAX_MOVED = 1.2
+"""How much longer the engine's loop may take, in the worst round of a hundred."""
+SIZES = (100, 1_000, 10_000)
+TOKENS = 500
+RUNNING = 256
+JOINS = 5
+LOOP_SECONDS = 0.005
+
+
+def measure(*, tiny: bool = False) -> Findings:
+    sizes, joins = (SIZES[:1], 1) if tiny else (SIZES, JOINS)
+    points: list[tuple[float, float]] = []
+    for size in sizes:
+        with engine(size) as (endpoint, pipe):
+            waits = [_join(endpoint, pipe, compare=not number) for number in range(joins)]
+            points.append((size, middle(waits) * 1e3))
+            if size == sizes[-1]:
+                quiet, joined = _loop(endpoint, pipe, 0.3 if tiny else 3.0)
+    bare = _bare_seconds(sizes[-1])
+    value = middle(waits) * 1e3
+    before, during = percentile(quiet, 99) * 1e3, percentile(joined, 99) * 1e3
+    figures = [
+        Figure(
+            what=f"{sizes[-1]:,} sequences × {2 * TOKENS:,} tokens, from the start to equal state",
+            measured=f"wall, median of {joins}",
+            value=value,
+            unit="ms",
+            limit=Limit(MAX_MS),
+            peer="msgspec encodes and decodes that state",
+            peer_value=bare * 1e3,
+            ratio=bare * 1e3 / value,
+        ),
+        Figure(
+            what="a round of the engine's loop while viewers join",
+            measured=f"wall beyond its {LOOP_SECONDS * 1e3:g} ms, p99 of {len(joined):,}",
+            value=during,
+            unit="ms",
+            peer=f"while nobody joins, {len(quiet):,} rounds",
+            peer_value=before,
+            ratio=during / before,
+            ratio_limit=Limit(MAX_MOVED),
+        ),
+    ]
+    growth = [Growth("late join", "sequences", "ms", points, limit=1.05)]
+    return Findings(figures, [] if tiny else growth)
+
+
+def full_state(size: int) -> tuple[Crowd, EngineState]:
+    """`size` sequences with prompts and outputs of `TOKENS` tokens each."""
+    crowd, state = Crowd(size), EngineState()
+    for event in crowd.arrivals():
+        state.apply(event)
+    for request in state.requests.values():
+        request.prompt_token_ids = [(index * 7 + 3) % 1_000 for index in range(TOKENS)]
+        request.prompt = " the fox" * (TOKENS // 2)
+    for number, sequence in state.sequences.items():
+        ids = [(index * 11 + number) % 1_000 for index in range(TOKENS)]
+        sequence.output_token_ids += ids[1:]
+        sequence.output_logprobs += [-0.001 * index for index in range(1, TOKENS)]
+        sequence.text_lengths += [4] * (TOKENS - 1)
+        sequence.text += " fox" * (TOKENS - 1)
+        sequence.num_computed_tokens += TOKENS - 1
+    return crowd, state
+
+
+@contextmanager
+def engine(size: int) -> Iterator[tuple[str, Connection]]:
+    """A process that publishes, and a pipe to tell it what to do."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    with TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{directory}/e"
+        process = context.Process(target=_run_engine, args=(endpoint, size, theirs), daemon=True)
+        process.start()
+        try:
+            ours.recv()
+            yield endpoint, ours
+        finally:
+            process.kill()
+            process.join()
+
+
+def _run_engine(endpoint: str, size: int, pipe: Connection) -> None:
+    """Publish while told to `step`; answer `digest` with that of the state, `stop` with times."""
+    crowd, state = full_state(size)
+    with Publisher(endpoint, crowd.info, state) as publisher:
+        pipe.send("ready")
+        while True:
+            order = pipe.recv()
+            if order == "digest":
+                pipe.send(digest(state))
+            elif order == "step":
+                pipe.send(_step_on(crowd, publisher, pipe))
+
+
+def _step_on(crowd: Crowd, publisher: Publisher, pipe: Connection) -> list[float]:
+    """Step until the next order; seconds that each round took beyond its wait."""
+    spent = []
+    who = range(min(RUNNING, crowd.size))
+    while not pipe.poll():
+        step = crowd.step(who)
+        started = time.perf_counter()
+        time.sleep(LOOP_SECONDS)
+        publisher.publish(step)
+        spent.append(time.perf_counter() - started - LOOP_SECONDS)
+    pipe.recv()
+    return spent
+
+
+def digest(state: EngineState) -> str:
+    """Of everything in it but the clock, which heartbeats move on."""
+    time_, state.time = state.time, 0.0
+    kept, state.max_finished = state.max_finished, 0
+    found = hashlib.sha256(codec.encode(state)).hexdigest()
+    state.time, state.max_finished = time_, kept
+    return found
+
+
+def _join(endpoint: str, pipe: Connection, *, compare: bool) -> float:
+    """Seconds until a new session has the state."""
+    session = Session(endpoint)
+    started = time.perf_counter()
+    with session:
+        if not session.wait_for(LinkState.LIVE, timeout=60):
+            raise TimeoutError("no state has come")
+        taken = time.perf_counter() - started
+        if compare:
+            pipe.send("digest")
+            with session.lock:
+                if pipe.recv() != digest(session.state):
+                    raise AssertionError("the viewer's state is another than the engine's")
+    return taken
+
+
+def _loop(endpoint: str, pipe: Connection, seconds: float) -> tuple[list[float], list[float]]:
+    """The engine's rounds without viewers that join, and with."""
+    pipe.send("step")
+    time.sleep(seconds)
+    pipe.send("stop")
+    quiet = pipe.recv()
+    pipe.send("step")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        _join(endpoint, pipe, compare=False)
+    pipe.send("stop")
+    return quiet, pipe.recv()
+
+
+def _bare_seconds(size: int) -> float:
+    _, state = full_state(size)
+    started = time.perf_counter()
+    codec.decode(codec.encode(state), EngineState)
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    running.alone(measure)

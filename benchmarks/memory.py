@@ -1,0 +1,132 @@
+"""What a viewer's process takes when 100,000 sequences have come and gone.
+
+`seqtop attach` on a pseudo-terminal, and an engine whose requests of a few tokens end at once; its
+resident memory when all have arrived. The peer is an app of Textual's with nothing in it. A session
+of the same stream tells whether the cap of the history was kept.
+"""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks import running
+from benchmarks.feeder import feeding
+from benchmarks.figure import Figure, Findings, Growth, Limit
+from benchmarks.pseudo_terminal import EMPTY_APP, SIZE, on_terminal
+from benchmarks.scenes import EventScript
+from seqtop.sequence import SequenceStatus
+from seqtop.session import DEFAULT_HISTORY, Session
+from seqtop.state import EngineState
+from seqtop.state.history import DEFAULT_MAX_BYTES
+from seqtop.wire import codec
+from seqtop.wire.messages import Event, RequestFinished
+
+TITLE = "Memory"
+MAX_MB = 300.0
+SIZES = (1_000, 10_000, 100_000)
+RUNNING = 256
+QUIET_SECONDS = 1.5
+
+
+def measure(*, tiny: bool = False) -> Findings:
+    sizes, quiet = ((100,), 0.3) if tiny else (SIZES, QUIET_SECONDS)
+    with on_terminal("-c", EMPTY_APP) as empty:
+        empty.read_until(SIZE[0])
+        empty.read(1.0)
+        peer = empty.resident_bytes / 1e6
+    points = []
+    for size in sizes:
+        state, payloads = _stream(size)
+        points.append((float(size), _viewer_megabytes(state, payloads, quiet)))
+    kept, num_bytes = _session(state, payloads)
+    value = points[-1][1]
+    figures = [
+        Figure(
+            what=f"seqtop attach after {sizes[-1]:,} finished sequences",
+            measured="resident memory",
+            value=value,
+            unit="MB",
+            limit=Limit(MAX_MB),
+            peer="an empty Textual app",
+            peer_value=peer,
+            ratio=value / peer,
+        ),
+        Figure(
+            what="finished requests that its state keeps",
+            measured="count",
+            value=kept,
+            unit="",
+            limit=Limit(DEFAULT_HISTORY),
+        ),
+        Figure(
+            what="its history, every step of the run",
+            measured="bytes that it holds, compressed",
+            value=num_bytes / 1e6,
+            unit="MB",
+            limit=Limit(DEFAULT_MAX_BYTES / 1e6),
+        ),
+    ]
+    over_empty = [(size, megabytes - peer) for size, megabytes in points]
+    growth = [Growth("memory beyond an empty app's", "finished", "MB", over_empty, limit=1.0)]
+    return Findings(figures, [] if tiny else growth)
+
+
+def _stream(num_finished: int) -> tuple[EngineState, list[bytes]]:
+    """The state at the start, and messages in which so many requests end."""
+    script = EventScript(
+        1,
+        10**9,
+        load=RUNNING + RUNNING // 2,
+        max_running=RUNNING,
+        num_blocks=RUNNING * 8,
+        budget=RUNNING * 32,
+        prompt=(8, 40),
+        output=(4, 12),
+    )
+    state = EngineState()
+    payloads: list[bytes] = []
+    events = iter(script)
+    state.apply(next(events))
+    while num_finished:
+        event: Event = next(events)
+        num_finished -= isinstance(event, RequestFinished)
+        payloads.append(codec.encode(event))
+    return state, payloads
+
+
+def _viewer_megabytes(state: EngineState, payloads: list[bytes], quiet: float) -> float:
+    """Of `seqtop attach`, once it has come to rest behind the last message."""
+    with (
+        feeding(state, payloads, per_second=20_000) as feeder,
+        on_terminal("-m", "seqtop", "attach", feeder.endpoint) as program,
+    ):
+        program.read_until(SIZE[0] * SIZE[1])
+        feeder.go()
+        deadline = time.monotonic() + 180
+        program.read(quiet)
+        while time.monotonic() < deadline:
+            before, worked = program.num_bytes, program.cpu_seconds
+            program.read(quiet)
+            still = program.cpu_seconds - worked < 0.1 * quiet
+            if still and program.num_bytes - before < SIZE[0] * SIZE[1]:
+                return program.resident_bytes / 1e6
+        raise TimeoutError("the viewer has not come to rest")
+
+
+def _session(state: EngineState, payloads: list[bytes]) -> tuple[int, int]:
+    """Finished requests, and bytes of history, that a session keeps of the stream."""
+    with feeding(state, payloads) as feeder, Session(feeder.endpoint) as session:
+        session.await_engine(30)
+        feeder.go()
+        while session.sequence_number < len(payloads):
+            time.sleep(0.02)
+        with session.lock:
+            ended = sum(
+                SequenceStatus.is_finished(each.status) for each in session.state.sequences.values()
+            )
+            assert ended >= len(session.state.finished)
+            return len(session.state.finished), session.history.num_bytes
+
+
+if __name__ == "__main__":
+    running.alone(measure)

@@ -1,0 +1,160 @@
+"""What a frame costs in which every row has changed.
+
+The app and Textual's own `DataTable` show the same rows of the same columns on a terminal of
+160 × 50. Counted is the process's CPU time from the change of what is shown to the escape
+sequences: for the table, of `update_cell` for every cell that has changed and what follows; for
+seqtop, of a poll and what follows. (The events were applied before: `benchmarks.ingest` counts
+that.) In turn, every row in sight has changed, every row there is, and one row alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+from collections.abc import Sequence
+
+from textual.app import App, ComposeResult
+from textual.widgets import DataTable
+
+from benchmarks import running, terminal
+from benchmarks.figure import Figure, Findings, Growth, Limit, middle
+from benchmarks.scenes import Crowd, ScriptedSource
+from seqtop.state.columns import COLUMNS
+from seqtop.tui.app import SeqtopApp
+
+TITLE = "Paint, all cells changing"
+MAX_MS = 6.0
+MAX_DIRTY_MS = 2.0
+MIN_RATIO = 900.0
+SIZES = (100, 1_000, 10_000, 100_000)
+ROUNDS = 60
+WARM_UP = 5
+FLAT = 0.1
+"""The steepest slope that counts as none."""
+
+
+class TableApp(App[None]):
+    """The peer: as many rows in a `DataTable`."""
+
+    def __init__(self, rows: Sequence[Sequence[str]]) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def compose(self) -> ComposeResult:
+        yield DataTable[str]()
+
+    def on_mount(self) -> None:
+        table = self.query_one(DataTable)
+        for column in COLUMNS:
+            table.add_column(column.title, key=column.key)
+        for number, row in enumerate(self._rows):
+            table.add_row(*row, key=str(number))
+
+    def change(self, round_: int, num_rows: int) -> None:
+        """Give every cell of the first rows another text."""
+        table = self.query_one(DataTable)
+        for row in range(min(num_rows, len(self._rows))):
+            for index, column in enumerate(COLUMNS):
+                table.update_cell(str(row), column.key, f"{round_ * 7 + index + row:>7}")
+
+
+def measure(*, tiny: bool = False) -> Findings:
+    sizes = SIZES[:1] if tiny else SIZES
+    rounds = 3 if tiny else ROUNDS
+    figures: list[Figure] = []
+    points: dict[str, list[tuple[float, float]]] = {}
+    for size in sizes:
+        ours = asyncio.run(_seqtop(size, rounds))
+        theirs = asyncio.run(_peer(size, rounds))
+        gc.collect()
+        is_largest = size == SIZES[-1]
+        figures += [
+            _figure("every row in sight", size, ours, theirs, Limit(MAX_MS)),
+            _figure("one row", size, ours, theirs, Limit(MAX_DIRTY_MS)),
+            _figure(
+                "every row",
+                size,
+                ours,
+                theirs,
+                Limit(MAX_MS) if is_largest else None,
+                Limit(MIN_RATIO, at_least=True) if is_largest else None,
+            ),
+        ]
+        for what, frames in ours.items():
+            points.setdefault(f"a frame, {what} changed", []).append((size, middle(frames) * 1e3))
+        each = middle(theirs["every row"]) * 1e3
+        points.setdefault("DataTable's, every row changed", []).append((size, each))
+    limits = {"a frame, every row in sight changed": FLAT, "a frame, one row changed": FLAT}
+    growth = [
+        Growth(what, "rows", "ms", each, limits.get(what, 1.05)) for what, each in points.items()
+    ]
+    return Findings(figures, growth if len(sizes) > 1 else [])
+
+
+def _figure(
+    what: str,
+    size: int,
+    ours: dict[str, list[float]],
+    theirs: dict[str, list[float]],
+    limit: Limit | None,
+    ratio_limit: Limit | None = None,
+) -> Figure:
+    value, peer = middle(ours[what]) * 1e3, middle(theirs[what]) * 1e3
+    return Figure(
+        what=f"{what} of {size:,} changed",
+        measured=f"CPU a frame, median of {len(ours[what])}",
+        value=value,
+        unit="ms",
+        limit=limit,
+        peer=f"DataTable.update_cell, {len(theirs[what])} frames",
+        peer_value=peer,
+        ratio=peer / value,
+        ratio_limit=ratio_limit,
+    )
+
+
+async def _seqtop(size: int, rounds: int) -> dict[str, list[float]]:
+    """CPU seconds of frames, by what had changed."""
+    crowd = Crowd(size)
+    app = SeqtopApp(source := ScriptedSource(*crowd.arrivals()), clock=lambda: 0.0)
+    found: dict[str, list[float]] = {}
+
+    async def show(what: str, numbers: Sequence[int], count: int) -> None:
+        spent = [
+            await terminal.frame(app, app.draw, lambda: source.apply(crowd.step(numbers)))
+            for _ in range(WARM_UP + count)
+        ]
+        found[what] = spent[min(WARM_UP, count - 1) :]
+
+    async with terminal.shown(app):
+        visible = app.feed.view.page(0, terminal.SIZE[1])
+        await show("every row in sight", visible, rounds)
+        await show("one row", visible[7:8], rounds)
+        await show("every row", range(size), max(min(rounds, 20_000 // size), 2))
+    return found
+
+
+async def _peer(size: int, rounds: int) -> dict[str, list[float]]:
+    table = [[f"{number + index:>7}" for index in range(len(COLUMNS))] for number in range(size)]
+    app = TableApp(table)
+    found: dict[str, list[float]] = {}
+    turn = itertools.count(1)
+
+    async def show(what: str, num_rows: int, count: int) -> None:
+        warm_up = min(1, count - 1)
+        spent = [
+            await terminal.frame(app, lambda: app.change(next(turn), num_rows))
+            for _ in range(warm_up + count)
+        ]
+        found[what] = spent[warm_up:]
+
+    async with terminal.shown(app):
+        await show("every row in sight", terminal.SIZE[1], min(rounds, 15))
+        await show("one row", 1, min(rounds, 15))
+        await show("every row", size, max(min(rounds, 5_000 // size), 1))
+    return found
+
+
+if __name__ == "__main__":
+    running.alone(measure)

@@ -1,0 +1,93 @@
+"""Programs on a real pseudo-terminal, whose output is counted and dropped."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+SIZE = (160, 50)
+ROOT = Path(__file__).resolve().parents[1]
+
+EMPTY_APP = "from textual.app import App; App().run()"
+"""The peer: what any program costs that is written with Textual."""
+
+
+class OnTerminal:
+    """A program, and what it writes to its terminal."""
+
+    def __init__(self, command: Sequence[str], home: str) -> None:
+        self._master, slave = pty.openpty()
+        columns, rows = SIZE
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        environment = os.environ | {
+            "TERM": "xterm-256color",
+            "PYTHONPATH": str(ROOT),
+            "XDG_CONFIG_HOME": home,
+            "XDG_STATE_HOME": home,
+        }
+        self.num_bytes = 0
+        """Written so far."""
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment
+        )
+        os.close(slave)
+
+    def read(self, seconds: float) -> None:
+        """Take what is written in that time."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if select.select([self._master], [], [], left)[0]:
+                self._take()
+
+    def read_until(self, num_bytes: int, *, seconds: float = 60.0) -> float:
+        """Seconds from the start of the program until it had written so much."""
+        while self.num_bytes < num_bytes:
+            if not select.select([self._master], [], [], seconds)[0]:
+                raise TimeoutError("the program has written nothing for long")
+            self._take()
+        return time.monotonic() - self.started
+
+    @property
+    def cpu_seconds(self) -> float:
+        times = psutil.Process(self.process.pid).cpu_times()
+        return float(times.user + times.system)
+
+    @property
+    def resident_bytes(self) -> int:
+        return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+    def _take(self) -> None:
+        try:
+            self.num_bytes += len(os.read(self._master, 65536))
+        except OSError as error:  # its end is closed
+            raise RuntimeError("the program has ended") from error
+
+
+@contextmanager
+def on_terminal(*arguments: str) -> Iterator[OnTerminal]:
+    """Run this Python with `arguments`."""
+    with tempfile.TemporaryDirectory(prefix="sq") as home:
+        program = OnTerminal([sys.executable, *arguments], home)
+        try:
+            yield program
+        finally:
+            program.close()

@@ -1,0 +1,85 @@
+"""What publishing costs the engine's thread, per step of 256 sequences in decode.
+
+The bundled engine runs its own model; CPU time of its thread for the step and for handing it over,
+turn by turn. Two peers: the step itself, and what vLLM would pay to encode the same step for its
+workers, an `ExecuteModelRequest` with every block table, by msgspec.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import msgspec
+
+from benchmarks import running
+from benchmarks.figure import Figure, Findings, Growth, Limit, middle
+from benchmarks.published import published
+
+TITLE = "Publishing, in the engine's thread"
+MAX_US = 60.0
+MAX_SHARE = 0.005
+SIZES = (3, 26, 256)
+STEPS = {3: 100, 26: 80, 256: 50}
+WARM_UP = 5
+
+
+def measure(*, tiny: bool = False) -> Findings:
+    points: list[tuple[float, float]] = []
+    for size in SIZES[:1] if tiny else SIZES:
+        ours, step, encoding = _spent(size, 5 if tiny else STEPS[size])
+        points.append((size, middle(ours) * 1e6))
+    value = middle(ours) * 1e6
+    measured = f"CPU a step, median of {len(ours)}"
+    figures = [
+        Figure(
+            what=f"{size} in decode, beside the step",
+            measured=measured,
+            value=value,
+            unit="µs",
+            limit=Limit(MAX_US),
+            peer="the bundled engine's step, one thread",
+            peer_value=middle(step) * 1e6,
+            ratio=middle(ours) / middle(step),
+            ratio_unit="%",
+            ratio_limit=Limit(MAX_SHARE),
+        ),
+        Figure(
+            what=f"{size} in decode, beside vLLM's encoding",
+            measured=measured,
+            value=value,
+            unit="µs",
+            peer="msgspec encodes the ExecuteModelRequest, tables and all",
+            peer_value=middle(encoding) * 1e6,
+            ratio=middle(ours) / middle(encoding),
+            ratio_unit="%",
+        ),
+    ]
+    growth = [Growth("publishing a step", "sequences", "µs", points, limit=1.05)]
+    return Findings(figures, [] if tiny else growth)
+
+
+def _spent(size: int, num_steps: int) -> tuple[list[float], list[float], list[float]]:
+    """CPU seconds of publishing, of the step itself, and of vLLM's encoding of it."""
+    ours, theirs, encoding = [], [], []
+    encoder = msgspec.msgpack.Encoder(enc_hook=lambda tokens: tokens.tobytes())
+    with published(size) as scene:
+        gc.collect()
+        for _ in range(WARM_UP + num_steps):
+            started = time.thread_time()
+            record = scene.engine.step()
+            stepped = time.thread_time()
+            scene.steps.stepped(record)
+            published_ = time.thread_time()
+            encoder.encode(record.execute_model_req)
+            encoded = time.thread_time()
+            theirs.append(stepped - started)
+            ours.append(published_ - stepped)
+            encoding.append(encoded - published_)
+        if scene.publisher.num_dropped:
+            raise RuntimeError(f"{scene.publisher.num_dropped} messages were dropped")
+    return ours[WARM_UP:], theirs[WARM_UP:], encoding[WARM_UP:]
+
+
+if __name__ == "__main__":
+    running.alone(measure)

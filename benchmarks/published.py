@@ -1,0 +1,73 @@
+"""The bundled engine with many sequences in decode, and what each of its steps becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+
+import torch
+
+from engine_stub.config import EngineConfig
+from engine_stub.engine import LLMEngine
+from engine_stub.publishing import StepPublisher, engine_info
+from seqtop.sequence import SamplingParams
+from seqtop.state import EngineState
+from seqtop.wire.publisher import Publisher
+
+SHARED_TOKENS = 256
+"""Of each prompt, so that the prefix cache has most of it and sequences are long all the same."""
+OWN_TOKENS = 16
+NUM_OUTPUTS = 1_000
+
+
+@dataclass
+class Published:
+    """An engine whose requests are all in decode, and what publishes its steps."""
+
+    engine: LLMEngine
+    publisher: Publisher
+    steps: StepPublisher
+    endpoint: str
+
+
+@contextmanager
+def published(size: int) -> Iterator[Published]:
+    """An engine of the bundled model with `size` sequences, prompts done, that publishes."""
+    torch.set_num_threads(1)
+    engine = LLMEngine(
+        EngineConfig(
+            device="cpu",
+            dtype="float32",
+            max_num_seqs=size,
+            max_num_batched_tokens=max(2 * size, 512),
+            max_model_len=512,
+            num_gpu_blocks=size * 20 + 64,
+        )
+    )
+    info = engine_info(engine, engine_id="benchmark", control=False)
+    with TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{directory}/e"
+        with Publisher(endpoint, info, EngineState()) as publisher:
+            steps = StepPublisher(publisher)
+            _add(engine, steps, 0)
+            steps.stepped(engine.step())  # the first one alone, for its prefix to be cached
+            for number in range(1, size):
+                _add(engine, steps, number)
+            while engine.scheduler.waiting or not _all_decode(engine):
+                steps.stepped(engine.step())
+            yield Published(engine, publisher, steps, endpoint)
+    engine.close()
+
+
+def _add(engine: LLMEngine, steps: StepPublisher, number: int) -> None:
+    shared = [10 + index % 700 for index in range(SHARED_TOKENS)]
+    own = [2 + (number * 31 + index * 7) % 1_000 for index in range(OWN_TOKENS)]
+    params = SamplingParams(temperature=0.0, max_tokens=NUM_OUTPUTS, ignore_eos=True)
+    for group in engine.add_request(f"request-{number}", shared + own, params):
+        steps.arrived(group)
+
+
+def _all_decode(engine: LLMEngine) -> bool:
+    return all(group.first_seq.get_output_len() for group in engine.scheduler.running)

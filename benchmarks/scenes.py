@@ -1,0 +1,196 @@
+"""Engines on paper, of any size, for the benchmarks to look at."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path[:0] = [str(_TESTS), str(_TESTS / "tui")]
+
+from event_script import WORDS, EventScript  # noqa: E402  (they live beside the tests)
+from scripted import ScriptedSource, engine_info  # noqa: E402
+
+from seqtop.sequence import (  # noqa: E402
+    ExecuteModelRequest,
+    RequestMetrics,
+    SamplingParams,
+    SequenceDataDelta,
+    SequenceGroupMetadataDelta,
+    SequenceStage,
+    SequenceStatus,
+)
+from seqtop.wire.messages import (  # noqa: E402
+    Decodes,
+    EngineInfo,
+    Event,
+    RequestArrived,
+    RequestFinished,
+    SequenceUpdate,
+    Step,
+    StepStats,
+)
+
+__all__ = ["Crowd", "EventScript", "ScriptedSource", "decoding", "num_deltas", "stats"]
+
+START = 1_700_000_000.0
+STEP_SECONDS = 0.02
+PROMPT_TOKENS = 500
+
+
+def stats(num_running: int = 0, num_waiting: int = 0) -> StepStats:
+    return StepStats(
+        num_running=num_running,
+        num_waiting=num_waiting,
+        num_used_blocks=40 * num_running,
+        num_free_blocks=1_000,
+        num_cached_blocks=0,
+        num_prefill_tokens=0,
+        num_decode_tokens=num_running,
+        prefix_cache_queries=1_000,
+        prefix_cache_hits=100,
+        num_preemptions=0,
+        scheduler_time=0.0005,
+        model_forward_time=0.015,
+        model_execute_time=0.018,
+    )
+
+
+class Crowd:
+    """`size` sequences that all run; each step gives a token to those it is told to.
+
+    Requests have one sequence each, whose id is the request's number.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.time = START
+        self.number = 0
+        self._outputs = [0] * size
+
+    def arrivals(self) -> Iterator[Event]:
+        """The engine, its requests, and a step that has computed every prompt."""
+        yield self.info
+        for number in range(self.size):
+            yield self._arrival(number)
+        yield self._prefill()
+
+    @property
+    def info(self) -> EngineInfo:
+        return engine_info(
+            num_gpu_blocks=40 * self.size,
+            max_num_seqs=self.size,
+            max_num_batched_tokens=8_192,
+            max_model_len=8_192,
+        )
+
+    def step(self, numbers: Iterable[int]) -> Step:
+        """One token more for each of `numbers`, every sixteenth time in a block more."""
+        chosen = list(numbers)
+        blocks = {}
+        for number in chosen:
+            self._outputs[number] += 1
+            if self._outputs[number] % 16 == 0:
+                blocks[number] = (number * 7 + self._outputs[number]) % 8_000
+        tokens = [(number + self._outputs[number]) % 1_000 for number in chosen]
+        decodes = Decodes(
+            seq_ids=chosen,
+            new_token_ids=tokens,
+            text_deltas=[WORDS[token % len(WORDS)] for token in tokens],
+            new_logprobs=[-0.001 * token for token in tokens],
+            new_blocks=blocks,
+        )
+        return self._step(ExecuteModelRequest([]), [], decodes, len(chosen))
+
+    def ends(self) -> Iterator[Event]:
+        """All of them end."""
+        for number in range(self.size):
+            yield RequestFinished(
+                request_id=f"req-{number}",
+                time=self.time,
+                status=SequenceStatus.FINISHED_STOPPED,
+                metrics=self._metrics(number),
+            )
+
+    def _prefill(self) -> Step:
+        groups, updates = [], []
+        for number in range(self.size):
+            data = SequenceDataDelta([], 0.0, 0, SequenceStage.PREFILL)
+            groups.append(
+                SequenceGroupMetadataDelta(
+                    {number: data}, f"req-{number}", {}, True, True, token_chunk_size=PROMPT_TOKENS
+                )
+            )
+            updates.append(
+                SequenceUpdate(
+                    seq_id=number,
+                    status=SequenceStatus.RUNNING,
+                    num_computed_tokens=PROMPT_TOKENS,
+                    new_token_ids=[number % 1_000],
+                    new_logprobs=[-0.5],
+                    text_delta=" once",
+                    block_table=[number % 8_000] * (PROMPT_TOKENS // 16 + 1),
+                )
+            )
+        return self._step(ExecuteModelRequest(list(groups)), updates, None, self.size)
+
+    def _step(
+        self,
+        execute: ExecuteModelRequest,
+        updates: list[SequenceUpdate],
+        decodes: Decodes | None,
+        num_running: int,
+    ) -> Step:
+        self.number += 1
+        start, self.time = self.time, self.time + STEP_SECONDS
+        return Step(
+            step=self.number,
+            start_time=start,
+            time=self.time,
+            execute=execute,
+            sequences=updates,
+            stats=stats(num_running, self.size - num_running),
+            decodes=decodes,
+        )
+
+    def _arrival(self, number: int) -> RequestArrived:
+        return RequestArrived(
+            request_id=f"req-{number}",
+            arrival_time=START - 60 + number * 1e-4,
+            seq_ids=[number],
+            num_prompt_tokens=PROMPT_TOKENS,
+            prompt="Tell me a story about a fox.",
+            prompt_token_ids=[1, 2, 3],
+            sampling_params=SamplingParams(max_tokens=4_000),
+            metrics=self._metrics(number),
+        )
+
+    def _metrics(self, number: int) -> RequestMetrics:
+        arrival = START - 60 + number * 1e-4
+        return RequestMetrics(
+            arrival_time=arrival,
+            last_token_time=arrival,
+            first_scheduled_time=arrival + 0.01,
+            first_token_time=arrival + 0.1,
+            time_in_queue=0.01,
+        )
+
+
+def num_deltas(step: Step) -> int:
+    """Sequences that a step tells of, in rows or in columns."""
+    return len(step.sequences) + (len(step.decodes.seq_ids) if step.decodes else 0)
+
+
+def decoding(running: int, num_steps: int, *, seed: int = 1) -> EventScript:
+    """A seeded engine in which about `running` sequences decode, come and go."""
+    return EventScript(
+        seed,
+        num_steps,
+        load=running + running // 8,
+        max_running=running,
+        num_blocks=running * 60,
+        budget=running * 8,
+        prompt=(20, 300),
+        output=(100, 400),
+    )

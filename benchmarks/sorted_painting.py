@@ -1,0 +1,66 @@
+"""What a frame costs with 100,000 sequences live, sorted and filtered.
+
+Between two frames a step has given 256 of them a token, so that places in the order change. CPU
+time of the process from the poll to the escape sequences, on a terminal of 160 × 50. The peer is a
+frame of the same app that looks at 256 sequences.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from benchmarks import running, terminal
+from benchmarks.figure import Figure, Findings, Growth, Limit, middle, percentile
+from benchmarks.scenes import Crowd, ScriptedSource
+from seqtop.state.filter import parse
+from seqtop.state.view import Sort
+from seqtop.tui.app import SeqtopApp
+
+TITLE = "Paint, 100,000 sequences live, sorted and filtered"
+MAX_MS = 10.0
+SIZES = (1_000, 10_000, 100_000)
+RUNNING = 256
+ROUNDS = 300
+WARM_UP = 20
+
+
+def measure(*, tiny: bool = False) -> Findings:
+    sizes, rounds = (SIZES[:1], 5) if tiny else (SIZES, ROUNDS)
+    few = asyncio.run(_frames(RUNNING, rounds))
+    frames = {size: asyncio.run(_frames(size, rounds)) for size in sizes}
+    value = percentile(frames[sizes[-1]], 99) * 1e3
+    peer = percentile(few, 99) * 1e3
+    figure = Figure(
+        what=f"{sizes[-1]:,} live, by output tokens, filtered by prompt and id",
+        measured=f"CPU a frame, p99 of {rounds}; median {middle(frames[sizes[-1]]) * 1e3:.1f} ms",
+        value=value,
+        unit="ms",
+        limit=Limit(MAX_MS),
+        peer=f"the same app with {RUNNING} live",
+        peer_value=peer,
+        ratio=peer / value,
+    )
+    points = [(float(size), percentile(each, 99) * 1e3) for size, each in frames.items()]
+    growth = [Growth("p99 of a frame, sorted and filtered", "live", "ms", points, limit=0.1)]
+    return Findings([figure], growth if len(sizes) > 1 else [])
+
+
+async def _frames(size: int, rounds: int) -> list[float]:
+    crowd, draw = Crowd(size), random.Random(0)
+    app = SeqtopApp(source := ScriptedSource(*crowd.arrivals()), clock=lambda: 0.0)
+    async with terminal.shown(app) as pilot:
+        app.feed.sort_by(Sort("out", descending=True))
+        app.feed.filter_by(parse("prompt>100 id:req"))
+        app.draw()
+        await pilot.pause()
+
+        def step() -> None:
+            source.apply(crowd.step(draw.sample(range(size), min(RUNNING, size))))
+
+        spent = [await terminal.frame(app, app.draw, step) for _ in range(WARM_UP + rounds)]
+    return spent[WARM_UP:]
+
+
+if __name__ == "__main__":
+    running.alone(measure)

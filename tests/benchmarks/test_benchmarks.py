@@ -1,0 +1,106 @@
+"""Every benchmark runs, at a size that says nothing, and yields figures. How fast is not asked."""
+
+import importlib
+import math
+import re
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from benchmarks import generation, report
+from benchmarks.figure import Figure, Findings, Growth, Limit, amount
+from benchmarks.machine import Machine
+from benchmarks.report import Row
+from benchmarks.running import ROWS, in_turn
+
+OF_ANOTHER_SCRIPT = "generation"
+"""`engine.py` measures for minutes even in a hurry."""
+
+
+def rows_of(findings: Findings, name: str = "painting") -> list[Row]:
+    return [Row(name, "Paint", findings, Machine.now())]
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name != OF_ANOTHER_SCRIPT])
+def test_a_row_yields_figures_with_a_target_and_a_peer(name: str) -> None:
+    module = importlib.import_module(f"benchmarks.{name}")
+    findings = module.measure(tiny=True)
+    assert any(figure.met is not None for figure in findings.figures)
+    assert any(figure.peer and figure.peer_value is not None for figure in findings.figures)
+    for figure in findings.figures:
+        assert math.isfinite(figure.value)
+        assert figure.value >= 0
+        assert figure.measured
+
+
+def test_rows_are_run_in_processes_of_their_own() -> None:
+    rows = in_turn(["seek"], tiny=True, console=Console(quiet=True))
+    assert [row.name for row in rows] == ["seek"]
+    assert rows[0].machine.cores >= 1
+
+
+def test_the_engines_figures_are_taken_over() -> None:
+    size = {
+        "engine_tokens_per_second": 300.0,
+        "generate_tokens_per_second": 100.0,
+        "batching_tokens_per_second": 60.0,
+        "of_generate": 3.0,
+        "of_batching": 5.0,
+        "decode_step_seconds": 0.002,
+        "plain_products_seconds": 0.001,
+        "of_plain_products": 0.5,
+    }
+    way = {"tokens_per_second": 100.0, "engine_is": 3.0}
+    found = generation.figures(
+        {
+            "rounds": 1,
+            "threads": 1,
+            "all_at_once": {"1": size},
+            "trace": {"requests": 4, "engine": way, "generate": way, "batching": way},
+            "publishing": {"1": {"of_cpu_time": 0.02, "step_ratio": 1.0}},
+        }
+    )
+    assert [figure.met for figure in found.figures] == [True, True, True, True, True, False]
+
+
+def test_targets_are_held_against_figure_and_ratio() -> None:
+    figure = Figure("x", "once", 5.0, "ms", Limit(6.0), "y", 50.0, 10.0, "x", Limit(20.0, True))
+    assert figure.met is False
+    assert figure.target == "≤ 6 ms, ≥ 20×"
+    figure.ratio = 20.0
+    assert figure.met is True
+    assert Figure("x", "once", 5.0, "ms").met is None
+
+
+@pytest.mark.parametrize(("power", "slope"), [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0)])
+def test_the_slope_is_the_exponent(power: float, slope: float) -> None:
+    growth = Growth("x", "rows", "ms", [(size, 3 * size**power) for size in (1, 10, 100)], 1.0)
+    assert growth.slope == pytest.approx(slope)
+
+
+def test_amounts_are_for_people() -> None:
+    shown = [amount(*each) for each in [(0.0312, "%"), (1234.5, "x"), (0.5, "ms"), (2e6, "MB")]]
+    assert shown == ["3.12 %", "1,234×", "0.5 ms", "2,000,000 MB"]
+
+
+def test_a_page_has_every_figure_and_says_what_is_missed() -> None:
+    figures = [
+        Figure("kept", "once", 1.0, "ms", Limit(2.0)),
+        Figure("missed", "once", 3.0, "ms", Limit(2.0), note="As yet."),
+    ]
+    page = report.markdown(
+        rows_of(Findings(figures, [Growth("g", "r", "ms", [(1, 1), (10, 1)], 0.1)]))
+    )
+    assert re.search(r"\| kept \| once \| 1 ms \| ≤ 2 ms .* yes \|", page)
+    assert "- Paint, missed: 3 ms; the target is ≤ 2 ms. As yet." in page
+    assert "| 0.00 | ≤ 0.1 | yes |" in page
+
+
+def test_rows_that_are_not_run_again_are_kept() -> None:
+    old = rows_of(Findings([]), "seek") + rows_of(Findings([]), "painting")
+    new = rows_of(Findings([Figure("x", "once", 1.0, "ms")]), "painting")
+    kept = report.merged(old, new, ROWS)
+    assert [row.name for row in kept] == ["painting", "seek"]
+    assert kept[0].findings.figures
+    assert msgspec.json.decode(report.to_json(kept), type=report.Document).rows == kept
