@@ -30,6 +30,13 @@ def screen(app: SeqtopApp) -> str:
     return "\n".join("".join(segment.text for segment in strip) for strip in strips)
 
 
+async def checked(app: SeqtopApp, pilot: Pilot[int]) -> None:
+    """Wait until all that is on record has been checked, which was asked for, and is shown."""
+    await until(pilot, lambda: app.feed.review is not None and not app.feed.review.is_behind)
+    app.draw()
+    await pilot.pause()
+
+
 async def until(pilot: Pilot[int], condition: Callable[[], bool]) -> None:
     """Wait for something to become true."""
     deadline = time.monotonic() + SECONDS

@@ -2,7 +2,7 @@
 
 import pytest
 from event_script import EventScript
-from piloting import play, screen, until
+from piloting import checked, play, screen, until
 from scripted import HOSTILE, Script, ScriptedSource, scene
 from textual.pilot import Pilot
 
@@ -27,13 +27,6 @@ def recorded() -> ScriptedSource:
 @pytest.fixture
 def app() -> SeqtopApp:
     return SeqtopApp(recorded(), clock=lambda: 0.0)
-
-
-async def checked(app: SeqtopApp, pilot: Pilot[int]) -> None:
-    """Wait until all that is on record has been checked and is shown."""
-    await until(pilot, lambda: app.feed.review is not None and not app.feed.review.is_behind)
-    app.draw()
-    await pilot.pause()
 
 
 def words(app: SeqtopApp) -> str:

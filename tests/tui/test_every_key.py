@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import pytest
-from piloting import play, until
+from piloting import checked, play, until
 from scripted import HOSTILE, ScriptedSource, scene
 from textual.binding import ActiveBinding
 from textual.pilot import Pilot
@@ -114,11 +114,7 @@ def test_every_list_moves_by_the_same_keys(name: str) -> None:
         await pilot.press(leading_to(name))
         await until(pilot, lambda: isinstance(app.focused, Listing))
         if name == "checks":
-            review = app.review()
-            assert review is not None
-            await until(pilot, lambda: not review.is_behind)
-            app.draw()
-            await pilot.pause()
+            await checked(app, pilot)
         listing = app.focused
         assert isinstance(listing, Listing)
         assert listing.num_rows > 1

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from piloting import until
+from piloting import checked
 from scripted import HOSTILE, Script, ScriptedSource, scene
 from textual.pilot import Pilot
 
@@ -185,12 +185,9 @@ def test_checks(
         app.theme = look
 
     async def check(pilot: Pilot[int]) -> None:
-        review = app.review()
-        assert review is not None
-        await until(pilot, lambda: not review.is_behind)
-        app.draw()
-        await pilot.pause()
-        await pilot.press(CHECKS, "down")
+        await pilot.press(CHECKS)
+        await checked(app, pilot)
+        await pilot.press("down")
 
     assert snap_compare(app, terminal_size=size, run_before=check)
 
@@ -204,8 +201,6 @@ def test_checks_that_hold(snap_compare: Callable[..., bool]) -> None:
 
     async def check(pilot: Pilot[int]) -> None:
         await pilot.press(CHECKS)
-        await until(pilot, lambda: app.feed.review is not None and not app.feed.review.is_behind)
-        app.draw()
-        await pilot.pause()
+        await checked(app, pilot)
 
     assert snap_compare(app, run_before=check)
