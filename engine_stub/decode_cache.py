@@ -98,6 +98,19 @@ class DecodeCache:
             return None
         return sorted(decodes, key=lambda row: self._order[row.seq_id])
 
+    def advance(self) -> bool:
+        """Get ready for a step that takes just the sequences of the last one a token further.
+
+        Returns:
+            Whether there is room for it; if not, the step has to be arranged.
+        """
+        if not self._parts or not all(part.has_room() for part in self._parts):
+            return False
+        for part in self._parts:
+            part.column += 1
+        self._expected = {seq_id: end + 1 for seq_id, end in self._expected.items()}
+        return True
+
     def segments(self, start: int) -> list[Segment]:
         """How to compute the rows that `arrange` returned, from token `start` of the step on."""
         segments = []

@@ -13,6 +13,7 @@ from engine_stub.batch import Batch, prepare_batch
 from engine_stub.beam_search import asks_for_beams, beam_search_params, num_candidates
 from engine_stub.cuda import ForwardTimer
 from engine_stub.decode_cache import DecodeCache
+from engine_stub.decode_run import DecodeRun
 from engine_stub.metadata import snapshot
 from engine_stub.model import Decoder
 from engine_stub.pooler import Pooler
@@ -26,7 +27,7 @@ from engine_stub.sampler import (
     looks_at_output,
     prompt_logprobs,
 )
-from engine_stub.speculation import NO_DRAFT, Outcome, Speculator
+from engine_stub.speculation import NO_DRAFT, Draft, Outcome, Speculator
 from engine_stub.stages import Neighbours
 from seqtop.sequence import (
     CompletionSequenceGroupOutput,
@@ -91,7 +92,10 @@ class ModelRunner:
         self._timer = ForwardTimer(self.device)
         self.rejection_sampler = RejectionSampler(self.sampler)
         self.speculator = speculator
+        self._run: DecodeRun | None = None
         self._generators: dict[str, torch.Generator] = {}
+        self._requests: dict[str, SamplingRequest] = {}
+        """By request id, of those that sample for a single sequence."""
 
     def agree(self, numbers: list[int]) -> list[int]:
         """What the last stage says, in all stages; of what others say, only the length counts."""
@@ -100,6 +104,7 @@ class ModelRunner:
     def forget(self, request_id: str) -> None:
         """Drop what is kept between steps for a request, if anything."""
         self._generators.pop(request_id, None)
+        self._requests.pop(request_id, None)
         self.pooler.forget(request_id)
 
     @torch.inference_mode()
@@ -109,7 +114,7 @@ class ModelRunner:
         if not groups:
             return ModelOutput(outputs, 0.0)
         drafts = self.speculator.propose(groups, self._generator_of) if self.speculator else {}
-        batch = prepare_batch(groups, self.cache, drafts, self.decode_cache)
+        batch = self._batch(groups, drafts)
         stage, received = self.model.stage, None
         if self.neighbours is not None and not stage.is_first:
             received = self.neighbours.receive(len(batch.input_ids))
@@ -120,7 +125,10 @@ class ModelRunner:
             self.neighbours.send(IntermediateTensors({"hidden_states": hidden}))
             return ModelOutput(outputs, self._timer.seconds())
         if batch.sampling_rows:
-            logits = self.model.compute_logits(hidden[batch.sample_indices])
+            # Indices are distinct: if there are so many, they are all, and in order.
+            all_sample = len(batch.sample_indices) == len(hidden)
+            sampled = hidden if all_sample else hidden[batch.sample_indices]
+            logits = self.model.compute_logits(sampled)
             self._sample(logits, batch.sampling_rows, outputs)
         for index, row in batch.prompt_logprobs_rows:
             outputs[row.group_index].prompt_logprobs = self._prompt_logprobs(hidden, index, row)
@@ -131,6 +139,14 @@ class ModelRunner:
             num_draft_tokens = [len(draft.token_ids) for draft in guesses]
         pooler_output = self._pool(hidden, batch, len(groups))
         return ModelOutput(outputs, self._timer.seconds(), pooler_output, num_draft_tokens)
+
+    def _batch(self, groups: list[SequenceGroupMetadata], drafts: dict[int, Draft]) -> Batch:
+        """A step's inputs: those of the step before, taken on if that is enough."""
+        batch = self._run.next(groups) if self._run and not drafts else None
+        if batch is None:
+            batch = prepare_batch(groups, self.cache, drafts, self.decode_cache)
+            self._run = DecodeRun.begin(groups, batch, self.decode_cache)
+        return batch
 
     def _pool(self, hidden: Tensor, batch: Batch, num_groups: int) -> PoolerOutput | None:
         if not batch.pooling_rows:
@@ -184,9 +200,14 @@ class ModelRunner:
         return list(prompt_logprobs(logits, given, params.prompt_logprobs or 0))
 
     def _sampling_request(self, row: Row) -> SamplingRequest:
-        params = row.group.sampling_params
-        assert params is not None
-        return SamplingRequest(params, row.data, self._generator(row.group.request_id, params))
+        request_id = row.group.request_id
+        request = self._requests.get(request_id)
+        if request is None or request.data is not row.data:
+            params = row.group.sampling_params
+            assert params is not None
+            request = SamplingRequest(params, row.data, self._generator(request_id, params))
+            self._requests[request_id] = request
+        return request
 
     def _requests_along(self, row: Row) -> list[SamplingRequest]:
         """What to sample for after a row's last token, and after each token of its draft."""

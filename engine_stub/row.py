@@ -8,9 +8,9 @@ from engine_stub.speculation import Draft
 from seqtop.sequence import SequenceData, SequenceGroupMetadata
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Row:
-    """A sequence's part in a step.
+    """A sequence's part in a step; it may be taken on to the next step by `DecodeRun`.
 
     Attributes:
         group_index: Position of its group in the request.

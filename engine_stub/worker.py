@@ -146,9 +146,10 @@ class Worker:
         self.cache.swap_in(execute_model_req.blocks_to_swap_in)
         self.cache.copy_blocks(execute_model_req.blocks_to_copy)
         groups = [self._update(each) for each in execute_model_req.seq_group_metadata_list]
-        for group in groups:
-            if self.config.speculative is not None and group.state is not None:
-                group.num_speculative_tokens = group.state.num_steps - 1
+        if self.config.speculative is not None:
+            for group in groups:
+                if group.state is not None:
+                    group.num_speculative_tokens = group.state.num_steps - 1
         if execute_model_req.num_steps > 1:
             return run_steps(self.model_runner, groups)
         return self.model_runner.execute_model(groups)

@@ -128,11 +128,12 @@ class SequenceGroupMetadata(
             raise SequenceError(
                 f"a delta of request {delta.request_id!r} cannot change {self.request_id!r}"
             )
-        unknown = delta.seq_data_delta.keys() - self.seq_data.keys()
-        if unknown:
-            raise SequenceError(f"request {self.request_id!r} has no sequence {min(unknown)}")
-        for change in delta.seq_data_delta.values():
-            change.new_output_token_ids_array()  # raises before any sequence has changed
+        if not delta.seq_data_delta.keys() <= self.seq_data.keys():
+            unknown = min(delta.seq_data_delta.keys() - self.seq_data.keys())
+            raise SequenceError(f"request {self.request_id!r} has no sequence {unknown}")
+        if len(delta.seq_data_delta) > 1:
+            for change in delta.seq_data_delta.values():
+                change.new_output_token_ids_array()  # raises before any sequence has changed
         for seq_id, change in delta.seq_data_delta.items():
             self.seq_data[seq_id].apply_delta(change)
         self.block_tables = delta.block_tables

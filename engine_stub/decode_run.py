@@ -1,0 +1,77 @@
+"""Steps in which the same sequences decode as in the step before, and nothing else happens.
+
+Most steps are. As the sequences' keys and values lie side by side in the decode cache, all that has
+to be worked out for the next one is which tokens come, and which slots they go to.
+"""
+
+from __future__ import annotations
+
+from operator import is_
+
+from engine_stub.attention import DecodeContext, PagedAttention
+from engine_stub.batch import Batch
+from engine_stub.cuda import to_device
+from engine_stub.decode_cache import DecodeCache
+from engine_stub.row import Row
+from seqtop.sequence import SequenceGroupMetadata
+
+
+class DecodeRun:
+    """A batch of decodes that is taken on from step to step, as long as it stays the same one.
+
+    Make one with `begin`.
+    """
+
+    def __init__(
+        self, groups: list[SequenceGroupMetadata], batch: Batch, decode_cache: DecodeCache
+    ) -> None:
+        self._groups = groups
+        self._batch = batch
+        self._rows: list[Row] = batch.sampling_rows
+        self._decode_cache = decode_cache
+
+    @staticmethod
+    def begin(
+        groups: list[SequenceGroupMetadata], batch: Batch, decode_cache: DecodeCache | None
+    ) -> DecodeRun | None:
+        """A run that begins with the step of `batch`, if one can."""
+        if (
+            decode_cache is None
+            or len(batch.sampling_rows) < len(batch.input_ids)
+            or not all(isinstance(each.context, DecodeContext) for each in batch.attend.segments)
+        ):
+            return None
+        return DecodeRun(groups, batch, decode_cache)
+
+    def next(self, groups: list[SequenceGroupMetadata]) -> Batch | None:
+        """The inputs of the next step; None if it is another one than this run's."""
+        if len(groups) != len(self._groups) or not all(map(is_, groups, self._groups)):
+            return None
+        cache = self._batch.attend.cache
+        token_ids: list[int] = []
+        blocks: list[int] = []
+        for row in self._rows:
+            position, group = row.end, row.group
+            is_decode = group.do_sample and group.token_chunk_size == 1
+            if not is_decode or row.data.get_num_computed_tokens() != position:
+                return None
+            token_ids.append(row.data.get_last_token_id())
+            blocks.append(group.block_tables[row.seq_id][position // cache.block_size])
+        if not self._decode_cache.advance():
+            return None
+        for row in self._rows:
+            row.start, row.end = row.end, row.end + 1
+            row.block_table = row.group.block_tables[row.seq_id][: -(-row.end // cache.block_size)]
+        device = self._batch.input_ids.device
+        positions = self._batch.positions + 1
+        slots = cache.slots(to_device(blocks, device), positions % cache.block_size)
+        self._batch = Batch(
+            input_ids=to_device(token_ids, device),
+            positions=positions,
+            attend=PagedAttention(cache, slots, self._decode_cache.segments(start=0)),
+            sampling_rows=self._rows,
+            sample_indices=self._batch.sample_indices,
+            prompt_logprobs_rows=[],
+            pooling_rows=[],
+        )
+        return self._batch
