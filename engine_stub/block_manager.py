@@ -23,6 +23,7 @@ from itertools import takewhile
 from engine_stub.block_pool import BlockPool
 from engine_stub.block_stats import BlockStats, CacheChanges
 from engine_stub.block_table import BlockTable, common_prefix
+from engine_stub.table_changes import TableChanges
 from seqtop.sequence import Sequence
 
 
@@ -73,6 +74,7 @@ class BlockManager:
         self._prefix_queries = 0
         self._prefix_hits = 0
         self._known: list[tuple[int, int, int]] = []
+        self._changes = TableChanges()
 
     @property
     def num_available(self) -> int:
@@ -186,7 +188,7 @@ class BlockManager:
         copies: list[tuple[int, int]] = []
         for seq in seqs:
             table = self._tables[seq.seq_id]
-            blocks = table.blocks.copy()
+            blocks, num_copies = table.blocks.copy(), len(copies)
             for index in self._written(seq, blocks):
                 shared = blocks[index]
                 if self.device.ref_count(shared) > 1:
@@ -195,6 +197,10 @@ class BlockManager:
                     copies.append((shared, blocks[index]))
             while len(blocks) < self._num_blocks(seq, num_lookahead_slots):
                 blocks.append(self.device.take())
+            if len(copies) > num_copies:
+                self._changes.replace(seq.seq_id, blocks)
+            else:
+                self._changes.append(seq.seq_id, blocks[len(table.blocks) :])
             table.blocks, table.room = blocks, len(blocks) * self.block_size
         return copies
 
@@ -211,6 +217,11 @@ class BlockManager:
             if self.device.register(table.blocks[index], table.hashes[index]):
                 self._known.append((table.blocks[index], seq.seq_id, index))
         table.registered = table.blocks[:num_full]
+
+    def take_table_changes(self) -> TableChanges:
+        """What scheduling has done to tables that there were; ask after each time."""
+        changes, self._changes = self._changes, TableChanges()
+        return changes
 
     def take_cache_changes(self) -> CacheChanges:
         """What has changed in the prefix cache since this was last asked; ask after each step.
@@ -283,6 +294,7 @@ class BlockManager:
                 blocks.append(device_block[block])
                 self.host.release(block)
             self._tables[seq.seq_id].blocks = blocks
+            self._changes.replace(seq.seq_id, blocks)
         return list(device_block.items())
 
     def check(self) -> None:

@@ -10,6 +10,8 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+import msgspec
+
 from engine_stub.block_manager import BlockManager
 from engine_stub.config import EngineConfig
 from engine_stub.detokenizer import Detokenizer
@@ -18,19 +20,27 @@ from engine_stub.hub import find_model
 from engine_stub.input_processor import InputProcessor, Params, Prompt
 from engine_stub.model_config import ModelConfig
 from engine_stub.model_runner import ModelOutput
-from engine_stub.output_processor import OutputProcessor
+from engine_stub.output_processor import OutputProcessor, is_plain
 from engine_stub.pipeline import Pipeline
 from engine_stub.scheduler import Scheduler, SchedulerOutputs
-from engine_stub.step_record import SequenceUpdate, StepRecord
+from engine_stub.step_record import (
+    Decodes,
+    ScheduledSequenceGroup,
+    SequenceUpdate,
+    StepRecord,
+)
+from engine_stub.table_changes import TableChanges
 from engine_stub.tokenizer import Tokenizer
 from engine_stub.worker import Worker, resolve_device, resolve_dtype
 from seqtop.sequence import (
+    CompletionSequenceGroupOutput,
     ParallelSampleSequenceGroup,
     PoolingParams,
     SamplingParams,
     Sequence,
     SequenceGroup,
     SequenceGroupBase,
+    SequenceOutput,
     SequenceStatus,
     token_inputs,
 )
@@ -204,7 +214,8 @@ class LLMEngine:
         scheduled_at = perf_counter()
         model_output = self.worker.execute_model(outputs.execute_model_req)
         executed_at = perf_counter()
-        updates, finished = self._process_outputs(outputs, model_output)
+        table_changes = self.block_manager.take_table_changes()
+        outcome = self._process_outputs(outputs, model_output, table_changes)
 
         end_time = self.clock()
         durations = _Durations(
@@ -212,12 +223,14 @@ class LLMEngine:
             model_forward_time=model_output.model_forward_time,
             model_execute_time=executed_at - scheduled_at,
         )
-        sampled = {update.request_id for update in updates if update.new_token_ids}
+        sampled = {update.request_id for update in outcome.rest_updates if update.new_token_ids}
+        sampled.update(outcome.decodes.request_ids)
         for scheduled in outputs.scheduled:
             seq_group = scheduled.seq_group
             _record_times(
                 seq_group, start_time, end_time, durations, seq_group.request_id in sampled
             )
+        finished = outcome.finished
         for seq_group in finished:
             seq_group.set_finished_time(end_time)
         ignored, self._ignored = self._ignored, []
@@ -230,7 +243,10 @@ class LLMEngine:
             time=end_time,
             execute_model_req=outputs.execute_model_req,
             scheduled=outputs.scheduled,
-            updates=updates,
+            decodes=outcome.decodes,
+            rest=outcome.rest,
+            rest_updates=outcome.rest_updates,
+            table_changes=table_changes,
             finished=finished,
             ignored=ignored,
             aborted=aborted,
@@ -269,38 +285,70 @@ class LLMEngine:
         return groups
 
     def _process_outputs(
-        self, outputs: SchedulerOutputs, model_output: ModelOutput
-    ) -> tuple[list[SequenceUpdate], list[SequenceGroup]]:
+        self, outputs: SchedulerOutputs, model_output: ModelOutput, table_changes: TableChanges
+    ) -> _Outcome:
         """Advance the scheduled groups by what was computed and sampled for them."""
-        updates: list[SequenceUpdate] = []
-        finished: list[SequenceGroup] = []
+        outcome = _Outcome()
+        drafted = model_output.num_draft_tokens
         for index, (scheduled, result) in enumerate(
             zip(outputs.scheduled, model_output.outputs, strict=True)
         ):
             seq_group = scheduled.seq_group
-            num_computed_before = seq_group.first_seq.get_num_computed_tokens()
-            seq_group.update_num_computed_tokens(scheduled.token_chunk_size)
-            for seq in unfinished(seq_group):
-                self.block_manager.mark_computed(seq)
-            if result.prompt_logprobs is not None:
-                self.output_processor.process_prompt_logprobs(
-                    seq_group, result.prompt_logprobs, num_computed_before
-                )
-            if seq_group.pooling_params is not None:
-                assert model_output.pooler_output is not None
-                pooled = model_output.pooler_output[index]
-                updates += self.output_processor.process_pooled(seq_group, pooled)
+            if (
+                scheduled.token_chunk_size == len(result.samples) == 1
+                and not (scheduled.is_prompt or drafted)
+                and is_plain(seq_group.sampling_params)
+                and table_changes.is_plain(seq_group.first_seq.seq_id)
+            ):
+                if update := self._decode(seq_group, result.samples[0], outcome.decodes):
+                    outcome.rest.append(index)
+                    outcome.rest_updates.append(update)
             else:
-                drafted = model_output.num_draft_tokens
-                updates += self.output_processor.process(
-                    seq_group, result.samples, drafted[index] if drafted else None
-                )
-            if scheduled.num_lookahead_slots:
-                self.block_manager.mark_computed(seq_group.first_seq)
+                outcome.rest.append(index)
+                outcome.rest_updates += self._process(scheduled, result, model_output, index)
             if seq_group.is_finished():
                 self.scheduler.finish_seq_group(seq_group)
-                finished.append(seq_group)
-        return updates, finished
+                outcome.finished.append(seq_group)
+        return outcome
+
+    def _decode(
+        self, seq_group: SequenceGroup, sample: SequenceOutput, decodes: Decodes
+    ) -> SequenceUpdate | None:
+        """Take a group's only sequence a token further, the usual way; see `OutputProcessor`."""
+        seq = seq_group.first_seq
+        seq.data.update_num_computed_tokens(1)
+        self.block_manager.mark_computed(seq)
+        return self.output_processor.decode(seq_group, sample, decodes)
+
+    def _process(
+        self,
+        scheduled: ScheduledSequenceGroup,
+        result: CompletionSequenceGroupOutput,
+        model_output: ModelOutput,
+        index: int,
+    ) -> list[SequenceUpdate]:
+        """Advance one group, the `index`th of the batch, in any way there is."""
+        seq_group = scheduled.seq_group
+        num_computed_before = seq_group.first_seq.get_num_computed_tokens()
+        seq_group.update_num_computed_tokens(scheduled.token_chunk_size)
+        for seq in unfinished(seq_group):
+            self.block_manager.mark_computed(seq)
+        if result.prompt_logprobs is not None:
+            self.output_processor.process_prompt_logprobs(
+                seq_group, result.prompt_logprobs, num_computed_before
+            )
+        if seq_group.pooling_params is not None:
+            assert model_output.pooler_output is not None
+            return self.output_processor.process_pooled(
+                seq_group, model_output.pooler_output[index]
+            )
+        drafted = model_output.num_draft_tokens
+        updates = self.output_processor.process(
+            seq_group, result.samples, drafted[index] if drafted else None
+        )
+        if scheduled.num_lookahead_slots:
+            self.block_manager.mark_computed(seq_group.first_seq)
+        return updates
 
     def _add_processed_request(
         self,
@@ -358,6 +406,15 @@ class LLMEngine:
             whole.finish_seq(seq_group)
             if whole.assembled_seq_group is not None:
                 whole.assembled_seq_group.prompt_logprobs = seq_group.prompt_logprobs
+
+
+class _Outcome(msgspec.Struct):
+    """What has become of the groups of a step; the fields are those of `StepRecord`."""
+
+    decodes: Decodes = msgspec.field(default_factory=Decodes)
+    rest: list[int] = []
+    rest_updates: list[SequenceUpdate] = []
+    finished: list[SequenceGroup] = []
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import msgspec
 from engine_stub.beam_search import BeamSearch, Blocks, asks_for_beams
 from engine_stub.detokenizer import Detokenizer
 from engine_stub.groups import unfinished
-from engine_stub.step_record import SequenceUpdate
+from engine_stub.step_record import Decodes, SequenceUpdate
 from seqtop.sequence import (
     Logprob,
     PoolingSequenceGroupOutput,
@@ -80,6 +80,32 @@ class OutputProcessor:
             ]
         return updates
 
+    def decode(
+        self, seq_group: SequenceGroup, sample: SequenceOutput, decodes: Decodes
+    ) -> SequenceUpdate | None:
+        """Append the only sample of a group's only sequence, which goes to the columns.
+
+        If the sequence ends with it, there is more to say: then an update is returned.
+
+        Args:
+            seq_group: One that `is_plain`.
+        """
+        params, seq = seq_group.sampling_params, seq_group.first_seq
+        assert params is not None
+        self._take(seq, sample, params)
+        token_id = sample.output_token
+        text_delta = seq.get_output_text_to_return(params.output_text_buffer_length, delta=True)
+        request_id = seq_group.request_id
+        if seq.is_finished():
+            return SequenceUpdate(request_id, seq, [token_id], [sample.logprobs], text_delta)
+        decodes.seqs.append(seq)
+        decodes.request_ids.append(request_id)
+        decodes.seq_ids.append(seq.seq_id)
+        decodes.new_token_ids.append(token_id)
+        decodes.new_logprobs.append(sample.logprobs[token_id].logprob)
+        decodes.text_deltas.append(text_delta)
+        return None
+
     def process_pooled(
         self, seq_group: SequenceGroup, output: PoolingSequenceGroupOutput
     ) -> list[SequenceUpdate]:
@@ -119,9 +145,7 @@ class OutputProcessor:
             if kept:  # the token before this one has been computed, or this one would not be here
                 seq.data.update_num_computed_tokens(1)
             kept.append(sample)
-            self._name_tokens(sample.logprobs)
-            seq.append_token_id(sample.output_token, sample.logprobs)
-            self._advance(seq, params)
+            self._take(seq, sample, params)
             if seq.is_finished():
                 break
         return SequenceUpdate(
@@ -131,6 +155,11 @@ class OutputProcessor:
             new_logprobs=[sample.logprobs for sample in kept],
             text_delta=seq.get_output_text_to_return(params.output_text_buffer_length, delta=True),
         )
+
+    def _take(self, seq: Sequence, sample: SequenceOutput, params: SamplingParams) -> None:
+        self._name_tokens(sample.logprobs)
+        seq.append_token_id(sample.output_token, sample.logprobs)
+        self._advance(seq, params)
 
     def _name_tokens(self, logprobs: dict[int, Logprob]) -> None:
         for token_id, logprob in logprobs.items():
@@ -152,6 +181,11 @@ class OutputProcessor:
     def _stop_at_length(self, seq: Sequence, params: SamplingParams) -> None:
         if seq.get_len() >= self.max_model_len or seq.get_output_len() == params.max_tokens:
             seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED
+
+
+def is_plain(params: SamplingParams | None) -> bool:
+    """Whether all there is to say of such a request's decodes is one token, and its text."""
+    return params is not None and params.logprobs is None and not asks_for_beams(params)
 
 
 def _stop_at_token(seq: Sequence, params: SamplingParams) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +18,7 @@ from engine_stub.engine import LLMEngine
 from engine_stub.hub import model_name
 from engine_stub.loader import DEFAULT_MODEL
 from engine_stub.step_record import Preemption, SequenceUpdate, StepRecord
+from engine_stub.table_changes import TableChanges
 from seqtop import __version__
 from seqtop.sequence import (
     ExecuteModelRequest,
@@ -75,14 +75,6 @@ def _model_name(path: Path) -> str:
     return "bundled stories" if path == DEFAULT_MODEL else model_name(path)
 
 
-@dataclass(frozen=True, slots=True)
-class _TableChange:
-    """What a step did to a block table: it has grown, or it is another one."""
-
-    new_blocks: list[int]
-    block_table: list[int] | None
-
-
 class Sink(Protocol):
     """Where messages go: a `seqtop.wire.publisher.Publisher`, say."""
 
@@ -98,8 +90,11 @@ class StepPublisher:
         """Unfinished groups by request id."""
         self._sent_tables: dict[int, list[int]] = {}
         """By sequence id, the block table that viewers have."""
-        self._cached: dict[int, CachedBlocks] = {}
-        """Blocks that the prefix cache knows, each by itself."""
+        self._request_ids: dict[int, str] = {}
+        """By sequence id, of unfinished groups."""
+        self._cached: dict[int, tuple[str, int, int]] = {}
+        """By the block, for each that the prefix cache knows, whose it is and where in the table:
+        request id, sequence id, logical position."""
         self._num_preemptions = 0
         self._step = -1
         self._last_stats: messages.StepStats | None = None
@@ -107,6 +102,7 @@ class StepPublisher:
     def arrived(self, group: SequenceGroup) -> None:
         """Publish that `group` has joined the waiting queue."""
         self._groups[group.request_id] = group
+        self._request_ids.update((seq.seq_id, group.request_id) for seq in group.seqs)
         self._publisher.publish(_arrival(group))
 
     def in_flight(self, time: float) -> InFlight:
@@ -118,7 +114,7 @@ class StepPublisher:
             stats=self._last_stats,
             requests=[_arrival(group) for group in groups],
             sequences=[self._whole(group, seq) for group in groups for seq in group.seqs],
-            cached_blocks=list(self._cached.values()),
+            cached_blocks=[_cached_block(*at, block) for block, at in self._cached.items()],
         )
 
     def stepped(self, record: StepRecord) -> None:
@@ -126,17 +122,17 @@ class StepPublisher:
         # These ended before the step, which may have given their blocks to others.
         for group in (*record.ignored, *record.aborted):
             self._ended(group, group.metrics.finished_time or record.start_time)
-        changes = self._table_changes(record)
-        updates = [update for each in record.preemptions for update in self._preempted(each)]
-        updates += [self._update(each, changes.get(each.seq.seq_id)) for each in record.updates]
         self._num_preemptions += len(record.preemptions)
         self._step, self._last_stats = record.step, self._stats(record)
+        execute = _execute(record)
+        updates = [update for each in record.preemptions for update in self._preempted(each)]
+        updates += self._updates(record, execute)
         self._publisher.publish(
             messages.Step(
                 step=record.step,
                 start_time=record.start_time,
                 time=record.time,
-                execute=_without_tables(record.execute_model_req),
+                execute=execute,
                 sequences=updates,
                 stats=self._last_stats,
                 metrics=_changed_metrics(record),
@@ -152,44 +148,79 @@ class StepPublisher:
                 wait_reasons=_wait_reasons(record),
                 newly_cached_blocks=self._newly_cached(record),
                 uncached_blocks=record.cache_changes.forgotten,
+                decodes=self._decodes(record),
             )
         )
         for group in record.finished:
             self._ended(group, record.time)
 
-    def _table_changes(self, record: StepRecord) -> dict[int, _TableChange]:
-        """For each sequence that ran or was forked, what viewers must do to its block table."""
-        request = record.execute_model_req
-        tables: dict[int, list[int]] = {}
-        changes: dict[int, _TableChange] = {}
-        for group in request.seq_group_metadata_list:
-            is_full = isinstance(group, SequenceGroupMetadata)
-            tables |= group.block_tables
-            for seq_id, table in group.block_tables.items():
-                # A full brings its table along.
-                sent = table if is_full else self._sent_tables.get(seq_id, [])
-                has_grown = bool(sent) and table[: len(sent)] == sent
-                changes[seq_id] = (
-                    _TableChange(table[len(sent) :], None) if has_grown else _TableChange([], table)
-                )
-                self._sent_tables[seq_id] = table
-        for update in record.updates:
-            if update.parent_seq_id is not None and not update.seq.is_finished():
+    def _decodes(self, record: StepRecord) -> messages.Decodes | None:
+        """The columns; what they are made of is in the record as it is on the wire."""
+        columns = record.decodes
+        if not columns.seq_ids:
+            return None
+        in_rows = {update.seq.seq_id for update in record.rest_updates}
+        new_blocks: dict[int, int] = {}
+        for seq_id, blocks in record.table_changes.appended.items():
+            if seq_id not in in_rows:
+                (new_blocks[seq_id],) = blocks
+        return messages.Decodes(
+            seq_ids=columns.seq_ids,
+            new_token_ids=columns.new_token_ids,
+            text_deltas=columns.text_deltas,
+            new_logprobs=columns.new_logprobs,
+            new_blocks=new_blocks,
+        )
+
+    def _updates(
+        self, record: StepRecord, execute: ExecuteModelRequest
+    ) -> Iterator[messages.SequenceUpdate]:
+        """One for each sequence that is not in the columns."""
+        changes = record.table_changes
+        in_full = self._note_tables(execute, changes)
+        for update in record.rest_updates:
+            seq_id = update.seq.seq_id
+            new_blocks: list[int] = []
+            table: list[int] | None = None
+            if update.seq.is_finished():
+                table = []
+            elif update.parent_seq_id is not None:
                 # A fork has the blocks that its parent has after scheduling.
-                table = tables[update.parent_seq_id]
-                changes[update.seq.seq_id] = _TableChange([], table)
-                self._sent_tables[update.seq.seq_id] = table
-        return changes
+                table = self._sent_tables[update.parent_seq_id].copy()
+                self._sent_tables[seq_id] = table
+                self._request_ids[seq_id] = update.request_id
+            elif seq_id not in in_full:
+                new_blocks = changes.appended.get(seq_id, [])
+                table = changes.replaced.get(seq_id)
+            yield self._update(update, new_blocks, table)
+        for update in record.rest_updates:
+            if update.seq.is_finished():
+                self._sent_tables.pop(update.seq.seq_id, None)
+
+    def _note_tables(self, execute: ExecuteModelRequest, changes: TableChanges) -> set[int]:
+        """Keep up what viewers have; returns the sequences whose tables fulls bring along."""
+        sent = self._sent_tables
+        in_full: set[int] = set()
+        for group in execute.seq_group_metadata_list:
+            if isinstance(group, SequenceGroupMetadata):
+                in_full.update(group.block_tables)
+                for seq_id, table in group.block_tables.items():
+                    sent[seq_id] = table.copy()
+        for seq_id, table in changes.replaced.items():
+            sent[seq_id] = table.copy()
+        for seq_id, blocks in changes.appended.items():
+            if seq_id not in in_full:
+                sent[seq_id] += blocks
+        return in_full
 
     def _newly_cached(self, record: StepRecord) -> list[CachedBlocks]:
         """What the prefix cache has come to know, neighbours in one table together."""
         for block in record.cache_changes.forgotten:
             self._cached.pop(block, None)
-        request_ids = {update.seq.seq_id: update.request_id for update in record.updates}
         runs: list[CachedBlocks] = []
         for block, seq_id, position in record.cache_changes.known:
-            request_id = request_ids[seq_id]
-            self._cached[block] = _cached_block(request_id, seq_id, position, block)
+            request_id = self._request_ids[seq_id]
+            self._cached[block] = request_id, seq_id, position
             last = runs[-1] if runs else None
             if last and (last.seq_id, last.position + len(last.blocks)) == (seq_id, position):
                 last.blocks.append(block)
@@ -198,13 +229,10 @@ class StepPublisher:
         return runs
 
     def _update(
-        self, update: SequenceUpdate, table: _TableChange | None
+        self, update: SequenceUpdate, new_blocks: list[int], block_table: list[int] | None
     ) -> messages.SequenceUpdate:
         seq = update.seq
         wants_candidates = _wants_candidates(self._groups[update.request_id])
-        if seq.is_finished():
-            self._sent_tables.pop(seq.seq_id, None)
-            table = _TableChange([], [])
         return messages.SequenceUpdate(
             seq_id=seq.seq_id,
             status=seq.status,
@@ -213,8 +241,8 @@ class StepPublisher:
             new_token_ids=update.new_token_ids,
             new_logprobs=_sampled_logprobs(update.new_token_ids, update.new_logprobs),
             text_delta=update.text_delta,
-            new_blocks=table.new_blocks if table else [],
-            block_table=table.block_table if table else None,
+            new_blocks=new_blocks,
+            block_table=block_table,
             stop_reason=seq.stop_reason,
             top_logprobs=update.new_logprobs if wants_candidates else None,
             parent_seq_id=update.parent_seq_id,
@@ -258,6 +286,7 @@ class StepPublisher:
         del self._groups[group.request_id]
         for seq in group.seqs:
             self._sent_tables.pop(seq.seq_id, None)
+            self._request_ids.pop(seq.seq_id, None)
         self._publisher.publish(
             RequestFinished(
                 request_id=group.request_id,
@@ -318,26 +347,32 @@ def _sampled_logprobs(token_ids: list[int], candidates: SampleLogprobs) -> list[
     return [each[token_id].logprob for token_id, each in zip(token_ids, candidates, strict=True)]
 
 
-def _without_tables(request: ExecuteModelRequest) -> ExecuteModelRequest:
-    """`request` with the deltas' tables left out: `SequenceUpdate` carries what changed in them."""
+def _execute(record: StepRecord) -> ExecuteModelRequest:
+    """What the worker was sent, without what is in the columns, and without the deltas' tables.
+
+    `SequenceUpdate` carries what changed in these.
+    """
+    request = record.execute_model_req
+    groups = [request.seq_group_metadata_list[index] for index in record.rest]
     return request.clone(
         [
             msgspec.structs.replace(group, block_tables={})
             if isinstance(group, SequenceGroupMetadataDelta)
             else group
-            for group in request.seq_group_metadata_list
+            for group in groups
         ]
     )
 
 
 def _changed_metrics(record: StepRecord) -> dict[str, RequestMetrics]:
     """Metrics in which the step did more than the additions that every step makes."""
+    groups = [record.scheduled[index].seq_group for index in record.rest]
     return {
-        each.seq_group.request_id: each.seq_group.metrics
-        for each in record.scheduled
-        if record.start_time == each.seq_group.metrics.first_scheduled_time
-        or record.time == each.seq_group.metrics.first_token_time
-        or len(each.seq_group.metrics.spec_token_acceptance_counts or ()) > 1  # counted there
+        group.request_id: group.metrics
+        for group in groups
+        if record.start_time == group.metrics.first_scheduled_time
+        or record.time == group.metrics.first_token_time
+        or len(group.metrics.spec_token_acceptance_counts or ()) > 1  # counted there
     }
 
 

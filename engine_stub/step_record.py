@@ -13,6 +13,7 @@ import msgspec
 
 from engine_stub.block_stats import BlockStats, CacheChanges
 from engine_stub.config import PreemptionMode
+from engine_stub.table_changes import TableChanges
 from seqtop.sequence import ExecuteModelRequest, Logprob, Sequence, SequenceGroup
 
 WaitCause: TypeAlias = Literal["no_blocks", "token_budget", "seq_limit"]
@@ -96,6 +97,25 @@ class SequenceUpdate(msgspec.Struct, frozen=True):
     num_accepted_tokens: int | None = None
 
 
+class Decodes(msgspec.Struct):
+    """Sequences that a step took one token further, and of which there is no more to say: columns.
+
+    They were running and go on; nobody asked for candidates, and no draft was verified. What has
+    become of their block tables is in the `table_changes` of the step.
+
+    Attributes:
+        new_logprobs: The log-probability of each new token.
+        text_deltas: Text to append to what earlier steps brought.
+    """
+
+    seqs: list[Sequence] = []
+    request_ids: list[str] = []
+    seq_ids: list[int] = []
+    new_token_ids: list[int] = []
+    new_logprobs: list[float] = []
+    text_deltas: list[str] = []
+
+
 @dataclass(frozen=True, slots=True)
 class StepRecord:
     """One step, as it was after outputs had been processed.
@@ -110,7 +130,10 @@ class StepRecord:
         execute_model_req: What the worker was sent; with no groups in it if there was nothing
             to run and only `finished_requests_ids` to tell.
         scheduled: Groups that ran, in the order of `execute_model_req`.
-        updates: One per sequence of `scheduled`, and one per fork, by groups in the same order.
+        decodes: The sequences of `scheduled` that are plain decodes.
+        rest: Positions in `scheduled` of all other groups.
+        rest_updates: One per sequence of those, and one per fork, by groups in the same order.
+        table_changes: What the step did to block tables of sequences that had some already.
         finished: Groups that ended in this step, by stopping or at a length limit.
         ignored: Groups refused since the last step: no step could ever hold their prompts.
         aborted: Groups aborted since the last step.
@@ -135,7 +158,10 @@ class StepRecord:
     time: float
     execute_model_req: ExecuteModelRequest
     scheduled: list[ScheduledSequenceGroup]
-    updates: list[SequenceUpdate]
+    decodes: Decodes
+    rest: list[int]
+    rest_updates: list[SequenceUpdate]
+    table_changes: TableChanges
     finished: list[SequenceGroup]
     ignored: list[SequenceGroup]
     aborted: list[SequenceGroup]
@@ -153,3 +179,27 @@ class StepRecord:
     model_forward_time: float
     model_execute_time: float
     step_time: float
+
+    @property
+    def updates(self) -> list[SequenceUpdate]:
+        """One per sequence of `scheduled`, and one per fork, by groups in the same order."""
+        columns = self.decodes
+        updates: dict[str, list[SequenceUpdate]] = {
+            request_id: [
+                SequenceUpdate(request_id, seq, [token_id], seq.output_logprobs[-1:], text)
+            ]
+            for request_id, seq, token_id, text in zip(
+                columns.request_ids,
+                columns.seqs,
+                columns.new_token_ids,
+                columns.text_deltas,
+                strict=True,
+            )
+        }
+        for update in self.rest_updates:
+            updates.setdefault(update.request_id, []).append(update)
+        return [
+            update
+            for scheduled in self.scheduled
+            for update in updates.get(scheduled.seq_group.request_id, ())
+        ]

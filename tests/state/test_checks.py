@@ -57,7 +57,10 @@ def tape() -> list[bytes]:
     steps = StepPublisher(tape)
     tape.publish(engine_info(engine, engine_id="test", control=False))
     for number, prompt in enumerate(PROMPTS):
-        params = SamplingParams(temperature=0.0, max_tokens=90, ignore_eos=True)
+        # Whose candidates are asked for is told of in rows, the others' decodes in columns.
+        params = SamplingParams(
+            temperature=0.0, max_tokens=90, ignore_eos=True, logprobs=1 if number == 1 else None
+        )
         for group in engine.add_request(f"req-{number}", prompt, params):
             steps.arrived(group)
     while engine.has_unfinished_requests():
@@ -91,7 +94,7 @@ def decoding(run: list[Event]) -> tuple[Step, int]:
     """A step in the middle of things, and the index of an update in it that decodes."""
     for step in steps_of(run)[20:]:
         for index, update in enumerate(step.sequences):
-            if update.new_token_ids and update.status is SequenceStatus.RUNNING:
+            if update.top_logprobs and update.status is SequenceStatus.RUNNING:
                 return step, index
     raise AssertionError("nothing decodes")
 
@@ -137,6 +140,9 @@ def misname_a_block(run: list[Event]) -> None:
         tables += [step.uncached_blocks, *(each.blocks for each in step.newly_cached_blocks)]
         for table in tables:
             table[:] = [1_000 if block == 5 else block for block in table]
+        if step.decodes:
+            new_blocks = step.decodes.new_blocks
+            new_blocks |= {seq_id: 1_000 for seq_id, block in new_blocks.items() if block == 5}
 
 
 def leak(run: list[Event]) -> None:
@@ -200,6 +206,36 @@ def name_a_stranger(run: list[Event]) -> None:
     step.sequences.append(msgspec.structs.replace(step.sequences[index], seq_id=999))
 
 
+def append_twice(run: list[Event]) -> None:
+    """A block that one sequence is given goes to another one, too, told in columns."""
+    columns = next(
+        step.decodes
+        for step in steps_of(run)[20:]
+        if step.decodes and len(step.decodes.seq_ids) > len(step.decodes.new_blocks) == 1
+    )
+    ((seq_id, block),) = columns.new_blocks.items()
+    columns.new_blocks[next(each for each in columns.seq_ids if each != seq_id)] = block
+
+
+def decode_on(run: list[Event]) -> None:
+    """An ended sequence stays in the columns."""
+    ended = first_finish(run).seq_ids[0]
+    step = next(each for each in steps_of(run)[::-1] if each.decodes)
+    assert ended not in step.decodes.seq_ids
+    _put_in_columns(step, ended)
+
+
+def decode_a_stranger(run: list[Event]) -> None:
+    _put_in_columns(next(each for each in steps_of(run) if each.decodes), 999)
+
+
+def _put_in_columns(step: Step, seq_id: int) -> None:
+    step.decodes.seq_ids.append(seq_id)
+    step.decodes.new_token_ids.append(1)
+    step.decodes.new_logprobs.append(-1.0)
+    step.decodes.text_deltas.append("x")
+
+
 def end_before_the_start(run: list[Event]) -> None:
     step, _ = decoding(run)
     step.start_time = step.time + 1.0
@@ -260,7 +296,14 @@ def test_every_rule_has_a_mutant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "mutate"), [*MUTANTS.items(), ("time-order", answer_before_asked)]
+    ("rule", "mutate"),
+    [
+        *MUTANTS.items(),
+        ("time-order", answer_before_asked),
+        ("block-shared", append_twice),
+        ("late-token", decode_on),
+        ("unknown", decode_a_stranger),
+    ],
 )
 def test_mutant_is_found_by_its_rule_alone(
     tape: list[bytes], rule: str, mutate: Callable[[list[Event]], None]

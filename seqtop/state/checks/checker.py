@@ -34,7 +34,10 @@ class Checker:
         """Apply `event` to the state; return what it shows to be wrong."""
         findings = list(self._blocks.before(event))
         before = self._lives.remember(event)
-        num_anomalies = self.state.num_anomalies
+        late = self._lives.late(event)
+        findings += late
+        # Those are anomalies, too, which have been told of thereby.
+        num_anomalies = self.state.num_anomalies + len(late)
         touched = list(self.state.apply(event))
         if self.state.num_anomalies > num_anomalies:
             findings.append(self._lives.finding("unknown", self.state.last_anomaly or ""))

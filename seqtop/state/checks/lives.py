@@ -52,16 +52,19 @@ class LifeRules(Rules):
                 was = before[update.seq_id]
                 yield from self._change(sequence, update, was, sequence.request_id in preempted)
 
+    def late(self, event: Event) -> list[Finding]:
+        """Tokens in columns for sequences that had ended before `event`, which is to be applied."""
+        columns = event.decodes if isinstance(event, Step) else None
+        found = map(self.state.sequences.get, columns.seq_ids if columns else ())
+        return [
+            self.of(each, "late-token", f"1 token after {each.status.name}; none may follow")
+            for each in found
+            if each is not None and SequenceStatus.is_finished(each.status)
+        ]
+
     def decoded(self, sequence: SequenceState) -> Iterator[Finding]:
-        """Look at a sequence that a step tells of in columns."""
-        if SequenceStatus.is_finished(sequence.status):
-            yield self.of(
-                sequence,
-                "late-token",
-                f"a token after {sequence.status.name}; none may follow",
-            )
-        else:
-            yield from self._computed(sequence)
+        """Look at a sequence that a step tells of in columns: nothing but counts has changed."""
+        return self._computed(sequence)
 
     def finished(self, event: RequestFinished) -> Iterator[Finding]:
         """Hold the texts against what a request that has ended says of them."""
