@@ -24,6 +24,7 @@ from seqtop.state.timeline import RecordingError, Timeline
 from seqtop.tui import past, theme
 from seqtop.tui.feed import EVERYTHING, NOTHING, Feed, Frame
 from seqtop.tui.fleet import Fleet
+from seqtop.tui.garbage import Collector
 from seqtop.tui.keys import group_of
 from seqtop.tui.moment import Moment
 from seqtop.tui.reviewer import Reviewer
@@ -43,6 +44,7 @@ from seqtop.tui.screens.timeline import TimelineScreen
 from seqtop.tui.settings import DEFAULTS, Chosen, Memory, Settings
 from seqtop.tui.source import Source
 from seqtop.tui.taper import Taper
+from seqtop.tui.terminal import Terminal
 from seqtop.tui.widgets.findings import sentence
 
 FRAMES_PER_SECOND = 30
@@ -155,6 +157,8 @@ class SeqtopApp(App[int]):
         self.farewell: str | None = None
         """What there is to say once the app has ended."""
         self._reviewers: list[Reviewer] = []
+        self._garbage = Collector()
+        self._terminal = Terminal()
         self.animation_level = "none"
         self.register_theme(theme.DARK)
         self.register_theme(theme.LIGHT)
@@ -191,12 +195,19 @@ class SeqtopApp(App[int]):
         for number in _SIGNALS:
             loop.add_signal_handler(number, self.exit, 128 + number)
         self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
+        self.set_interval(1, self.leave_if_nobody_is_there)
         if len(self.fleet) > 1:
             self.set_interval(GLANCE_SECONDS, self.glance)
             self.switch_mode(FleetScreen.NAME)
         self.theme_changed_signal.subscribe(self, lambda chosen: self.remember(theme=chosen.name))
         for problem in self._problems:
             self._tell(problem, severity="warning")
+        self.call_after_refresh(self._garbage.start)
+
+    def leave_if_nobody_is_there(self) -> None:
+        """End as a signal would have it, where the terminal has closed and sent none."""
+        if self._terminal.is_gone:
+            self.exit(128 + signal.SIGHUP)
 
     def on_chosen(self, message: Chosen) -> None:
         self.remember(**message.changes)
@@ -211,9 +222,11 @@ class SeqtopApp(App[int]):
         with self.feed.lock:
             frame = self.feed.poll()
             if frame is None:
+                self._garbage.rest()
                 return
             self._show(frame)
             late = self.feed.latencies.take_news()
+        self._garbage.drew()
         if late:
             self._tell(slo_news(late), severity="warning")
 
@@ -388,6 +401,7 @@ class SeqtopApp(App[int]):
 
     def on_unmount(self) -> None:
         """End what goes on besides: checking, and recordings, which are to be whole."""
+        self._garbage.stop()
         for reviewer in self._reviewers:
             reviewer.close()
         told: list[str | None] = []

@@ -6,7 +6,7 @@ and the theme say how each looks.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from rich.cells import cell_len, set_cell_size
@@ -86,6 +86,20 @@ def marked(line: Line, patterns: Iterable[re.Pattern[str]]) -> Line:
     return tuple(span for span in spans if span[0])
 
 
+class Painted(Strip):
+    """A line that is drawn whole, if nothing stands before it.
+
+    Textual's own would then keep itself among the parts that it was divided into: garbage that
+    only the collector finds, some fifty objects for each line of each frame.
+    """
+
+    __slots__ = ()
+
+    def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
+        cuts = list(cuts)
+        return [self] if cuts == [self.cell_length] else super().divide(cuts)
+
+
 class Inked(ScrollView):
     """A scroll view that paints lines. Everything drawn by it passes through `safe_text`."""
 
@@ -150,5 +164,5 @@ class Inked(ScrollView):
             texts.append(" " * room)
             inks.append(PLAIN)
         segments = map(Segment, texts, [self.ink(*under, name) for name in inks])
-        strip = Strip(segments, width - min(room, 0))
+        strip = Painted(segments, width - min(room, 0))
         return strip if room >= 0 else strip.crop(0, width)

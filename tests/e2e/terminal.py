@@ -69,11 +69,17 @@ class Terminal:
             except OSError:  # the program has closed its end
                 time.sleep(seconds)
 
+    def hang_up(self) -> None:
+        """Close the terminal; the program goes on if it likes."""
+        os.close(self._master)
+        self._master = -1
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        os.close(self._master)
+        if self._master >= 0:
+            os.close(self._master)
 
 
 def _without_private_csi(data: bytes) -> bytes:

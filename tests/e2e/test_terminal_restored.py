@@ -61,3 +61,9 @@ def assert_restored(terminal: Terminal) -> None:
     for mode in MODES_OFF:
         turned_on = mode[:-1] + (b"h" if mode.endswith(b"l") else b"l")
         assert terminal.output.rfind(mode) > terminal.output.rfind(turned_on), mode
+
+
+def test_a_terminal_that_closes_without_a_word(attached: Terminal) -> None:
+    """As that of a program which its shell does not control: nobody sends it SIGHUP."""
+    attached.hang_up()
+    assert attached.process.wait(60) == 128 + signal.SIGHUP

@@ -40,7 +40,7 @@ class Painted(Inked):
             return
         looks = self.looks(0, self.size.height)
         self._refresh(y for y, look in enumerate(looks) if self._drawn.get(y) != look)
-        if len(self._painted) > 4 * max(len(looks), 64):
+        if len(self._painted) > 2 * max(len(looks), 16):
             kept = {look: self._painted[look] for look in looks if look in self._painted}
             self._painted = kept
 

@@ -1,0 +1,103 @@
+"""Garbage: what lives long is looked at when nobody waits, and frames leave little behind."""
+
+import asyncio
+import gc
+from collections.abc import Iterator
+
+import pytest
+from scripted import Script, ScriptedSource
+
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.garbage import CALM, SELDOM, Collector
+from seqtop.tui.ink import Painted
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    threshold = gc.get_threshold()
+    yield
+    gc.set_threshold(*threshold)
+    gc.unfreeze()
+    gc.enable()
+
+
+def grow_old() -> None:
+    """Let so much have been collected that a full collection is worth its time."""
+    for _ in range(10):
+        gc.collect(1)
+
+
+def test_it_collects_once_it_is_calm_and_something_is_to_be_looked_at() -> None:
+    clock = Clock()
+    collector = Collector(clock)
+    collector.start()
+    gc.collect()
+    collector.drew()
+    clock.now += CALM + 1
+    collector.rest()
+    assert collector.num_collections == 0  # nothing is old
+    grow_old()
+    collector.drew()
+    collector.rest()
+    assert collector.num_collections == 0  # a frame has just been drawn
+    clock.now += CALM + 1
+    collector.rest()
+    collector.rest()
+    assert collector.num_collections == 1
+    collector.stop()
+
+
+def test_it_collects_seldom_while_frames_are_drawn() -> None:
+    clock = Clock()
+    collector = Collector(clock)
+    collector.start()
+    for _ in range(3 * 1_000):
+        clock.now += SELDOM / 1_000
+        collector.drew()
+    assert collector.num_collections == 2
+    collector.stop()
+
+
+def test_the_app_leaves_the_collector_as_it_was() -> None:
+    before = gc.get_threshold()
+
+    async def run() -> None:
+        app = SeqtopApp(ScriptedSource(), clock=lambda: 0.0)
+        async with app.run_test() as pilot:
+            app.draw()
+            await pilot.pause()
+            while gc.get_threshold() == before:
+                await pilot.pause(0.01)
+            assert gc.get_freeze_count() > 0
+
+    asyncio.run(run())
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() == 0
+
+
+def test_frames_leave_no_lines_for_the_collector() -> None:
+    async def run() -> None:
+        script = Script(ScriptedSource())
+        for index in range(8):
+            script.arrive(f"runs-{index}")
+        script.step(prefill={f"runs-{index}": 40 for index in range(8)})
+        app = SeqtopApp(script.source, clock=lambda: 0.0)
+        async with app.run_test(size=(160, 50)) as pilot:
+            app.draw()
+            await pilot.pause()
+            gc.disable()
+            for _ in range(60):
+                script.step()
+                app.draw()
+                await pilot.pause()
+            lines = sum(type(each) is Painted for each in gc.get_objects())
+            assert lines < 400  # of 25 that change in each of 60 frames
+
+    asyncio.run(run())
