@@ -7,7 +7,8 @@ that the bytes before it are really invalid, or when the sequence ends.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 from engine_stub.tokenizer import Tokenizer
 from seqtop.sequence import Sequence
@@ -20,6 +21,21 @@ _CONTEXT = 6
 _LONGEST_WINDOW = 16
 
 
+class _Token(NamedTuple):
+    """A token by itself.
+
+    Attributes:
+        name: As the vocabulary spells it; empty if it is not in there, as models may have more
+            embeddings than their tokenizers have tokens.
+        text: What it is decoded to.
+        plain_text: Likewise, if special tokens are skipped.
+    """
+
+    name: str
+    text: str
+    plain_text: str
+
+
 class Detokenizer:
     """Extends `Sequence.output_text` by the text of new tokens.
 
@@ -30,16 +46,19 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
+        self._token = cache(self._token_uncached)
         # Windows are a token or two long, and most of them are common pairs.
         self._decode = lru_cache(maxsize=2**16)(self._decode_uncached)
 
     def append(self, seq: Sequence, *, skip_special_tokens: bool = True) -> None:
         """Read all tokens not read yet, and add the text that they settle to `output_text`."""
         token_ids = seq.get_token_ids()
+        if self._append_whole(seq, token_ids, skip_special_tokens):
+            return
         if seq.tokens is None:
             self._start(seq, skip_special_tokens)
         assert seq.tokens is not None
-        seq.tokens += map(self._token, token_ids[seq.read_offset :])
+        seq.tokens += [self._token(token_id).name for token_id in token_ids[seq.read_offset :]]
         window = tuple(token_ids[seq.prefix_offset :])
         num_read = seq.read_offset - seq.prefix_offset
         before = self._decode(window[:num_read], skip_special_tokens)
@@ -59,12 +78,29 @@ class Detokenizer:
 
     def token_text(self, token_id: int) -> str:
         """Text of a token by itself, special or not."""
-        return self._decode((token_id,), False)
+        return self._token(token_id).text
+
+    def _append_whole(self, seq: Sequence, token_ids: list[int], skip_special_tokens: bool) -> bool:
+        """Read one token that is whole characters, after one that ends with one; else do nothing.
+
+        Bytes are decoded alike wherever they are, and most tokens are of this kind.
+        """
+        read = seq.read_offset
+        is_one = len(token_ids) == read + 1 == seq.prefix_offset + 2
+        if not (is_one and self.tokenizer.is_byte_level and seq.tokens is not None):
+            return False
+        before, token = self._token(token_ids[read - 1]), self._token(token_ids[read])
+        if before.text.endswith(_REPLACEMENT) or _REPLACEMENT in token.text:
+            return False
+        seq.tokens.append(token.name)
+        seq.output_text += token.plain_text if skip_special_tokens else token.text
+        seq.prefix_offset, seq.read_offset = read, read + 1
+        return True
 
     def _start(self, seq: Sequence, skip_special_tokens: bool) -> None:
         """Begin after the prompt, whose last tokens are the first context."""
         prompt_token_ids = seq.prompt_token_ids
-        seq.tokens = list(map(self._token, prompt_token_ids))
+        seq.tokens = [self._token(token_id).name for token_id in prompt_token_ids]
         seq.read_offset = len(prompt_token_ids)
         seq.prefix_offset = max(seq.read_offset - _CONTEXT, 0)
         context = tuple(prompt_token_ids[seq.prefix_offset :])
@@ -72,12 +108,13 @@ class Detokenizer:
             # A prompt of tokens may end within a character, which is not the output's to complete.
             seq.prefix_offset = seq.read_offset
 
-    def _token(self, token_id: int) -> str:
+    def _token_uncached(self, token_id: int) -> _Token:
         try:
-            return self.tokenizer.id_to_token(token_id)
+            name = self.tokenizer.id_to_token(token_id)
         except KeyError:
-            # Models may have more embeddings than their tokenizers have tokens.
-            return ""
+            name = ""
+        texts = (self._decode_uncached((token_id,), skips) for skips in (False, True))
+        return _Token(name, *texts)
 
     def _decode_uncached(self, token_ids: tuple[int, ...], skip_special_tokens: bool) -> str:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)

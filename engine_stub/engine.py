@@ -260,7 +260,9 @@ class LLMEngine:
             num_swapped=_num_seqs(self.scheduler.swapped),
             blocks=self.block_manager.stats,
             cache_changes=self.block_manager.take_cache_changes(),
-            **dataclasses.asdict(durations),
+            scheduler_time=durations.scheduler_time,
+            model_forward_time=durations.model_forward_time,
+            model_execute_time=durations.model_execute_time,
             step_time=perf_counter() - begin,
         )
 

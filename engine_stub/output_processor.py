@@ -172,7 +172,8 @@ class OutputProcessor:
         if params.detokenize and (not ended or params.include_stop_str_in_output):
             num_before = len(seq.output_text)
             self.detokenizer.append(seq, skip_special_tokens=params.skip_special_tokens)
-            ended = ended or (may_stop and _stop_at_string(seq, params, num_before))
+            if params.stop and may_stop and not ended:
+                ended = _stop_at_string(seq, params, num_before)
         if not ended:
             self._stop_at_length(seq, params)
         if params.detokenize and seq.is_finished() and not isinstance(seq.stop_reason, str):

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 import tokenizers
+from tokenizers import decoders
 
 from engine_stub.model_config import ModelConfig
 
@@ -39,6 +40,8 @@ class Tokenizer:
             raise ValueError(f"{file} is not a readable tokenizer: {error}") from error
         self._tokenizer.encode_special_tokens = True
         self.vocab_size = self._tokenizer.get_vocab_size()
+        # Then a token stands for the same bytes wherever it is.
+        self.is_byte_level = isinstance(self._tokenizer.decoder, decoders.ByteLevel)
         self.special_token_ids = frozenset(
             token_id
             for token_id, token in self._tokenizer.get_added_tokens_decoder().items()

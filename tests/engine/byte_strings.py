@@ -2,13 +2,20 @@
 
 
 class ByteStrings:
-    """Token `i` is ``vocab[i]``; ids beyond have no text, as in models with padded vocabularies."""
+    """Token `i` is ``vocab[i]``; ids beyond have no text, as in models with padded vocabularies.
 
-    def __init__(self, vocab: list[bytes]) -> None:
+    Token 0 may be a special one.
+    """
+
+    is_byte_level = True
+
+    def __init__(self, vocab: list[bytes], *, has_special: bool = False) -> None:
         self.vocab = vocab
+        self.has_special = has_special
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool = True) -> str:
-        known = (self.vocab[each] for each in ids if each < len(self.vocab))
+        skipped = [0] if self.has_special and skip_special_tokens else []
+        known = (self.vocab[each] for each in ids if each < len(self.vocab) and each not in skipped)
         return b"".join(known).decode("utf-8", errors="replace")
 
     def id_to_token(self, token_id: int) -> str:

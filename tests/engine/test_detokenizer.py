@@ -61,6 +61,28 @@ def test_any_bytes_cut_anywhere_decode_as_they_would_at_once(data: bytes, cuts: 
 
 
 @given(
+    pieces=st.lists(st.binary(max_size=3) | st.text(max_size=3).map(str.encode), max_size=20),
+    num_prompt=st.integers(0, 8),
+    has_special=st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_whole_tokens_are_read_as_they_would_be_with_their_neighbours(
+    pieces: list[bytes], num_prompt: int, has_special: bool
+) -> None:
+    vocab = sorted(set(pieces))
+    tokens = [vocab.index(piece) for piece in pieces]
+    seqs = []
+    for is_byte_level in (True, False):
+        tokenizer = ByteStrings(vocab, has_special=has_special)
+        tokenizer.is_byte_level = is_byte_level
+        seq = make_seq(tokens[:num_prompt])
+        seqs.append((deltas(Detokenizer(tokenizer), seq, tokens[num_prompt:]), seq))
+    (fast_deltas, fast), (slow_deltas, slow) = seqs
+    assert fast_deltas == slow_deltas
+    assert (fast.tokens, fast.prefix_offset) == (slow.tokens, slow.prefix_offset)
+
+
+@given(
     data=st.lists(st.sampled_from([0x80, 0x98, 0x9F, 0xE2, 0xF0]), min_size=20, max_size=120),
     ending=st.sampled_from([b"", b"A", "😀".encode()]),
 )
@@ -138,6 +160,8 @@ def metaspace_tokenizer() -> HFTokenizer:
 
 
 class Wrapped:
+    is_byte_level = False
+
     def __init__(self, tokenizer: HFTokenizer) -> None:
         self.tokenizer = tokenizer
 
