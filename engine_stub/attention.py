@@ -1,9 +1,9 @@
 """Attention over a paged KV cache: write the step's keys and values, then attend through tables.
 
-The pool's layout is ``[layers, blocks, kv_heads, block_size, 2 * head_dim]``: a slot holds its key
-and its value side by side. So one head of one block is one row, and gathering the rows of a table
-gives a sequence's keys and values as ``[kv_heads, tokens, 2, head_dim]`` by plain copies. All
-index tensors and masks are made once per step; a layer only gathers and multiplies.
+The pool's layout is ``[layers, blocks, block_size, kv_heads, 2 * head_dim]``: a slot holds the keys
+of all heads, each with its value beside it. So a token is one row, and so is a block, and gathering
+the blocks of a table gives a sequence's keys and values by plain copies. All index tensors and
+masks are made once per step; a layer only gathers and multiplies.
 
 The step's tokens lie one after another in *segments* of sequences with equally many queries, so
 that each segment is one call of torch's attention. Padding within a segment is masked and, in
@@ -25,8 +25,8 @@ class Context:
     """Keys and values from the pool, for a segment.
 
     Attributes:
-        rows: ``[num_seqs * kv_heads * blocks]``, the rows of the pool that hold them.
-        gathered: ``[num_seqs * kv_heads * blocks, block_size * 2 * head_dim]``, where a layer puts
+        blocks: ``[num_seqs * blocks]``, those of the pool that hold them.
+        gathered: ``[num_seqs * blocks, block_size * kv_heads * 2 * head_dim]``, where a layer puts
             them; all segments and layers use the same memory, one after another.
         keys: ``[num_seqs, kv_heads, blocks * block_size, head_dim]``, a view of `gathered`.
         values: Likewise.
@@ -34,7 +34,7 @@ class Context:
             dtype: 0 where a query sees a key and minus infinity elsewhere.
     """
 
-    rows: Tensor
+    blocks: Tensor
     gathered: Tensor
     keys: Tensor
     values: Tensor
@@ -45,18 +45,21 @@ class Context:
 class DecodeContext:
     """Keys and values of a segment of decodes, copied from the pool in earlier steps.
 
+    All are lists with an entry for each layer.
+
     Attributes:
-        newest: For each layer ``[num_seqs, kv_heads, 2 * head_dim]``, where the step's own go.
-        keys: For each layer ``[num_seqs, kv_heads, tokens, head_dim]``, the newest last.
-        values: Likewise.
-        masks: For each layer ``[num_seqs, 1, 1, tokens]``, as in `Context`; None if everything is
-            seen.
+        new_keys: ``[num_seqs, kv_heads, head_dim]``, where the step's own go.
+        new_values: Likewise.
+        keys: ``[num_seqs * kv_heads, head_dim, tokens]``, the newest last.
+        values: ``[num_seqs * kv_heads, tokens, head_dim]``.
+        masks: ``[num_seqs * kv_heads, 1, tokens]``, as in `Context`.
     """
 
-    newest: list[Tensor]
+    new_keys: list[Tensor]
+    new_values: list[Tensor]
     keys: list[Tensor]
     values: list[Tensor]
-    masks: list[Tensor | None]
+    masks: list[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +83,12 @@ class PagedKVCache:
     """The pool of keys and values of all layers.
 
     Attributes:
-        pool: ``[layers, num_blocks, kv_heads, block_size, 2 * head_dim]``.
+        pool: ``[layers, num_blocks, block_size, kv_heads, 2 * head_dim]``.
         host_pool: Likewise in host memory, with `num_cpu_blocks` blocks; pinned for CUDA.
-        block_rows: For each layer a view of the pool, a row per block and head:
-            ``[num_blocks * kv_heads, block_size * 2 * head_dim]``.
-        slot_rows: For each layer a view of the pool, a row per block, head and slot:
-            ``[num_blocks * kv_heads * block_size, 2 * head_dim]``.
+        block_rows: For each layer a view of the pool, a row per block:
+            ``[num_blocks, block_size * kv_heads * 2 * head_dim]``.
+        slot_rows: For each layer a view of the pool, a row per slot:
+            ``[num_blocks * block_size, kv_heads, 2 * head_dim]``.
         windows: For each layer, the last tokens that a query sees, itself among them; None for
             all.
     """
@@ -107,14 +110,13 @@ class PagedKVCache:
         self.num_kv_heads = num_kv_heads
         self.block_size = block_size
         self.head_dim = head_dim
-        shape = (num_layers, num_blocks, num_kv_heads, block_size, 2 * head_dim)
+        shape = (num_layers, num_blocks, block_size, num_kv_heads, 2 * head_dim)
         self.pool = torch.zeros(shape, device=device, dtype=dtype)
         host_shape = (num_layers, num_cpu_blocks, *shape[2:])
         is_pinned = device.type == "cuda" and num_cpu_blocks > 0
         self.host_pool = torch.zeros(host_shape, dtype=dtype, pin_memory=is_pinned)
-        self.block_rows = [layer.view(-1, block_size * 2 * head_dim) for layer in self.pool]
-        self.slot_rows = [layer.view(-1, 2 * head_dim) for layer in self.pool]
-        self._heads = torch.arange(num_kv_heads, device=device)
+        self.block_rows = list(self.pool.flatten(2).unbind(0))
+        self.slot_rows = list(self.pool.flatten(1, 2).unbind(0))
         self._workspace = self.pool.new_empty(0)
 
     @staticmethod
@@ -136,16 +138,6 @@ class PagedKVCache:
         """Copy blocks on the device, by ``(source, destination)``; no source is written to."""
         _copy_blocks(self.pool, self.pool, pairs)
 
-    def slots(self, blocks: Tensor, offsets: Tensor) -> Tensor:
-        """The rows of `slot_rows` for tokens: ``[T * kv_heads]``.
-
-        Args:
-            blocks: ``[T]``, each token's physical block.
-            offsets: ``[T]``, its slot within the block.
-        """
-        heads = blocks[:, None] * self.num_kv_heads + self._heads
-        return (heads * self.block_size + offsets[:, None]).flatten()
-
     def contexts(
         self, block_tables: list[list[int]], positions: Tensor, sizes: list[int]
     ) -> list[Context]:
@@ -159,7 +151,6 @@ class PagedKVCache:
         width = len(block_tables[-1])
         padded = [table + [0] * (width - len(table)) for table in block_tables]
         tables = torch.tensor(padded, device=self.pool.device)
-        rows = tables[:, None, :] * self.num_kv_heads + self._heads[:, None]
         keys = torch.arange(width * self.block_size, device=self.pool.device)
         masks = {
             window: self._mask(positions[:, None, :, None], keys, window)
@@ -172,7 +163,7 @@ class PagedKVCache:
             num_blocks = len(block_tables[end - 1])
             contexts.append(
                 self._context(
-                    rows[start:end, :, :num_blocks],
+                    tables[start:end, :num_blocks],
                     {
                         window: mask[start:end, ..., : num_blocks * self.block_size]
                         for window, mask in masks.items()
@@ -194,17 +185,16 @@ class PagedKVCache:
         positions = torch.arange(length, device=self.pool.device)
         return self._mask(positions[:, None], positions, window)
 
-    def _context(self, rows: Tensor, masks: dict[int | None, Tensor]) -> Context:
-        """A segment that reads ``rows [n, kv_heads, blocks]``."""
-        num_seqs, num_heads, num_blocks = rows.shape
-        row_size = self.block_size * 2 * self.head_dim
-        if self._workspace.numel() < rows.numel() * row_size:
-            self._workspace = self.pool.new_empty(rows.numel() * row_size)
-        gathered = self._workspace[: rows.numel() * row_size].view(-1, row_size)
-        keys, values = gathered.view(
-            num_seqs, num_heads, num_blocks * self.block_size, 2, self.head_dim
-        ).unbind(3)
-        return Context(rows.flatten(), gathered, keys, values, masks)
+    def _context(self, blocks: Tensor, masks: dict[int | None, Tensor]) -> Context:
+        """A segment that reads ``blocks [num_seqs, blocks]``."""
+        num_seqs, _ = blocks.shape
+        row_size = self.block_rows[0].shape[1]
+        if self._workspace.numel() < blocks.numel() * row_size:
+            self._workspace = self.pool.new_empty(blocks.numel() * row_size)
+        gathered = self._workspace[: blocks.numel() * row_size].view(-1, row_size)
+        heads = gathered.view(num_seqs, -1, self.num_kv_heads, 2 * self.head_dim).transpose(1, 2)
+        keys, values = heads.chunk(2, dim=-1)
+        return Context(blocks.flatten(), gathered, keys, values, masks)
 
 
 def _copy_blocks(source: Tensor, destination: Tensor, pairs: list[tuple[int, int]]) -> None:
@@ -220,7 +210,7 @@ class PagedAttention:
 
     Args:
         cache: The pool, which is written.
-        slots: Where each token's keys and values go, of `PagedKVCache.slots`.
+        slots: ``[T]``, the row of `PagedKVCache.slot_rows` that each token's keys and values go to.
         segments: The step's tokens, all of them and in order.
     """
 
@@ -230,62 +220,70 @@ class PagedAttention:
         self.segments = segments
         self._prompt_mask = cache_results(cache.prompt_mask)  # of this step, for all layers
 
-    def __call__(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend with ``q [T, heads, head_dim]``; ``k`` and ``v`` are ``[T, kv_heads, head_dim]``.
+    def __call__(self, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
+        """Attend with ``q [T, heads, head_dim]``; ``kv`` is ``[T, kv_heads, 2 * head_dim]``.
 
         Returns ``[T, heads, head_dim]``.
         """
-        slot_rows = self.cache.slot_rows[layer_idx]
-        kv = torch.cat((k, v), dim=-1)
-        slot_rows.index_copy_(0, self.slots, kv.view(-1, kv.shape[-1]))
-        outputs: list[Tensor] = []
+        self.cache.slot_rows[layer_idx].index_copy_(0, self.slots, kv)
+        if len(self.segments) == 1:
+            return self._attend(self.segments[0], layer_idx, q, kv)
+        outputs = []
         for segment in self.segments:
-            context, tokens = segment.context, slice(segment.start, segment.end)
-            if context is None:
-                outputs.append(self._attend_within(segment, layer_idx, q, k, v))
-            elif isinstance(context, DecodeContext):
-                context.newest[layer_idx].copy_(kv[tokens])
-                keys, values = context.keys[layer_idx], context.values[layer_idx]
-                outputs.append(_attend_once(q[tokens], keys, values, context.masks[layer_idx]))
-            else:
-                outputs.append(self._attend_to(context, segment, layer_idx, q))
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+            tokens = slice(segment.start, segment.end)
+            outputs.append(self._attend(segment, layer_idx, q[tokens], kv[tokens]))
+        return torch.cat(outputs)
 
-    def _attend_within(
-        self, segment: Segment, layer_idx: int, q: Tensor, k: Tensor, v: Tensor
-    ) -> Tensor:
+    def _attend(self, segment: Segment, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
+        """Attention of a segment's tokens."""
+        context = segment.context
+        if isinstance(context, DecodeContext):
+            return _attend_to_copy(context, layer_idx, q, kv)
+        q = _by_sequence(q, segment.num_seqs)
+        if context is None:
+            out = self._attend_within(layer_idx, q, _by_sequence(kv, segment.num_seqs))
+        else:
+            out = self._attend_to(context, layer_idx, q)
+        return out.transpose(1, 2).flatten(0, 1)
+
+    def _attend_within(self, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
         """Causal attention of sequences that begin with this step."""
-        tokens = slice(segment.start, segment.end)
-        q, k, v = (
-            x[tokens].view(segment.num_seqs, -1, *x.shape[1:]).transpose(1, 2) for x in (q, k, v)
-        )
+        k, v = kv.chunk(2, dim=-1)
         window, length = self.cache.windows[layer_idx], q.shape[2]
         if window is None or length <= window:
-            out = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        else:
-            mask = self._prompt_mask(length, window)
-            out = scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
-        return out.transpose(1, 2).flatten(0, 1)
+            return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        mask = self._prompt_mask(length, window)
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
 
-    def _attend_to(self, context: Context, segment: Segment, layer_idx: int, q: Tensor) -> Tensor:
+    def _attend_to(self, context: Context, layer_idx: int, q: Tensor) -> Tensor:
         """Attention to keys and values from the pool, the step's own among them."""
-        torch.index_select(self.cache.block_rows[layer_idx], 0, context.rows, out=context.gathered)
-        q = q[segment.start : segment.end]
-        num_tokens, num_heads, head_dim = q.shape
-        num_seqs = segment.num_seqs
+        pool = self.cache.block_rows[layer_idx]
+        torch.index_select(pool, 0, context.blocks, out=context.gathered)
+        keys, values = context.keys, context.values
         mask = context.masks[self.cache.windows[layer_idx]]
-        if num_tokens == num_seqs:
-            return _attend_once(q, context.keys, context.values, mask)
-        q = q.view(num_seqs, -1, num_heads, head_dim).transpose(1, 2)
-        out = scaled_dot_product_attention(
-            q, context.keys, context.values, attn_mask=mask, enable_gqa=True
-        )
-        return out.transpose(1, 2).flatten(0, 1)
+        if q.shape[2] > 1:
+            return scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
+        # The query heads that share a key head become that head's queries: nothing is repeated.
+        grouped = q.reshape(len(q), self.cache.num_kv_heads, -1, q.shape[-1])
+        out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
+        return out.reshape(q.shape)
 
 
-def _attend_once(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention of one token per sequence: ``q [num_seqs, heads, head_dim]``, and returned so."""
-    # The query heads that share a key head become that head's queries: nothing is repeated.
-    grouped = q.reshape(len(q), keys.shape[1], -1, q.shape[-1])
-    out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
-    return out.reshape(q.shape)
+def _by_sequence(x: Tensor, num_seqs: int) -> Tensor:
+    """``x [T, heads, size]`` as ``[num_seqs, heads, T / num_seqs, size]``."""
+    return x.view(num_seqs, -1, *x.shape[1:]).transpose(1, 2)
+
+
+def _attend_to_copy(context: DecodeContext, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
+    """Attention of one token per sequence, written out: products are faster on a CPU.
+
+    The query heads that share a key head are the rows of one product.
+    """
+    k, v = kv.chunk(2, dim=-1)
+    context.new_keys[layer_idx].copy_(k)
+    context.new_values[layer_idx].copy_(v)
+    keys, values = context.keys[layer_idx], context.values[layer_idx]
+    grouped = q.reshape(len(keys), -1, q.shape[-1])
+    scale = q.shape[-1] ** -0.5
+    scores = torch.baddbmm(context.masks[layer_idx], grouped, keys, alpha=scale)
+    return torch.bmm(scores.softmax(-1), values).view(q.shape)

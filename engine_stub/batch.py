@@ -105,7 +105,7 @@ def prepare_batch(
 
     device = cache.pool.device
     all_positions = to_device(positions, device)
-    slots = cache.slots(to_device(blocks, device), all_positions % cache.block_size)
+    slots = to_device(blocks, device) * cache.block_size + all_positions % cache.block_size
     segments = _prompt_segments([*fresh.values()], chunks, all_positions, cache)
     for num_queries, rows in decodes.items():
         start = segments[-1].end if segments else 0

@@ -71,7 +71,7 @@ def activation_bytes(model: Decoder, num_tokens: int, num_samples: int) -> int:
     torch.cuda.reset_peak_memory_stats(weight.device)
     before = torch.cuda.memory_allocated(weight.device)
     # Attention proper needs little besides its output.
-    hidden = model(tokens, tokens, lambda layer_idx, q, k, v: torch.empty_like(q), received)
+    hidden = model(tokens, tokens, lambda layer_idx, q, kv: torch.empty_like(q), received)
     if model.stage.is_last:
         # The sampler keeps a copy of the logits, their log probabilities and a sorted copy.
         logits = model.compute_logits(hidden[:num_samples])

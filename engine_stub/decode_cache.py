@@ -1,10 +1,10 @@
-"""Keys and values of the sequences in decode, side by side, so that not every step gathers them.
+"""Keys and values of the sequences in decode, side by side, so that no step has to gather them.
 
-As long as the same sequences decode step after step, all that changes in what they attend to is one
-more token each. So in the second such step their keys and values are copied out of the pool, and
-from then on the step's own are written to both. Sequences end in the same column: a step takes one
-column for all of them, and what a shorter one lacks is on the left. The pool remains the truth:
-whenever anything else happens, the copy is dropped and the step reads block tables.
+A sequence that begins to decode is copied out of the pool, and from then on the step's own keys and
+values are written to both, until a step goes without it. Sequences end in the same column: a step
+takes one column for all of them, and what a shorter one lacks is on the left. Keys are transposed,
+as the product with a query likes them. The pool remains the truth: a copy may be dropped, and made
+again, at any time.
 
 This is for a CPU, where a gather costs as much as attention itself.
 """
@@ -22,41 +22,83 @@ from engine_stub.row import Row
 # Columns that are left free for tokens to come; then everything is copied anew.
 _ROOM = 64
 # A call of attention costs about as much as reading this many tokens more.
-_TOKENS_PER_CALL = 400
+_TOKENS_PER_CALL = 200
 
 
 @dataclass(slots=True)
 class _Part:
-    """Sequences of about the same length.
+    """Sequences of about the same length, each in a place of its own.
 
     Attributes:
-        num_seqs: How many.
-        content: ``[layers, num_seqs, kv_heads, columns, 2 * head_dim]``.
-        mask: ``[num_seqs, 1, 1, columns]``, minus infinity left of a sequence; None if all are
-            of one length.
+        keys: ``[layers, places, kv_heads, head_dim, columns]``.
+        values: ``[layers, places, kv_heads, columns, head_dim]``.
+        mask: ``[places, kv_heads, columns]``, minus infinity left of a sequence and 0 elsewhere.
         column: That of the newest token.
+        seq_ids: Those in the first places, in order.
+        starts: The column of each one's first token.
     """
 
-    num_seqs: int
-    content: Tensor
-    mask: Tensor | None
+    keys: Tensor
+    values: Tensor
+    mask: Tensor
     column: int
+    seq_ids: list[int]
+    starts: list[int]
 
     def has_room(self) -> bool:
         """Whether there is a column for one more token."""
-        return self.column + 1 < self.content.shape[3]
+        return self.column + 1 < self.mask.shape[-1]
+
+    def takes(self, length: int) -> bool:
+        """Whether a sequence of `length` tokens fits in, and is not much shorter than others."""
+        missing = self.column + 1 - length
+        return 0 <= missing <= _TOKENS_PER_CALL and len(self.seq_ids) < len(self.mask)
+
+    def add(self, row: Row, pool: Tensor) -> None:
+        """Copy what a sequence has in the pool to the next place."""
+        place, start, end = len(self.seq_ids), self.column + 1 - row.end, self.column + 1
+        blocks = torch.tensor(row.block_table)
+        # [layers, tokens, kv_heads, 2 * head_dim]
+        content = pool.index_select(1, blocks).flatten(1, 2)[:, : row.end]
+        keys, values = content.chunk(2, dim=-1)
+        self.keys[:, place, ..., start:end].copy_(keys.permute(0, 2, 3, 1))
+        self.values[:, place, :, start:end].copy_(values.transpose(1, 2))
+        self.mask[place, :, start:] = 0
+        # What is not seen counts for nothing, but must be numbers.
+        self.mask[place, :, :start] = -torch.inf
+        self.keys[:, place, ..., :start] = 0
+        self.values[:, place, :, :start] = 0
+        self.seq_ids.append(row.seq_id)
+        self.starts.append(start)
+
+    def keep(self, seq_ids: set[int]) -> None:
+        """Drop all others; the last ones move to the places that become free."""
+        for place in reversed(range(len(self.seq_ids))):
+            if self.seq_ids[place] not in seq_ids:
+                last_id, last_start = self.seq_ids.pop(), self.starts.pop()
+                last = len(self.seq_ids)
+                if place < last:
+                    self.keys[:, place].copy_(self.keys[:, last])
+                    self.values[:, place].copy_(self.values[:, last])
+                    self.mask[place].copy_(self.mask[last])
+                    self.seq_ids[place], self.starts[place] = last_id, last_start
 
     def context(self, windows: tuple[int | None, ...]) -> DecodeContext:
         """What attention needs in the layers, with their windows."""
-        end = self.column + 1
-        starts = [0 if window is None else max(end - window, 0) for window in windows]
-        views: dict[int, tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor | None]] = {}
-        for start in set(starts):
-            keys, values = self.content[:, :, :, start:end].chunk(2, dim=-1)
-            mask = None if self.mask is None else self.mask[..., start:end]
-            views[start] = keys.unbind(0), values.unbind(0), mask
+        places, end = len(self.seq_ids), self.column + 1
+        first = min(self.starts)
+        starts = [first if window is None else max(end - window, first) for window in windows]
+        views = {
+            start: (
+                self.keys[:, :places, ..., start:end].flatten(1, 2).unbind(0),
+                self.values[:, :places, :, start:end].flatten(1, 2).unbind(0),
+                self.mask[:places, :, start:end].flatten(0, 1)[:, None],
+            )
+            for start in set(starts)
+        }
         return DecodeContext(
-            newest=list(self.content[:, :, :, self.column].unbind(0)),
+            new_keys=list(self.keys[:, :places, ..., self.column].unbind(0)),
+            new_values=list(self.values[:, :places, :, self.column].unbind(0)),
             keys=[views[start][0][layer] for layer, start in enumerate(starts)],
             values=[views[start][1][layer] for layer, start in enumerate(starts)],
             masks=[views[start][2] for start in starts],
@@ -73,9 +115,7 @@ class DecodeCache:
     def __init__(self, cache: PagedKVCache) -> None:
         self._cache = cache
         self._expected: dict[int, int] = {}
-        """By sequence id, where each goes on if the next step decodes the same ones."""
-        self._order: dict[int, int] = {}
-        """By sequence id, its place in `_parts`."""
+        """By sequence id, where each goes on if the next step decodes it."""
         self._parts: list[_Part] = []
         self._memory = cache.pool.new_empty(0)
 
@@ -85,18 +125,23 @@ class DecodeCache:
         Returns:
             `decodes` in the order of `segments`; None if the step has to read block tables.
         """
-        is_next = bool(decodes) and self._expected == {row.seq_id: row.start for row in decodes}
-        self._expected = {row.seq_id: row.end for row in decodes}
-        if is_next and self._parts and all(part.has_room() for part in self._parts):
+        by_seq_id = {row.seq_id: row for row in decodes}
+        if self._expected != {row.seq_id: row.start for row in decodes}:
+            going_on = {i for i, row in by_seq_id.items() if self._expected.get(i) == row.start}
             for part in self._parts:
-                part.column += 1
-        else:
-            self._parts = []
-            if is_next:
-                self._copy(sorted(decodes, key=lambda row: row.end))
+                part.keep(going_on)
+            self._parts = [part for part in self._parts if part.seq_ids]
+        self._expected = {row.seq_id: row.end for row in decodes}
+        has_room = all(part.has_room() for part in self._parts)
+        for part in self._parts:
+            part.column += 1
+        held = {seq_id for part in self._parts for seq_id in part.seq_ids}
+        joining = [row for row in decodes if row.seq_id not in held]
+        if not (has_room and all(self._join(row) for row in joining)):
+            self._copy(sorted(decodes, key=lambda row: row.end))
         if not self._parts:
             return None
-        return sorted(decodes, key=lambda row: self._order[row.seq_id])
+        return [by_seq_id[seq_id] for part in self._parts for seq_id in part.seq_ids]
 
     def advance(self) -> bool:
         """Get ready for a step that takes just the sequences of the last one a token further.
@@ -115,50 +160,55 @@ class DecodeCache:
         """How to compute the rows that `arrange` returned, from token `start` of the step on."""
         segments = []
         for part in self._parts:
-            end = start + part.num_seqs
-            segments.append(Segment(start, end, part.num_seqs, part.context(self._cache.windows)))
+            end = start + len(part.seq_ids)
+            context = part.context(self._cache.windows)
+            segments.append(Segment(start, end, len(part.seq_ids), context))
             start = end
         return segments
 
+    def _join(self, row: Row) -> bool:
+        """Add a sequence to one of the parts, if there is a place for it."""
+        for part in self._parts:
+            if part.takes(row.end):
+                part.add(row, self._cache.pool)
+                return True
+        return False
+
     def _copy(self, rows: list[Row]) -> None:
-        """Copy from the pool what rows, in order of length, have there."""
-        parts: list[list[Row]] = [[]]
+        """Copy everything anew: rows, in order of length."""
+        self._parts = []
+        groups: list[list[Row]] = []
         for row in rows:
-            padded = len(parts[-1]) * (row.end - parts[-1][-1].end) if parts[-1] else 0
-            if padded > _TOKENS_PER_CALL:
-                parts.append([])
-            parts[-1].append(row)
-        layers, _, num_heads, _, width = self._cache.pool.shape
-        shapes = [(layers, len(p), num_heads, p[-1].end + _ROOM, width) for p in parts]
-        sizes = [torch.Size(shape).numel() for shape in shapes]
-        if sum(sizes) > self._cache.pool.numel():
+            if not groups or len(groups[-1]) * (row.end - groups[-1][-1].end) > _TOKENS_PER_CALL:
+                groups.append([])
+            groups[-1].append(row)
+        # With places for as many sequences again, if there may be.
+        for places in (2, 1):
+            shapes = [(places * len(group), group[-1].end + _ROOM) for group in groups]
+            per_token = self._cache.pool[:, 0, 0].numel()
+            sizes = [per_token * places * columns for places, columns in shapes]
+            if sum(sizes) <= self._cache.pool.numel():
+                break
+        else:
             return
         if sum(sizes) > self._memory.numel():
             self._memory = self._cache.pool.new_empty(sum(sizes))
-        self._order = {row.seq_id: place for place, row in enumerate(rows)}
-        for part, shape, content in zip(
-            parts, shapes, torch.split(self._memory[: sum(sizes)], sizes), strict=True
+        for group, shape, memory in zip(
+            groups, shapes, torch.split(self._memory[: sum(sizes)], sizes), strict=True
         ):
-            self._parts.append(self._copy_part(part, content.view(shape)))
+            part = self._empty_part(memory, *shape, column=group[-1].end - 1)
+            for row in group:
+                part.add(row, self._cache.pool)
+            self._parts.append(part)
 
-    def _copy_part(self, rows: list[Row], content: Tensor) -> _Part:
-        cache = self._cache
-        longest = rows[-1].end
-        columns = torch.arange(content.shape[3])
-        missing = torch.tensor([longest - row.end for row in rows])[:, None]
-        # Columns without a token hold those of others, and are never seen.
-        tokens = (columns - missing).clamp(0, longest - 1)
-        num_blocks = len(rows[-1].block_table)
-        tables = torch.tensor(
-            [row.block_table + [0] * (num_blocks - len(row.block_table)) for row in rows]
+    def _empty_part(self, memory: Tensor, places: int, columns: int, column: int) -> _Part:
+        num_heads, head_dim = self._cache.num_kv_heads, self._cache.head_dim
+        keys, values = memory.chunk(2)
+        return _Part(
+            keys=keys.view(-1, places, num_heads, head_dim, columns),
+            values=values.view(-1, places, num_heads, columns, head_dim),
+            mask=memory.new_empty(places, num_heads, columns),
+            column=column,
+            seq_ids=[],
+            starts=[],
         )
-        blocks = tables.gather(1, tokens // cache.block_size)
-        slots = cache.slots(blocks.flatten(), (tokens % cache.block_size).flatten())
-        slots = slots.view(*tokens.shape, -1).transpose(1, 2).flatten()
-        for layer, out in zip(cache.slot_rows, content, strict=True):
-            torch.index_select(layer, 0, slots, out=out.view(-1, out.shape[-1]))
-        mask = None
-        if rows[0].end != longest:
-            mask = content.new_zeros(tokens.shape).masked_fill_(columns < missing, -torch.inf)
-            mask = mask[:, None, None]
-        return _Part(len(rows), content, mask, longest - 1)

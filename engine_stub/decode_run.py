@@ -64,7 +64,7 @@ class DecodeRun:
             row.block_table = row.group.block_tables[row.seq_id][: -(-row.end // cache.block_size)]
         device = self._batch.input_ids.device
         positions = self._batch.positions + 1
-        slots = cache.slots(to_device(blocks, device), positions % cache.block_size)
+        slots = to_device(blocks, device) * cache.block_size + positions % cache.block_size
         self._batch = Batch(
             input_ids=to_device(token_ids, device),
             positions=positions,

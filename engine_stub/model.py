@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from engine_stub.model_config import ModelConfig
-from engine_stub.rotary import RotaryEmbedding, rotate
+from engine_stub.rotary import RotaryEmbedding, Turns, rotate
 from engine_stub.stages import Stage
 from seqtop.sequence import IntermediateTensors
 
@@ -28,11 +28,11 @@ WHOLE = Stage()
 class Attend(Protocol):
     """Attention over whatever keys and values the caller keeps."""
 
-    def __call__(self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
         """Attend with ``q [T, n_heads, head_dim]``.
 
-        ``k`` and ``v`` are ``[T, n_kv_heads, head_dim]``, the step's own; rotary embedding is
-        already in ``q`` and ``k``. Returns ``[T, n_heads, head_dim]``.
+        ``kv`` is ``[T, n_kv_heads, 2 * head_dim]``, the step's own keys, each with its value beside
+        it; rotary embedding is already in queries and keys. Returns ``[T, n_heads, head_dim]``.
         """
         ...
 
@@ -76,7 +76,7 @@ class Attention(nn.Module):
             self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
         self.qk_norm = config.qk_norm
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, turns: Turns, attend: Attend) -> Tensor:
         """Map ``x [T, hidden]`` to ``[T, hidden]``."""
         heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))
         qk, v = torch.split(heads, [self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=1)
@@ -84,8 +84,9 @@ class Attention(nn.Module):
             q, k = torch.split(qk, [self.n_heads, self.n_kv_heads], dim=1)
             qk = torch.cat((self.q_norm(q), self.k_norm(k)), dim=1)
         # Queries and keys lie side by side, so one rotation turns both.
-        q, k = torch.split(rotate(qk, cos, sin), [self.n_heads, self.n_kv_heads], dim=1)
-        projected: Tensor = self.o_proj(attend(self.layer_idx, q, k, v).flatten(1))
+        q, k = torch.split(rotate(qk, turns), [self.n_heads, self.n_kv_heads], dim=1)
+        attended = attend(self.layer_idx, q, torch.cat((k, v), dim=-1))
+        projected: Tensor = self.o_proj(attended.flatten(1))
         return projected
 
 
@@ -115,9 +116,9 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, turns: Turns, attend: Attend) -> Tensor:
         """Map ``x [T, hidden]`` to ``[T, hidden]``."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, attend)
+        x = x + self.self_attn(self.input_layernorm(x), turns, attend)
         stream: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return stream
 
@@ -174,9 +175,9 @@ class Decoder(nn.Module):
             if intermediate_tensors is None
             else intermediate_tensors["hidden_states"]
         )
-        cos, sin = self.rotary(positions, x.dtype)
+        turns = self.rotary(positions, x.dtype)
         for layer in self.layers.values():
-            x = layer(x, cos, sin, attend)
+            x = layer(x, turns, attend)
         if not self.stage.is_last:
             return x
         normed: Tensor = self.norm(x)

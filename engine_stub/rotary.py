@@ -7,11 +7,18 @@ sines. The formulas are those of transformers (``modeling_rope_utils``), whose n
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from engine_stub.model_config import ModelConfig, RopeScaling
+
+Turns: TypeAlias = tuple[Tensor, Tensor]
+"""Cosines and sines of a step's tokens, each ``[T, 1, head_dim]``.
+
+Sines of the first half of the channels are negative, as `rotate` wants them.
+"""
 
 
 class RotaryEmbedding(nn.Module):
@@ -28,11 +35,8 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("inv_freq", inv_freq, persistent=False)
         self.attention_scaling = _yarn_scale(scaling) if scaling.rope_type == "yarn" else 1.0
 
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines for ``positions [T]``, each ``[T, 1, head_dim]`` in `dtype`.
-
-        Sines of the first half are negative, as `rotate` wants them.
-        """
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Turns:
+        """Return what to turn the heads of ``positions [T]`` by, in `dtype`."""
         angles = positions.to(torch.float32)[:, None] * self.inv_freq
         cos, sin = angles.cos(), angles.sin()
         cos = torch.cat((cos, cos), dim=-1)[:, None]
@@ -42,8 +46,9 @@ class RotaryEmbedding(nn.Module):
         return cos.to(dtype), sin.to(dtype)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(x: Tensor, turns: Turns) -> Tensor:
     """Turn each head of ``x [T, heads, head_dim]`` by its token's angles."""
+    cos, sin = turns
     return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
 
 

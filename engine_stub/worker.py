@@ -7,7 +7,7 @@ import torch
 
 from engine_stub.attention import PagedKVCache
 from engine_stub.config import EngineConfig
-from engine_stub.cpu_linear import pack_linear_weights
+from engine_stub.cpu_layers import use_cpu_layers
 from engine_stub.cuda import activation_bytes
 from engine_stub.draft_head import DraftHeadProposer, load_draft_head
 from engine_stub.loader import load_model
@@ -67,7 +67,7 @@ class Worker:
         )
         self.proposer = self._proposer()
         if self.device.type == "cpu" and self.dtype is torch.float32:
-            pack_linear_weights(self.model.layers)
+            use_cpu_layers(self.model)
         self.seq_groups: dict[str, SequenceGroupMetadata] = {}
 
     def determine_num_available_blocks(self) -> int:

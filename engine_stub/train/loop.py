@@ -137,9 +137,10 @@ def initialise(decoder: Decoder) -> None:
 def causal_attention(context: int) -> Attend:
     """Return an `Attend` for rows of `context` tokens laid end to end."""
 
-    def attend(layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
         del layer_idx
-        q, k, v = (x.view(-1, context, *x.shape[1:]).transpose(1, 2) for x in (q, k, v))
+        q, kv = (x.view(-1, context, *x.shape[1:]).transpose(1, 2) for x in (q, kv))
+        k, v = kv.chunk(2, dim=-1)
         if context <= _SHORT:
             mixed = _plain_attention(q, k, v)
         else:

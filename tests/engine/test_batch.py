@@ -1,5 +1,7 @@
 """How a step's sequences are laid out for attention."""
 
+from random import Random
+
 import pytest
 import torch
 
@@ -25,7 +27,7 @@ def group(seq_id: int, length: int, computed: int, chunk: int) -> SequenceGroupM
         is_prompt=chunk > 1,
         seq_data={seq_id: data},
         sampling_params=SamplingParams(temperature=0),
-        block_tables={seq_id: [1000 * seq_id % 4000 + i for i in range(num_blocks)]},
+        block_tables={seq_id: [500 * seq_id + i for i in range(num_blocks)]},
         do_sample=computed + chunk == length,
         token_chunk_size=chunk,
     )
@@ -54,8 +56,8 @@ def test_a_chunk_reads_the_pool_and_does_not_sample_before_its_end() -> None:
     batch = prepare_batch([group(0, 20, 8, 6), group(1, 9, 8, 1)], make_cache(), {})
     assert segments(batch) == [(6, 1, True), (1, 1, True)]
     assert [row.group_index for row in batch.sampling_rows] == [1]
-    # Only the blocks up to the chunk's end are read: 14 tokens, 4 blocks of 2 heads.
-    assert batch.attend.segments[0].context.rows.tolist() == [0, 2, 4, 6, 1, 3, 5, 7]
+    # Only the blocks up to the chunk's end are read: 14 tokens, 4 blocks.
+    assert batch.attend.segments[0].context.blocks.tolist() == [0, 1, 2, 3]
 
 
 def test_decodes_share_a_segment_with_tables_up_to_twice_as_long() -> None:
@@ -93,16 +95,16 @@ def write(cache: PagedKVCache, batch: Batch) -> torch.Tensor:
     outputs = []
     for layer in range(2):
         q = torch.randn(num_tokens, 4, cache.head_dim, generator=random)
-        k, v = torch.randn(2, num_tokens, 2, cache.head_dim, generator=random)
+        kv = torch.randn(num_tokens, 2, 2 * cache.head_dim, generator=random)
         # By sequence, whatever order the batch is in.
         order = torch.tensor([row.group_index for row in batch.sampling_rows])
-        out = batch.attend(layer, q[order], k[order], v[order])
+        out = batch.attend(layer, q[order], kv[order])
         outputs.append(torch.empty_like(out).index_copy(0, order, out))
     return torch.stack(outputs)
 
 
 @pytest.mark.parametrize("window", [None, 6])
-def test_decodes_that_go_on_together_attend_to_a_copy_of_the_same(window: int | None) -> None:
+def test_decodes_attend_to_a_copy_of_the_same(window: int | None) -> None:
     cpu = torch.device("cpu")
     caches = [
         PagedKVCache(
@@ -113,18 +115,36 @@ def test_decodes_that_go_on_together_attend_to_a_copy_of_the_same(window: int | 
     for cache in caches:
         cache.pool.normal_(generator=torch.Generator().manual_seed(1))
     decode_cache = DecodeCache(caches[0])
-    groups = [group(index, length, length - 1, 1) for index, length in enumerate([9, 40, 6, 640])]
-    copied = []
-    # More steps than a copy has room for; one decodes fewer, and is another's on the way back.
-    for step in range(80):
-        some = groups[:3] if step == 70 else groups
+    lengths = [9, 40, 6, 640, 33, 120, 11]
+    groups = [group(index, length, length - 1, 1) for index, length in enumerate(lengths)]
+    random = Random(2)
+    some = groups[:4]
+    # More steps than a copy has room for, with sequences that come, pause, and come back.
+    for step in range(150):
+        if step % 4 == 3:
+            some = random.sample(groups, random.randint(1, len(groups)))
         with_copy = prepare_batch(some, caches[0], {}, decode_cache)
         plain = prepare_batch(some, caches[1], {})
         torch.testing.assert_close(write(caches[0], with_copy), write(caches[1], plain))
-        copied.append(isinstance(with_copy.attend.segments[0].context, DecodeContext))
+        assert all(isinstance(each.context, DecodeContext) for each in with_copy.attend.segments)
         advanced(some)
-    assert copied == [step not in (0, 70, 71) for step in range(80)]
     assert torch.equal(caches[0].pool, caches[1].pool)
+
+
+def test_a_sequence_that_leaves_or_joins_moves_no_other_from_its_place() -> None:
+    cache = make_cache()
+    decode_cache = DecodeCache(cache)
+    groups = [group(index, 50 + index, 49 + index, 1) for index in range(5)]
+
+    def seq_ids(some: list[SequenceGroupMetadata]) -> list[int]:
+        batch = prepare_batch(some, cache, {}, decode_cache)
+        advanced(some)
+        return [row.seq_id for row in batch.sampling_rows]
+
+    assert seq_ids(groups[:4]) == [0, 1, 2, 3]
+    # The last one takes the place that is free, and who comes goes behind.
+    assert seq_ids([groups[0], groups[2], groups[3]]) == [0, 3, 2]
+    assert seq_ids([groups[0], groups[2], groups[3], groups[4]]) == [0, 3, 2, 4]
 
 
 def test_a_copy_is_never_larger_than_the_pool() -> None:

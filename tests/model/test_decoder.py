@@ -44,7 +44,8 @@ def llama(**changes: object) -> LlamaForCausalLM:
 def causal(length: int) -> Attend:
     """Return attention over one sequence of `length` tokens, written out in full."""
 
-    def attend(layer_idx: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
+        k, v = kv.chunk(2, dim=-1)
         group = q.shape[1] // k.shape[1]
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
         scores = torch.einsum("qhd,khd->hqk", q, k) / math.sqrt(q.shape[-1])

@@ -154,7 +154,7 @@ def test_both_kernels_attend_causally_within_a_row(context: int) -> None:
     generator = torch.Generator().manual_seed(3)
     q = torch.randn(2 * context, 4, 8, generator=generator)
     k, v = (torch.randn(2 * context, 2, 8, generator=generator) for _ in range(2))
-    mixed = causal_attention(context)(0, q, k, v)
+    mixed = causal_attention(context)(0, q, torch.cat((k, v), dim=-1))
 
     token, head = context + 20, 3
     seen = slice(context, token + 1)
