@@ -22,10 +22,12 @@ _RUNNING = SequenceStatus.RUNNING
 def apply(state: EngineState, step: Step, decodes: Decodes) -> list[int]:
     """Take each sequence of `decodes` one token further; returns the ids of those that went.
 
-    What is not running, or is told of in a row of the same step as well, is an anomaly and stays as
-    it is.
+    What is not running, or has been told of in the same step already, is an anomaly and stays as it
+    is.
     """
-    in_rows = {update.seq_id for update in step.sequences}
+    told = {update.seq_id for update in step.sequences}
+    in_columns = set(decodes.seq_ids)
+    has_doubles = len(in_columns) < len(decodes.seq_ids)
     stats, number, start, end = step.stats, step.step, step.start_time, step.time
     scheduling, forward, executing = (
         stats.scheduler_time, stats.model_forward_time, stats.model_execute_time
@@ -40,9 +42,11 @@ def apply(state: EngineState, step: Step, decodes: Decodes) -> list[int]:
         strict=False,
     ):
         sequence = sequences.get(seq_id)
-        if sequence is None or sequence.status is not _RUNNING or seq_id in in_rows:
-            _misfit(state, seq_id, twice=seq_id in in_rows)
+        if sequence is None or sequence.status is not _RUNNING or seq_id in told:
+            _misfit(state, seq_id, twice=seq_id in told)
             continue
+        if has_doubles:
+            told.add(seq_id)
         request = requests[sequence.request_id]
         if request.finish_reason is not None:
             # It is shared with other states (`sharing`), which this must not change.
@@ -88,17 +92,24 @@ def apply(state: EngineState, step: Step, decodes: Decodes) -> list[int]:
         touched.append(seq_id)
     state.num_output_tokens += len(touched)
     new_blocks = decodes.new_blocks
-    if len(touched) < len(decodes.seq_ids):
-        went = set(touched)
-        new_blocks = {seq_id: block for seq_id, block in new_blocks.items() if seq_id in went}
+    if len(touched) < len(decodes.seq_ids) or not in_columns.issuperset(new_blocks):
+        new_blocks = _of_those_that_went(state, new_blocks, in_columns, {*touched})
     for seq_id, block in new_blocks.items():
         sequences[seq_id].block_table.append(block)
     return touched
 
 
+def _of_those_that_went(
+    state: EngineState, new_blocks: dict[int, int], in_columns: set[int], went: set[int]
+) -> dict[int, int]:
+    for seq_id in new_blocks.keys() - in_columns:
+        state.note_anomaly(f"a block for sequence {seq_id}, which is not in the columns")
+    return {seq_id: block for seq_id, block in new_blocks.items() if seq_id in went}
+
+
 def _misfit(state: EngineState, seq_id: int, *, twice: bool) -> None:
     if twice:
-        state.note_anomaly(f"sequence {seq_id} is told of in rows and in columns")
+        state.note_anomaly(f"sequence {seq_id} is told of twice in a step")
     elif seq_id in state.sequences:
         state.note_anomaly(f"decode of sequence {seq_id}, which is not running")
     else:

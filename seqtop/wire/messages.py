@@ -211,8 +211,7 @@ class Decodes(Message):
     otherwise (`docs/protocol.md` has them field by field), and there is neither.
 
     Raises:
-        ValueError: The columns are not of one length, a sequence is in them twice, or one that is
-            not in them is given a block.
+        ValueError: The columns are not of one length.
     """
 
     seq_ids: list[int]
@@ -230,11 +229,6 @@ class Decodes(Message):
             raise ValueError("the columns of decodes are not of one length")
         if self.new_logprobs and len(self.new_logprobs) != num:
             raise ValueError("the columns of decodes are not of one length")
-        seq_ids = set(self.seq_ids)
-        if len(seq_ids) != num:
-            raise ValueError("a sequence is in the decodes twice")
-        if not seq_ids.issuperset(self.new_blocks):
-            raise ValueError("a block is given to a sequence that is not in the decodes")
 
 
 class Step(Message, tag="Step"):

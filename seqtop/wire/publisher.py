@@ -12,15 +12,15 @@ import functools
 import queue
 import threading
 import time
-import uuid
 from collections.abc import Callable
 
 import zmq
 
-from seqtop.wire import closing, codec, frames
+from seqtop.wire import closing, codec, frames, inbox
 from seqtop.wire.addresses import in_the_way
 from seqtop.wire.endpoints import check_bind, snapshot_endpoint
 from seqtop.wire.errors import WireError
+from seqtop.wire.inbox import Inbox, QueueFullError
 from seqtop.wire.keepalive import keep_alive
 from seqtop.wire.keys import EngineKeys
 from seqtop.wire.messages import (
@@ -35,7 +35,7 @@ from seqtop.wire.messages import (
     Submit,
 )
 from seqtop.wire.redact import redact
-from seqtop.wire.server import Inbox, Mirror, StreamServer
+from seqtop.wire.server import Mirror, StreamServer
 
 MAX_QUEUED_MESSAGES = 10_000
 """Messages that may wait between the engine and the publisher's thread; more are dropped."""
@@ -125,6 +125,7 @@ class Publisher:
         self._redacts = info.redacted
         self._repaired_at = -_SECONDS_BETWEEN_REPAIRS
         self._num_bytes_queued = 0
+        self._is_closed = False
         self._clock = clock
         self._commands: queue.Queue[tuple[bytes, Submit | Abort]] = queue.Queue(
             MAX_PENDING_COMMANDS
@@ -139,8 +140,10 @@ class Publisher:
         except zmq.ZMQError as error:
             self._end_context(linger=0)
             raise PublishError(_bind_failure(endpoint, error)) from error
-        inbox = self._connect_queue()
-        self._server = StreamServer(live, router, inbox, info, mirror, keys, self._commands, clock)
+        self._inbox = Inbox(MAX_QUEUED_MESSAGES)
+        self._server = StreamServer(
+            live, router, self._inbox, info, mirror, keys, self._commands, clock
+        )
         self._thread = threading.Thread(
             target=self._server.run, name="seqtop-publisher", daemon=True
         )
@@ -166,17 +169,6 @@ class Publisher:
         live.bind(self.endpoint)
         router.bind(snapshot_endpoint(self.endpoint))
         return live, router
-
-    def _connect_queue(self) -> zmq.Socket[bytes]:
-        """libzmq's own bounded queue between the two threads: a send fits, or fails at once."""
-        name = f"inproc://{uuid.uuid4().hex}"
-        inbox = self._context.socket(zmq.PULL)
-        inbox.rcvhwm = 1
-        inbox.bind(name)
-        self._outbox = self._context.socket(zmq.PUSH)
-        self._outbox.sndhwm = MAX_QUEUED_MESSAGES
-        self._outbox.connect(name)
-        return inbox
 
     def publish(self, event: Event | InFlight) -> None:
         """Send `event` to every viewer. Never blocks and never raises; drops are counted."""
@@ -214,13 +206,13 @@ class Publisher:
             if is_live:
                 self._require_room(payload)
             if self._num_unannounced:
-                self._send(Inbox.DROPPED, str(self._num_unannounced).encode())
+                self._inbox.put(inbox.DROPPED, str(self._num_unannounced).encode())
                 self._num_unannounced = 0
-            self._send(Inbox.EVENT if is_live else Inbox.IN_FLIGHT, payload)
+            self._inbox.put(inbox.EVENT if is_live else inbox.IN_FLIGHT, payload)
             # An `InFlight` is sent to an almost empty queue and does not count: were it larger than
             # the queue, everything behind it would be dropped, and the next one sent for that.
             self._num_bytes_queued += len(payload) if is_live else 0
-        except (WireError, zmq.ZMQError) as error:
+        except (WireError, QueueFullError) as error:
             self._drop()
             self.last_error = str(error)
 
@@ -248,13 +240,14 @@ class Publisher:
 
     def close(self, reason: str = "") -> None:
         """Say goodbye and wait until what was published has been handed to the network."""
-        if self._outbox.closed:
+        if self._is_closed:
             return
+        self._is_closed = True
         self._publish(EngineStopped(time=self._clock(), reason=reason))
-        self._outbox.sndtimeo = 1_000
-        with contextlib.suppress(zmq.ZMQError):
-            self._outbox.send_multipart([Inbox.END])
+        self._inbox.end()
         self._thread.join(timeout=5)
+        if not self._thread.is_alive():
+            self._inbox.close()
         self._end_context()
 
     def __enter__(self) -> Publisher:
@@ -263,14 +256,11 @@ class Publisher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send(self, *parts: bytes) -> None:
-        self._outbox.send_multipart(parts, zmq.DONTWAIT)
-
     def _answer(self, identity: bytes, reply: Reply) -> None:
         # Only the server may touch the ROUTER. A full queue loses the answer; the viewer's own
         # timeout covers that.
-        with contextlib.suppress(zmq.ZMQError):
-            self._send(Inbox.REPLY, identity, codec.encode(reply))
+        with contextlib.suppress(QueueFullError):
+            self._inbox.put(inbox.REPLY, identity, codec.encode(reply))
 
     def _end_context(self, linger: int | None = None) -> None:
         if self._authenticator is not None:

@@ -11,7 +11,8 @@ from typing import Protocol
 import msgspec
 import zmq
 
-from seqtop.wire import codec, frames, parse
+from seqtop.wire import codec, frames, inbox, parse
+from seqtop.wire.inbox import Inbox
 from seqtop.wire.keys import EngineKeys
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
@@ -30,20 +31,6 @@ _MESSAGES_PER_ROUND = 1_000
 _SUBSCRIPTIONS_PER_ROUND = 1_000
 
 
-class Inbox:
-    """First frame of what the engine's thread hands over."""
-
-    EVENT = b"E"
-    """Followed by an encoded event."""
-    IN_FLIGHT = b"I"
-    """Followed by an encoded `InFlight`: for the mirror, not for the stream."""
-    DROPPED = b"D"
-    """Followed by how many events were dropped here, in ASCII digits."""
-    REPLY = b"R"
-    """Followed by a viewer's identity and an encoded reply."""
-    END = b"."
-
-
 class Mirror(Protocol):
     """The engine side's copy of the state: fed every event, encoded whole for a snapshot."""
 
@@ -57,7 +44,7 @@ class StreamServer:
         self,
         live: zmq.Socket[bytes],
         router: zmq.Socket[bytes],
-        inbox: zmq.Socket[bytes],
+        queued: Inbox,
         info: EngineInfo,
         mirror: Mirror,
         keys: EngineKeys | None,
@@ -68,7 +55,7 @@ class StreamServer:
         """Bytes of messages taken from the queue so far; read by the engine's thread."""
         self._live = live
         self._router = router
-        self._inbox = inbox
+        self._inbox = queued
         self._info = info
         self._mirror = mirror
         self._desk = QuestionDesk(router, info, keys, commands, self._encode_snapshot)
@@ -78,46 +65,47 @@ class StreamServer:
         self._last_sent = time.monotonic()
 
     def run(self) -> None:
-        """Serve until the engine's thread sends `Inbox.END`."""
+        """Serve until the engine's thread ends the inbox."""
         poller = zmq.Poller()
-        poller.register(self._inbox, zmq.POLLIN)
+        poller.register(self._inbox.fileno(), zmq.POLLIN)
         poller.register(self._live, zmq.POLLIN)
         serving = True
         while serving:
             # A door that is shut for now is not listened at, or its knocking would wake us.
             is_open = self._desk.seconds_closed() == 0
             poller.register(self._router, zmq.POLLIN if is_open else 0)
-            ready = dict(poller.poll(self._milliseconds_to_wait()))
-            if self._inbox in ready:
-                serving = self._forward()
+            timeout = self._milliseconds_to_wait() if self._inbox.may_sleep() else 0
+            ready = dict(poller.poll(timeout))
+            self._inbox.awake(was_woken=self._inbox.fileno() in ready)
+            serving = self._forward()
             if self._router in ready:
                 self._desk.read()
             self._desk.serve()
             if self._live in ready:
                 self._skip_subscriptions()
             self._beat_if_idle()
-        for socket in (self._live, self._router, self._inbox):
+        for socket in (self._live, self._router):
             socket.close()
 
     def _forward(self) -> bool:
-        """Pass on what the engine has queued; return whether there is more to come.
+        """Pass on what the engine has queued; return whether there will be more to come.
 
         Stops after so many messages, so that an engine in a hurry does not keep viewers out.
         """
         for _ in range(_MESSAGES_PER_ROUND):
-            try:
-                kind, *rest = self._inbox.recv_multipart(zmq.DONTWAIT)
-            except zmq.Again:
+            item = self._inbox.take()
+            if item is None:
                 return True
-            if kind == Inbox.EVENT:
+            kind, *rest = item
+            if kind == inbox.EVENT:
                 self._send(rest[0])
                 self.num_bytes_taken += len(rest[0])
-            elif kind == Inbox.IN_FLIGHT:
+            elif kind == inbox.IN_FLIGHT:
                 self._mirror.apply(codec.decode(rest[0], InFlight))
                 self._desk.has_moved_on()
-            elif kind == Inbox.REPLY:
+            elif kind == inbox.REPLY:
                 self._desk.reply(*rest)
-            elif kind == Inbox.DROPPED:
+            elif kind == inbox.DROPPED:
                 # A hole in the numbers is how viewers learn that something is missing.
                 self._next_number += int(rest[0])
             else:

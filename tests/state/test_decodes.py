@@ -131,8 +131,6 @@ def test_a_step_of_nothing_but_columns_is_not_a_bare_one() -> None:
         {"seq_ids": [1, 2], "new_token_ids": [5], "text_deltas": ["", ""]},
         {"seq_ids": [1, 2], "new_token_ids": [5, 5], "text_deltas": [""]},
         {"seq_ids": [1], "new_token_ids": [5], "text_deltas": [""], "new_logprobs": [0.0, 0.0]},
-        {"seq_ids": [1, 1], "new_token_ids": [5, 6], "text_deltas": ["", ""]},
-        {"seq_ids": [1], "new_token_ids": [5], "text_deltas": [""], "new_blocks": {2: 7}},
     ],
 )
 def test_columns_that_do_not_fit_together_are_refused(columns: dict[str, object]) -> None:
@@ -151,7 +149,7 @@ def test_columns_that_do_not_fit_together_are_refused(columns: dict[str, object]
         (99, "decode of unknown sequence 99"),
         (2, "decode of sequence 2, which is not running"),
         (3, "decode of sequence 3, which is not running"),
-        (1, "sequence 1 is told of in rows and in columns"),
+        (1, "sequence 1 is told of twice in a step"),
     ],
 )
 def test_what_cannot_decode_is_an_anomaly_and_stays_as_it_is(seq_id: int, anomaly: str) -> None:
@@ -165,6 +163,29 @@ def test_what_cannot_decode_is_an_anomaly_and_stays_as_it_is(seq_id: int, anomal
     told.apply(step(2, sequences=row, decodes=decodes(seq_id, new_blocks={seq_id: 9})))
     expected.apply(step(2, sequences=row))
     assert (told.num_anomalies, told.last_anomaly) == (1, anomaly)
+    told.num_anomalies, told.last_anomaly = 0, None
+    assert codec.encode(told) == codec.encode(expected)
+
+
+def test_a_sequence_is_in_the_columns_once() -> None:
+    told, expected = prefilled(), prefilled()
+    columns = Decodes(
+        seq_ids=[1, 1], new_token_ids=[6, 7], text_deltas=[" x", " y"], new_blocks={1: 9}
+    )
+    told.apply(step(1, decodes=columns))
+    expected.apply(step(1, decodes=decodes(new_blocks={1: 9})))
+    assert (told.num_anomalies, told.last_anomaly) == (1, "sequence 1 is told of twice in a step")
+    told.num_anomalies, told.last_anomaly = 0, None
+    assert codec.encode(told) == codec.encode(expected)
+
+
+def test_a_block_goes_to_who_is_in_the_columns() -> None:
+    told, expected = prefilled(), prefilled()
+    for state in (told, expected):
+        state.apply(arrived("b", 2))
+    told.apply(step(1, decodes=decodes(new_blocks={2: 9})))
+    expected.apply(step(1, decodes=decodes()))
+    assert (told.num_anomalies, "sequence 2" in told.last_anomaly) == (1, True)
     told.num_anomalies, told.last_anomaly = 0, None
     assert codec.encode(told) == codec.encode(expected)
 
