@@ -18,7 +18,6 @@ from engine_stub.engine import LLMEngine
 from engine_stub.hub import model_name
 from engine_stub.loader import DEFAULT_MODEL
 from engine_stub.step_record import Preemption, SequenceUpdate, StepRecord
-from engine_stub.table_changes import TableChanges
 from seqtop import __version__
 from seqtop.sequence import (
     ExecuteModelRequest,
@@ -124,33 +123,31 @@ class StepPublisher:
             self._ended(group, group.metrics.finished_time or record.start_time)
         self._num_preemptions += len(record.preemptions)
         self._step, self._last_stats = record.step, self._stats(record)
-        execute = _execute(record)
-        updates = [update for each in record.preemptions for update in self._preempted(each)]
-        updates += self._updates(record, execute)
-        self._publisher.publish(
-            messages.Step(
-                step=record.step,
-                start_time=record.start_time,
-                time=record.time,
-                execute=execute,
-                sequences=updates,
-                stats=self._last_stats,
-                metrics=_changed_metrics(record),
-                preemptions=[
-                    messages.Preemption(
-                        request_id=each.request_id,
-                        mode=each.mode,
-                        num_lost_tokens=each.num_lost_tokens,
-                        for_request_id=each.for_request_id,
-                    )
-                    for each in record.preemptions
-                ],
-                wait_reasons=_wait_reasons(record),
-                newly_cached_blocks=self._newly_cached(record),
-                uncached_blocks=record.cache_changes.forgotten,
-                decodes=self._decodes(record),
-            )
+        in_full = self._note_tables(record)
+        step = messages.Step(
+            step=record.step,
+            start_time=record.start_time,
+            time=record.time,
+            execute=_execute(record),
+            sequences=[],
+            stats=self._last_stats,
+            wait_reasons=_wait_reasons(record),
+            newly_cached_blocks=self._newly_cached(record),
+            uncached_blocks=record.cache_changes.forgotten,
+            decodes=self._decodes(record),
         )
+        if record.preemptions:
+            step.preemptions = [_preemption(each) for each in record.preemptions]
+            step.sequences += (row for each in record.preemptions for row in self._preempted(each))
+        if record.rest:
+            step.sequences += self._updates(record, in_full)
+            step.metrics = _changed_metrics(record)
+        self._publisher.publish(step)
+        for update in record.rest_updates:
+            if update.seq.is_finished():
+                self._sent_tables.pop(update.seq.seq_id, None)
+            if update.is_removed:
+                self._request_ids.pop(update.seq.seq_id, None)
         for group in record.finished:
             self._ended(group, record.time)
 
@@ -159,25 +156,23 @@ class StepPublisher:
         columns = record.decodes
         if not columns.seq_ids:
             return None
-        in_rows = {update.seq.seq_id for update in record.rest_updates}
-        new_blocks: dict[int, int] = {}
-        for seq_id, blocks in record.table_changes.appended.items():
-            if seq_id not in in_rows:
-                (new_blocks[seq_id],) = blocks
+        appended = record.table_changes.appended
+        if appended and record.rest_updates:
+            in_rows = {update.seq.seq_id for update in record.rest_updates}
+            appended = {
+                seq_id: blocks for seq_id, blocks in appended.items() if seq_id not in in_rows
+            }
         return messages.Decodes(
             seq_ids=columns.seq_ids,
             new_token_ids=columns.new_token_ids,
             text_deltas=columns.text_deltas,
             new_logprobs=columns.new_logprobs,
-            new_blocks=new_blocks,
+            new_blocks={seq_id: blocks[0] for seq_id, blocks in appended.items()},
         )
 
-    def _updates(
-        self, record: StepRecord, execute: ExecuteModelRequest
-    ) -> Iterator[messages.SequenceUpdate]:
+    def _updates(self, record: StepRecord, in_full: set[int]) -> Iterator[messages.SequenceUpdate]:
         """One for each sequence that is not in the columns."""
         changes = record.table_changes
-        in_full = self._note_tables(execute, changes)
         for update in record.rest_updates:
             seq_id = update.seq.seq_id
             new_blocks: list[int] = []
@@ -193,15 +188,13 @@ class StepPublisher:
                 new_blocks = changes.appended.get(seq_id, [])
                 table = changes.replaced.get(seq_id)
             yield self._update(update, new_blocks, table)
-        for update in record.rest_updates:
-            if update.seq.is_finished():
-                self._sent_tables.pop(update.seq.seq_id, None)
 
-    def _note_tables(self, execute: ExecuteModelRequest, changes: TableChanges) -> set[int]:
+    def _note_tables(self, record: StepRecord) -> set[int]:
         """Keep up what viewers have; returns the sequences whose tables fulls bring along."""
-        sent = self._sent_tables
+        sent, changes = self._sent_tables, record.table_changes
         in_full: set[int] = set()
-        for group in execute.seq_group_metadata_list:
+        for index in record.rest:
+            group = record.execute_model_req.seq_group_metadata_list[index]
             if isinstance(group, SequenceGroupMetadata):
                 in_full.update(group.block_tables)
                 for seq_id, table in group.block_tables.items():
@@ -354,13 +347,23 @@ def _execute(record: StepRecord) -> ExecuteModelRequest:
     """
     request = record.execute_model_req
     groups = [request.seq_group_metadata_list[index] for index in record.rest]
-    return request.clone(
-        [
+    return msgspec.structs.replace(
+        request,
+        seq_group_metadata_list=[
             msgspec.structs.replace(group, block_tables={})
             if isinstance(group, SequenceGroupMetadataDelta)
             else group
             for group in groups
-        ]
+        ],
+    )
+
+
+def _preemption(preemption: Preemption) -> messages.Preemption:
+    return messages.Preemption(
+        request_id=preemption.request_id,
+        mode=preemption.mode,
+        num_lost_tokens=preemption.num_lost_tokens,
+        for_request_id=preemption.for_request_id,
     )
 
 

@@ -172,7 +172,8 @@ class Publisher:
 
     def publish(self, event: Event | InFlight) -> None:
         """Send `event` to every viewer. Never blocks and never raises; drops are counted."""
-        if self._is_waiting_for_repair and not isinstance(event, InFlight):
+        # What follows makes sense to nobody if what came before is lost.
+        if self._num_unannounced and self._repairs and not isinstance(event, InFlight):
             self._drop()
         else:
             self._publish(event)
@@ -198,30 +199,31 @@ class Publisher:
         return self._num_bytes_queued - self._server.num_bytes_taken
 
     def _publish(self, event: Event | InFlight) -> None:
-        if isinstance(event, InFlight):
-            self._repaired_at = time.monotonic()
         is_live = not isinstance(event, InFlight)
+        if not is_live:
+            self._repaired_at = time.monotonic()
         try:
             payload = codec.encode(redact(event) if self._redacts else event)
-            if is_live:
-                self._require_room(payload)
+            # An `InFlight` is sent to an almost empty queue and does not count: were it larger than
+            # the queue, everything behind it would be dropped, and the next one sent for that.
+            size = len(payload) if is_live else 0
+            self._require_room(size)
             if self._num_unannounced:
                 self._inbox.put(inbox.DROPPED, str(self._num_unannounced).encode())
                 self._num_unannounced = 0
             self._inbox.put(inbox.EVENT if is_live else inbox.IN_FLIGHT, payload)
-            # An `InFlight` is sent to an almost empty queue and does not count: were it larger than
-            # the queue, everything behind it would be dropped, and the next one sent for that.
-            self._num_bytes_queued += len(payload) if is_live else 0
+            self._num_bytes_queued += size
         except (WireError, QueueFullError) as error:
             self._drop()
             self.last_error = str(error)
 
-    def _require_room(self, payload: bytes) -> None:
-        if len(payload) > frames.MAX_MESSAGE_BYTES:
-            raise WireError(f"a message of {len(payload):,} bytes is more than viewers take")
-        waiting = self._num_bytes_waiting
+    def _require_room(self, size: int) -> None:
+        """Refuse a message of so many bytes; 0 is always taken."""
+        if size > frames.MAX_MESSAGE_BYTES:
+            raise WireError(f"a message of {size:,} bytes is more than viewers take")
+        waiting = self._num_bytes_queued - self._server.num_bytes_taken
         # Alone, anything goes: it could never be sent otherwise.
-        if waiting and waiting + len(payload) > MAX_QUEUED_BYTES:
+        if size and waiting and waiting + size > MAX_QUEUED_BYTES:
             raise WireError(f"{waiting:,} bytes wait to be sent already")
 
     def _drop(self) -> None:
