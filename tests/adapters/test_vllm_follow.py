@@ -19,7 +19,8 @@ from seqtop.state import EngineState
 from seqtop.state.checks import Checker, Finding
 from seqtop.state.view import SequenceView
 from seqtop.wire import parse
-from seqtop.wire.messages import Event
+from seqtop.wire.messages import Event, Step
+from seqtop.wire.rows import num_decodes
 
 SHARED = list(range(100, 112))
 REQUESTS = [
@@ -34,9 +35,13 @@ class Watch:
     def __init__(self) -> None:
         self.checker = Checker()
         self.findings: list[Finding] = []
+        self.num_in_rows = self.num_in_columns = 0
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
         self.findings += self.checker.apply(parse.event(payload))
+        if isinstance(event, Step):
+            self.num_in_rows += len(event.sequences)
+            self.num_in_columns += num_decodes(event)
 
     def restore(self, incarnation: str, number: int, state: EngineState) -> None:
         assert state.step == -1, "the viewer was there before the first step"
@@ -131,6 +136,7 @@ def test_viewer_shows_the_scheduler_at_every_step(
         wait_until(lambda: session.state.step == num_steps)
         state = session.state
         assert watch.findings == []
+        assert watch.num_in_columns > 2 * watch.num_in_rows, "most of it is plain decodes"
         assert state.requests["cmpl-7-0"].finish_reason == "abort"
         assert [state.requests[name(each)].finish_reason for each in REQUESTS[:-1]] == [
             "length"

@@ -12,8 +12,13 @@ from typing import Final
 from seqtop.adapters.vllm.notes import Ended, Scheduled, Stepped, Tables
 from seqtop.adapters.vllm.request import Request, end_status, engine_status
 from seqtop.adapters.vllm.text import Texts
-from seqtop.sequence import RequestMetrics, SequenceGroupMetadataDelta, SequenceStatus
-from seqtop.wire.messages import Preemption, SequenceUpdate
+from seqtop.sequence import (
+    ExecuteModelRequest,
+    RequestMetrics,
+    SequenceGroupMetadataDelta,
+    SequenceStatus,
+)
+from seqtop.wire.messages import Decodes, Preemption, SequenceUpdate
 
 _WAITING: Final = SequenceStatus.WAITING
 _RUNNING: Final = SequenceStatus.RUNNING
@@ -36,7 +41,10 @@ class StepBuilder:
         self._requests = requests
         self._texts = texts
         self._updates: dict[str, SequenceUpdate] = {}
-        self.batch: list[SequenceGroupMetadataDelta] = []
+        self._batch: dict[str, SequenceGroupMetadataDelta] = {}
+        self._decoding: dict[str, tuple[int, int]] = {}
+        """Who ran with one token and was decoding before, with computed and cached tokens then."""
+        self.decodes = Decodes(seq_ids=[], new_token_ids=[], text_deltas=[])
         self.metrics: dict[str, RequestMetrics] = {}
         """Of requests that were scheduled, or sampled, for the first time."""
         self.preemptions: list[Preemption] = []
@@ -53,6 +61,12 @@ class StepBuilder:
         self._held()
         for ended in note.ended:
             self._end(ended)
+        for request_id, before in self._decoding.items():
+            self._put_in_columns(request_id, *before)
+
+    def execute(self) -> ExecuteModelRequest:
+        """Who ran, without those in `decodes`."""
+        return ExecuteModelRequest(list(self._batch.values()))
 
     def updates(self) -> list[SequenceUpdate]:
         """The state of every sequence that changed, after the step; who gave blocks up is first."""
@@ -94,16 +108,17 @@ class StepBuilder:
             metrics = request.metrics
             metrics.scheduler_time = (metrics.scheduler_time or 0.0) + note.scheduler_time
             metrics.model_execute_time = (metrics.model_execute_time or 0.0) + note.execute_time
-            self.batch.append(
-                SequenceGroupMetadataDelta(
-                    seq_data_delta={},
-                    request_id=request.name,
-                    block_tables={},
-                    is_prompt=request.is_prefill,
-                    do_sample=request_id in sampled,
-                    token_chunk_size=num_tokens,
-                )
+            self._batch[request_id] = SequenceGroupMetadataDelta(
+                seq_data_delta={},
+                request_id=request.name,
+                block_tables={},
+                is_prompt=request.is_prefill,
+                do_sample=request_id in sampled,
+                token_chunk_size=num_tokens,
             )
+            if num_tokens == 1 and not request.is_prefill and request.status is _RUNNING:
+                before = request.num_computed_tokens, request.num_cached_tokens
+                self._decoding[request_id] = before
 
     def _preempted(self, run: Scheduled) -> None:
         for note in run.preempted:
@@ -207,6 +222,30 @@ class StepBuilder:
         update = self._update(note.request_id)
         update.stop_reason = note.stop_reason
         _replace(update, ())
+
+    def _put_in_columns(self, request_id: str, num_computed: int, num_cached: int) -> None:
+        """Take a sequence out of the rows, if there is no more to say of it than its next token."""
+        request, update, columns = (
+            self._requests[request_id],
+            self._updates[request_id],
+            self.decodes,
+        )
+        now = request.status, request.engine_status, request.num_cached_tokens
+        if (
+            now != (_RUNNING, "", num_cached)
+            or request.num_computed_tokens != num_computed + 1
+            or len(update.new_token_ids) != 1
+            or len(update.new_blocks) > 1
+            or update.block_table is not None
+            or update.num_draft_tokens is not None
+        ):
+            return
+        columns.seq_ids.append(request.seq_id)
+        columns.new_token_ids += update.new_token_ids
+        columns.text_deltas.append(update.text_delta)
+        if update.new_blocks:
+            (columns.new_blocks[request.seq_id],) = update.new_blocks
+        del self._updates[request_id], self._batch[request_id]
 
 
 def _replace(update: SequenceUpdate, tables: Tables) -> None:

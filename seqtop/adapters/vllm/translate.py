@@ -10,7 +10,7 @@ from seqtop.adapters.vllm.notes import Arrived, Hello, Stepped
 from seqtop.adapters.vllm.request import Names, Request, sampling_params
 from seqtop.adapters.vllm.step import StepBuilder
 from seqtop.adapters.vllm.text import Texts
-from seqtop.sequence import ExecuteModelRequest, SequenceStatus
+from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
     EngineInfo,
@@ -98,12 +98,13 @@ class Translator:
             step=self._num_steps,
             start_time=note.start_time,
             time=note.time,
-            execute=ExecuteModelRequest(list(built.batch)),
+            execute=built.execute(),
             sequences=built.updates(),
             stats=self._stats(note, built),
             metrics=built.metrics,
             preemptions=built.preemptions,
             wait_reasons=self._wait_reasons(note),
+            decodes=built.decodes if built.decodes.seq_ids else None,
         )
         self._num_steps += 1
         for ended in note.ended:
