@@ -37,7 +37,8 @@ class Batch:
         input_ids: ``[T]``.
         positions: ``[T]``.
         attend: For the decoder.
-        sampling_rows: The rows that sample.
+        sampling_rows: The rows that sample; the same list as in the step before if the batch was
+            taken on from there, with `start`, `end` and `block_table` of the first such step.
         sample_indices: The indices of each one's last token, and of the tokens of its draft.
         prompt_logprobs_rows: The rows that are asked for log probabilities of their prompt tokens,
             each with the index of its first token.

@@ -28,6 +28,8 @@ class DecodeRun:
         self._groups = groups
         self._batch = batch
         self._rows: list[Row] = batch.sampling_rows
+        self._ends = [row.end for row in self._rows]
+        """Of each row, how many tokens it has computed after the step."""
         self._decode_cache = decode_cache
 
     @staticmethod
@@ -50,18 +52,16 @@ class DecodeRun:
         cache = self._batch.attend.cache
         token_ids: list[int] = []
         blocks: list[int] = []
-        for row in self._rows:
-            position, group = row.end, row.group
+        for row, position in zip(self._rows, self._ends, strict=True):
+            data, group = row.data, row.group
             is_decode = group.do_sample and group.token_chunk_size == 1
-            if not is_decode or row.data.get_num_computed_tokens() != position:
+            if not is_decode or data.get_num_computed_tokens() != position:
                 return None
-            token_ids.append(row.data.get_last_token_id())
+            token_ids.append(data.get_last_token_id())
             blocks.append(group.block_tables[row.seq_id][position // cache.block_size])
         if not self._decode_cache.advance():
             return None
-        for row in self._rows:
-            row.start, row.end = row.end, row.end + 1
-            row.block_table = row.group.block_tables[row.seq_id][: -(-row.end // cache.block_size)]
+        self._ends = [end + 1 for end in self._ends]
         device = self._batch.input_ids.device
         positions = self._batch.positions + 1
         slots = to_device(blocks, device) * cache.block_size + positions % cache.block_size

@@ -94,8 +94,9 @@ class ModelRunner:
         self.speculator = speculator
         self._run: DecodeRun | None = None
         self._generators: dict[str, torch.Generator] = {}
-        self._requests: dict[str, SamplingRequest] = {}
-        """By request id, of those that sample for a single sequence."""
+        self._known_rows: list[Row] = []
+        self._known_requests: list[SamplingRequest] = []
+        """What the step's rows sample by, if they all sample one token each, of one sequence."""
 
     def agree(self, numbers: list[int]) -> list[int]:
         """What the last stage says, in all stages; of what others say, only the length counts."""
@@ -104,7 +105,6 @@ class ModelRunner:
     def forget(self, request_id: str) -> None:
         """Drop what is kept between steps for a request, if anything."""
         self._generators.pop(request_id, None)
-        self._requests.pop(request_id, None)
         self.pooler.forget(request_id)
 
     @torch.inference_mode()
@@ -161,6 +161,9 @@ class ModelRunner:
         self, logits: Tensor, rows: list[Row], outputs: list[CompletionSequenceGroupOutput]
     ) -> None:
         """Sample a token for each row, some more with a draft, or all beams of a group together."""
+        if rows is self._known_rows:
+            self._sample_singles(logits, rows, self._known_requests, outputs)
+            return
         beams: defaultdict[int, dict[int, Row]] = defaultdict(dict)
         singles: dict[int, Row] = {}
         drafted: dict[int, Row] = {}
@@ -173,9 +176,10 @@ class ModelRunner:
             first += 1 + len(row.draft.token_ids)
         if singles:
             requests = [self._sampling_request(row) for row in singles.values()]
+            if len(singles) == len(rows):
+                self._known_rows, self._known_requests = rows, requests
             chosen = logits if len(singles) == len(rows) else logits[[*singles]]
-            for row, sample in zip(singles.values(), self.sampler(chosen, requests), strict=True):
-                outputs[row.group_index].samples = _as_outputs(row, [sample])
+            self._sample_singles(chosen, [*singles.values()], requests, outputs)
         if drafted:
             indices = [
                 first + place
@@ -190,6 +194,17 @@ class ModelRunner:
         for group_index, own in beams.items():
             outputs[group_index].samples += _continue_beams(logits[[*own]], [*own.values()])
 
+    def _sample_singles(
+        self,
+        logits: Tensor,
+        rows: list[Row],
+        requests: list[SamplingRequest],
+        outputs: list[CompletionSequenceGroupOutput],
+    ) -> None:
+        for row, sample in zip(rows, self.sampler(logits, requests), strict=True):
+            output = SequenceOutput(row.seq_id, sample.token_id, sample.logprobs)
+            outputs[row.group_index].samples = [output]
+
     def _prompt_logprobs(self, hidden: Tensor, index: int, row: Row) -> PromptLogprobs:
         """What each token of a row says of the next one, as long as that is the prompt's."""
         params = row.group.sampling_params
@@ -200,14 +215,9 @@ class ModelRunner:
         return list(prompt_logprobs(logits, given, params.prompt_logprobs or 0))
 
     def _sampling_request(self, row: Row) -> SamplingRequest:
-        request_id = row.group.request_id
-        request = self._requests.get(request_id)
-        if request is None or request.data is not row.data:
-            params = row.group.sampling_params
-            assert params is not None
-            request = SamplingRequest(params, row.data, self._generator(request_id, params))
-            self._requests[request_id] = request
-        return request
+        params = row.group.sampling_params
+        assert params is not None
+        return SamplingRequest(params, row.data, self._generator(row.group.request_id, params))
 
     def _requests_along(self, row: Row) -> list[SamplingRequest]:
         """What to sample for after a row's last token, and after each token of its draft."""

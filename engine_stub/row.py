@@ -10,7 +10,7 @@ from seqtop.sequence import SequenceData, SequenceGroupMetadata
 
 @dataclass(slots=True)
 class Row:
-    """A sequence's part in a step; it may be taken on to the next step by `DecodeRun`.
+    """A sequence's part in a step.
 
     Attributes:
         group_index: Position of its group in the request.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -39,7 +39,7 @@ class SamplingRequest:
         self.edits_logits = _edits_logits(self.params)
 
 
-class Sample(NamedTuple):
+class Sample(msgspec.Struct, frozen=True):
     """A sampled token with the log probabilities to report for it, its own first."""
 
     token_id: int
