@@ -51,24 +51,26 @@ class DecodeRun:
             return None
         cache = self._batch.attend.cache
         token_ids: list[int] = []
-        blocks: list[int] = []
+        slots: list[int] = []
+        block_size = cache.block_size
         for row, position in zip(self._rows, self._ends, strict=True):
             data, group = row.data, row.group
             is_decode = group.do_sample and group.token_chunk_size == 1
             if not is_decode or data.get_num_computed_tokens() != position:
                 return None
             token_ids.append(data.get_last_token_id())
-            blocks.append(group.block_tables[row.seq_id][position // cache.block_size])
+            block = group.block_tables[row.seq_id][position // block_size]
+            slots.append(block * block_size + position % block_size)
         if not self._decode_cache.advance():
             return None
         self._ends = [end + 1 for end in self._ends]
         device = self._batch.input_ids.device
-        positions = self._batch.positions + 1
-        slots = to_device(blocks, device) * cache.block_size + positions % cache.block_size
         self._batch = Batch(
             input_ids=to_device(token_ids, device),
-            positions=positions,
-            attend=PagedAttention(cache, slots, self._decode_cache.segments(start=0)),
+            positions=self._batch.positions + 1,
+            attend=PagedAttention(
+                cache, to_device(slots, device), self._decode_cache.segments(start=0)
+            ),
             sampling_rows=self._rows,
             sample_indices=self._batch.sample_indices,
             prompt_logprobs_rows=[],
