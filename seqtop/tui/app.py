@@ -1,7 +1,5 @@
 """The app: one feed, the screens that show it, and the keys that work on all of them."""
 
-import asyncio
-import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -21,7 +19,7 @@ from seqtop.state.marks import Kind
 from seqtop.state.review import Review
 from seqtop.state.slo import FIGURES
 from seqtop.state.timeline import RecordingError, Timeline
-from seqtop.tui import past, theme
+from seqtop.tui import ending, past, theme
 from seqtop.tui.feed import EVERYTHING, NOTHING, Feed, Frame
 from seqtop.tui.fleet import Fleet
 from seqtop.tui.garbage import Collector
@@ -44,7 +42,6 @@ from seqtop.tui.screens.timeline import TimelineScreen
 from seqtop.tui.settings import DEFAULTS, Chosen, Memory, Settings
 from seqtop.tui.source import Source
 from seqtop.tui.taper import Taper
-from seqtop.tui.terminal import Terminal
 from seqtop.tui.widgets.findings import sentence
 
 FRAMES_PER_SECOND = 30
@@ -52,8 +49,6 @@ FLEET_ACTIONS = frozenset({"go_to", "help", "quit", "turn_theme"})
 """What the app itself does while all engines are on show; the rest is about one of them."""
 GLANCE_SECONDS = 0.5
 """Between two looks at engines that are not on show."""
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""End the app in an orderly way, as they would a shell's other programs, the terminal restored."""
 SCREENS: tuple[type[LiveScreen], ...] = (
     SequencesScreen,
     BlocksScreen,
@@ -138,6 +133,7 @@ class SeqtopApp(App[int]):
         Binding("T", "turn_theme", "Dark or light", show=False, id="app.theme"),
         Binding("question_mark", "help", "Help", id="app.help", tooltip="Show all keys"),
         Binding("q", "quit", "Quit", id="app.quit"),
+        Binding("ctrl+z", "suspend_process", "Back to the shell", show=False, id="app.suspend"),
         Binding("ctrl+q", "quit", "Quit", show=False, priority=True, id="app.leave"),
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True, id="app.interrupt"),
     ]
@@ -158,7 +154,6 @@ class SeqtopApp(App[int]):
         """What there is to say once the app has ended."""
         self._reviewers: list[Reviewer] = []
         self._garbage = Collector()
-        self._terminal = Terminal()
         self.animation_level = "none"
         self.register_theme(theme.DARK)
         self.register_theme(theme.LIGHT)
@@ -191,11 +186,8 @@ class SeqtopApp(App[int]):
         return theme.inks(dark=self.current_theme.dark)
 
     def on_mount(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self.exit, 128 + number)
+        ending.heed(self)
         self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
-        self.set_interval(1, self.leave_if_nobody_is_there)
         if len(self.fleet) > 1:
             self.set_interval(GLANCE_SECONDS, self.glance)
             self.switch_mode(FleetScreen.NAME)
@@ -203,11 +195,6 @@ class SeqtopApp(App[int]):
         for problem in self._problems:
             self._tell(problem, severity="warning")
         self.call_after_refresh(self._garbage.start)
-
-    def leave_if_nobody_is_there(self) -> None:
-        """End as a signal would have it, where the terminal has closed and sent none."""
-        if self._terminal.is_gone:
-            self.exit(128 + signal.SIGHUP)
 
     def on_chosen(self, message: Chosen) -> None:
         self.remember(**message.changes)

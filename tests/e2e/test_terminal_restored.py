@@ -4,8 +4,10 @@ import signal
 import sys
 from collections.abc import Iterator
 
+import psutil
 import pytest
 from terminal import Terminal
+from waiting import wait_until
 
 from seqtop.wire.endpoints import DEFAULT_ENDPOINT
 
@@ -63,7 +65,38 @@ def assert_restored(terminal: Terminal) -> None:
         assert terminal.output.rfind(mode) > terminal.output.rfind(turned_on), mode
 
 
-def test_a_terminal_that_closes_without_a_word(attached: Terminal) -> None:
+@pytest.mark.parametrize("of", [[], ["--kv-events"]], ids=["sequences", "KV events"])
+def test_a_terminal_that_closes_without_a_word(of: list[str]) -> None:
     """As that of a program which its shell does not control: nobody sends it SIGHUP."""
-    attached.hang_up()
-    assert attached.process.wait(60) == 128 + signal.SIGHUP
+    terminal = Terminal(sys.executable, "-m", "seqtop", "attach", *of, DEFAULT_ENDPOINT)
+    try:
+        terminal.wait_until(lambda: "CONNECTING" in terminal.text)
+        terminal.hang_up()
+        assert terminal.process.wait(60) == 128 + signal.SIGHUP
+    finally:
+        terminal.close()
+
+
+def test_going_on_after_a_stop_that_was_no_ctrl_z(attached: Terminal) -> None:
+    """Nothing is begun a second time: neither the screen nor a thread that reads keys."""
+    process = psutil.Process(attached.process.pid)
+    num_threads, num_screens = process.num_threads(), attached.output.count(b"\x1b[?1049h")
+    for _ in range(3):
+        attached.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
+        attached.process.send_signal(signal.SIGCONT)
+    attached.press("?")
+    attached.wait_until(lambda: "Esc closes" in attached.text)
+    assert process.num_threads() == num_threads
+    assert attached.output.count(b"\x1b[?1049h") == num_screens == 1
+
+
+def test_ctrl_z_gives_the_terminal_back_and_takes_it_again(attached: Terminal) -> None:
+    process = psutil.Process(attached.process.pid)
+    attached.press("\x1a")
+    attached.wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
+    attached.wait_until(lambda: all(mode in attached.output for mode in MODES_OFF))
+    attached.process.send_signal(signal.SIGCONT)
+    attached.wait_until(lambda: attached.output.count(b"\x1b[?1049h") == 2)
+    attached.press("?")
+    attached.wait_until(lambda: "Esc closes" in attached.text)

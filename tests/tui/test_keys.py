@@ -435,6 +435,17 @@ def test_quit(app: SeqtopApp, key: str) -> None:
     assert app.return_code == 0
 
 
+def test_there_is_no_shell_to_go_back_to_without_a_terminal(app: SeqtopApp) -> None:
+    """With one there is: see `test_terminal_restored.py`."""
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("ctrl+z")
+        await pilot.press("d")
+        assert app.is_running
+
+    play(app, act)
+
+
 def test_help_lists_every_key_and_nothing_else(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         bound = {

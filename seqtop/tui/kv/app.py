@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,14 +11,13 @@ from textual.app import App
 from textual.binding import Binding
 
 from seqtop.safe import safe_line
-from seqtop.tui import theme
+from seqtop.tui import ending, theme
 from seqtop.tui.kv.feed import Decode, KvFeed, KvSource
 from seqtop.tui.kv.screens import KvBlocksScreen, KvScreen, KvTreesScreen
 from seqtop.tui.screens.help import HelpScreen, Notes
 
 FRAMES_PER_SECOND = 15
 SCREENS: tuple[type[KvScreen], ...] = (KvBlocksScreen, KvTreesScreen)
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TUI = Path(__file__).parents[1]
 WORDS: dict[str, Notes] = {
     "Words": (
@@ -57,6 +54,7 @@ class KvApp(App[int]):
         Binding("T", "turn_theme", "Dark or light", show=False, id="app.theme"),
         Binding("question_mark", "help", "Help", id="app.help", tooltip="Show all keys"),
         Binding("q", "quit", "Quit", id="app.quit"),
+        Binding("ctrl+z", "suspend_process", "Back to the shell", show=False, id="app.suspend"),
         Binding("ctrl+q", "quit", "Quit", show=False, priority=True, id="app.leave"),
         Binding("ctrl+c", "quit", "Quit", show=False, priority=True, id="app.interrupt"),
     ]
@@ -85,9 +83,7 @@ class KvApp(App[int]):
         return theme.inks(dark=self.current_theme.dark)
 
     def on_mount(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self.exit, 128 + number)
+        ending.heed(self)
         self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
         for problem in self._problems:
             self.notify(safe_line(problem), severity="warning", markup=False)
