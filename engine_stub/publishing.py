@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
+from msgspec.structs import replace
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
@@ -27,6 +27,7 @@ from seqtop.sequence import (
     SequenceGroup,
     SequenceGroupMetadata,
     SequenceGroupMetadataDelta,
+    SequenceGroupMetadataLike,
 )
 from seqtop.wire import messages
 from seqtop.wire.messages import (
@@ -153,11 +154,10 @@ class StepPublisher:
 
     def _decodes(self, record: StepRecord) -> messages.Decodes | None:
         """The columns; what they are made of is in the record as it is on the wire."""
-        columns = record.decodes
+        columns, appended = record.decodes, record.table_changes.appended
         if not columns.seq_ids:
             return None
-        appended = record.table_changes.appended
-        if appended and record.rest_updates:
+        if record.rest_updates:
             in_rows = {update.seq.seq_id for update in record.rest_updates}
             appended = {
                 seq_id: blocks for seq_id, blocks in appended.items() if seq_id not in in_rows
@@ -346,16 +346,17 @@ def _execute(record: StepRecord) -> ExecuteModelRequest:
     `SequenceUpdate` carries what changed in these.
     """
     request = record.execute_model_req
-    groups = [request.seq_group_metadata_list[index] for index in record.rest]
-    return msgspec.structs.replace(
+    groups = request.seq_group_metadata_list
+    return replace(
         request,
-        seq_group_metadata_list=[
-            msgspec.structs.replace(group, block_tables={})
-            if isinstance(group, SequenceGroupMetadataDelta)
-            else group
-            for group in groups
-        ],
+        seq_group_metadata_list=[_without_tables(groups[index]) for index in record.rest],
     )
+
+
+def _without_tables(group: SequenceGroupMetadataLike) -> SequenceGroupMetadataLike:
+    if isinstance(group, SequenceGroupMetadataDelta):
+        return replace(group, block_tables={})
+    return group
 
 
 def _preemption(preemption: Preemption) -> messages.Preemption:
