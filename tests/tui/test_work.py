@@ -2,12 +2,15 @@
 
 import asyncio
 
+import pytest
 from scripted import Script, ScriptedSource
 from textual.pilot import Pilot
 
 from seqtop.link import LinkState
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.feed import Feed
+from seqtop.tui.widgets.blocks import BLOCKS_AT_ONCE, Sharers
 from seqtop.tui.widgets.lines import Lines
 from seqtop.tui.widgets.pool import PoolMap
 from seqtop.tui.widgets.table import Rows
@@ -51,6 +54,47 @@ def test_one_changed_row_among_ten_thousand_is_one_line() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("number", [100, 20_000])
+def test_a_frame_in_which_all_changes_draws_what_is_in_sight(number: int) -> None:
+    async def run() -> None:
+        script, app = crowd(number)
+        async with app.run_test(size=(120, 24)) as pilot:
+            before, made = await drawn(app, pilot), app.feed.view.keys_made
+            for seq_id in list(script.source.state.sequences)[1:]:
+                script.source.state.sequences[seq_id].num_cached_tokens += 1
+            with script.source.lock:
+                script.source._touched = set(script.source.state.sequences)
+                script.source.version += 1
+            after = await drawn(app, pilot)
+            num_rows = app.screen.query_one(Rows).size.height
+            assert after["Rows"] - before["Rows"] == num_rows - 1  # the first has not changed
+            assert sum(after.values()) - sum(before.values()) <= num_rows + 8
+            assert app.feed.view.keys_made - made == number + 1  # one for each touched
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("number", [10, 3_000])
+def test_whose_blocks_are_shared_is_looked_at_a_few_at_a_time(number: int) -> None:
+    script = Script(ScriptedSource(), num_gpu_blocks=100_000)
+    for index in range(number):
+        script.arrive(f"runs-{index}", num_prompt=160)
+    script.step(prefill={f"runs-{index}": 160 for index in range(number)})
+    feed = Feed(script.source)
+    feed.poll()
+    mine, other = (feed.state.sequences[each] for each in (1, number))
+    other.block_table = [*mine.block_table[:2], *other.block_table[2:]]
+    sharers, frames = Sharers(), 0
+    while not sharers.owners:
+        before = sharers.num_looked_at
+        sharers.look(feed, mine)
+        assert sharers.num_looked_at - before <= BLOCKS_AT_ONCE + len(other.block_table)
+        frames += 1
+    assert list(sharers.owners) == mine.block_table[:2]
+    assert set(sharers.owners.values()) == {other.request_id}
+    assert frames == -(-number * 11 // BLOCKS_AT_ONCE)
+
+
 def test_a_row_out_of_sight_is_no_line() -> None:
     async def run() -> None:
         script, app = crowd(MANY)
@@ -89,9 +133,13 @@ def test_heartbeats_of_an_idle_engine_draw_nothing() -> None:
             for beat in range(3):  # until the rates have come down to nothing
                 source.apply(Heartbeat(time=script.time + beat + 1, step=0))
                 before = await drawn(app, pilot)
-            source.apply(Heartbeat(time=script.time + 4, step=0))
-            after = await drawn(app, pilot)
+            painted: list[bool] = []
+            app.post_display_hook = lambda: painted.append(True)  # type: ignore[method-assign]
+            for beat in range(4, 24):
+                source.apply(Heartbeat(time=script.time + beat, step=0))
+                after = await drawn(app, pilot)
             assert after == before
+            assert not painted  # no frame went to the terminal
 
     asyncio.run(run())
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from textual.binding import Binding
-from textual.containers import Container
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -18,6 +17,7 @@ from seqtop.tui.screens.sort import SortChooser
 from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.settings import Chosen, sort_text
 from seqtop.tui.token_marks import NEXT, REMARKS
+from seqtop.tui.widgets.bare import Box
 from seqtop.tui.widgets.detail import Detail
 from seqtop.tui.widgets.filter_bar import FilterBar
 from seqtop.tui.widgets.hint import Hint
@@ -120,8 +120,8 @@ class SequencesScreen(LiveScreen):
     def body(self) -> Iterable[Widget]:
         yield self._filter
         yield self._search
-        yield Container(
-            Container(self._table, self._hint, id="list"),
+        yield Box(
+            Box(self._table, self._hint, id="list"),
             self._detail,
             id="body",
         )

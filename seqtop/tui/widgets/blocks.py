@@ -17,6 +17,10 @@ SHARED_MARK = "≡"
 FILLS = "▁▂▃▄▅▆▇█"
 
 
+BLOCKS_AT_ONCE = 16_384
+"""Blocks of other sequences that are looked at for one frame."""
+
+
 class Blocks(Lines):
     """The block table of the selected sequence."""
 
@@ -24,8 +28,7 @@ class Blocks(Lines):
         super().__init__(id="blocks")
         self.border_title = "Blocks"
         self._feed = feed
-        self._owners: dict[int, str] = {}
-        self._owners_of: tuple[int, int, int] | None = None
+        self._sharers = Sharers()
 
     def update(self) -> None:
         """Call it under the feed's lock."""
@@ -36,14 +39,12 @@ class Blocks(Lines):
         info = self._feed.state.info
         block_size = info.block_size if info else 0
         last_id = info.num_gpu_blocks - 1 if info else 0
-        moment = (sequence.seq_id, len(sequence.block_table), self._feed.second)
-        if moment != self._owners_of:  # looking at every running sequence costs too much for 30 fps
-            self._owners_of, self._owners = moment, sharers(self._feed, sequence)
+        self._sharers.look(self._feed, sequence)
         self.set_lines(
             block_lines(
                 request,
                 sequence,
-                self._owners,
+                self._sharers.owners,
                 self._feed.state.cached_blocks,
                 block_size,
                 last_id,
@@ -56,25 +57,50 @@ class Blocks(Lines):
             self.update()
 
 
-def sharers(feed: Feed, sequence: SequenceState) -> dict[int, str]:
-    """For each of the sequence's blocks that another running sequence has too, whose it is.
+class Sharers:
+    """Whose the blocks of a sequence are besides: of all that run, a few looked at with each frame.
 
     Looks at running sequences only (nobody else has blocks), and at these only where the engine
     shares blocks at all.
     """
+
+    def __init__(self) -> None:
+        self.owners: dict[int, str] = {}
+        """For each block that another running sequence has too, whose it is."""
+        self.num_looked_at = 0
+        """How many blocks of others have been looked at; tests hold it down."""
+        self._moment: tuple[int, int, int] | None = None
+        self._left: list[int] = []
+        self._found: dict[int, str] = {}
+
+    def look(self, feed: Feed, sequence: SequenceState) -> None:
+        """Go on looking, from the beginning if a second has passed or there is another block."""
+        moment = (sequence.seq_id, len(sequence.block_table), feed.second)
+        is_another = self._moment is None or moment[0] != self._moment[0]
+        if is_another:
+            self.owners = {}
+        if is_another or (moment != self._moment and not self._left):
+            self._moment, self._found = moment, {}
+            self._left = [*feed.view.running][::-1] if _may_share(feed, sequence) else []
+        mine, room = set(sequence.block_table), BLOCKS_AT_ONCE
+        while self._left and room > 0:
+            other = feed.state.sequences.get(self._left.pop())
+            if other is None or other is sequence:
+                continue
+            room -= 1 + len(other.block_table)
+            if not mine.isdisjoint(other.block_table):
+                for block in mine.intersection(other.block_table):
+                    self._found.setdefault(block, other.request_id)
+        self.num_looked_at += BLOCKS_AT_ONCE - room
+        if not self._left:
+            self.owners = self._found
+
+
+def _may_share(feed: Feed, sequence: SequenceState) -> bool:
     info = feed.state.info
     forked = len(feed.state.requests[sequence.request_id].seq_ids) > 1
-    if not sequence.block_table or info is None or not (info.enable_prefix_caching or forked):
-        return {}
-    mine = set(sequence.block_table)
-    found: dict[int, str] = {}
-    for seq_id in feed.view.running:
-        other = feed.state.sequences.get(seq_id)
-        if other is None or seq_id == sequence.seq_id or mine.isdisjoint(other.block_table):
-            continue
-        for block in mine.intersection(other.block_table):
-            found.setdefault(block, other.request_id)
-    return found
+    caches = info is not None and info.enable_prefix_caching
+    return bool(sequence.block_table) and info is not None and (caches or forked)
 
 
 def block_lines(

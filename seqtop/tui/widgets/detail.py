@@ -2,7 +2,7 @@
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Container, Vertical
+from textual.containers import Vertical
 from textual.message import Message
 from textual.strip import Strip
 
@@ -15,6 +15,7 @@ from seqtop.tui.draw import row
 from seqtop.tui.feed import EVERYTHING, Feed, Frame
 from seqtop.tui.flow import wrap
 from seqtop.tui.ink import PLAIN, Inked, Line
+from seqtop.tui.widgets.bare import Box
 from seqtop.tui.widgets.blocks import Blocks
 from seqtop.tui.widgets.cells import glyph
 from seqtop.tui.widgets.lines import Lines
@@ -46,14 +47,14 @@ class Detail(Vertical):
         self._feed = feed
         self._summary = Lines(id="summary")
         self._tabs = Tabs()
-        self._facts = Container(id="facts")
+        self._facts = Box(id="facts")
         # In the order of TABS.
         self._parts = (Story(feed), Blocks(feed), Timeline(feed), Tokens(feed), Raw(feed))
 
     def compose(self) -> ComposeResult:
         yield self._summary
         yield self._tabs
-        with Container(id="parts"):
+        with Box(id="parts"):
             story, blocks, timeline, tokens, raw = self._parts
             with self._facts:
                 yield timeline

@@ -2,7 +2,6 @@
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
 from textual.strip import Strip
 
@@ -10,11 +9,12 @@ from seqtop.state.slo import missed
 from seqtop.tui.feed import Feed
 from seqtop.tui.ink import PLAIN, Inked, Line, marked
 from seqtop.tui.widgets import cells
+from seqtop.tui.widgets.bare import Column
 from seqtop.tui.widgets.listing import MARGIN
 from seqtop.tui.widgets.sequence_rows import SequenceRows
 
 
-class SequenceTable(Vertical):
+class SequenceTable(Column):
     """A row of titles and the rows below it."""
 
     def __init__(self, feed: Feed) -> None:
