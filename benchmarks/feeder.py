@@ -7,6 +7,8 @@ question with a snapshot, and sends the rest, at a pace or as fast as it is take
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,6 +76,7 @@ def _feed(endpoint: str, path: Path, go: Flag, per_second: float | None) -> None
     live.sndhwm = 0  # nothing is to be lost
     live.bind(endpoint)
     router.bind(snapshot_endpoint(endpoint))
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     while not router.poll(10):
         live.poll(0)  # a socket that is not looked at greets nobody
     identity, _ = router.recv_multipart()
@@ -84,4 +87,11 @@ def _feed(endpoint: str, path: Path, go: Flag, per_second: float | None) -> None
         if per_second and (early := started + number / per_second - time.monotonic()) > 0:
             time.sleep(early)
         live.send_multipart(frames.pack(INCARNATION, number, payload))
-    time.sleep(3600)
+    threading.Event().wait()
+
+
+def _end_with(parent: int) -> None:
+    """Let nothing go on that nobody looks at any more."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

@@ -1,8 +1,8 @@
 """What a viewer's process takes when 100,000 sequences have come and gone.
 
-`seqtop attach` on a pseudo-terminal, and an engine whose requests of a few tokens end at once; its
-resident memory when all have arrived. The peer is an app of Textual's with nothing in it. A session
-of the same stream tells whether the cap of the history was kept.
+`seqtop attach` on a pseudo-terminal, and an engine whose requests end as soon as they have come,
+with 50 tokens each; its resident memory when all have arrived. The peer is an app of Textual's with
+nothing in it. A session of the same stream tells whether the cap of the history was kept.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from benchmarks import running
 from benchmarks.feeder import feeding
 from benchmarks.figure import Figure, Findings, Growth, Limit
 from benchmarks.pseudo_terminal import EMPTY_APP, SIZE, on_terminal
-from benchmarks.scenes import EventScript
+from benchmarks.scenes import Crowd
 from seqtop.sequence import SequenceStatus
 from seqtop.session import DEFAULT_HISTORY, Session
 from seqtop.state import EngineState
 from seqtop.state.history import DEFAULT_MAX_BYTES
 from seqtop.wire import codec
-from seqtop.wire.messages import Event, RequestFinished
 
 TITLE = "Memory"
 MAX_MB = 300.0
 SIZES = (1_000, 10_000, 100_000)
-RUNNING = 256
+TOKENS = 50
+"""That each gives, in the step that also ends it."""
 QUIET_SECONDS = 1.5
 
 
@@ -72,26 +72,10 @@ def measure(*, tiny: bool = False) -> Findings:
 
 
 def _stream(num_finished: int) -> tuple[EngineState, list[bytes]]:
-    """The state at the start, and messages in which so many requests end."""
-    script = EventScript(
-        1,
-        10**9,
-        load=RUNNING + RUNNING // 2,
-        max_running=RUNNING,
-        num_blocks=RUNNING * 8,
-        budget=RUNNING * 32,
-        prompt=(8, 40),
-        output=(4, 12),
-    )
-    state = EngineState()
-    payloads: list[bytes] = []
-    events = iter(script)
-    state.apply(next(events))
-    while num_finished:
-        event: Event = next(events)
-        num_finished -= isinstance(event, RequestFinished)
-        payloads.append(codec.encode(event))
-    return state, payloads
+    """The state at the start, and messages in which so many requests come and end."""
+    crowd, state = Crowd(num_finished), EngineState()
+    state.apply(crowd.info)
+    return state, [codec.encode(event) for event in crowd.short_lives(TOKENS)]
 
 
 def _viewer_megabytes(state: EngineState, payloads: list[bytes], quiet: float) -> float:

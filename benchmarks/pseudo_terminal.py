@@ -41,8 +41,9 @@ class OnTerminal:
         self.num_bytes = 0
         """Written so far."""
         self.started = time.monotonic()
+        # The terminal is its own, so that it ends when whoever reads it is gone.
         self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment
+            command, env=environment, preexec_fn=lambda: os.login_tty(slave)
         )
         os.close(slave)
 

@@ -37,6 +37,7 @@ __all__ = ["Crowd", "EventScript", "ScriptedSource", "decoding", "num_deltas", "
 START = 1_700_000_000.0
 STEP_SECONDS = 0.02
 PROMPT_TOKENS = 500
+_TOGETHER = 100
 
 
 def stats(num_running: int = 0, num_waiting: int = 0) -> StepStats:
@@ -105,13 +106,27 @@ class Crowd:
 
     def ends(self) -> Iterator[Event]:
         """All of them end."""
-        for number in range(self.size):
-            yield RequestFinished(
-                request_id=f"req-{number}",
-                time=self.time,
-                status=SequenceStatus.FINISHED_STOPPED,
-                metrics=self._metrics(number),
-            )
+        yield from (self._end(number) for number in range(self.size))
+
+    def short_lives(self, num_tokens: int) -> Iterator[Event]:
+        """The requests come, and each has all its tokens and its end in the next step."""
+        for first in range(0, self.size, _TOGETHER):
+            numbers = range(first, min(first + _TOGETHER, self.size))
+            yield from (self._arrival(number) for number in numbers)
+            updates = [
+                SequenceUpdate(
+                    seq_id=number,
+                    status=SequenceStatus.FINISHED_STOPPED,
+                    num_computed_tokens=PROMPT_TOKENS + num_tokens,
+                    new_token_ids=[(number + index) % 1_000 for index in range(num_tokens)],
+                    new_logprobs=[-0.01 * index for index in range(num_tokens)],
+                    text_delta=" once" * num_tokens,
+                    block_table=[],
+                )
+                for number in numbers
+            ]
+            yield self._step(ExecuteModelRequest([]), updates, None, 0)
+            yield from (self._end(number) for number in numbers)
 
     def _prefill(self) -> Step:
         groups, updates = [], []
@@ -163,6 +178,14 @@ class Crowd:
             prompt="Tell me a story about a fox.",
             prompt_token_ids=[1, 2, 3],
             sampling_params=SamplingParams(max_tokens=4_000),
+            metrics=self._metrics(number),
+        )
+
+    def _end(self, number: int) -> RequestFinished:
+        return RequestFinished(
+            request_id=f"req-{number}",
+            time=self.time,
+            status=SequenceStatus.FINISHED_STOPPED,
             metrics=self._metrics(number),
         )
 

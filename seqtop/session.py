@@ -157,16 +157,22 @@ class Session:
             self.version += 1
 
     def restore(self, reply: Snapshot) -> None:
-        state = snapshot.load(bytes(reply.state), max_finished=self._max_finished)
+        encoded: memoryview | None = memoryview(reply.state)
+        state = snapshot.load(memoryview(reply.state), max_finished=self._max_finished)
         if self._redacts:
-            state = redacted(state)
+            state, encoded = redacted(state), None
         with self.lock:
             old = self.state.info
             if old and state.info and old.incarnation == state.info.incarnation:
                 sharing.share(state, self.state)
                 snapshot.keep_history(state, self.state)
+                encoded = None  # which has more in it now
             for listener in self._listeners:
-                listener.restore(reply.incarnation, reply.sequence_number, state)
+                place = reply.incarnation, reply.sequence_number, state
+                if listener is self.history:
+                    self.history.restore(*place, encoded=encoded)
+                else:
+                    listener.restore(*place)
             self._incarnation = reply.incarnation
             self.state = state
             self._touched = None

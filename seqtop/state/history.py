@@ -6,6 +6,8 @@ is too much, the oldest segment goes whole.
 
 from __future__ import annotations
 
+import threading
+
 import zstandard
 
 from seqtop.state import EngineState
@@ -20,6 +22,9 @@ DEFAULT_MAX_EVENTS = 1_000_000
 
 _LEVEL = 1
 """Of compression: the appending thread pays for it; the next two save 6 %."""
+
+_LARGE_BYTES = 4 * 2**20
+"""More takes longer to compress than a frame of the app."""
 
 _INDEX_BYTES = 25
 """What the index takes for each event."""
@@ -49,9 +54,16 @@ class History(Timeline, Tape):
         with self.lock:
             super().append(number, payload, event, state)
 
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
+    def restore(
+        self,
+        incarnation: str,
+        number: int,
+        state: EngineState,
+        *,
+        encoded: memoryview | None = None,
+    ) -> None:
         with self.lock:
-            super().restore(incarnation, number, state)
+            super().restore(incarnation, number, state, encoded=encoded)
 
     def _noted(self, mark: Mark) -> None:
         self.marks.append(*mark)
@@ -101,9 +113,28 @@ class History(Timeline, Tape):
         return self._living.get(number) or super()._ended_request(number)
 
     def _store(self, data: bytes) -> Stored:
+        if len(data) > _LARGE_BYTES:
+            return self._store_large(data)
         compressed = self._compressor.compress(data)
         self.num_bytes += len(compressed)
         return Stored(compressed, len(compressed))
 
+    def _store_large(self, data: bytes) -> Stored:
+        """Keep `data` as it is until a thread has compressed it, for which nobody has to wait."""
+        self.num_bytes += len(data)
+        stored = Stored(data, len(data))
+
+        def compress() -> None:
+            compressed = zstandard.ZstdCompressor(level=_LEVEL).compress(data)
+            with self.lock:
+                if any(segment.keyframe is stored for segment in self._segments):
+                    self.num_bytes += len(compressed) - stored.size
+                    stored.place, stored.size = compressed, len(compressed)
+
+        threading.Thread(target=compress, name="seqtop-compress", daemon=True).start()
+        return stored
+
     def _read(self, stored: Stored) -> bytes:
-        return self._decompressor.decompress(stored.place)
+        place: bytes = stored.place
+        is_compressed = place.startswith(zstandard.FRAME_HEADER)  # no encoded struct begins so
+        return self._decompressor.decompress(place) if is_compressed else place

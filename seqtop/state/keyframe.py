@@ -34,12 +34,14 @@ class Keyframe(msgspec.Struct, array_like=True):
     """A state whose finished requests are numbers of `Ended` ones."""
 
     flight: msgspec.Raw
-    """An encoded `EngineState` of the unfinished requests alone."""
+    """An encoded `EngineState` of the unfinished requests, and of finished ones that have no number
+    (those that a snapshot brought)."""
     order: bytes
     """Every request in order of arrival, as 4-byte little-endian integers: the number of a
     finished one, or -1 for the next of `flight`."""
     finished: list[tuple[int, int]]
-    """The finished in order of their ends: ranges of numbers, the second exclusive."""
+    """The numbered ones in order of their ends, which come after those of `flight`: ranges of
+    numbers, the second exclusive."""
     max_finished: int
 
 
@@ -94,6 +96,17 @@ class Archive:
         self._numbers, self._next = numbers, first + len(ended)
         return Taken(encoded, ended, first, lowest=min(in_order, default=self._next))
 
+    def adopt(self, state: EngineState, encoded: memoryview) -> Taken:
+        """A keyframe of `state`, which `encoded` has just been decoded to: nothing is encoded."""
+        keyframe = Keyframe(
+            flight=msgspec.Raw(encoded),
+            order=_to_bytes([_IN_FLIGHT] * len(state.requests)),
+            finished=[],
+            max_finished=state.max_finished,
+        )
+        self._numbers = {}
+        return Taken(codec.encode(keyframe), [], self._next, lowest=self._next)
+
 
 def restore(data: bytes, ended: Callable[[int], Ended]) -> EngineState:
     """The state that a keyframe stands for; the finished requests in it are those of `ended`.
@@ -106,7 +119,7 @@ def restore(data: bytes, ended: Callable[[int], Ended]) -> EngineState:
         WireError: the bytes are no keyframe, or one that contradicts itself.
     """
     keyframe = codec.decode(data, Keyframe)
-    state = snapshot.load(bytes(keyframe.flight), max_finished=keyframe.max_finished)
+    state = snapshot.load(memoryview(keyframe.flight), max_finished=keyframe.max_finished)
     in_flight = iter(state.requests.values())
     num_sequences = len(state.sequences)
     order = _from_bytes(keyframe.order)
@@ -131,7 +144,7 @@ def restore(data: bytes, ended: Callable[[int], Ended]) -> EngineState:
         raise WireError("keyframe: a request or a sequence is in it twice")
     state.requests = requests
     try:
-        state.finished = [
+        state.finished += [
             names.pop(number) for pair in keyframe.finished for number in range(*pair)
         ]
     except KeyError as error:

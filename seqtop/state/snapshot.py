@@ -4,19 +4,24 @@ The bytes come from the network, and the reducer relies on what `EngineState` pr
 itself (each request's sequences exist, and so on). So those promises are checked here, once.
 """
 
+import contextlib
+import gc
+from collections.abc import Iterator
+
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.errors import WireError
 
 
-def load(data: bytes, *, max_finished: int) -> EngineState:
+def load(data: bytes | memoryview, *, max_finished: int) -> EngineState:
     """Decode a state that will keep at most `max_finished` finished requests.
 
     Raises:
         WireError: the bytes are no state, or one that contradicts itself.
     """
-    state = codec.decode(data, EngineState)
+    with _collector_resting():
+        state = codec.decode(data, EngineState)
     _check(state)
     state.max_finished = max_finished
     return state
@@ -38,6 +43,24 @@ def keep_history(new: EngineState, old: EngineState) -> None:
             new.num_by_status[sequence.status] += 1
     new.requests = requests | new.requests  # they arrived before what `new` knows
     new.finished = forgotten + new.finished
+
+
+@contextlib.contextmanager
+def _collector_resting() -> Iterator[None]:
+    """Keep the garbage collector from looking, again and again, at all that is made meanwhile.
+
+    None of it is garbage, and all of it together takes longer to look at than to make. It is
+    counted among what is old at the end, which is looked at seldom.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # all that there is
+        gc.unfreeze()  # to the oldest generation
+        if was_on:
+            gc.enable()
 
 
 def _check(state: EngineState) -> None:

@@ -123,16 +123,25 @@ class Tape(ABC):
         elif len(batch.data) >= BATCH_BYTES:
             self._end_batch()
 
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
+    def restore(
+        self,
+        incarnation: str,
+        number: int,
+        state: EngineState,
+        *,
+        encoded: memoryview | None = None,
+    ) -> None:
         """Take down that `state`, as it was after message `number`, replaces the one before.
 
-        The first call says where the tape begins; any other leaves a gap in it.
+        The first call says where the tape begins; any other leaves a gap in it. `encoded` is what
+        the state has just been decoded from, if it has been.
 
         Raises:
             WireError: the state cannot be encoded.
             RecordingError: it cannot be kept.
         """
-        taken = self._archive.take(state)
+        archive = self._archive
+        taken = archive.take(state) if encoded is None else archive.adopt(state, encoded)
         number = _fit(number)
         gap, kind = None, ORDINARY
         if self._begun:

@@ -15,7 +15,8 @@ broken proxy) would make a viewer show what never was. A publisher may leave it 
 
 import struct
 import zlib
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import OLDEST_VERSION, PROTOCOL_VERSION
@@ -26,6 +27,9 @@ MAX_MESSAGE_BYTES = 64 * 2**20
 _SEQUENCE_NUMBER = struct.Struct(">Q")
 _CHECKSUM = struct.Struct(">I")
 _MAX_TOPIC_BYTES = 256
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Bytes = TypeVar("Bytes", bytes, memoryview)
 
 
 class DamagedMessageError(WireError):
@@ -58,7 +62,7 @@ def topic(incarnation: str) -> bytes:
     return f"seqtop/{PROTOCOL_VERSION}/{incarnation}".encode()
 
 
-def pack(incarnation: str, sequence_number: int, payload: bytes) -> list[bytes]:
+def pack(incarnation: str, sequence_number: int, payload: bytes) -> list[Buffer]:
     """The frames of one message, ready for `send_multipart`."""
     return seal([topic(incarnation), _SEQUENCE_NUMBER.pack(sequence_number), payload])
 
@@ -82,24 +86,24 @@ def unpack(frames: list[bytes]) -> Frame | Greeting:
     return Frame(incarnation, _SEQUENCE_NUMBER.unpack(number)[0], payload, version)
 
 
-def seal(frames: list[bytes]) -> list[bytes]:
+def seal(frames: Sequence[Buffer]) -> list[Buffer]:
     """`frames` and their checksum."""
     return [*frames, _CHECKSUM.pack(_crc(frames))]
 
 
-def unseal(frames: list[bytes], count: int) -> list[bytes]:
+def unseal(frames: Sequence[Bytes], count: int) -> list[Bytes]:
     """The first `count` frames, if what follows is nothing or their checksum.
 
     Raises:
         DamagedMessageError: it is something else.
     """
-    kept, rest = frames[:count], frames[count:]
+    kept, rest = list(frames[:count]), list(frames[count:])
     if rest and rest != [_CHECKSUM.pack(_crc(kept))]:
         raise DamagedMessageError("a message was damaged on the way: its checksum is wrong")
     return kept
 
 
-def _crc(frames: list[bytes]) -> int:
+def _crc(frames: Iterable[Buffer]) -> int:
     value = 0
     for frame in frames:
         value = zlib.crc32(frame, value)

@@ -19,6 +19,6 @@ def command(payload: bytes) -> Command:
     return cast(Command, decode(payload, cast(Any, Command)))
 
 
-def reply(payload: bytes) -> Reply:
+def reply(payload: bytes | memoryview) -> Reply:
     """Decode the answer to a command."""
     return cast(Reply, decode(payload, cast(Any, Reply)))

@@ -57,7 +57,7 @@ class QuestionDesk:
         info: EngineInfo,
         keys: EngineKeys | None,
         commands: queue.Queue[tuple[bytes, Submit | Abort]],
-        encode_snapshot: Callable[[], bytes],
+        encode_snapshot: Callable[[], bytes | bytearray],
     ) -> None:
         self._router = router
         self._info = info
@@ -141,7 +141,7 @@ class QuestionDesk:
         elif len(self._waiting) < MAX_WAITING_VIEWERS:
             self._waiting[identity] = None
 
-    def _send(self, identity: bytes, answer: Sequence[bytes | zmq.Frame]) -> None:
+    def _send(self, identity: bytes, answer: Sequence[frames.Buffer | zmq.Frame]) -> None:
         # A viewer that has gone, or does not read, gets no answer; its own timeout tells it.
         with contextlib.suppress(zmq.ZMQError):
             self._router.send_multipart([identity, *answer], zmq.DONTWAIT)

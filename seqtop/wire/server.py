@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 import zmq
 
-from seqtop.wire import codec, frames, inbox, parse
+from seqtop.wire import codec, frames, inbox, parse, pieces
 from seqtop.wire.inbox import Inbox
 from seqtop.wire.keys import EngineKeys
 from seqtop.wire.messages import (
@@ -142,11 +142,13 @@ class StreamServer:
             for _ in range(_SUBSCRIPTIONS_PER_ROUND):
                 self._live.recv(zmq.DONTWAIT)
 
-    def _encode_snapshot(self) -> bytes:
-        reply = Snapshot(
+    def _encode_snapshot(self) -> bytearray:
+        head = Snapshot(
             protocol_version=PROTOCOL_VERSION,
             incarnation=self._info.incarnation,
             sequence_number=self._next_number - 1,
-            state=msgspec.Raw(codec.encode(self._mirror)),
+            state=msgspec.Raw(b""),  # comes last, so it can be appended
         )
-        return codec.encode(reply)
+        reply = bytearray(codec.encode(head))
+        pieces.encode_into(reply, self._mirror)
+        return reply

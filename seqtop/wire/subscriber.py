@@ -229,11 +229,12 @@ class Subscriber:
     def _receive_answers(self) -> None:
         for _ in range(_ANSWERS_PER_ROUND):
             try:
-                parts = self._questions.recv_multipart(zmq.DONTWAIT)
+                # Not copied: a snapshot may be large.
+                parts = self._questions.recv_multipart(zmq.DONTWAIT, copy=False)
             except zmq.Again:
                 return
             try:
-                reply = parse.reply(*frames.unseal(parts, 1))
+                reply = parse.reply(*frames.unseal([part.buffer for part in parts], 1))
                 if isinstance(reply, Snapshot) and not self._synced:
                     self._restore(reply)
                 elif isinstance(reply, Refused):

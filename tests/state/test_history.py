@@ -1,5 +1,6 @@
 """Every moment of a history against a state that was fed the events up to it."""
 
+import gc
 import random
 from collections.abc import Iterator
 from itertools import pairwise
@@ -7,9 +8,11 @@ from itertools import pairwise
 import msgspec
 import pytest
 from event_script import EventScript
+from waiting import wait_until
 
 from seqtop.sequence import SequenceStatus
-from seqtop.state import EngineState, keyframe, tape
+from seqtop.state import EngineState, keyframe, snapshot, tape
+from seqtop.state import history as history_module
 from seqtop.state.history import History
 from seqtop.state.marks import Kind, Marks
 from seqtop.state.sharing import share, thaw
@@ -348,6 +351,53 @@ def test_figures_beyond_8_bytes_and_broken_clocks_are_survived() -> None:
     times = [history.marks[position].time for position in range(5)]
     assert all(one <= two for one, two in pairwise(times))
     assert history.marks.at_time(0.0) >= 0
+
+
+@pytest.mark.usefixtures("fine")
+@pytest.mark.parametrize("large", [False, True])
+def test_a_snapshot_is_kept_as_it_came(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if large:  # so that a thread compresses it
+        monkeypatch.setattr(history_module, "_LARGE_BYTES", 1_000)
+    joined = fed(LONG[:1_000])
+    assert joined.finished
+    encoded = codec.encode(joined)
+    history = History()
+    monkeypatch.setattr(keyframe.Archive, "take", refuse_to_take)
+    history.restore("one", 999, joined, encoded=memoryview(encoded))
+    monkeypatch.undo()
+    assert_same(history.at(0), fed(LONG[:1_000]))
+    record_from(LONG[:1_300], 1_000, history, joined)
+    for position in (0, 1, 150, 300):
+        assert_same(history.at(position), fed(LONG[: 1_000 + position]))
+    wait_until(lambda: history.num_bytes < len(encoded))
+    assert_same(history.at(1), fed(LONG[:1_001]))
+
+
+def refuse_to_take(*_: object) -> None:
+    raise AssertionError("encoded once more")
+
+
+def test_what_is_dropped_before_it_is_compressed_counts_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(history_module, "_LARGE_BYTES", 1_000)
+    held = History(max_bytes=1)
+    state = fed(LONG[:1_000])
+    encoded = memoryview(codec.encode(state))
+    with held.lock:  # the thread has to wait
+        held.restore("one", 999, state, encoded=encoded)
+        held.restore("two", 5, state, encoded=encoded)  # and the first is dropped
+    wait_until(lambda: held.num_bytes < len(encoded))
+    assert held.num_bytes == sum(segment.keyframe.size for segment in held._segments)
+
+
+def test_the_collector_is_on_again_after_a_state_was_loaded() -> None:
+    assert gc.isenabled()
+    snapshot.load(codec.encode(fed(SHORT)), max_finished=1)
+    assert gc.isenabled()
+    with pytest.raises(WireError):
+        snapshot.load(b"\x81", max_finished=1)
+    assert gc.isenabled()
 
 
 def test_state_that_cannot_be_encoded_leaves_the_history_whole(
