@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 
 from benchmarks import report
-from benchmarks.running import ROWS, in_turn
+from benchmarks.running import ROWS, end_cleanly, in_turn
 
 
 def main() -> None:
@@ -27,6 +27,7 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := [name for name in options.rows if name not in ROWS]:
         parser.error(f"no row {', '.join(unknown)}: there are {', '.join(ROWS)}")
+    end_cleanly()
     console, started = Console(), time.monotonic()
     rows = in_turn(options.rows or list(ROWS), tiny=options.tiny, console=console)
     if options.json:

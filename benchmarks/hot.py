@@ -22,10 +22,13 @@ from pathlib import Path
 from benchmarks.feeder import feeding
 from benchmarks.lag import DELTAS_A_SECOND, LIVE, stream
 from benchmarks.pseudo_terminal import SIZE, on_terminal
+from benchmarks.running import end_cleanly
 
 RATE = 200
 """Samples a second."""
 _FRAME = re.compile(r"(?P<function>.*) \((?P<file>[^():]+)(:\d+)?\)$")
+
+_LINE = re.compile(r":\d+\)$")
 
 
 def main() -> None:
@@ -35,6 +38,7 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=DELTAS_A_SECOND, help="deltas a second")
     parser.add_argument("--speedscope", type=Path, metavar="FILE", help="keep the profile here")
     options = parser.parse_args()
+    end_cleanly()
     py_spy = shutil.which("py-spy") or sys.exit("py-spy is needed: pip install py-spy")
     state, payloads, per_second = stream(options.live, options.seconds + 6, options.rate)
     with (
@@ -49,9 +53,9 @@ def main() -> None:
         out, form = (options.speedscope, "speedscope") if options.speedscope else (raw, "raw")
         command = [py_spy, "record", "--pid", str(program.process.pid), "--output", str(out)]
         command += ["--duration", str(options.seconds), "--rate", str(RATE), "--format", form]
-        # Only samples with the interpreter at work: waiting for a socket or the lock is no cost.
+        # Only samples of who has the interpreter's lock: waiting is no cost.
         recorder = subprocess.Popen(
-            [*command, "--gil", "--threads"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            [*command, "--threads", "--gil"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         while recorder.poll() is None:
             program.read(0.1)
@@ -71,9 +75,9 @@ def report(lines: Iterable[str], seconds: float) -> None:
         stack, _, count = line.rpartition(" ")
         frames = stack.split(";")
         number = int(count)
-        threads[frames[0]] += number
+        threads[frames[0].rpartition(": ")[2]] += number
         modules[module_of(frames[-1])] += number
-        functions[frames[-1]] += number
+        functions[_LINE.sub(")", frames[-1])] += number
     total = sum(threads.values())
     busy = total / (RATE * seconds)
     print(f"{total} samples at work in {seconds:g} s, {busy:.0%} of the time")

@@ -27,6 +27,7 @@ DELTAS_A_SECOND = 100_000
 RUNNING = 256
 LIVE = 10_000
 SECONDS = 8.0
+WARM_UP_SECONDS = 1.0
 INTERVAL = 0.005
 
 
@@ -91,7 +92,7 @@ async def _run(live: int, seconds: float, rate: float) -> tuple[list[float], flo
             driver = app._driver
             assert isinstance(driver, terminal.CountingDriver)
             feeder.go()
-            await asyncio.sleep(1.0)  # until it has got going
+            await asyncio.sleep(min(WARM_UP_SECONDS, seconds))  # until it has got going
             frames, worked, started = driver.num_frames, time.process_time(), time.monotonic()
             lags = []
             while (before := time.monotonic()) < started + seconds:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,7 @@ def alone(measure: Callable[..., Findings]) -> None:
     parser.add_argument("--tiny", action="store_true", help="sizes that say nothing, for a try")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here, too")
     options = parser.parse_args()
+    end_cleanly()
     machine, started = Machine.now(), time.monotonic()
     findings = measure(tiny=options.tiny)
     machine.load_after = os.getloadavg()[0]
@@ -52,6 +54,11 @@ def alone(measure: Callable[..., Findings]) -> None:
     report.show([row], Console())
     if options.json:
         options.json.write_bytes(report.to_json([row]))
+
+
+def end_cleanly() -> None:
+    """Have a request to end unwind everything, so that no program goes on that was started here."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def title_of(name: str) -> str:
