@@ -159,29 +159,28 @@ class OutputProcessor:
     def _take(self, seq: Sequence, sample: SequenceOutput, params: SamplingParams) -> None:
         self._name_tokens(sample.logprobs)
         seq.append_token_id(sample.output_token, sample.logprobs)
-        self._advance(seq, params)
+        self._advance(seq, sample.output_token, params)
 
     def _name_tokens(self, logprobs: dict[int, Logprob]) -> None:
         for token_id, logprob in logprobs.items():
             logprob.decoded_token = self.detokenizer.token_text(token_id)
 
-    def _advance(self, seq: Sequence, params: SamplingParams) -> None:
+    def _advance(self, seq: Sequence, token_id: int, params: SamplingParams) -> None:
         """Read the newest token, and see whether it ends the sequence."""
-        may_stop = seq.get_output_len() >= params.min_tokens
-        ended = may_stop and _stop_at_token(seq, params)
+        num_output = seq.get_output_len()
+        may_stop = num_output >= params.min_tokens
+        ended = may_stop and _stop_at_token(seq, token_id, params)
         if params.detokenize and (not ended or params.include_stop_str_in_output):
             num_before = len(seq.output_text)
             self.detokenizer.append(seq, skip_special_tokens=params.skip_special_tokens)
             if params.stop and may_stop and not ended:
                 ended = _stop_at_string(seq, params, num_before)
         if not ended:
-            self._stop_at_length(seq, params)
-        if params.detokenize and seq.is_finished() and not isinstance(seq.stop_reason, str):
-            self.detokenizer.finish(seq, skip_special_tokens=params.skip_special_tokens)
-
-    def _stop_at_length(self, seq: Sequence, params: SamplingParams) -> None:
-        if seq.get_len() >= self.max_model_len or seq.get_output_len() == params.max_tokens:
+            if num_output != params.max_tokens and seq.get_len() < self.max_model_len:
+                return
             seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED
+        if params.detokenize and not isinstance(seq.stop_reason, str):
+            self.detokenizer.finish(seq, skip_special_tokens=params.skip_special_tokens)
 
 
 def is_plain(params: SamplingParams | None) -> bool:
@@ -189,9 +188,8 @@ def is_plain(params: SamplingParams | None) -> bool:
     return params is not None and params.logprobs is None and not asks_for_beams(params)
 
 
-def _stop_at_token(seq: Sequence, params: SamplingParams) -> bool:
+def _stop_at_token(seq: Sequence, token_id: int, params: SamplingParams) -> bool:
     """Finish a sequence whose newest token is an end-of-sequence or stop token."""
-    token_id = seq.get_last_token_id()
     if token_id == seq.eos_token_id and not params.ignore_eos:
         seq.status = SequenceStatus.FINISHED_STOPPED
         return True
