@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
@@ -29,7 +30,9 @@ def main() -> None:
         parser.error(f"no row {', '.join(unknown)}: there are {', '.join(ROWS)}")
     end_cleanly()
     console, started = Console(), time.monotonic()
-    rows = in_turn(options.rows or list(ROWS), tiny=options.tiny, console=console)
+    names = options.rows or list(ROWS)
+    rows = in_turn(names, tiny=options.tiny, console=console)
+    has_failed = len(rows) < len(names)
     if options.json:
         old = (
             msgspec.json.decode(options.json.read_bytes(), type=report.Document).rows
@@ -42,6 +45,7 @@ def main() -> None:
     if options.markdown:
         options.markdown.write_text(report.markdown(rows))
     console.print(f"{time.monotonic() - started:.0f} s")
+    sys.exit(has_failed)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What a viewer costs while nothing happens: the engine sends heartbeats and no more.
 
 `seqtop attach` on a pseudo-terminal, once it has come to rest; the process's CPU time, and what it
-writes to the terminal. The peer is an app of Textual's with nothing in it, at the same time.
+writes to the terminal. The peer is an app of Textual's with nothing in it, and viewers of
+fewer sequences are there, too, all at the same time.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from contextlib import ExitStack
 from tempfile import TemporaryDirectory
 
 from benchmarks import running
-from benchmarks.figure import Figure, Findings, Limit
+from benchmarks.figure import Figure, Findings, Growth, Limit
 from benchmarks.pseudo_terminal import EMPTY_APP, OnTerminal, on_terminal
 from benchmarks.scenes import Crowd
 from seqtop.state import EngineState
@@ -22,41 +23,31 @@ MAX_SHARE = 0.005
 SECONDS = 20.0
 SETTLE_SECONDS = 6.0
 """The rates in the header take a while to come down to nothing."""
-LIVE = 1_000
+SIZES = (100, 1_000, 10_000)
 
 
 def measure(*, tiny: bool = False) -> Findings:
-    live, seconds, settle = (10, 0.5, 1.0) if tiny else (LIVE, SECONDS, SETTLE_SECONDS)
-    crowd = Crowd(live)
+    sizes, seconds, settle = ((10,), 0.5, 1.0) if tiny else (SIZES, SECONDS, SETTLE_SECONDS)
     with ExitStack() as stack:
-        directory = stack.enter_context(TemporaryDirectory(prefix="sq"))
-        endpoint = f"ipc://{directory}/e"
-        started = time.monotonic()
-        publisher = stack.enter_context(
-            Publisher(
-                endpoint,
-                crowd.info,
-                EngineState(),
-                clock=lambda: crowd.time + time.monotonic() - started,
-            )
-        )
-        for event in [*crowd.arrivals(), *crowd.ends()][1:]:
-            publisher.publish(event)
         empty = stack.enter_context(on_terminal("-c", EMPTY_APP))
-        viewer = stack.enter_context(on_terminal("-m", "seqtop", "attach", endpoint))
-        for program in (empty, viewer):
-            program.read(settle / 2)
-        (ours, written), (theirs, _) = _watch(viewer, empty, seconds)
+        viewers = [
+            stack.enter_context(on_terminal("-m", "seqtop", "attach", _engine(stack, size)))
+            for size in sizes
+        ]
+        for program in (empty, *viewers):
+            program.read(settle / (1 + len(viewers)))
+        *ours, (theirs, _) = _watch([*viewers, empty], seconds)
+    spent, written = ours[-1]
     figures = [
         Figure(
-            what=f"{live:,} finished sequences on show, heartbeats alone",
+            what=f"{sizes[-1]:,} finished sequences on show, heartbeats alone",
             measured=f"CPU over {seconds:g} s",
-            value=ours / seconds,
+            value=spent / seconds,
             unit="%",
             limit=Limit(MAX_SHARE),
             peer="an empty Textual app",
             peer_value=theirs / seconds,
-            ratio=ours / theirs if theirs else None,
+            ratio=spent / theirs if theirs else None,
         ),
         Figure(
             what="written to the terminal meanwhile",
@@ -66,21 +57,41 @@ def measure(*, tiny: bool = False) -> Findings:
             limit=Limit(0),
         ),
     ]
-    return Findings(figures)
+    points = [
+        (float(size), spent / seconds * 1e3) for size, (spent, _) in zip(sizes, ours, strict=True)
+    ]
+    growth = [Growth("an idle viewer, CPU a second", "sequences", "ms", points, limit=0.1)]
+    return Findings(figures, [] if tiny else growth)
 
 
-def _watch(
-    viewer: OnTerminal, empty: OnTerminal, seconds: float
-) -> tuple[tuple[float, int], tuple[float, int]]:
-    """CPU seconds and bytes written, of both, over the same `seconds`."""
-    before = [(each.cpu_seconds, each.num_bytes) for each in (viewer, empty)]
-    viewer.read(seconds)
-    empty.read(0.001)
-    after = [(each.cpu_seconds, each.num_bytes) for each in (viewer, empty)]
-    (a, b), (c, d) = (
-        (new[0] - old[0], new[1] - old[1]) for new, old in zip(after, before, strict=True)
+def _engine(stack: ExitStack, size: int) -> str:
+    """The endpoint of an engine whose `size` sequences have all ended."""
+    endpoint = f"ipc://{stack.enter_context(TemporaryDirectory(prefix='sq'))}/e"
+    crowd, started = Crowd(size), time.monotonic()
+    publisher = stack.enter_context(
+        Publisher(
+            endpoint,
+            crowd.info,
+            EngineState(max_finished=size),
+            clock=lambda: crowd.time + time.monotonic() - started,
+        )
     )
-    return (a, int(b)), (c, int(d))
+    for event in [*crowd.arrivals(), *crowd.ends()][1:]:
+        publisher.publish(event)
+    return endpoint
+
+
+def _watch(programs: list[OnTerminal], seconds: float) -> list[tuple[float, int]]:
+    """CPU seconds and bytes written of each, over the same `seconds`."""
+    before = [(each.cpu_seconds, each.num_bytes) for each in programs]
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for program in programs:
+            program.read(0.01)
+    return [
+        (program.cpu_seconds - cpu, program.num_bytes - num_bytes)
+        for program, (cpu, num_bytes) in zip(programs, before, strict=True)
+    ]
 
 
 if __name__ == "__main__":

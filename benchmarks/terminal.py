@@ -34,9 +34,12 @@ class CountingDriver(HeadlessDriver):
         super().__init__(*args, **options)
         self.painted = asyncio.Event()
 
+    is_on_show = False
+    """Until then, the app takes it for none: what it asks of a real terminal is not here."""
+
     @property
     def is_headless(self) -> bool:
-        return False
+        return not self.is_on_show
 
     def write(self, data: str) -> None:
         self.num_characters += len(data)
@@ -54,6 +57,9 @@ async def shown(app: App[Any], size: tuple[int, int] = SIZE) -> AsyncIterator[Pi
     app.driver_class = CountingDriver
     async with app.run_test(headless=False, size=size) as pilot:
         await pilot.pause()
+        assert isinstance(app._driver, CountingDriver)
+        app._driver.is_on_show = True
+        app.screen.refresh()
         await pilot.pause()
         yield pilot
 
