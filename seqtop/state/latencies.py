@@ -32,6 +32,8 @@ KEPT = 100_000
 """Samples of each figure that are kept for looking back."""
 QUIET = 30.0
 """Seconds without a missed objective after which the next one is news again."""
+AT_ONCE = 2_000
+"""Sequences looked at between two frames."""
 _MOST_TOKENS = 1_000
 """Gaps counted of one sequence between two looks."""
 _BEFORE_THE_END = frozenset({"queue", "ttft"})
@@ -138,17 +140,24 @@ class Latencies:
             key: deque(maxlen=KEPT) for key in (*FIGURES, "met")
         }
         self._seen: dict[int, _Seen] = {}
+        self._due: dict[int, None] = {}
+        """Sequences that are yet to be looked at, the first touched first."""
         self._late: set[str] = set()
         self._news: list[tuple[str, dict[str, float]]] = []
         self._last_late = -math.inf
         self._time = -math.inf
 
     def observe(self, state: EngineState, touched: Iterable[int] | None) -> None:
-        """Count what is new in `state`, of which `touched` changed since the last look."""
+        """Count what is new in `state`, of which `touched` changed since the last look.
+
+        No more than `AT_ONCE` are looked at; the rest is left to the next calls.
+        """
         if touched is None or state.time < self._time:
             self._begin(state)
         else:
-            for seq_id in touched:
+            self._due.update(dict.fromkeys(touched))
+            for seq_id in [*itertools.islice(self._due, AT_ONCE)]:
+                del self._due[seq_id]
                 if sequence := state.sequences.get(seq_id):
                     self._look(state, state.requests[sequence.request_id], sequence)
                 else:
@@ -159,6 +168,11 @@ class Latencies:
         if math.isfinite(state.time) and state.time // 1 != second_before // 1:
             for key, window in self.windows.items():
                 self.medians[key].append(window.percentile(50))
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether some are yet to be looked at; `observe` goes on with it."""
+        return bool(self._due)
 
     def at(self, time: float) -> tuple[dict[str, Window], Window]:
         """The windows as they were at `time`, as far as their samples are kept."""
@@ -186,6 +200,7 @@ class Latencies:
                 self._clear(key)
         self._clear("met")
         self._seen.clear()
+        self._due.clear()
         for sequence in state.sequences.values():
             request = state.requests[sequence.request_id]
             # Its tokens came before anybody looked.

@@ -3,13 +3,12 @@
 A view of n sequences costs O(log n) per sequence touched, whatever n is, and as much for each of
 its family where there are several; only a new sort or a new filter looks at all of them. That time
 passes touches nothing, but where a filter asks for how long sequences have waited: then those that
-wait are looked at again a few at a time, each once a second where they are fewer than 60,000.
+wait are looked at again a few at a time.
 """
 
 import itertools
 import math
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import total_ordering
@@ -30,7 +29,7 @@ _LONGEST_KEY = 200
 """Characters of a text that its place in the order depends on."""
 _ALONE = Kin()
 _AT_ONCE = 2_000
-"""Waiting sequences that are looked at again between two frames, when only time has passed."""
+"""Sequences that are looked at besides those just touched."""
 
 Place: TypeAlias = tuple[Entry, bool]
 """Where a sequence stands in an `Order`, and whether what it is sorted by grows. The entry is what
@@ -71,8 +70,8 @@ class SequenceView:
         self._order = Order()
         self._hits = Order()
         self._queued: dict[int, tuple[Any, ...]] = {}
-        self._due: deque[int] = deque()
-        """Waiting sequences that a filter is to look at again, as time has passed."""
+        self._due: dict[int, None] = {}
+        """Sequences that are yet to be looked at again, the first touched first."""
         self._families = Families()
         self._kin: dict[int, Kin] = {}
 
@@ -108,7 +107,7 @@ class SequenceView:
         self._hits.load(
             self._order.entry(seq_id)
             for seq_id in self._order.page(0, len(self))
-            if wanted.tests and self._is_wanted(state, seq_id)
+            if wanted.tests and seq_id in state.sequences and self._is_wanted(state, seq_id)
         )
 
     def is_hit(self, seq_id: int) -> bool:
@@ -181,15 +180,33 @@ class SequenceView:
         self.search(state, self.wanted)
         self.queue = SortedList(self._queued.values())
 
-    def update(self, state: EngineState, touched: Iterable[int]) -> set[int]:
+    def update(
+        self,
+        state: EngineState,
+        touched: Iterable[int],
+        *,
+        first: Iterable[int] = (),
+        most: int | None = None,
+    ) -> set[int]:
         """Move, add or remove the sequences `touched`, after `state` changed.
 
         Returns those whose place in a tree changed, whether or not they were touched themselves.
+
+        Args:
+            first: Those that are to be right at once: the ones in sight.
+            most: How many others to look at; the rest is left to the next calls (`is_behind`),
+                in which a sequence that is touched again meanwhile counts once.
         """
         self._pass(state.time)
+        if most is None:
+            due = [*touched, *self._take_due(_AT_ONCE)]
+        else:
+            self._due.update(dict.fromkeys(touched))
+            due = [seq_id for seq_id in first if self._due.pop(seq_id, self) is None]
+            due += self._take_due(most)
         changed: set[int] = set()
         families: dict[Name, None] = {}
-        for seq_id in itertools.chain(touched, self._take_due()):
+        for seq_id in due:
             sequence = state.sequences.get(seq_id)
             if sequence is None:
                 self._leave(seq_id, families)
@@ -208,21 +225,23 @@ class SequenceView:
 
     @property
     def is_behind(self) -> bool:
-        """Whether some of what waits is yet to be looked at again; `update` goes on with it."""
+        """Whether some are yet to be looked at again; `update` goes on with it."""
         return bool(self._due)
 
     def tick(self, state: EngineState) -> None:
         """A second has passed: look again at the waiting that are shown by how long they wait."""
-        if self.filter.grows and not self._due:
-            self._due.extend(self._queued)
+        most = 0 if self._due else _AT_ONCE
+        if self.filter.grows:
+            self._due.update(dict.fromkeys(self._queued))
         column = FIELDS.get(self.sort.key)
         in_trees = self._kin.keys() & self._queued.keys() if column and column.grows else ()
-        self.update(state, in_trees)
+        self.update(state, in_trees, first=in_trees, most=most)
 
-    def _take_due(self) -> Iterator[int]:
-        for _ in range(min(len(self._due), _AT_ONCE)):
-            if (seq_id := self._due.popleft()) in self._queued:
-                yield seq_id
+    def _take_due(self, most: int) -> list[int]:
+        taken = [*itertools.islice(self._due, most)]
+        for seq_id in taken:
+            del self._due[seq_id]
+        return taken
 
     def _pass(self, now: float) -> None:
         """Have the rows that grow stand where they belong at the engine's time `now`."""

@@ -7,7 +7,7 @@ selected sequence, whether it is followed. Widgets ask it and keep nothing that 
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from seqtop.link import LinkState
@@ -42,6 +42,10 @@ class Frame(NamedTuple):
         return Frame(self.touched | other.touched, self.ticked or other.ticked)
 
 
+PLACED_AT_ONCE = 1_000
+"""Sequences out of sight whose places in the order are brought up to date for one frame: a batch.
+
+Where more are touched between two frames, it is a few frames until all are where they belong."""
 EVERYTHING = Frame(None, ticked=True)
 NOTHING = Frame(set(), ticked=False)
 """But perhaps how the source stands."""
@@ -76,6 +80,8 @@ class Feed:
         """The id of the sequence that the cursor is on."""
         self.chosen = False
         """Whether somebody has put it there."""
+        self.in_sight: Collection[int] = ()
+        """The sequences whose rows are: whatever is left for later, these are right at once."""
         self.following = False
         """Whether the table scrolls along when the selected row moves."""
         self.block: int | None = None
@@ -179,7 +185,7 @@ class Feed:
         version = self.source.version
         num_reviewed = -1 if self.review is None else self.review.version
         same = version == self._version and num_reviewed == self._num_reviewed
-        if same and not self.view.is_behind and not self._ages():
+        if same and not self._is_behind and not self._ages():
             return None
         with self.lock:
             self._version, self._num_reviewed = version, num_reviewed
@@ -247,11 +253,14 @@ class Feed:
         return frame | self._to_the_moment()
 
     def _to_the_moment(self) -> Frame:
-        """Have what changes with time alone be that of a held moment, not of its last full second.
+        """Have everything be that of a held moment: also what was left for later frames, and what
+        changes with time alone, which is that of its last full second.
 
         It is as long as the queue, so only for a key that was pressed.
         """
         self.view.tick(self.state)
+        while self.view.is_behind:
+            self.view.update(self.state, ())
         return Frame(set(), ticked=True)
 
     def point_out(self) -> None:
@@ -371,10 +380,17 @@ class Feed:
         if touched is None:
             self.view.rebuild(self.state)
             return EVERYTHING
-        touched = touched | self.view.update(self.state, touched)
+        touched = touched | self.view.update(
+            self.state, touched, first=self.in_sight, most=PLACED_AT_ONCE
+        )
         if ticked:
             self.view.tick(self.state)
         return Frame(touched, ticked)
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether what was touched is more than is looked at for one frame."""
+        return self.view.is_behind or self.latencies.is_behind
 
     def _ages(self) -> bool:
         """Whether the age of what is shown, displayed in whole seconds, has changed."""

@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from seqtop.link import LinkState
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.feed import Feed
+from seqtop.tui.feed import PLACED_AT_ONCE, Feed
 from seqtop.tui.widgets.blocks import BLOCKS_AT_ONCE, Sharers
 from seqtop.tui.widgets.lines import Lines
 from seqtop.tui.widgets.pool import PoolMap
@@ -69,6 +69,10 @@ def test_a_frame_in_which_all_changes_draws_what_is_in_sight(number: int) -> Non
             num_rows = app.screen.query_one(Rows).size.height
             assert after["Rows"] - before["Rows"] == num_rows - 1  # the first has not changed
             assert sum(after.values()) - sum(before.values()) <= num_rows + 8
+            while app.feed.view.is_behind:
+                before = app.feed.view.keys_made
+                app.feed.poll()
+                assert app.feed.view.keys_made - before <= PLACED_AT_ONCE
             assert app.feed.view.keys_made - made == number + 1  # one for each touched
 
     asyncio.run(run())
