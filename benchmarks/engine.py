@@ -66,14 +66,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--bundled", action="store_true", help="run the model that ships")
     parser.add_argument("--quick", action="store_true", help="one round of each, a shorter trace")
-    parser.add_argument("--rounds", type=int, default=2, help="runs of each, taken in turn")
-    parser.add_argument("--requests", type=int, default=64, help="how many the trace has")
+    parser.add_argument("--rounds", type=int, help="runs of each, taken in turn; 2, quick 1")
+    parser.add_argument("--requests", type=int, help="how many the trace has; 64, quick 48")
     parser.add_argument("--rate", type=float, default=32.0, help="how many arrive in a second")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, too")
     options = parser.parse_args()
-    if options.quick:
-        options.rounds, options.requests = 1, 48
+    options.rounds = options.rounds or (1 if options.quick else 2)
+    options.requests = options.requests or (48 if options.quick else 64)
     torch.set_num_threads(options.threads)
     logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as directory:
