@@ -20,7 +20,7 @@ from engine_stub.attention import DecodeContext, PagedKVCache, Segment
 from engine_stub.row import Row
 
 # Columns that are left free for tokens to come; then everything is copied anew.
-_ROOM = 64
+_ROOM = 128
 # A call of attention costs about as much as reading this many tokens more.
 _TOKENS_PER_CALL = 200
 
@@ -182,10 +182,10 @@ class DecodeCache:
             if not groups or len(groups[-1]) * (row.end - groups[-1][-1].end) > _TOKENS_PER_CALL:
                 groups.append([])
             groups[-1].append(row)
-        # With places for as many sequences again, if there may be.
-        for places in (2, 1):
-            shapes = [(places * len(group), group[-1].end + _ROOM) for group in groups]
-            per_token = self._cache.pool[:, 0, 0].numel()
+        per_token = self._cache.pool[:, 0, 0].numel()
+        # With places for as many sequences again, or at least some room, if there may be.
+        for places, room in ((2, _ROOM), (1, _ROOM), (1, _ROOM // 8)):
+            shapes = [(places * len(group), group[-1].end + room) for group in groups]
             sizes = [per_token * places * columns for places, columns in shapes]
             if sum(sizes) <= self._cache.pool.numel():
                 break

@@ -151,7 +151,7 @@ def test_a_copy_is_never_larger_than_the_pool() -> None:
     cpu = torch.device("cpu")
     cache = PagedKVCache(2, 16, 2, BLOCK_SIZE, 8, device=cpu, dtype=torch.float32)
     decode_cache = DecodeCache(cache)
-    groups = [group(0, 30, 29, 1)]
+    groups = [group(0, 58, 57, 1)]
     for _ in range(2):
         batch = prepare_batch(groups, cache, {}, decode_cache)
         assert not isinstance(batch.attend.segments[0].context, DecodeContext)
