@@ -236,7 +236,9 @@ def cost_of_publishing(path: Path, vocab_size: int, size: int, rounds: int) -> d
                             cpu[True] += time.thread_time() - stepped
                     seconds[publishes] = time.perf_counter() - begin
                     # Viewers are told what they missed, and the publisher's thread has its time.
-                    publisher.publish(steps.in_flight(engine.clock()))
+                    publisher.publish(
+                        steps.in_flight(engine.clock(), engine.block_manager.get_block_table)
+                    )
                     time.sleep(0.003)
                 ratios.append(seconds[True] / seconds[False])
             while engine.has_unfinished_requests():

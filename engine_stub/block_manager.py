@@ -218,10 +218,14 @@ class BlockManager:
                 self._known.append((table.blocks[index], seq.seq_id, index))
         table.registered = table.blocks[:num_full]
 
-    def take_table_changes(self) -> TableChanges:
-        """What scheduling has done to tables that there were; ask after each time."""
-        changes, self._changes = self._changes, TableChanges()
-        return changes
+    @property
+    def table_changes(self) -> TableChanges:
+        """What has been done since `begin_step` to tables that there were, and by forks."""
+        return self._changes
+
+    def begin_step(self) -> None:
+        """Take note of changes to tables from here on."""
+        self._changes = TableChanges()
 
     def take_cache_changes(self) -> CacheChanges:
         """What has changed in the prefix cache since this was last asked; ask after each step.
@@ -237,6 +241,7 @@ class BlockManager:
         for block in table.blocks:
             self.device.share(block)
         self._tables[child.seq_id] = BlockTable(table.blocks, table.registered, table.hashes.copy())
+        self._changes.replace(child.seq_id, table.blocks)
         table.room = 0  # it shares its last block now
 
     def free(self, seq: Sequence) -> None:

@@ -210,11 +210,12 @@ class LLMEngine:
         """Schedule a batch, execute it, and process what came out."""
         begin = perf_counter()
         start_time = self.clock()
+        self.block_manager.begin_step()
         outputs = self.scheduler.schedule()
         scheduled_at = perf_counter()
         model_output = self.worker.execute_model(outputs.execute_model_req)
         executed_at = perf_counter()
-        table_changes = self.block_manager.take_table_changes()
+        table_changes = self.block_manager.table_changes
         outcome = self._process_outputs(outputs, model_output, table_changes)
 
         end_time = self.clock()

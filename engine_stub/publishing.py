@@ -7,7 +7,7 @@ protocol's messages know nothing of this engine.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -88,8 +88,6 @@ class StepPublisher:
         self._publisher = publisher
         self._groups: dict[str, SequenceGroup] = {}
         """Unfinished groups by request id."""
-        self._sent_tables: dict[int, list[int]] = {}
-        """By sequence id, the block table that viewers have."""
         self._request_ids: dict[int, str] = {}
         """By sequence id, of unfinished groups."""
         self._cached: dict[int, tuple[str, int, int]] = {}
@@ -105,15 +103,21 @@ class StepPublisher:
         self._request_ids.update((seq.seq_id, group.request_id) for seq in group.seqs)
         self._publisher.publish(_arrival(group))
 
-    def in_flight(self, time: float) -> InFlight:
-        """All that is unfinished at `time`, which is between two steps."""
+    def in_flight(self, time: float, table_of: Callable[[Sequence], list[int]]) -> InFlight:
+        """All that is unfinished at `time`, which is between two steps.
+
+        Args:
+            table_of: The block table of a sequence, `BlockManager.get_block_table`.
+        """
         groups = list(self._groups.values())
         return InFlight(
             time=time,
             step=self._step,
             stats=self._last_stats,
             requests=[_arrival(group) for group in groups],
-            sequences=[self._whole(group, seq) for group in groups for seq in group.seqs],
+            sequences=[
+                self._whole(group, seq, table_of(seq)) for group in groups for seq in group.seqs
+            ],
             cached_blocks=[_cached_block(*at, block) for block, at in self._cached.items()],
         )
 
@@ -124,7 +128,6 @@ class StepPublisher:
             self._ended(group, group.metrics.finished_time or record.start_time)
         self._num_preemptions += len(record.preemptions)
         self._step, self._last_stats = record.step, self._stats(record)
-        in_full = self._note_tables(record)
         step = messages.Step(
             step=record.step,
             start_time=record.start_time,
@@ -141,12 +144,10 @@ class StepPublisher:
             step.preemptions = [_preemption(each) for each in record.preemptions]
             step.sequences += (row for each in record.preemptions for row in self._preempted(each))
         if record.rest:
-            step.sequences += self._updates(record, in_full)
+            step.sequences += self._updates(record)
             step.metrics = _changed_metrics(record)
         self._publisher.publish(step)
         for update in record.rest_updates:
-            if update.seq.is_finished():
-                self._sent_tables.pop(update.seq.seq_id, None)
             if update.is_removed:
                 self._request_ids.pop(update.seq.seq_id, None)
         for group in record.finished:
@@ -170,55 +171,42 @@ class StepPublisher:
             new_blocks={seq_id: blocks[0] for seq_id, blocks in appended.items()},
         )
 
-    def _updates(self, record: StepRecord, in_full: set[int]) -> Iterator[messages.SequenceUpdate]:
+    def _updates(self, record: StepRecord) -> Iterator[messages.SequenceUpdate]:
         """One for each sequence that is not in the columns."""
-        changes = record.table_changes
+        changes, groups = record.table_changes, record.execute_model_req.seq_group_metadata_list
+        in_full = {
+            seq_id
+            for group in map(groups.__getitem__, record.rest)
+            if isinstance(group, SequenceGroupMetadata)
+            for seq_id in group.block_tables
+        }
         for update in record.rest_updates:
             seq_id = update.seq.seq_id
+            if update.parent_seq_id is not None:
+                self._request_ids[seq_id] = update.request_id
             new_blocks: list[int] = []
             table: list[int] | None = None
             if update.seq.is_finished():
                 table = []
-            elif update.parent_seq_id is not None:
-                # A fork has the blocks that its parent has after scheduling.
-                table = self._sent_tables[update.parent_seq_id].copy()
-                self._sent_tables[seq_id] = table
-                self._request_ids[seq_id] = update.request_id
-            elif seq_id not in in_full:
+            elif seq_id not in in_full:  # which brings its tables along
                 new_blocks = changes.appended.get(seq_id, [])
                 table = changes.replaced.get(seq_id)
             yield self._update(update, new_blocks, table)
-
-    def _note_tables(self, record: StepRecord) -> set[int]:
-        """Keep up what viewers have; returns the sequences whose tables fulls bring along."""
-        sent, changes = self._sent_tables, record.table_changes
-        in_full: set[int] = set()
-        for index in record.rest:
-            group = record.execute_model_req.seq_group_metadata_list[index]
-            if isinstance(group, SequenceGroupMetadata):
-                in_full.update(group.block_tables)
-                for seq_id, table in group.block_tables.items():
-                    sent[seq_id] = table.copy()
-        for seq_id, table in changes.replaced.items():
-            sent[seq_id] = table.copy()
-        for seq_id, blocks in changes.appended.items():
-            if seq_id not in in_full:
-                sent[seq_id] += blocks
-        return in_full
 
     def _newly_cached(self, record: StepRecord) -> list[CachedBlocks]:
         """What the prefix cache has come to know, neighbours in one table together."""
         for block in record.cache_changes.forgotten:
             self._cached.pop(block, None)
         runs: list[CachedBlocks] = []
+        neighbour = None
         for block, seq_id, position in record.cache_changes.known:
             request_id = self._request_ids[seq_id]
             self._cached[block] = request_id, seq_id, position
-            last = runs[-1] if runs else None
-            if last and (last.seq_id, last.position + len(last.blocks)) == (seq_id, position):
-                last.blocks.append(block)
+            if (seq_id, position) == neighbour:
+                runs[-1].blocks.append(block)
             else:
                 runs.append(_cached_block(request_id, seq_id, position, block))
+            neighbour = seq_id, position + 1
         return runs
 
     def _update(
@@ -245,7 +233,9 @@ class StepPublisher:
             is_removed=update.is_removed,
         )
 
-    def _whole(self, group: SequenceGroup, seq: Sequence) -> messages.SequenceUpdate:
+    def _whole(
+        self, group: SequenceGroup, seq: Sequence, table: list[int]
+    ) -> messages.SequenceUpdate:
         """All there is of a sequence, as if one step had brought it."""
         token_ids = list(seq.get_output_token_ids())
         return messages.SequenceUpdate(
@@ -256,7 +246,7 @@ class StepPublisher:
             new_token_ids=token_ids,
             new_logprobs=_sampled_logprobs(token_ids, seq.output_logprobs),
             text_delta=seq.output_text,
-            block_table=[] if seq.is_finished() else self._sent_tables.get(seq.seq_id, []),
+            block_table=table,
             stop_reason=seq.stop_reason,
             top_logprobs=seq.output_logprobs if _wants_candidates(group) else None,
             request_id=group.request_id,
@@ -266,7 +256,6 @@ class StepPublisher:
         group = self._groups[preemption.request_id]
         for seq_id in preemption.seq_ids:
             seq = group.seqs_dict[seq_id]
-            self._sent_tables.pop(seq_id, None)
             yield messages.SequenceUpdate(
                 seq_id=seq_id,
                 status=seq.status,
@@ -278,7 +267,6 @@ class StepPublisher:
     def _ended(self, group: SequenceGroup, time: float) -> None:
         del self._groups[group.request_id]
         for seq in group.seqs:
-            self._sent_tables.pop(seq.seq_id, None)
             self._request_ids.pop(seq.seq_id, None)
         self._publisher.publish(
             RequestFinished(

@@ -64,7 +64,9 @@ class EngineServer:
                 return
             tick_start = time.monotonic()
             if self._publisher.wants_in_flight():
-                self._publisher.publish(self._steps.in_flight(self._engine.clock()))
+                engine = self._engine
+                table_of = engine.block_manager.get_block_table
+                self._publisher.publish(self._steps.in_flight(engine.clock(), table_of))
             self._arrivals_due(tick)
             for pending in self._publisher.commands():
                 self._obey(pending)

@@ -13,7 +13,8 @@ class TableChanges(msgspec.Struct):
 
     Attributes:
         appended: By sequence id the blocks that came to the end of a table.
-        replaced: By sequence id the whole table, where that does not describe the change.
+        replaced: By sequence id the whole table, where that does not describe the change, and
+            those of forks.
     """
 
     appended: dict[int, list[int]] = {}

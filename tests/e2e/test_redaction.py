@@ -285,7 +285,9 @@ def test_neither_stream_nor_snapshot_nor_recording_says_a_word(
                 questions.send(codec.encode(SnapshotRequest()))
                 assert questions.poll(10_000)
                 stream += b"".join(questions.recv_multipart())
-                publisher.publish(steps.in_flight(engine.clock()))
+                publisher.publish(
+                    steps.in_flight(engine.clock(), engine.block_manager.get_block_table)
+                )
         wait_until(lambda: len(session.state.finished) == len(PROMPTS))
         session.unlisten(recorder)
         recorder.close()

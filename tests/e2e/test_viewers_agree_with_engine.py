@@ -246,7 +246,7 @@ def test_viewer_shows_the_engine_again_after_its_queue_has_overflowed(
         assert engine.seq_groups.keys() - session.state.requests.keys()
         opened.set()
         wait_until(publisher.wants_in_flight)
-        publisher.publish(steps.in_flight(engine.clock()))
+        publisher.publish(steps.in_flight(engine.clock(), engine.block_manager.get_block_table))
         play(10, shown=True)
         while engine.has_unfinished_requests():
             play(1, shown=True)
