@@ -115,7 +115,7 @@ class History(Timeline, Tape):
     def _store(self, data: bytes) -> Stored:
         if len(data) > _LARGE_BYTES:
             return self._store_large(data)
-        compressed = self._compressor.compress(data)
+        compressed = _compress(self._compressor, data)
         self.num_bytes += len(compressed)
         return Stored(compressed, len(compressed))
 
@@ -125,7 +125,7 @@ class History(Timeline, Tape):
         stored = Stored(data, len(data))
 
         def compress() -> None:
-            compressed = zstandard.ZstdCompressor(level=_LEVEL).compress(data)
+            compressed = _compress(zstandard.ZstdCompressor(level=_LEVEL), data)
             with self.lock:
                 if any(segment.keyframe is stored for segment in self._segments):
                     self.num_bytes += len(compressed) - stored.size
@@ -138,3 +138,11 @@ class History(Timeline, Tape):
         place: bytes = stored.place
         is_compressed = place.startswith(zstandard.FRAME_HEADER)  # no encoded struct begins so
         return self._decompressor.decompress(place) if is_compressed else place
+
+
+def _compress(compressor: zstandard.ZstdCompressor, data: bytes) -> bytes:
+    """`data` compressed, in no more memory than that takes.
+
+    What zstandard returns goes on occupying as much as the worst case would have needed.
+    """
+    return bytes(memoryview(compressor.compress(data)))

@@ -2,6 +2,7 @@
 
 import gc
 import random
+import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -17,7 +18,7 @@ from seqtop.state.history import History
 from seqtop.state.marks import Kind, Marks
 from seqtop.state.sharing import share, thaw
 from seqtop.state.still import still
-from seqtop.state.timeline import Cursor, RecordingError
+from seqtop.state.timeline import Cursor, RecordingError, Segment
 from seqtop.wire import codec, parse
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Heartbeat, RequestFinished, SequenceUpdate, Step
@@ -389,6 +390,20 @@ def test_what_is_dropped_before_it_is_compressed_counts_no_more(
         held.restore("two", 5, state, encoded=encoded)  # and the first is dropped
     wait_until(lambda: held.num_bytes < len(encoded))
     assert held.num_bytes == sum(segment.keyframe.size for segment in held._segments)
+
+
+@pytest.mark.parametrize("size", [2**20, history_module._LARGE_BYTES + 1])
+def test_what_is_compressed_takes_no_more_memory_than_is_counted(size: int) -> None:
+    history, data = History(), bytes(size)
+    tracemalloc.start()
+    try:
+        stored = history._store(data)
+        history._segments.append(Segment(0, stored, 0))
+        wait_until(lambda: stored.size < size // 100)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < size // 20
 
 
 def test_the_collector_is_on_again_after_a_state_was_loaded() -> None:
