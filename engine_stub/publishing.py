@@ -118,7 +118,12 @@ class StepPublisher:
             sequences=[
                 self._whole(group, seq, table_of(seq)) for group in groups for seq in group.seqs
             ],
-            cached_blocks=[_cached_block(*at, block) for block, at in self._cached.items()],
+            cached_blocks=[
+                CachedBlocks(
+                    request_id=request_id, seq_id=seq_id, position=position, blocks=[block]
+                )
+                for block, (request_id, seq_id, position) in self._cached.items()
+            ],
         )
 
     def stepped(self, record: StepRecord) -> None:
@@ -195,17 +200,21 @@ class StepPublisher:
 
     def _newly_cached(self, record: StepRecord) -> list[CachedBlocks]:
         """What the prefix cache has come to know, neighbours in one table together."""
+        cached, request_ids = self._cached, self._request_ids
         for block in record.cache_changes.forgotten:
-            self._cached.pop(block, None)
+            cached.pop(block, None)
         runs: list[CachedBlocks] = []
         neighbour = None
         for block, seq_id, position in record.cache_changes.known:
-            request_id = self._request_ids[seq_id]
-            self._cached[block] = request_id, seq_id, position
+            request_id = request_ids[seq_id]
+            cached[block] = request_id, seq_id, position
             if (seq_id, position) == neighbour:
                 runs[-1].blocks.append(block)
             else:
-                runs.append(_cached_block(request_id, seq_id, position, block))
+                run = CachedBlocks(
+                    request_id=request_id, seq_id=seq_id, position=position, blocks=[block]
+                )
+                runs.append(run)
             neighbour = seq_id, position + 1
         return runs
 
@@ -312,10 +321,6 @@ def _arrival(group: SequenceGroup) -> RequestArrived:
         priority=group.priority,
         metrics=group.metrics,
     )
-
-
-def _cached_block(request_id: str, seq_id: int, position: int, block: int) -> CachedBlocks:
-    return CachedBlocks(request_id=request_id, seq_id=seq_id, position=position, blocks=[block])
 
 
 def _wants_candidates(group: SequenceGroup) -> bool:
