@@ -1,5 +1,6 @@
 """The engine's end over real sockets, followed by real sessions."""
 
+import select
 import threading
 from collections.abc import Iterator
 
@@ -15,6 +16,7 @@ from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.wire import codec, control, publisher
 from seqtop.wire.endpoints import EndpointError, check, check_bind, snapshot_endpoint
+from seqtop.wire.inbox import Inbox, QueueFullError
 from seqtop.wire.messages import Abort, SnapshotRequest, Submit
 from seqtop.wire.publisher import Publisher, PublishError
 
@@ -93,6 +95,28 @@ def test_publishing_to_a_stalled_thread_drops_instead_of_blocking(
     finally:
         release.set()
         engine.close()
+
+
+def test_what_is_published_after_the_end_is_dropped(endpoint: str) -> None:
+    engine = Publisher(endpoint, engine_info(), EngineState())
+    engine.close()
+    engine.publish(arrival(1))
+    assert (engine.num_dropped, engine.last_error) == (1, "the publisher has been closed")
+
+
+def test_whoever_sleeps_is_woken_and_whoever_does_not_is_left_alone() -> None:
+    queued = Inbox(2)
+    assert queued.may_sleep()
+    queued.put(b"a")
+    assert select.select([queued], [], [], 10)[0], "who polls is woken"
+    queued.awake(was_woken=True)
+    queued.put(b"b", b"c")
+    assert not select.select([queued], [], [], 0)[0], "who is awake looks by itself"
+    assert not queued.may_sleep()
+    with pytest.raises(QueueFullError):
+        queued.put(b"d")
+    assert [queued.take(), queued.take(), queued.take()] == [(b"a",), (b"b", b"c"), None]
+    queued.close()
 
 
 def test_submit_and_abort_reach_the_engine_and_its_answer_returns(engine: Publisher) -> None:
