@@ -11,7 +11,7 @@ each way of serving works. The engine runs as users see it, with publishing on.
   prefill, publishing included, with the products of as many rows with every weight matrix, one
   after the other, in the same process and with the same threads: best of many, taken between the
   rounds. `plain` are `torch`'s products with the weights as a checkpoint has them, which is what
-  `of bare` goes by; `packed` those with the layout of oneDNN that is the fastest for many rows.
+  `of bare` goes by; `packed` those with weights as MKL packs them for so many rows, if it can.
 * A trace of requests of mixed lengths that arrive by chance, at first faster than anybody can serve
   them, in real time: tokens per second until the last is done, mean seconds from arrival to the
   last token, to the first one, and to the beginning.
@@ -260,9 +260,14 @@ def seconds_of_products(model: LlamaForCausalLM, num_rows: int, *, packed: bool)
     weights = [each.weight for each in model.modules() if isinstance(each, torch.nn.Linear)]
     inputs = [torch.randn(num_rows, weight.shape[1]) for weight in weights]
     product: Callable[[Tensor, Tensor], Tensor] = linear
-    if packed:
-        weights = [torch.ops.mkldnn._reorder_linear_weight(each.detach()) for each in weights]
-        product = _packed_product
+    if packed and torch.backends.mkl.is_available():
+        pack = torch.ops.mkl._mkl_reorder_linear_weight
+        packs = {weight: pack(weight.detach(), num_rows) for weight in weights}
+
+        def product(rows: Tensor, weight: Tensor) -> Tensor:
+            out: Tensor = torch.ops.mkl._mkl_linear(rows, packs[weight], weight, None, num_rows)
+            return out
+
     best = float("inf")
     for _ in range(50):
         begin = time.perf_counter()
@@ -270,11 +275,6 @@ def seconds_of_products(model: LlamaForCausalLM, num_rows: int, *, packed: bool)
             product(each, weight)
         best = min(best, time.perf_counter() - begin)
     return best
-
-
-def _packed_product(rows: Tensor, weight: Tensor) -> Tensor:
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, None, "none", [], "")
-    return product
 
 
 if __name__ == "__main__":

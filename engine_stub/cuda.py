@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from time import perf_counter
 
 import torch
@@ -49,7 +50,10 @@ class ForwardTimer:
 def to_device(values: list[int], device: torch.device) -> Tensor:
     """An int64 tensor of `values` on `device`; to CUDA from pinned memory, without waiting."""
     if device.type != "cuda":
-        return torch.tensor(values, dtype=torch.int64, device=device)
+        if not values:
+            return torch.empty(0, dtype=torch.int64)
+        # Right after a forward pass, `torch.tensor` takes three times as long.
+        return torch.frombuffer(array("q", values), dtype=torch.int64)
     pinned = torch.tensor(values, dtype=torch.int64, pin_memory=True)
     return pinned.to(device, non_blocking=True)
 

@@ -63,16 +63,15 @@ class DecodeRun:
             slots.append(block * block_size + position % block_size)
         if not self._decode_cache.advance():
             return None
-        # One tensor for all three, as making one takes longer than filling it.
-        inputs = [*token_ids, *self._ends, *slots]
-        input_ids, positions, slots_to_write = to_device(
-            inputs, self._batch.input_ids.device
-        ).chunk(3)
+        device = self._batch.input_ids.device
+        positions = to_device(self._ends, device)
         self._ends = [end + 1 for end in self._ends]
         self._batch = Batch(
-            input_ids=input_ids,
+            input_ids=to_device(token_ids, device),
             positions=positions,
-            attend=PagedAttention(cache, slots_to_write, self._decode_cache.segments(start=0)),
+            attend=PagedAttention(
+                cache, to_device(slots, device), self._decode_cache.segments(start=0)
+            ),
             sampling_rows=self._rows,
             sample_indices=self._batch.sample_indices,
             prompt_logprobs_rows=[],
