@@ -117,6 +117,8 @@ def _figure(
         peer_value=middle(bare),
         ratio=middle(ours) / middle(bare),
         ratio_limit=Limit(MIN_RATIO, at_least=True) if limit else None,
+        note="In columns there is next to nothing to decode: the ratio says more about the bytes"
+        " than about what applies them.",
     )
 
 

@@ -91,7 +91,7 @@ def _viewer_megabytes(state: EngineState, payloads: list[bytes], quiet: float) -
         while time.monotonic() < deadline:
             before, worked = program.num_bytes, program.cpu_seconds
             program.read(quiet)
-            still = program.cpu_seconds - worked < 0.1 * quiet
+            still = program.cpu_seconds - worked < 0.1 * max(quiet, 1.0)
             if still and program.num_bytes - before < SIZE[0] * SIZE[1]:
                 return program.resident_bytes / 1e6
         raise TimeoutError("the viewer has not come to rest")

@@ -111,6 +111,10 @@ def _figure(
         peer_value=peer,
         ratio=peer / value,
         ratio_limit=ratio_limit,
+        note="The order of rows looks at each sequence that was touched. No engine touches so many"
+        " between two frames; the figure is there because a DataTable has to be told of each."
+        if ratio_limit
+        else "",
     )
 
 
