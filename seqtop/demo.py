@@ -13,7 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from seqtop.link import LinkState
+import msgspec
+
+from seqtop.link import Link, LinkState
 from seqtop.session import Session
 
 _SECONDS_TO_START = 60.0
@@ -22,6 +24,22 @@ _SECONDS_TO_END = 5.0
 
 class DemoError(Exception):
     """The engine cannot be started; `str()` is one sentence for the user."""
+
+
+class DemoSession(Session):
+    """Follows the bundled engine; that it has ended by itself, nobody else could tell."""
+
+    def __init__(self, engine: DemoEngine) -> None:
+        self._engine = engine
+        super().__init__(engine.endpoint)
+
+    @property
+    def link(self) -> Link:
+        """How the connection stands; once it is lost, why."""
+        link = super().link
+        if link.state is LinkState.LOST and (failure := self._engine.failure()):
+            return msgspec.structs.replace(link, detail=f"{failure}; q leaves")
+        return link
 
 
 class DemoEngine:

@@ -30,13 +30,12 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from seqtop.demo import DemoEngine, DemoError
-    from seqtop.session import Session
+    from seqtop.demo import DemoEngine, DemoError, DemoSession
 
     try:
         with (
             DemoEngine(model=options.model, device=options.device, pace=options.pace) as engine,
-            Session(engine.endpoint) as session,
+            DemoSession(engine) as session,
         ):
             print("seqtop: starting the bundled engine …", file=sys.stderr)
             engine.await_live(session)

@@ -32,7 +32,7 @@ KEPT = 100_000
 """Samples of each figure that are kept for looking back."""
 QUIET = 30.0
 """Seconds without a missed objective after which the next one is news again."""
-AT_ONCE = 2_000
+AT_ONCE = 1_024
 """Sequences looked at between two frames."""
 _MOST_TOKENS = 1_000
 """Gaps counted of one sequence between two looks."""

@@ -1,10 +1,12 @@
 """The app: one feed, the screens that show it, and the keys that work on all of them."""
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+from textual import events
 from textual.app import App, SystemCommand
 from textual.binding import Binding
 from textual.notifications import SeverityLevel
@@ -154,6 +156,8 @@ class SeqtopApp(App[int]):
         """What there is to say once the app has ended."""
         self._reviewers: list[Reviewer] = []
         self._garbage = Collector()
+        self._early: list[events.Key] | None = []
+        """Keys pressed before there is a screen to take them."""
         self.animation_level = "none"
         self.register_theme(theme.DARK)
         self.register_theme(theme.LIGHT)
@@ -187,7 +191,7 @@ class SeqtopApp(App[int]):
 
     def on_mount(self) -> None:
         ending.heed(self)
-        self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
+        self._watch()
         if len(self.fleet) > 1:
             self.set_interval(GLANCE_SECONDS, self.glance)
             self.switch_mode(FleetScreen.NAME)
@@ -195,6 +199,17 @@ class SeqtopApp(App[int]):
         for problem in self._problems:
             self._tell(problem, severity="warning")
         self.call_after_refresh(self._garbage.start)
+
+    async def on_event(self, event: events.Event) -> None:
+        if self._early is not None and isinstance(event, events.Key):
+            self._early.append(event)
+        else:
+            await super().on_event(event)
+
+    def on_ready(self) -> None:
+        early, self._early = self._early or [], None
+        for key in early:
+            self.post_message(key)
 
     def on_chosen(self, message: Chosen) -> None:
         self.remember(**message.changes)
@@ -204,12 +219,24 @@ class SeqtopApp(App[int]):
         if self._memory is not None and (problem := self._memory.keep(**changes)):
             self._tell(problem, severity="warning")
 
+    def _watch(self) -> None:
+        """Draw what is new, and look again a frame later.
+
+        Looking takes none of Textual's timers: each tick of one is a message, and thirty a second
+        of those are most of what an idle app would cost.
+        """
+        if self.feed.has_news:
+            self.call_next(self.draw)
+        else:
+            self._garbage.rest()
+        if self.is_running:
+            asyncio.get_running_loop().call_later(1 / FRAMES_PER_SECOND, self._watch)
+
     def draw(self) -> None:
         """Show what is new, if anything is."""
         with self.feed.lock:
             frame = self.feed.poll()
             if frame is None:
-                self._garbage.rest()
                 return
             self._show(frame)
             late = self.feed.latencies.take_news()

@@ -42,7 +42,7 @@ class Frame(NamedTuple):
         return Frame(self.touched | other.touched, self.ticked or other.ticked)
 
 
-PLACED_AT_ONCE = 1_000
+PLACED_AT_ONCE = 512
 """Sequences out of sight whose places in the order are brought up to date for one frame: a batch.
 
 Where more are touched between two frames, it is a few frames until all are where they belong."""
@@ -180,15 +180,23 @@ class Feed:
         self.expected = None
         return request.seq_ids[0]
 
+    @property
+    def has_news(self) -> bool:
+        """Whether `poll` has anything to do; cheap, and asked for without the lock."""
+        return (
+            self.source.version != self._version
+            or self._num_found != self._num_reviewed
+            or self._is_behind
+            or self._age_on_show != self._age
+        )
+
     def poll(self) -> Frame | None:
         """Bring the picture up to date; `None` if there is nothing new to draw."""
-        version = self.source.version
-        num_reviewed = -1 if self.review is None else self.review.version
-        same = version == self._version and num_reviewed == self._num_reviewed
-        if same and not self._is_behind and not self._ages():
+        if not self.has_news:
             return None
         with self.lock:
-            self._version, self._num_reviewed = version, num_reviewed
+            self._version, self._num_reviewed = self.source.version, self._num_found
+            self._age = self._age_on_show
             self._note_age()
             self._meter.sample(self.source.state)
             self._take_over()
@@ -392,10 +400,11 @@ class Feed:
         """Whether what was touched is more than is looked at for one frame."""
         return self.view.is_behind or self.latencies.is_behind
 
-    def _ages(self) -> bool:
-        """Whether the age of what is shown, displayed in whole seconds, has changed."""
-        if self.source.link.state is not LinkState.LOST:
-            return False
-        second = int(self.silence)
-        changed, self._age = second != self._age, second
-        return changed
+    @property
+    def _num_found(self) -> int:
+        return -1 if self.review is None else self.review.version
+
+    @property
+    def _age_on_show(self) -> int:
+        """The age of what is shown, which is displayed in whole seconds once nothing is heard."""
+        return int(self.silence) if self.source.link.state is LinkState.LOST else self._age

@@ -63,7 +63,15 @@ class RateMeter:
             (new - old) / elapsed for new, old in zip(now[1:], self._last[1:], strict=True)
         )
         self._last = now
-        self._samples.append(Sample(now[0], steps, tokens_in, tokens_out, kv_use(state) or 0.0))
+        kv = kv_use(state) or 0.0
+        if self._samples and self._samples[-1][1:] == (0.0, 0.0, 0.0, kv) == (
+            steps,
+            tokens_in,
+            tokens_out,
+            kv,
+        ):
+            return  # nothing goes on: the sparklines stand still as well
+        self._samples.append(Sample(now[0], steps, tokens_in, tokens_out, kv))
         del self._samples[:-KEPT]
         self.rates = self.at(now[0])
 

@@ -9,7 +9,7 @@ from scripted import ScriptedSource
 
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, SequenceState, Span
-from seqtop.state.columns import COLUMNS, PREEMPTED, STATUS_WORDS
+from seqtop.state.columns import COLUMNS, FIELDS, PREEMPTED, STATUS_WORDS
 from seqtop.tui.ink import INKS, line_width, plain
 from seqtop.tui.widgets import cells
 from seqtop.tui.widgets.blocks import block_lines
@@ -224,3 +224,12 @@ def test_a_block_table_marks_shared_cached_and_the_last_block(source: ScriptedSo
     assert lines[0].endswith("2 cached  1 shared  4 in the prefix cache")
     assert [cell[-1] for cell in lines[-1].split()[1:5]] == ["≡", "°", "+", "+"]
     assert "+ in the prefix cache since it was computed" in lines
+
+
+def test_whatever_a_filter_can_name_can_be_a_column() -> None:
+    assert set(cells.COLUMN_KEYS) == set(FIELDS)
+    request = RequestState(
+        "req-1", RequestMetrics(1.0, 1.0, None, None, None), [1], prompt="Tell me\x1b[2J a story"
+    )
+    line = cells.row(cells.arrange(60, ("id", "ask")), request, SequenceState(1, "req-1"), 2.0)
+    assert plain(line) == "req-1            Tell me␛[2J a story     "

@@ -8,6 +8,7 @@ from scripted import Script, ScriptedSource, scene
 from textual.pilot import Pilot
 
 from seqtop.link import LinkState
+from seqtop.sequence import SequenceStatus
 from seqtop.state.filter import parse
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.fleet import FleetScreen
@@ -139,3 +140,15 @@ def test_picture(
     fleet: SeqtopApp, snap_compare: Callable[..., bool], size: tuple[int, int]
 ) -> None:
     assert snap_compare(fleet, terminal_size=size)
+
+
+def test_what_is_lost_is_in_no_sum(fleet: SeqtopApp, sources: list[ScriptedSource]) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: "2 live" in screen(fleet))
+        before = sources[0].state.num_by_status[SequenceStatus.RUNNING]
+        both = before + sources[1].state.num_by_status[SequenceStatus.RUNNING]
+        await until(pilot, lambda: f"{both} running" in screen(fleet))
+        sources[1].connect(LinkState.LOST)
+        await until(pilot, lambda: f"1 live   ● {before} running" in screen(fleet))
+
+    play(fleet, act)

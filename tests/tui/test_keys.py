@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from piloting import play, screen, until
 from scripted import START, Script, ScriptedSource, scene
+from textual import events
 from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
@@ -570,3 +571,19 @@ def test_a_pause_does_not_scroll_the_table(app: SeqtopApp) -> None:
         assert rows.scroll_offset.y == top
 
     play(app, act, (80, 12))
+
+
+def test_keys_pressed_before_there_is_a_screen_are_not_lost() -> None:
+    class Hasty(SeqtopApp):
+        def on_load(self) -> None:
+            for _ in range(2):
+                self.post_message(events.Key("down", None))
+
+    source = ScriptedSource()
+    scene(source)
+    app = Hasty(source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: app.feed.view.index(app.feed.selected) == 2)
+
+    play(app, act)

@@ -10,7 +10,7 @@ from seqtop import format as fmt
 from seqtop.state.kv_cache import Block, Key, KvCache, Tier, found
 from seqtop.tui.draw import row
 from seqtop.tui.ink import PLAIN, Line, Span
-from seqtop.tui.widgets.pool_cells import FREE, GROUP, SELECTED, owner_mark
+from seqtop.tui.widgets.pool_cells import FREE, GROUP, SELECTED, cell_row, owner_mark
 
 FORK = ("≡", "shared")
 PATH = SELECTED
@@ -130,19 +130,9 @@ def line(grid: Grid, cache: KvCache, y: int, path: set[Key]) -> Line:
         return ()
     if not cells:
         return title(medium, tier)
-    spans: list[Span] = [(f"{cells.start:>{grid.label - 1}} ", "dim")]
-    space = " " * (grid.pitch - 1)
-    for column, cell in enumerate(cells):
-        block = tier.cells[cell] if cell < len(tier.cells) else None
-        glyph, ink = mark(cache, block, path)
-        text = glyph + space
-        if column and column % GROUP == 0:
-            text = " " + text
-        if spans[-1][1] == ink:
-            spans[-1] = (spans[-1][0] + text, ink)
-        else:
-            spans.append((text, ink))
-    return tuple(spans)
+    blocks = (tier.cells[cell] if cell < len(tier.cells) else None for cell in cells)
+    marks = (mark(cache, block, path) for block in blocks)
+    return cell_row(cells.start, grid.label, grid.pitch, marks)
 
 
 def title(medium: str, tier: Tier) -> Line:

@@ -6,7 +6,6 @@ from seqtop import format as fmt
 from seqtop.link import LinkState
 from seqtop.safe import safe_line
 from seqtop.tui.draw import row, spread
-from seqtop.tui.flow import wrap
 from seqtop.tui.ink import PLAIN, Line, fitted, line_width
 from seqtop.tui.kv.cells import UNNAMED
 from seqtop.tui.kv.feed import KvFeed
@@ -30,26 +29,6 @@ class KvHeader(Lines):
         width = max(self.size.width - 2, 1)
         lines = identity(self._feed, width), cached(self._feed, width), totals(self._feed, width)
         self.set_lines([((" ", PLAIN), *line) for line in lines[: self.size.height]])
-
-    def on_resize(self) -> None:
-        with self._feed.lock:
-            self.update()
-
-
-class KvNotice(Lines):
-    """Why what is shown may be wrong, while it may."""
-
-    def __init__(self, feed: KvFeed) -> None:
-        super().__init__(id="notice")
-        self._feed = feed
-
-    def update(self) -> None:
-        """Call it under the feed's lock."""
-        text = safe_line(sentence(self._feed))
-        self.display = bool(text)
-        breaks = wrap(text, max(self.app.size.width - 2, 1))[:3] if text else []
-        self.styles.height = max(len(breaks), 1)
-        self.set_lines([((" " + text[start:end], PLAIN),) for start, end in breaks])
 
     def on_resize(self) -> None:
         with self._feed.lock:

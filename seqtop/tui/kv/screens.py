@@ -14,11 +14,12 @@ from seqtop.tui.kv import cells
 from seqtop.tui.kv.block_map import KvMap
 from seqtop.tui.kv.facts import facts
 from seqtop.tui.kv.feed import KvFeed
-from seqtop.tui.kv.header import KvHeader, KvNotice
+from seqtop.tui.kv.header import KvHeader, sentence
 from seqtop.tui.kv.tree_table import TreeRows, TreeTitles
 from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.widgets.key_bar import KeyBar
 from seqtop.tui.widgets.lines import Lines
+from seqtop.tui.widgets.notice import Notice
 
 WIDE = 140
 """From this width on there is room for the facts beside the map."""
@@ -35,7 +36,7 @@ class KvScreen(TabbedScreen):
         super().__init__(tabs)
         self.feed = feed
         self._header = KvHeader(feed)
-        self._notice = KvNotice(feed)
+        self._notice = Notice(feed, lambda: sentence(feed))
 
     def compose(self) -> ComposeResult:
         yield self._header

@@ -53,14 +53,14 @@ class FleetScreen(TabbedScreen):
 
     def _line(self) -> tuple[tuple[str, str], ...]:
         feeds = self._fleet.feeds
-        live = sum(feed.source.link.state is LinkState.LIVE for feed in feeds)
-        counts = [feed.source.state.num_by_status for feed in feeds]
+        live = [feed for feed in feeds if feed.source.link.state is LinkState.LIVE]
+        counts = [feed.source.state.num_by_status for feed in live]
         running = sum(each[SequenceStatus.RUNNING] for each in counts)
         waiting = sum(each[SequenceStatus.WAITING] for each in counts)
-        rates = [feed.pace.tokens_out for feed in feeds if feed.pace.tokens_out is not None]
+        rates = [feed.pace.tokens_out for feed in live if feed.pace.tokens_out is not None]
         return (
             (" seqtop", "title"),
-            (f"  {fmt.plural(len(feeds), 'engine')}, {live} live", PLAIN),
+            (f"  {fmt.plural(len(feeds), 'engine')}, {len(live)} live", PLAIN),
             ("   ●", "running"),
             (f" {fmt.count(running)} running", PLAIN),
             ("   ○", "waiting"),

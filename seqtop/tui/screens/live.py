@@ -12,8 +12,9 @@ from textual.widget import Widget
 from seqtop.tui import past
 from seqtop.tui.feed import EVERYTHING, Feed, Frame
 from seqtop.tui.screens.tabbed import TabbedScreen
-from seqtop.tui.widgets.header import Header, Notice
+from seqtop.tui.widgets.header import Header, sentence
 from seqtop.tui.widgets.key_bar import KeyBar
+from seqtop.tui.widgets.notice import Notice
 from seqtop.tui.widgets.scrubber import Scrubber
 
 
@@ -37,7 +38,7 @@ class LiveScreen(TabbedScreen):
         super().__init__(tabs)
         self.feed = feed
         self._header = Header(feed, title=title)
-        self._notice = Notice(feed, step_keys=self.STEP_KEYS)
+        self._notice = Notice(feed, lambda: sentence(feed, self.STEP_KEYS))
         self._scrubber = Scrubber(feed)
 
     def compose(self) -> ComposeResult:

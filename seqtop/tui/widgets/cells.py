@@ -78,6 +78,8 @@ SLOTS = (
     Slot("lost", 5, 6),
     Slot("steps", 6, 7),
     Slot("e2e", 7, 3),
+    Slot("id", 16, 6, right=False),
+    Slot("ask", 24, 8, right=False),
 )
 DEFAULT_COLUMNS = tuple(column.key for column in COLUMNS)
 COLUMN_KEYS = tuple(slot.key for slot in SLOTS)
@@ -334,4 +336,6 @@ _DRAW: dict[str, Draw] = {
     "lost": _number(lambda r, _, __: _short(r.num_lost_tokens), zero=False),
     "steps": _number(lambda r, _, __: fmt.count(r.num_scheduled_steps), zero=False),
     "e2e": _number(lambda r, _, __: fmt.seconds(latency.e2e_latency(r.metrics))),
+    "id": lambda r, s, _, width: fitted(((safe_line(r.request_id), _ink(s)),), width),
+    "ask": lambda r, s, _, width: fitted(((safe_text((r.prompt or "")[:width]), _ink(s)),), width),
 }

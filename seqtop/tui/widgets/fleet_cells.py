@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from seqtop import format as fmt
+from seqtop.link import LinkState
 from seqtop.safe import safe_text
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.draw import bar
@@ -12,18 +13,9 @@ from seqtop.tui.feed import Feed
 from seqtop.tui.ink import PLAIN, Line, Span, fitted
 from seqtop.tui.rates import kv_use
 from seqtop.tui.widgets.header import badges
+from seqtop.tui.widgets.slots import Slot
 
 Draw: TypeAlias = Callable[[Feed, int], Line]
-
-
-class Slot(NamedTuple):
-    """A column's place: slots of the highest rank go first when there is no room for all."""
-
-    key: str
-    title: str
-    width: int
-    rank: int
-    right: bool = True
 
 
 SLOTS = (
@@ -54,15 +46,6 @@ def arrange(width: int) -> tuple[Slot, ...]:
         chosen.append(slot)
     keys = {slot.key for slot in chosen}
     return tuple(slot for slot in SLOTS if slot.key in keys)
-
-
-def header(slots: tuple[Slot, ...]) -> Line:
-    """The line of titles."""
-    titles = (
-        slot.title.rjust(slot.width) if slot.right else slot.title.ljust(slot.width)
-        for slot in slots
-    )
-    return (("  ".join(titles), PLAIN),)
 
 
 def row(slots: tuple[Slot, ...], feed: Feed) -> Line:
@@ -104,6 +87,12 @@ def _count(status: SequenceStatus, ink: str) -> Draw:
     return draw
 
 
+def _rate(feed: Feed, per_second: float | None, width: int) -> Line:
+    """A rate; dim where it is that of what no longer goes on."""
+    goes_on = feed.source.link.state is LinkState.LIVE
+    return _number(fmt.rate(per_second), width, PLAIN if goes_on else "dim")
+
+
 def _preempted(feed: Feed, width: int) -> Line:
     stats = feed.source.state.stats
     return _number(fmt.count(stats.num_preemptions) if stats else fmt.UNKNOWN, width)
@@ -121,9 +110,9 @@ _DRAW: dict[str, Draw] = {
     "running": _count(SequenceStatus.RUNNING, "running"),
     "waiting": _count(SequenceStatus.WAITING, "waiting"),
     "kv": _kv,
-    "out": lambda feed, width: _number(fmt.rate(feed.pace.tokens_out), width),
-    "in": lambda feed, width: _number(fmt.rate(feed.pace.tokens_in), width),
-    "steps": lambda feed, width: _number(fmt.rate(feed.pace.steps), width),
+    "out": lambda feed, width: _rate(feed, feed.pace.tokens_out, width),
+    "in": lambda feed, width: _rate(feed, feed.pace.tokens_in, width),
+    "steps": lambda feed, width: _rate(feed, feed.pace.steps, width),
     "step": _step,
     "preempt": _preempted,
     "endpoint": lambda feed, _: ((safe_text(feed.source.link.endpoint), "dim"),),

@@ -8,13 +8,14 @@ from seqtop.tui.fleet import Fleet
 from seqtop.tui.ink import PLAIN, Inked, Line
 from seqtop.tui.widgets import fleet_cells
 from seqtop.tui.widgets.listing import MARGIN, Listing
+from seqtop.tui.widgets.slots import header
 
 
 class FleetTitles(Inked, can_focus=False):
     """The titles of the columns."""
 
     def render_line(self, y: int) -> Strip:
-        line = fleet_cells.header(fleet_cells.arrange(self.text_width - MARGIN))
+        line = header(fleet_cells.arrange(self.text_width - MARGIN), gap="  ")
         return self.paint(((" " * MARGIN, PLAIN), *line), self.size.width, "header")
 
 

@@ -7,7 +7,6 @@ from seqtop.sequence import SequenceStatus
 from seqtop.tui import where
 from seqtop.tui.draw import bar, row, sparkline, spread
 from seqtop.tui.feed import Feed
-from seqtop.tui.flow import wrap
 from seqtop.tui.ink import PLAIN, Line, fitted, line_width
 from seqtop.tui.rates import kv_use
 from seqtop.tui.widgets.lines import Lines
@@ -55,27 +54,6 @@ class Header(Lines):
             cache(self._feed, width),
         )
         self.set_lines([((" ", PLAIN), *line) for line in lines[: self.size.height]])
-
-    def on_resize(self) -> None:
-        with self._feed.lock:
-            self.update()
-
-
-class Notice(Lines):
-    """A sentence below the header while the picture is anything but live."""
-
-    def __init__(self, feed: Feed, *, step_keys: str) -> None:
-        super().__init__(id="notice")
-        self._feed = feed
-        self._step_keys = step_keys
-
-    def update(self) -> None:
-        """Call it under the feed's lock."""
-        text = safe_line(sentence(self._feed, self._step_keys))
-        self.display = bool(text)
-        breaks = wrap(text, max(self.app.size.width - 2, 1))[:3] if text else []
-        self.styles.height = max(len(breaks), 1)
-        self.set_lines([((" " + text[start:end], PLAIN),) for start, end in breaks])
 
     def on_resize(self) -> None:
         with self._feed.lock:
@@ -196,11 +174,14 @@ def cache(feed: Feed, width: int) -> Line:
     parts = ((used, "computed", "━"), (cached, "cached", "═"))
     free = fmt.count(stats.num_free_blocks)
     # What is cached makes way for whoever needs a block: a pool is full only without both.
-    numbers = f"{fmt.count(used)} used  {free} free + {fmt.count(cached)} cached"
+    numbers: Line = ((f"{fmt.count(used)} used  {free} free + {fmt.count(cached)} cached", PLAIN),)
+    of_all: Line = ((f" of {fmt.count(total)}", "dim"),)
+    short: Line = ((f"{fmt.count(used)} used", PLAIN), *of_all)
     spark = sparkline(feed.rates.kv_history, min(max(width - 142, 0), 60), ceiling=1.0)
     hits = fmt.percent(stats.prefix_cache_hits, stats.prefix_cache_queries)
-    return row(
-        [
+    line: Line = ()
+    for figures in ((*numbers, *of_all), numbers, short):  # as much of them as there is room for
+        items: list[tuple[int, Line]] = [
             (
                 0,
                 (
@@ -209,15 +190,16 @@ def cache(feed: Feed, width: int) -> Line:
                     (f" {fmt.percent(kv_use(state))}", "strong"),
                 ),
             ),
-            (3, ((numbers, PLAIN), (f" of {fmt.count(total)}", "dim"))),
+            (3, figures),
             (4, _figure("prefix hits", hits)),
             (2, _figure("preempted", fmt.count(stats.num_preemptions))),
             *troubles,
             (8, (("KV use ", "dim"), (spark, "computed")) if spark else ()),
-        ],
-        width,
-        gap=2 if width < 110 else 3,
-    )
+        ]
+        line = row(items, width, gap=2 if width < 110 else 3)
+        if figures[0] in line:
+            break
+    return line
 
 
 def _figure(label: str, value: str, unit: str = "", ink: str = "strong") -> Line:

@@ -125,10 +125,15 @@ def pool_line(grid: Grid, index: BlockMap, y: int, selected: int | None) -> Line
         is_title = bool(grid.num_host) and y == grid.device_rows
         return ((" " * grid.label + "host memory, to swap to", "dim"),) if is_title else ()
     first = blocks.start - (grid.num_device if blocks.start >= grid.num_device else 0)
-    spans: list[Span] = [(f"{first:>{grid.label - 1}} ", "dim")]
-    space = " " * (grid.pitch - 1)
-    for column, block in enumerate(blocks):
-        glyph, ink = mark(index, block, selected)
+    marks = (mark(index, block, selected) for block in blocks)
+    return cell_row(first, grid.label, grid.pitch, marks)
+
+
+def cell_row(first: int, label: int, pitch: int, marks: Iterable[Span]) -> Line:
+    """A row of cells: the number of the first in `label` columns, then `marks`, in groups."""
+    spans: list[Span] = [(f"{first:>{label - 1}} ", "dim")]
+    space = " " * (pitch - 1)
+    for column, (glyph, ink) in enumerate(marks):
         text = glyph + space
         if column and column % GROUP == 0:
             text = " " + text

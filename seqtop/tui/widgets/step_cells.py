@@ -5,7 +5,7 @@ All of it is pure: a step's figures and a width go in, a line comes out.
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from rich.cells import cell_len
 
@@ -13,6 +13,7 @@ from seqtop import format as fmt
 from seqtop.state.steps import StepSummary, limit
 from seqtop.tui.draw import bar
 from seqtop.tui.ink import PLAIN, Line, Span, fitted
+from seqtop.tui.widgets.slots import Slot
 from seqtop.wire.messages import EngineInfo
 
 Draw: TypeAlias = Callable[[StepSummary, EngineInfo | None, int], Line]
@@ -24,16 +25,6 @@ SHARES = (
 )
 """What the time of a step goes to, in this order, each with its glyph and its ink: scheduling, the
 forward pass, and what else executing the model takes. The rest is left empty."""
-
-
-class Slot(NamedTuple):
-    """A column's place: slots of the highest rank go first when there is no room for all."""
-
-    key: str
-    title: str
-    width: int
-    rank: int
-    right: bool = True
 
 
 _LIMIT = 25
@@ -87,15 +78,6 @@ def arrange(width: int) -> tuple[Slot, ...]:
     return tuple(
         slot._replace(width=widths.get(slot.key, slot.width)) for slot in SLOTS if slot.key in keys
     )
-
-
-def header(slots: tuple[Slot, ...]) -> Line:
-    """The line of titles."""
-    titles = (
-        slot.title.rjust(slot.width) if slot.right else slot.title.ljust(slot.width)
-        for slot in slots
-    )
-    return ((" ".join(titles), PLAIN),)
 
 
 def row(slots: tuple[Slot, ...], step: StepSummary, info: EngineInfo | None) -> Line:

@@ -12,6 +12,7 @@ from seqtop.tui.ink import PLAIN, Inked, Line
 from seqtop.tui.step_log import StepLog
 from seqtop.tui.widgets import step_cells
 from seqtop.tui.widgets.listing import MARGIN, Listing
+from seqtop.tui.widgets.slots import header
 
 SHOWN_MARK = "▸"
 """Stands before the step that the picture is of, while that is not the newest."""
@@ -33,7 +34,7 @@ class StepTitles(Inked, can_focus=False):
     """The titles of the columns."""
 
     def render_line(self, y: int) -> Strip:
-        line = step_cells.header(step_cells.arrange(self.text_width - 2 * MARGIN))
+        line = header(step_cells.arrange(self.text_width - 2 * MARGIN))
         return self.paint(((" " * 2 * MARGIN, PLAIN), *line), self.size.width, "header")
 
 
