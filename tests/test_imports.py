@@ -22,3 +22,41 @@ INSPECTOR = (
 def test_inspector_does_not_load(forbidden: str) -> None:
     program = f"import sys, {', '.join(INSPECTOR)}; sys.exit({forbidden!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+ATTACH = (
+    "seqtop.cli",
+    "seqtop.commands.attach",
+    "seqtop.session",
+    "seqtop.state.history",
+    "seqtop.tui.app",
+    "seqtop.tui.settings",
+)
+"""What `seqtop attach` loads before its first frame."""
+NOT_FOR_ATTACH = (
+    "http.client",
+    "multiprocessing",
+    "rich.markdown",
+    "rich.syntax",
+    "textual.widgets._data_table",
+    "textual.widgets._markdown",
+    "tokenizers",
+    "zmq.auth.thread",
+    "seqtop.adapters",
+    "seqtop.checking",
+    "seqtop.demo",
+    "seqtop.export",
+    "seqtop.tui.kv.app",
+    "seqtop.web",
+    "seqtop.wire.kv_subscriber",
+    "seqtop.wire.publisher",
+    "seqtop.wire.server",
+)
+
+
+def test_attach_loads_nothing_that_it_does_not_show() -> None:
+    program = f"import sys, {', '.join(ATTACH)}; print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert not {*NOT_FOR_ATTACH}.intersection(run.stdout.split())

@@ -12,11 +12,14 @@ import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import zmq
 import zmq.auth
-from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils import z85
+
+if TYPE_CHECKING:
+    from zmq.auth.thread import ThreadAuthenticator
 
 ZAP_DOMAIN = "seqtop"
 _KEY_BYTES = 32
@@ -63,6 +66,8 @@ class EngineKeys:
 
     def admit(self, context: zmq.Context[zmq.Socket[bytes]]) -> ThreadAuthenticator:
         """Answer, on a thread of its own, for the sockets of `context` until stopped."""
+        from zmq.auth.thread import ThreadAuthenticator  # for engines: viewers start without it
+
         authenticator = ThreadAuthenticator(context)
         authenticator.start()
         authenticator.configure_curve_callback(ZAP_DOMAIN, _AllowList(self.viewers))
