@@ -38,6 +38,8 @@ class OnTerminal:
             "XDG_CONFIG_HOME": home,
             "XDG_STATE_HOME": home,
         }
+        # pip compiles what it installs: nobody's programs are compiled anew at each start.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self.num_bytes = 0
         """Written so far."""
         self.started = time.monotonic()
