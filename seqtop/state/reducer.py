@@ -386,6 +386,8 @@ def _finished(state: EngineState, event: RequestFinished) -> Iterable[int]:
             sequence.block_table, sequence.group_block_tables = [], []
             sequence.host_table = []
     request.metrics = event.metrics
+    if event.metrics.finished_time is None:  # not every engine keeps this figure
+        event.metrics.finished_time = event.time
     request.wait_reason = None
     request.finish_reason = SequenceStatus.get_finished_reason(event.status) or "stop"
     _close_span(request, event.time)

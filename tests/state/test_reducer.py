@@ -256,6 +256,20 @@ def test_abort_of_a_waiting_request() -> None:
     assert state.requests["a"].spans[-1].end == 11.0
 
 
+def test_an_end_whose_metrics_do_not_tell_its_time() -> None:
+    state = EngineState()
+    state.apply(arrived("a", 1))
+    state.apply(
+        RequestFinished(
+            request_id="a",
+            time=11.0,
+            status=SequenceStatus.FINISHED_ABORTED,
+            metrics=metrics(),
+        )
+    )
+    assert state.requests["a"].metrics.finished_time == 11.0
+
+
 def test_candidates_are_kept_by_output_position() -> None:
     state = prefilled()
     candidates = {6: Logprob(-0.1, 1, "x"), 8: Logprob(-2.0, 2, "y")}
