@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from msgspec import structs
+
 _TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(_TESTS), str(_TESTS / "tui")]
 
@@ -18,9 +20,11 @@ from seqtop.sequence import (  # noqa: E402
     SamplingParams,
     SequenceDataDelta,
     SequenceGroupMetadataDelta,
+    SequenceGroupMetadataLike,
     SequenceStage,
     SequenceStatus,
 )
+from seqtop.wire import rows  # noqa: E402
 from seqtop.wire.messages import (  # noqa: E402
     Decodes,
     EngineInfo,
@@ -32,7 +36,7 @@ from seqtop.wire.messages import (  # noqa: E402
     StepStats,
 )
 
-__all__ = ["Crowd", "EventScript", "ScriptedSource", "decoding", "num_deltas", "stats"]
+__all__ = ["Crowd", "EventScript", "ScriptedSource", "decoding", "in_rows", "num_deltas", "stats"]
 
 START = 1_700_000_000.0
 STEP_SECONDS = 0.02
@@ -55,6 +59,34 @@ def stats(num_running: int = 0, num_waiting: int = 0) -> StepStats:
         scheduler_time=0.0005,
         model_forward_time=0.015,
         model_execute_time=0.018,
+    )
+
+
+def in_rows(step: Step) -> Step:
+    """`step` of a `Crowd`, with a delta and an update in the place of each of its decodes."""
+    deltas: list[SequenceGroupMetadataLike] = []
+    updates = []
+    for each in rows.decodes(step):
+        data = SequenceDataDelta([each.new_token_id], 0.0, PROMPT_TOKENS, SequenceStage.DECODE)
+        deltas.append(
+            SequenceGroupMetadataDelta(
+                {each.seq_id: data}, f"req-{each.seq_id}", {}, False, True, token_chunk_size=1
+            )
+        )
+        updates.append(
+            SequenceUpdate(
+                seq_id=each.seq_id,
+                status=SequenceStatus.RUNNING,
+                num_computed_tokens=PROMPT_TOKENS,
+                new_token_ids=[each.new_token_id],
+                new_logprobs=[] if each.new_logprob is None else [each.new_logprob],
+                text_delta=each.text_delta,
+                new_blocks=[] if each.new_block is None else [each.new_block],
+            )
+        )
+    execute = step.execute.clone([*step.execute.seq_group_metadata_list, *deltas])
+    return structs.replace(
+        step, execute=execute, sequences=[*step.sequences, *updates], decodes=None
     )
 
 
