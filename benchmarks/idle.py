@@ -68,16 +68,14 @@ def _engine(stack: ExitStack, size: int) -> str:
     """The endpoint of an engine whose `size` sequences have all ended."""
     endpoint = f"ipc://{stack.enter_context(TemporaryDirectory(prefix='sq'))}/e"
     crowd, started = Crowd(size), time.monotonic()
-    publisher = stack.enter_context(
+    state = EngineState(max_finished=size)
+    for event in (*crowd.arrivals(), *crowd.ends()):  # before anybody is there to see it
+        state.apply(event)
+    stack.enter_context(
         Publisher(
-            endpoint,
-            crowd.info,
-            EngineState(max_finished=size),
-            clock=lambda: crowd.time + time.monotonic() - started,
+            endpoint, crowd.info, state, clock=lambda: crowd.time + time.monotonic() - started
         )
     )
-    for event in [*crowd.arrivals(), *crowd.ends()][1:]:
-        publisher.publish(event)
     return endpoint
 
 
