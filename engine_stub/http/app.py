@@ -35,7 +35,7 @@ from engine_stub.http.errors import ApiError
 from engine_stub.http.schemas import ChatCompletionRequest, CompletionRequest
 from engine_stub.input_processor import Prompt
 from engine_stub.tokenizer import Tokenizer
-from seqtop.sequence import TokenInputs, token_inputs
+from seqtop.sequence import SamplingParams, TokenInputs, token_inputs
 
 MAX_BODY_BYTES = 2**20
 
@@ -171,8 +171,9 @@ class _Endpoints:
             raise ApiError(str(error)) from error
         except AbortedError as error:
             raise _aborted(error) from error
+        tells_logprobs = isinstance(params, SamplingParams) and params.logprobs is not None
         writer = Writer(
-            wording(with_logprobs=getattr(params, "logprobs", None) is not None),
+            wording(with_logprobs=tells_logprobs),
             request_id,
             model=self._model.name,
             num_prompt_tokens=num_prompt_tokens,

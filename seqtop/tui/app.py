@@ -25,7 +25,7 @@ from seqtop.tui import ending, past, theme
 from seqtop.tui.feed import EVERYTHING, NOTHING, Feed, Frame
 from seqtop.tui.fleet import Fleet
 from seqtop.tui.garbage import Collector
-from seqtop.tui.keys import group_of
+from seqtop.tui.keys import APP_KEYS, group_of
 from seqtop.tui.moment import Moment
 from seqtop.tui.reviewer import Reviewer
 from seqtop.tui.screens.block import BlockPrompt
@@ -132,12 +132,7 @@ class SeqtopApp(App[int]):
             "b", "go_to_block", "Who holds a block", show=False, priority=True, id="screen.block"
         ),
         Binding("R", "record", "Record what arrives", show=False, id="engine.record"),
-        Binding("T", "turn_theme", "Dark or light", show=False, id="app.theme"),
-        Binding("question_mark", "help", "Help", id="app.help", tooltip="Show all keys"),
-        Binding("q", "quit", "Quit", id="app.quit"),
-        Binding("ctrl+z", "suspend_process", "Back to the shell", show=False, id="app.suspend"),
-        Binding("ctrl+q", "quit", "Quit", show=False, priority=True, id="app.leave"),
-        Binding("ctrl+c", "quit", "Quit", show=False, priority=True, id="app.interrupt"),
+        *APP_KEYS,
     ]
 
     def __init__(

@@ -15,6 +15,16 @@ GROUPS = {
     "app": "seqtop",
 }
 
+APP_KEYS = [
+    Binding("T", "turn_theme", "Dark or light", show=False, id="app.theme"),
+    Binding("question_mark", "help", "Help", id="app.help", tooltip="Show all keys"),
+    Binding("q", "quit", "Quit", id="app.quit"),
+    Binding("ctrl+z", "suspend_process", "Back to the shell", show=False, id="app.suspend"),
+    Binding("ctrl+q", "quit", "Quit", show=False, priority=True, id="app.leave"),
+    Binding("ctrl+c", "quit", "Quit", show=False, priority=True, id="app.interrupt"),
+]
+"""What works on every screen of every app, last in the footer and in the help."""
+
 
 def group_of(binding: Binding) -> str:
     """The title of the group that a binding belongs to."""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from running import drain
 from transformers import LlamaForCausalLM
 
 from engine_stub.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
-from engine_stub.step_record import StepRecord
 from seqtop.sequence import (
     SamplingParams,
     SequenceGroup,
@@ -76,14 +76,6 @@ def search(engine: LLMEngine, prompts: list[list[int]], **fields: object) -> lis
     return [
         engine.add_request(f"r{index}", prompt, params)[0] for index, prompt in enumerate(prompts)
     ]
-
-
-def drain(engine: LLMEngine) -> list[StepRecord]:
-    records = []
-    while engine.has_unfinished_requests():
-        records.append(engine.step())
-        engine.block_manager.check()
-    return records
 
 
 def outputs(group: SequenceGroup) -> list[list[int]]:

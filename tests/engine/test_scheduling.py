@@ -6,10 +6,10 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from running import drain, greedy
 
 from engine_stub.block_manager import BlockManager
 from engine_stub.config import EngineConfig
-from engine_stub.engine import LLMEngine
 from engine_stub.scheduler import Scheduler, SchedulerOutputs
 from engine_stub.step_record import HeadWait, StepRecord
 from seqtop.sequence import (
@@ -19,18 +19,6 @@ from seqtop.sequence import (
     SequenceStatus,
     token_inputs,
 )
-
-
-def greedy(max_tokens: int) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-
-
-def drain(engine: LLMEngine) -> list[StepRecord]:
-    records = []
-    while engine.has_unfinished_requests():
-        records.append(engine.step())
-        engine.block_manager.check()
-    return records
 
 
 def ran(record: StepRecord) -> dict[str, int]:

@@ -240,7 +240,9 @@ def test_end_frees_and_keeps_what_was_said() -> None:
     assert state.num_finished == 1
 
 
-def test_abort_of_a_waiting_request() -> None:
+@pytest.mark.parametrize("told", [11.0, None])
+def test_abort_of_a_waiting_request(told: float | None) -> None:
+    """It ends at the event's time, whether its metrics tell that, too, or not."""
     state = EngineState()
     state.apply(arrived("a", 1))
     state.apply(
@@ -248,25 +250,12 @@ def test_abort_of_a_waiting_request() -> None:
             request_id="a",
             time=11.0,
             status=SequenceStatus.FINISHED_ABORTED,
-            metrics=metrics(finished_time=11.0),
+            metrics=metrics(finished_time=told),
         )
     )
     assert state.sequences[1].status is SequenceStatus.FINISHED_ABORTED
     assert state.requests["a"].finish_reason == "abort"
     assert state.requests["a"].spans[-1].end == 11.0
-
-
-def test_an_end_whose_metrics_do_not_tell_its_time() -> None:
-    state = EngineState()
-    state.apply(arrived("a", 1))
-    state.apply(
-        RequestFinished(
-            request_id="a",
-            time=11.0,
-            status=SequenceStatus.FINISHED_ABORTED,
-            metrics=metrics(),
-        )
-    )
     assert state.requests["a"].metrics.finished_time == 11.0
 
 

@@ -12,6 +12,7 @@ from textual.binding import Binding
 
 from seqtop.safe import safe_line
 from seqtop.tui import ending, theme
+from seqtop.tui.keys import APP_KEYS
 from seqtop.tui.kv.feed import Decode, KvFeed, KvSource
 from seqtop.tui.kv.screens import KvBlocksScreen, KvScreen, KvTreesScreen
 from seqtop.tui.screens.help import HelpScreen, Notes
@@ -51,12 +52,7 @@ class KvApp(App[int]):
             )
             for key, each in enumerate(SCREENS, start=1)
         ),
-        Binding("T", "turn_theme", "Dark or light", show=False, id="app.theme"),
-        Binding("question_mark", "help", "Help", id="app.help", tooltip="Show all keys"),
-        Binding("q", "quit", "Quit", id="app.quit"),
-        Binding("ctrl+z", "suspend_process", "Back to the shell", show=False, id="app.suspend"),
-        Binding("ctrl+q", "quit", "Quit", show=False, priority=True, id="app.leave"),
-        Binding("ctrl+c", "quit", "Quit", show=False, priority=True, id="app.interrupt"),
+        *APP_KEYS,
     ]
 
     def __init__(
