@@ -49,6 +49,8 @@ class History(Timeline, Tape):
         self._decompressor = zstandard.ZstdDecompressor()
         self._living: dict[int, Ended] = {}
         """Finished requests that the newest keyframe names, as the viewer's own objects."""
+        self._uncompressed: list[Stored] = []
+        """What threads are compressing."""
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
         with self.lock:
@@ -98,6 +100,9 @@ class History(Timeline, Tape):
         while self._ended and self._ended[0].first + self._ended[0].count <= lowest:
             gone.append(self._ended.pop(0).stored)
         self.num_bytes -= sum(stored.size for stored in gone)
+        self._uncompressed = [
+            stored for stored in self._uncompressed if all(stored is not one for one in gone)
+        ]
         self.marks.drop_before(self._segments[0].position)
         self.gaps = [gap for gap in self.gaps if gap.position >= self.first]
 
@@ -123,13 +128,17 @@ class History(Timeline, Tape):
         """Keep `data` as it is until a thread has compressed it, for which nobody has to wait."""
         self.num_bytes += len(data)
         stored = Stored(data, len(data))
+        self._uncompressed.append(stored)
 
         def compress() -> None:
             compressed = _compress(zstandard.ZstdCompressor(level=_LEVEL), data)
             with self.lock:
-                if any(segment.keyframe is stored for segment in self._segments):
-                    self.num_bytes += len(compressed) - stored.size
-                    stored.place, stored.size = compressed, len(compressed)
+                waiting = [one for one in self._uncompressed if one is not stored]
+                if len(waiting) == len(self._uncompressed):
+                    return  # dropped meanwhile, and counts no more
+                self._uncompressed = waiting
+                self.num_bytes += len(compressed) - stored.size
+                stored.place, stored.size = compressed, len(compressed)
 
         threading.Thread(target=compress, name="seqtop-compress", daemon=True).start()
         return stored
