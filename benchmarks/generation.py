@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -93,6 +94,7 @@ def _run(*, tiny: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "engine.json")
         command = [sys.executable, str(SCRIPT), "--quick", "--json", str(path)]
+        command += ["--threads", str(len(os.sched_getaffinity(0)))]
         command += ["--requests", "4"] * tiny
         subprocess.run(command, check=True, capture_output=True)
         found: dict[str, Any] = json.loads(path.read_text())
