@@ -122,7 +122,7 @@ class KvBlocksScreen(KvScreen):
             size = self._facts.text_width, self._facts.size.height
             self._facts.set_lines(facts(self.feed, *size))
 
-    def on_kv_map_moved(self, _: KvMap.Moved) -> None:
+    def on_cell_map_moved(self, _: KvMap.Moved) -> None:
         self.show()
 
     def action_parent(self) -> None:

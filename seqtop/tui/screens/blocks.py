@@ -74,7 +74,7 @@ class BlocksScreen(LiveScreen):
         self._pool.show(frame)
         self._describe()
 
-    def on_pool_map_moved(self, _: PoolMap.Moved) -> None:
+    def on_cell_map_moved(self, _: PoolMap.Moved) -> None:
         with self.feed.lock:
             self._describe()
 
