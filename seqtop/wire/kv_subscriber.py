@@ -100,7 +100,7 @@ class KvSubscriber:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop receiving; returns when the thread has ended."""
+        """Stop receiving, for good; returns when the thread has ended."""
         if self._thread.is_alive():
             self._wake.send(b"")
             self._thread.join()
@@ -127,6 +127,7 @@ class KvSubscriber:
         self._end_replay()
         for socket in (self._live, self._woken):
             socket.close()
+        del self._sink  # it holds this subscriber: see `Subscriber._run`
 
     # The connection.
 

@@ -114,7 +114,7 @@ class Subscriber:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop receiving; returns when the thread has ended."""
+        """Stop receiving, for good; returns when the thread has ended."""
         if self._thread.is_alive():
             self._wake.send(b"")
             self._thread.join()
@@ -152,6 +152,9 @@ class Subscriber:
         self._handshakes.close()
         for socket in (self._live, self._questions, self._woken):
             socket.close()
+        # The sink holds this subscriber: together they would keep all that the sink knows until the
+        # collector comes by, which may be never.
+        del self._sink
 
     def _look_at_handshakes(self) -> None:
         if refusal := self._handshakes.refusal():

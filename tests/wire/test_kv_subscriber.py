@@ -1,6 +1,8 @@
 """Following KV-cache events over real sockets: holes, restarts, garbage, lost connections."""
 
+import gc
 import json
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,6 +38,21 @@ def test_following_from_the_start(endpoints: tuple[str, str], names, as_map: boo
         assert hashes(session) == set(names[:2])
         assert session.link.state is LinkState.LIVE
         assert session.cache.gap == ""
+
+
+def test_a_session_that_is_over_leaves_nothing_behind(endpoints: tuple[str, str]) -> None:
+    def followed() -> weakref.ref[KvSession]:
+        with KvPublisher(*endpoints) as publisher, KvSession(endpoints[0]) as session:
+            publisher.await_viewer()
+            publisher.send(stored([1]))
+            wait_until(lambda: session.cache.num_batches == 1)
+            return weakref.ref(session)
+
+    gc.disable()  # which may not come by for hours
+    try:
+        assert followed()() is None
+    finally:
+        gc.enable()
 
 
 def test_joining_late_without_replay_is_a_gap_until_all_is_cleared(

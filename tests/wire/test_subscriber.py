@@ -1,5 +1,8 @@
 """The viewer's end over real sockets, against an engine end that errs on command."""
 
+import gc
+import weakref
+
 import msgspec
 import pytest
 from hand_driven import HandDrivenEngine, arrival, engine_info, step
@@ -57,6 +60,19 @@ def test_messages_that_arrive_before_the_snapshot_are_neither_lost_nor_applied_t
         assert same(session.state, engine.state)
         assert session.state.num_steps_seen == 2
         assert session.state.num_anomalies == 0
+
+
+def test_a_session_that_is_over_leaves_nothing_behind(endpoint: str) -> None:
+    def followed() -> weakref.ref[Session]:
+        with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
+            joined(engine, session)
+            return weakref.ref(session)
+
+    gc.disable()  # which may not come by for hours
+    try:
+        assert followed()() is None
+    finally:
+        gc.enable()
 
 
 def test_gap_is_counted_and_healed(endpoint: str) -> None:
