@@ -9,6 +9,7 @@ import threading
 import time
 from types import TracebackType
 
+from seqtop.changing import Changing
 from seqtop.link import ControlError, Link, LinkState
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
@@ -21,12 +22,14 @@ _LONGEST_SILENCE = 5.0
 in which there is nothing to look at."""
 
 
-class ReplaySource:
+class ReplaySource(Changing):
     """A `Source` that shows `timeline` at a position which time moves on, or the user.
 
     Every movement leaves playing as it is, but for `step`, which pauses. None raises for a
     stretch that cannot be read: `link.detail` says so, and the position stays, or, while playing,
     skips the stretch.
+
+    It changes whenever the state, the link or a setting has.
 
     Args:
         name: What is played, for the header: a path, or an endpoint.
@@ -52,12 +55,11 @@ class ReplaySource:
         position: int = 0,
         detail: str = "",
     ) -> None:
+        super().__init__()
         self.timeline = timeline
         self.lock = threading.RLock()
         """Held while the state changes; hold it while reading `state`."""
         self.link = Link(name, LinkState.REPLAY, detail)
-        self.version = 0
-        """Grows whenever the state, the link or a setting changed."""
         self.loop = loop
         self._speed = _checked(speed)
         self._cursor = self._first_readable(position)
@@ -121,7 +123,7 @@ class ReplaySource:
     def speed(self, speed: float) -> None:
         with self.lock:
             self._speed = _checked(speed)
-            self.version += 1
+            self.changed()
 
     # What moves it.
 
@@ -132,12 +134,12 @@ class ReplaySource:
                 self.move(self.timeline.first)
             self._ticked_at = None
             self._playing.set()
-            self.version += 1
+            self.changed()
 
     def pause(self) -> None:
         with self.lock:
             self._playing.clear()
-            self.version += 1
+            self.changed()
 
     def move(self, position: int) -> bool:
         """Go to a position, or the nearest on record; returns whether the state was readable."""
@@ -147,7 +149,7 @@ class ReplaySource:
             except RecordingError as error:
                 self._touched = None
                 self.link.detail = str(error)
-                self.version += 1
+                self.changed()
                 return False
             if touched is None or self._touched is None:
                 self._touched = None
@@ -155,7 +157,7 @@ class ReplaySource:
                 self._touched |= touched
             self.mark = self._mark_here()
             self._time = self.mark.time
-            self.version += 1
+            self.changed()
             return True
 
     def seek(self, step: int) -> bool:

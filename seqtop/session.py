@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from typing import Protocol, cast
 
+from seqtop.changing import Changing
 from seqtop.link import Link, LinkState, UnreachableError
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, sharing, snapshot
@@ -38,8 +39,10 @@ class Listener(Protocol):
         """The state is now `state`, which contains everything up to message `number`."""
 
 
-class Session:
+class Session(Changing):
     """Follows the engine at `endpoint` from `start` to `close`; a context manager does both.
+
+    It changes whenever `state` or `link` has.
 
     Args:
         max_finished: Finished requests that `state` keeps.
@@ -60,14 +63,13 @@ class Session:
         keys: ViewerKeys | None = None,
         redact: bool = False,
     ) -> None:
+        super().__init__()
         self.lock = threading.RLock()
         """Held while an event is applied; hold it while reading `state`."""
         self.state = EngineState(max_finished=max_finished)
         """Replaced, not changed, when a snapshot arrives."""
         self.sequence_number = -1
         """Number of the last message that `state` contains."""
-        self.version = 0
-        """Grows whenever `state` or `link` has changed."""
         self.history = History() if history is None else history
         """Every moment seen so far, across gaps and restarts of the engine."""
         self._listeners: tuple[Listener, ...] = (self.history,)
@@ -154,7 +156,7 @@ class Session:
             self.sequence_number = frame.sequence_number
             for listener in self._listeners:
                 listener.append(frame.sequence_number, frame.payload, event, self.state)
-            self.version += 1
+            self.changed()
 
     def restore(self, reply: Snapshot) -> None:
         encoded: memoryview | None = memoryview(reply.state)
@@ -177,11 +179,11 @@ class Session:
             self.state = state
             self._touched = None
             self.sequence_number = reply.sequence_number
-            self.version += 1
+            self.changed()
 
     def link_changed(self) -> None:
         with self._settled:
-            self.version += 1
+            self.changed()
             self._settled.notify_all()
 
     def __enter__(self) -> Session:

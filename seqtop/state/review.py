@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
+from seqtop.changing import Changing
 from seqtop.state.checks import Checker, Finding
 from seqtop.state.sharing import thaw
 from seqtop.state.timeline import RecordingError, Timeline
@@ -33,20 +34,21 @@ class Found(NamedTuple):
     finding: Finding
 
 
-class Review:
+class Review(Changing):
     """Checks `timeline` from its beginning to its end, and on as it grows.
+
+    It changes whenever something has been checked.
 
     One thread calls `advance`; any may look.
     """
 
     def __init__(self, timeline: Timeline) -> None:
+        super().__init__()
         self.num_steps = 0
         """Steps checked so far."""
         self.num_gaps = 0
         """Holes in what was seen, or could be read; checking began anew after each."""
         self.num_findings = 0
-        self.version = 0
-        """Grows whenever something has been checked."""
         self._timeline = timeline
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
@@ -118,7 +120,7 @@ class Review:
         if event is None:  # the state was taken anew
             self.num_gaps += 1
             self._begin(position)
-            self.version += 1
+            self.changed()
             return
         assert self._checker is not None
         state = self._checker.state
@@ -129,7 +131,7 @@ class Review:
             self._keep(position if finding.step == state.step else position - 1, finding)
         self.num_steps += state.num_steps_seen - num_steps
         self._position = position
-        self.version += 1
+        self.changed()
 
     def _keep(self, position: int, finding: Finding) -> None:
         with self._lock:
@@ -145,7 +147,7 @@ class Review:
     def _skip(self) -> None:
         """Go on after a stretch that cannot be read, or has been dropped meanwhile."""
         self.num_gaps += 1
-        self.version += 1
+        self.changed()
         self._checker = None
         self._events = iter(())
         if self._position >= self._timeline.first:

@@ -1,6 +1,5 @@
 """The app: one feed, the screens that show it, and the keys that work on all of them."""
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -27,6 +26,7 @@ from seqtop.tui.fleet import Fleet
 from seqtop.tui.garbage import Collector
 from seqtop.tui.keys import APP_KEYS, group_of
 from seqtop.tui.moment import Moment
+from seqtop.tui.pulse import Pulse
 from seqtop.tui.reviewer import Reviewer
 from seqtop.tui.screens.block import BlockPrompt
 from seqtop.tui.screens.blocks import BlocksScreen
@@ -46,7 +46,6 @@ from seqtop.tui.source import Source
 from seqtop.tui.taper import Taper
 from seqtop.tui.widgets.findings import sentence
 
-FRAMES_PER_SECOND = 30
 FLEET_ACTIONS = frozenset({"go_to", "help", "quit", "turn_theme"})
 """What the app itself does while all engines are on show; the rest is about one of them."""
 GLANCE_SECONDS = 0.5
@@ -151,6 +150,9 @@ class SeqtopApp(App[int]):
         """What there is to say once the app has ended."""
         self._reviewers: list[Reviewer] = []
         self._garbage = Collector()
+        self._pulse = Pulse(
+            lambda: self.feed, lambda: self.call_next(self.draw), self._garbage.rest
+        )
         self._early: list[events.Key] | None = []
         """Keys pressed before there is a screen to take them."""
         self.animation_level = "none"
@@ -177,6 +179,7 @@ class SeqtopApp(App[int]):
 
     def switch_mode(self, mode: str) -> AwaitMount:
         """Go to a screen by its name: that of the engine on show."""
+        self._pulse.wake()  # it has slept with an eye on that of the screen one comes from
         return super().switch_mode(
             mode if mode == FleetScreen.NAME else _mode(mode, self.fleet.shown)
         )
@@ -186,7 +189,7 @@ class SeqtopApp(App[int]):
 
     def on_mount(self) -> None:
         ending.heed(self)
-        self._watch()
+        self._pulse.start()
         if len(self.fleet) > 1:
             self.set_interval(GLANCE_SECONDS, self.glance)
             self.switch_mode(FleetScreen.NAME)
@@ -213,19 +216,6 @@ class SeqtopApp(App[int]):
         """Keep what the user has chosen for the next time, if it is to be kept."""
         if self._memory is not None and (problem := self._memory.keep(**changes)):
             self._tell(problem, severity="warning")
-
-    def _watch(self) -> None:
-        """Draw what is new, and look again a frame later.
-
-        Looking takes none of Textual's timers: each tick of one is a message, and thirty a second
-        of those are most of what an idle app would cost.
-        """
-        if self.feed.has_news:
-            self.call_next(self.draw)
-        else:
-            self._garbage.rest()
-        if self.is_running:
-            asyncio.get_running_loop().call_later(1 / FRAMES_PER_SECOND, self._watch)
 
     def draw(self) -> None:
         """Show what is new, if anything is."""
@@ -410,6 +400,7 @@ class SeqtopApp(App[int]):
 
     def on_unmount(self) -> None:
         """End what goes on besides: checking, and recordings, which are to be whole."""
+        self._pulse.stop()
         self._garbage.stop()
         for reviewer in self._reviewers:
             reviewer.close()

@@ -190,6 +190,15 @@ class Feed:
             or self._age_on_show != self._age
         )
 
+    def call_at_news(self, call: Callable[[], object]) -> None:
+        """Have `call` called, on another thread, once something comes that `poll` has to look at.
+
+        Of what changes with this machine's time alone it is not told.
+        """
+        self.source.call_once_changed(call)
+        if self.review is not None:
+            self.review.call_once_changed(call)
+
     def poll(self) -> Frame | None:
         """Bring the picture up to date; `None` if there is nothing new to draw."""
         if not self.has_news:

@@ -1,6 +1,7 @@
 """What the app looks at: a state that somebody else keeps up to date."""
 
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from seqtop.link import Link
@@ -27,6 +28,10 @@ class Source(Protocol):
     @property
     def version(self) -> int:
         """Grows whenever the state or the link changed; cheap to ask for."""
+
+    def call_once_changed(self, call: Callable[[], object]) -> None:
+        """Have `call`, and nobody who asked before, called the next time `version` grows, on
+        whichever thread makes it grow."""
 
     @property
     def history(self) -> Timeline | None:

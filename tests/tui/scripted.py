@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from seqtop.changing import Changing
 from seqtop.link import Link, LinkState
 from seqtop.sequence import (
     ExecuteModelRequest,
@@ -70,7 +71,7 @@ def engine_info(**changes: object) -> EngineInfo:
     return EngineInfo(**(values | changes))
 
 
-class ScriptedSource:
+class ScriptedSource(Changing):
     """A `Source` that knows what it is told, and remembers what it is asked to do.
 
     With a `history` it also keeps what it was told, which then has to be fit for the wire.
@@ -79,11 +80,11 @@ class ScriptedSource:
     def __init__(
         self, *events: Event, max_finished: int = 1_000, history: History | None = None
     ) -> None:
+        super().__init__()
         self.history = history
         self.state = EngineState(max_finished=max_finished)
         self.lock = threading.RLock()
         self.link = Link("ipc:///run/demo", LinkState.LIVE)
-        self.version = 0
         self.number = 0
         """Of the next message."""
         self.submitted: list[tuple[str, SamplingParams]] = []
@@ -110,7 +111,7 @@ class ScriptedSource:
                 listener.append(self.number, payload, event, self.state)
             self.number += 1
             self.link.num_messages += 1
-            self.version += 1
+            self.changed()
         if self.listener is not None:
             self.listener()
 
@@ -122,12 +123,12 @@ class ScriptedSource:
                 incarnation = state.info.incarnation if state.info else ""
                 self.history.restore(incarnation, self.number - 1, state)
             self.state, self._touched = state, None
-            self.version += 1
+            self.changed()
 
     def connect(self, state: LinkState, detail: str = "") -> None:
         with self.lock:
             self.link.state, self.link.detail = state, detail
-            self.version += 1
+            self.changed()
 
     def drain(self) -> set[int] | None:
         with self.lock:

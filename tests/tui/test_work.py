@@ -64,7 +64,7 @@ def test_a_frame_in_which_all_changes_draws_what_is_in_sight(number: int) -> Non
                 script.source.state.sequences[seq_id].num_cached_tokens += 1
             with script.source.lock:
                 script.source._touched = set(script.source.state.sequences)
-                script.source.version += 1
+                script.source.changed()
             after = await drawn(app, pilot)
             num_rows = app.screen.query_one(Rows).size.height
             assert after["Rows"] - before["Rows"] == num_rows - 1  # the first has not changed

@@ -1,0 +1,28 @@
+"""What one thread changes and another looks at now and then."""
+
+from collections.abc import Callable
+
+
+class Changing:
+    """Says how often it has changed, and calls somebody once when it does again."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        """Grows with every change; cheap to ask for, from any thread."""
+        self._call: Callable[[], object] | None = None
+
+    def call_once_changed(self, call: Callable[[], object]) -> None:
+        """Have `call`, and nobody who asked before, called at the next change, and only then.
+
+        It is called on whichever thread makes the change, maybe under a lock: it is to be quick,
+        and never to raise. Who then finds that `version` has grown already need not wait for it.
+        """
+        self._call = call
+
+    def changed(self) -> None:
+        """Take note of a change."""
+        # In this order: who asks to be called in between sees that the version has grown.
+        self.version += 1
+        call, self._call = self._call, None
+        if call is not None:
+            call()
