@@ -108,6 +108,19 @@ class KvSubscriber:
         closing.end(self._context)
 
     def _run(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:
+            # Nobody may go on taking what is shown for what is.
+            self._show(
+                LinkState.LOST,
+                f"seqtop itself failed, and follows no more: {error!r}; please report it",
+            )
+            raise
+        finally:
+            del self._sink  # it holds this subscriber: see `Subscriber._run`
+
+    def _follow(self) -> None:
         while True:
             poller = zmq.Poller()
             for socket in (self._live, self._woken, self._monitor):
@@ -127,7 +140,6 @@ class KvSubscriber:
         self._end_replay()
         for socket in (self._live, self._woken):
             socket.close()
-        del self._sink  # it holds this subscriber: see `Subscriber._run`
 
     # The connection.
 

@@ -135,6 +135,21 @@ class Subscriber:
         self._connect()
 
     def _run(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:
+            # Nobody may go on taking what is shown for what is.
+            self._show(
+                LinkState.LOST,
+                f"seqtop itself failed, and follows no more: {error!r}; please report it",
+            )
+            raise
+        finally:
+            # The sink holds this subscriber: together they would keep all that the sink knows
+            # until the collector comes by, which may be never.
+            del self._sink
+
+    def _follow(self) -> None:
         poller = zmq.Poller()
         for socket in (self._live, self._questions, self._woken, self._handshakes.monitor):
             poller.register(socket, zmq.POLLIN)
@@ -152,9 +167,6 @@ class Subscriber:
         self._handshakes.close()
         for socket in (self._live, self._questions, self._woken):
             socket.close()
-        # The sink holds this subscriber: together they would keep all that the sink knows until the
-        # collector comes by, which may be never.
-        del self._sink
 
     def _look_at_handshakes(self) -> None:
         if refusal := self._handshakes.refusal():

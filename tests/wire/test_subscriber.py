@@ -11,6 +11,7 @@ from waiting import wait_until
 from seqtop.link import LinkState
 from seqtop.session import Session
 from seqtop.state import EngineState
+from seqtop.state.history import History
 from seqtop.wire import codec, frames, parse, subscriber
 from seqtop.wire.messages import (
     EngineStopped,
@@ -73,6 +74,23 @@ def test_a_session_that_is_over_leaves_nothing_behind(endpoint: str) -> None:
         assert followed()() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_fault_of_its_own_is_not_shown_as_live(endpoint: str) -> None:
+    class Faulty(History):
+        def append(self, *_: object) -> None:
+            raise RuntimeError("a fault")
+
+    with (
+        HandDrivenEngine(endpoint) as engine,
+        Session(endpoint, history=Faulty()) as session,
+    ):
+        joined(engine, session)
+        engine.send(arrival(1))
+        assert session.wait_for(LinkState.LOST, timeout=10)
+        assert "seqtop itself failed" in session.link.detail
+        assert "a fault" in session.link.detail
 
 
 def test_gap_is_counted_and_healed(endpoint: str) -> None:
