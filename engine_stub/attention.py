@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache as cache_results
+from itertools import chain
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
+
+from engine_stub.cuda import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +86,13 @@ class PagedKVCache:
     """The pool of keys and values of all layers.
 
     Attributes:
-        pool: ``[layers, num_blocks, block_size, kv_heads, 2 * head_dim]``.
+        pool: ``[layers, num_blocks + 1, block_size, kv_heads, 2 * head_dim]``.
+        scratch_block: The last one, which is nobody's: rows that pad a step write to it.
         host_pool: Likewise in host memory, with `num_cpu_blocks` blocks; pinned for CUDA.
         block_rows: For each layer a view of the pool, a row per block:
-            ``[num_blocks, block_size * kv_heads * 2 * head_dim]``.
+            ``[num_blocks + 1, block_size * kv_heads * 2 * head_dim]``.
         slot_rows: For each layer a view of the pool, a row per slot:
-            ``[num_blocks * block_size, kv_heads, 2 * head_dim]``.
+            ``[(num_blocks + 1) * block_size, kv_heads, 2 * head_dim]``.
         windows: For each layer, the last tokens that a query sees, itself among them; None for
             all.
     """
@@ -110,7 +114,8 @@ class PagedKVCache:
         self.num_kv_heads = num_kv_heads
         self.block_size = block_size
         self.head_dim = head_dim
-        shape = (num_layers, num_blocks, block_size, num_kv_heads, 2 * head_dim)
+        self.scratch_block = num_blocks
+        shape = (num_layers, num_blocks + 1, block_size, num_kv_heads, 2 * head_dim)
         self.pool = torch.zeros(shape, device=device, dtype=dtype)
         host_shape = (num_layers, num_cpu_blocks, *shape[2:])
         is_pinned = device.type == "cuda" and num_cpu_blocks > 0
@@ -150,27 +155,33 @@ class PagedKVCache:
         """
         width = len(block_tables[-1])
         padded = [table + [0] * (width - len(table)) for table in block_tables]
-        tables = torch.tensor(padded, device=self.pool.device)
-        keys = torch.arange(width * self.block_size, device=self.pool.device)
-        masks = {
-            window: self._mask(positions[:, None, :, None], keys, window)
-            for window in dict.fromkeys(self.windows)
-        }
+        tables = to_device([*chain(*padded)], self.pool.device).view(-1, width)
+        masks = self.masks(positions, width)
         contexts = []
         end = 0
         for size in sizes:
             start, end = end, end + size
-            num_blocks = len(block_tables[end - 1])
-            contexts.append(
-                self._context(
-                    tables[start:end, :num_blocks],
-                    {
-                        window: mask[start:end, ..., : num_blocks * self.block_size]
-                        for window, mask in masks.items()
-                    },
-                )
-            )
+            blocks = tables[start:end, : len(block_tables[end - 1])]
+            num_keys = blocks.shape[1] * self.block_size
+            own_masks = {window: mask[start:end, ..., :num_keys] for window, mask in masks.items()}
+            contexts.append(self._context(blocks, own_masks, self._room_for(blocks.numel())))
         return contexts
+
+    def context(self, tables: Tensor, positions: Tensor, gathered: Tensor) -> Context:
+        """Prepare reading ``tables [num_seqs, blocks]`` in one segment.
+
+        Args:
+            positions: As in `contexts`.
+            gathered: Where a layer puts what it reads; see `Context`.
+        """
+        return self._context(tables, self.masks(positions, tables.shape[1]), gathered)
+
+    def masks(self, positions: Tensor, num_blocks: int) -> dict[int | None, Tensor]:
+        """By each layer's window what queries at ``positions [tables, queries]`` see of tables."""
+        keys = torch.arange(num_blocks * self.block_size, device=self.pool.device)
+        queries = positions[:, None, :, None]
+        windows = dict.fromkeys(self.windows)
+        return {window: self._mask(queries, keys, window) for window in windows}
 
     def _mask(self, positions: Tensor, keys: Tensor, window: int | None) -> Tensor:
         """0 where a query at one of `positions` sees a key, else minus infinity; broadcasts."""
@@ -185,14 +196,17 @@ class PagedKVCache:
         positions = torch.arange(length, device=self.pool.device)
         return self._mask(positions[:, None], positions, window)
 
-    def _context(self, blocks: Tensor, masks: dict[int | None, Tensor]) -> Context:
+    def _room_for(self, num_blocks: int) -> Tensor:
+        """Rows for as many blocks, of memory that all eager steps share."""
+        if len(self._workspace) < num_blocks:
+            self._workspace = self.block_rows[0].new_empty(num_blocks, self.block_rows[0].shape[1])
+        return self._workspace[:num_blocks]
+
+    def _context(
+        self, blocks: Tensor, masks: dict[int | None, Tensor], gathered: Tensor
+    ) -> Context:
         """A segment that reads ``blocks [num_seqs, blocks]``."""
-        num_seqs, _ = blocks.shape
-        row_size = self.block_rows[0].shape[1]
-        if self._workspace.numel() < blocks.numel() * row_size:
-            self._workspace = self.pool.new_empty(blocks.numel() * row_size)
-        gathered = self._workspace[: blocks.numel() * row_size].view(-1, row_size)
-        heads = gathered.view(num_seqs, -1, self.num_kv_heads, 2 * self.head_dim).transpose(1, 2)
+        heads = gathered.view(len(blocks), -1, self.num_kv_heads, 2 * self.head_dim).transpose(1, 2)
         keys, values = heads.chunk(2, dim=-1)
         return Context(blocks.flatten(), gathered, keys, values, masks)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from engine_stub.attention import PagedAttention, PagedKVCache, Segment
 from engine_stub.cuda import to_device
 from engine_stub.decode_cache import DecodeCache
+from engine_stub.decode_graphs import DecodeGraph, DecodeGraphs
 from engine_stub.row import Row
 from engine_stub.speculation import NO_DRAFT, Draft
 from seqtop.sequence import SequenceGroupMetadata
@@ -43,6 +44,7 @@ class Batch:
         prompt_logprobs_rows: The rows that are asked for log probabilities of their prompt tokens,
             each with the index of its first token.
         pooling_rows: Those whose hidden states are pooled, likewise.
+        graph: Has been given the inputs, if the step is one that it can run.
     """
 
     input_ids: Tensor
@@ -52,6 +54,7 @@ class Batch:
     sample_indices: Tensor
     prompt_logprobs_rows: list[tuple[int, Row]]
     pooling_rows: list[tuple[int, Row]]
+    graph: DecodeGraph | None = None
 
 
 def prepare_batch(
@@ -59,12 +62,14 @@ def prepare_batch(
     cache: PagedKVCache,
     drafts: dict[int, Draft],
     decode_cache: DecodeCache | None = None,
+    graphs: DecodeGraphs | None = None,
 ) -> Batch:
     """Lay out a step's tokens, and make every index that the layers need.
 
     Args:
         drafts: By sequence id, for sequences that decode, and that have slots for them.
         decode_cache: Where keys and values of decodes without drafts may be, besides.
+        graphs: Run steps of nothing but such decodes.
     """
     fresh: defaultdict[int, list[Row]] = defaultdict(list)
     chunks: list[Row] = []
@@ -105,6 +110,20 @@ def prepare_batch(
             sample_indices += range(len(input_ids) - num_last, len(input_ids))
 
     device = cache.pool.device
+    if graphs is not None and not fresh and not chunks and decodes.keys() == {1}:
+        rows = decodes[1]
+        if graph := graphs.fitting(len(rows), len(rows[-1].block_table)):
+            graph.load(input_ids, positions, [row.block_table for row in rows])
+            return Batch(
+                input_ids=graph.input_ids[: len(rows)],
+                positions=graph.positions[: len(rows)],
+                attend=graph.attend,
+                sampling_rows=sampling_rows,
+                sample_indices=to_device(sample_indices, device),
+                prompt_logprobs_rows=prompt_logprobs_rows,
+                pooling_rows=pooling_rows,
+                graph=graph,
+            )
     all_positions = to_device(positions, device)
     slots = to_device(blocks, device) * cache.block_size + all_positions % cache.block_size
     segments = _prompt_segments([*fresh.values()], chunks, all_positions, cache)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import logging
 import signal
 import sys
 import threading
@@ -131,6 +132,11 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
         engine.add_argument(f"--{name}", choices=choices, help=what)
     for name in ("enable-chunked-prefill", "enable-prefix-caching", "pooling-normalize"):
         engine.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
+    engine.add_argument(
+        "--enforce-eager",
+        action=argparse.BooleanOptionalAction,
+        help="compute decodes on CUDA without CUDA graphs",
+    )
 
 
 def _add_keys(serve: argparse.ArgumentParser) -> None:
@@ -171,6 +177,8 @@ def _serve(options: argparse.Namespace) -> int:
         return _fail(str(error), status=2)
     # The engine needs no numpy; torch mentions its absence in a way that alarms.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    logging.basicConfig(format="engine-stub: %(message)s")
+    logging.getLogger("engine_stub").setLevel(logging.INFO)
     # torch takes seconds to import: not before the arguments are known to make sense.
     import torch
 

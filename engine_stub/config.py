@@ -53,6 +53,7 @@ class EngineConfig:
             one forward pass: "ngram", the text so far, or "draft-head", a small network that comes
             with the model. None for no speculation; not together with `num_scheduler_steps`.
         num_speculative_tokens: The most tokens of a guess.
+        enforce_eager: Whether decodes on CUDA are computed kernel by kernel, and not as graphs.
         seed: Of the random numbers for requests without a seed of their own.
 
     Raises:
@@ -79,6 +80,7 @@ class EngineConfig:
     num_scheduler_steps: int = 1
     speculative: SpeculativeMethod | None = None
     num_speculative_tokens: int = 4
+    enforce_eager: bool = False
 
     def __post_init__(self) -> None:
         for name in (

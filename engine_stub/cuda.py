@@ -54,8 +54,15 @@ def to_device(values: list[int], device: torch.device) -> Tensor:
             return torch.empty(0, dtype=torch.int64)
         # Right after a forward pass, `torch.tensor` takes three times as long.
         return torch.frombuffer(array("q", values), dtype=torch.int64)
-    pinned = torch.tensor(values, dtype=torch.int64, pin_memory=True)
-    return pinned.to(device, non_blocking=True)
+    return torch.tensor(values, dtype=torch.int64, pin_memory=True).to(device, non_blocking=True)
+
+
+def copy_to_device(values: list[int], destination: Tensor) -> None:
+    """Copy `values` to an int64 tensor of as many, on CUDA as `to_device` does."""
+    is_pinned = destination.is_cuda
+    source = torch.tensor(values, dtype=torch.int64, pin_memory=is_pinned)
+    # The allocator of pinned memory gives it to nobody before the copy is done.
+    destination.copy_(source, non_blocking=is_pinned)
 
 
 @torch.inference_mode()

@@ -13,6 +13,7 @@ from engine_stub.batch import Batch, prepare_batch
 from engine_stub.beam_search import asks_for_beams, beam_search_params, num_candidates
 from engine_stub.cuda import ForwardTimer
 from engine_stub.decode_cache import DecodeCache
+from engine_stub.decode_graphs import DecodeGraphs
 from engine_stub.decode_run import DecodeRun
 from engine_stub.metadata import snapshot
 from engine_stub.model import Decoder
@@ -71,6 +72,7 @@ class ModelRunner:
         pooler: For requests with pooling parameters.
         neighbours: The stages before and after, where the model is one of several.
         speculator: Has drafts, if decodes are speculative.
+        graphs: For steps that only decode.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class ModelRunner:
         pooler: Pooler,
         neighbours: Neighbours | None = None,
         speculator: Speculator | None = None,
+        graphs: DecodeGraphs | None = None,
     ) -> None:
         self.model = model
         self.cache = cache
@@ -92,6 +95,7 @@ class ModelRunner:
         self._timer = ForwardTimer(self.device)
         self.rejection_sampler = RejectionSampler(self.sampler)
         self.speculator = speculator
+        self.graphs = graphs
         self._run: DecodeRun | None = None
         self._generators: dict[str, torch.Generator] = {}
         self._known_rows: list[Row] = []
@@ -119,7 +123,7 @@ class ModelRunner:
         if self.neighbours is not None and not stage.is_first:
             received = self.neighbours.receive(len(batch.input_ids))
         self._timer.start()
-        hidden = self.model(batch.input_ids, batch.positions, batch.attend, received)
+        hidden = self._forward(batch, received)
         self._timer.stop()
         if self.neighbours is not None and not stage.is_last:
             self.neighbours.send(IntermediateTensors({"hidden_states": hidden}))
@@ -140,11 +144,17 @@ class ModelRunner:
         pooler_output = self._pool(hidden, batch, len(groups))
         return ModelOutput(outputs, self._timer.seconds(), pooler_output, num_draft_tokens)
 
+    def _forward(self, batch: Batch, received: IntermediateTensors | None) -> Tensor:
+        if batch.graph is not None:
+            return batch.graph.run(len(batch.input_ids), received)
+        hidden: Tensor = self.model(batch.input_ids, batch.positions, batch.attend, received)
+        return hidden
+
     def _batch(self, groups: list[SequenceGroupMetadata], drafts: dict[int, Draft]) -> Batch:
         """A step's inputs: those of the step before, taken on if that is enough."""
         batch = self._run.next(groups) if self._run and not drafts else None
         if batch is None:
-            batch = prepare_batch(groups, self.cache, drafts, self.decode_cache)
+            batch = prepare_batch(groups, self.cache, drafts, self.decode_cache, self.graphs)
             self._run = DecodeRun.begin(groups, batch, self.decode_cache)
         return batch
 

@@ -9,6 +9,7 @@ from engine_stub.attention import PagedKVCache
 from engine_stub.config import EngineConfig
 from engine_stub.cpu_layers import use_cpu_layers
 from engine_stub.cuda import activation_bytes
+from engine_stub.decode_graphs import DecodeGraphs, graph_bytes
 from engine_stub.draft_head import DraftHeadProposer, load_draft_head
 from engine_stub.loader import load_model
 from engine_stub.metadata import snapshot
@@ -84,17 +85,39 @@ class Worker:
             # Speculative decodes may sample after each of their tokens.
             num_samples = num_tokens if self.config.speculative else self.config.max_num_seqs
             taken = activation_bytes(self.model, num_tokens, num_samples)
+            if not self.config.enforce_eager:
+                taken += graph_bytes(
+                    self.model, self._cache(1), self.config.max_num_seqs, self._max_model_len
+                )
             free_bytes, _ = torch.cuda.mem_get_info(self.device)
             available = int((free_bytes - taken) * _CUDA_MEMORY_SHARE)
         else:
             available = _CPU_POOL_BYTES
-        return max(available // per_block, 1)
+        # One more is allocated, for steps that are padded.
+        return max(available // per_block - 1, 1)
 
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
         """Allocate the KV pool, and the one to swap to in host memory."""
-        self.cache = PagedKVCache(
+        self.cache = self._cache(num_gpu_blocks, num_cpu_blocks)
+        graphs = None
+        if self.device.type == "cuda" and not self.config.enforce_eager:
+            graphs = DecodeGraphs(
+                self.model, self.cache, self.config.max_num_seqs, self._max_model_len
+            )
+        self.model_runner = ModelRunner(
+            self.model,
+            self.cache,
+            self.config.seed,
+            Pooler(self.config.pooling_type, normalize=self.config.pooling_normalize),
+            self.neighbours,
+            self._speculator(),
+            graphs,
+        )
+
+    def _cache(self, num_blocks: int, num_cpu_blocks: int = 0) -> PagedKVCache:
+        return PagedKVCache(
             len(self.layers),
-            num_gpu_blocks,
+            num_blocks,
             self.model_config.num_key_value_heads,
             self.config.block_size,
             self.model_config.head_dim,
@@ -103,14 +126,11 @@ class Worker:
             windows=self.model_config.layer_windows[self.layers.start : self.layers.stop],
             num_cpu_blocks=num_cpu_blocks,
         )
-        self.model_runner = ModelRunner(
-            self.model,
-            self.cache,
-            self.config.seed,
-            Pooler(self.config.pooling_type, normalize=self.config.pooling_normalize),
-            self.neighbours,
-            self._speculator(),
-        )
+
+    @property
+    def _max_model_len(self) -> int:
+        """The longest sequence, but for what the pool has room for."""
+        return self.config.max_model_len or self.model_config.max_position_embeddings
 
     def _speculator(self) -> Speculator | None:
         """Makes drafts, in the last stage; elsewhere it hears of them."""
