@@ -18,7 +18,7 @@ from seqtop.state.redact import redacted
 from seqtop.wire import codec, control
 from seqtop.wire.frames import Frame
 from seqtop.wire.keys import ViewerKeys
-from seqtop.wire.messages import Abort, Event, Snapshot, Submit
+from seqtop.wire.messages import Abort, Event, Heartbeat, Snapshot, Submit
 from seqtop.wire.redact import redact
 from seqtop.wire.subscriber import Subscriber
 
@@ -42,7 +42,7 @@ class Listener(Protocol):
 class Session(Changing):
     """Follows the engine at `endpoint` from `start` to `close`; a context manager does both.
 
-    It changes whenever `state` or `link` has.
+    It changes whenever `state` or `link` has, but for the time, which heartbeats move on.
 
     Args:
         max_finished: Finished requests that `state` keeps.
@@ -156,7 +156,8 @@ class Session(Changing):
             self.sequence_number = frame.sequence_number
             for listener in self._listeners:
                 listener.append(frame.sequence_number, frame.payload, event, self.state)
-            self.changed()
+            if not isinstance(event, Heartbeat):
+                self.changed()
 
     def restore(self, reply: Snapshot) -> None:
         encoded: memoryview | None = memoryview(reply.state)

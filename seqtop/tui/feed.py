@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from seqtop.link import LinkState
 from seqtop.replay import ReplaySource
+from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.columns import COLUMNS
 from seqtop.state.filter import EVERYTHING as NO_FILTER
@@ -34,18 +35,25 @@ class Frame(NamedTuple):
     """Sequences to look at again; `None` means all."""
     ticked: bool
     """Whether the engine's clock has come to another second."""
+    news: bool = True
+    """Whether anything has come but time, which only what ages shows."""
 
     def __or__(self, other: "Frame") -> "Frame":
         """What is new in either."""
         if self.touched is None or other.touched is None:
             return EVERYTHING
-        return Frame(self.touched | other.touched, self.ticked or other.ticked)
+        return Frame(
+            self.touched | other.touched,
+            self.ticked or other.ticked,
+            self.news or other.news,
+        )
 
 
 PLACED_AT_ONCE = 512
 """Sequences out of sight whose places in the order are brought up to date for one frame: a batch.
 
 Where more are touched between two frames, it is a few frames until all are where they belong."""
+_UNFINISHED = [each for each in SequenceStatus if not SequenceStatus.is_finished(each)]
 EVERYTHING = Frame(None, ticked=True)
 NOTHING = Frame(set(), ticked=False)
 """But perhaps how the source stands."""
@@ -184,11 +192,27 @@ class Feed:
     def has_news(self) -> bool:
         """Whether `poll` has anything to do; cheap, and asked for without the lock."""
         return (
+            self._has_changed
+            or self._age_on_show != self._age
+            or self.source.link.num_messages != self._num_messages
+        )
+
+    @property
+    def _has_changed(self) -> bool:
+        """Whether anything but time has come."""
+        return (
             self.source.version != self._version
             or self._num_found != self._num_reviewed
             or self._is_behind
-            or self._age_on_show != self._age
         )
+
+    @property
+    def ages(self) -> bool:
+        """Whether time alone, as heartbeats tell it, has the picture look different."""
+        counts = self.state.num_by_status
+        in_flight = any(counts[status] for status in _UNFINISHED)
+        recording = self.taper is not None and self.taper.path is not None
+        return in_flight or recording or self.paused
 
     def call_at_news(self, call: Callable[[], object]) -> None:
         """Have `call` called, on another thread, once something comes that `poll` has to look at.
@@ -204,12 +228,15 @@ class Feed:
         if not self.has_news:
             return None
         with self.lock:
+            news = self._has_changed or self._age_on_show != self._age
             self._version, self._num_reviewed = self.source.version, self._num_found
             self._age = self._age_on_show
             self._note_age()
+            rates = self._meter.rates
             self._meter.sample(self.source.state)
             self._take_over()
-            return self._advance() if self._past is None else NOTHING
+            frame = self._advance() if self._past is None else NOTHING
+            return frame._replace(news=news or rates is not self._meter.rates)
 
     def glance(self) -> None:
         """Keep the rates up to date while nothing else of this is on show."""

@@ -27,7 +27,7 @@ class Source(Protocol):
 
     @property
     def version(self) -> int:
-        """Grows whenever the state or the link changed; cheap to ask for."""
+        """Grows whenever the state, time aside, or the link changed; cheap to ask for."""
 
     def call_once_changed(self, call: Callable[[], object]) -> None:
         """Have `call`, and nobody who asked before, called the next time `version` grows, on

@@ -51,6 +51,7 @@ _RECONNECT_SECONDS = 5.0
 _MESSAGES_PER_ROUND = 500
 _ANSWERS_PER_ROUND = 4
 _LONGEST_POLL_MS = 250
+"""While something is awaited or has gone wrong."""
 
 
 class Sink(Protocol):
@@ -154,7 +155,7 @@ class Subscriber:
         for socket in (self._live, self._questions, self._woken, self._handshakes.monitor):
             poller.register(socket, zmq.POLLIN)
         while True:
-            ready = dict(poller.poll(_LONGEST_POLL_MS))
+            ready = dict(poller.poll(self._patience_ms))
             if self._woken in ready:
                 break
             if self._live in ready:
@@ -289,6 +290,14 @@ class Subscriber:
             missed = frame.sequence_number - self._last_number - 1
             self.link.num_missed += missed
             self._resync(f"{missed} messages were missed", frame)
+
+    @property
+    def _patience_ms(self) -> int:
+        """For how long `_watch_the_clock` has nothing to do if nothing is received."""
+        if self._refused_at is None and self._heard_at is not None and self._synced:
+            left = self._heard_at + SILENCE_SECONDS - time.monotonic()
+            return max(_LONGEST_POLL_MS, int(left * 1e3) + 1)
+        return _LONGEST_POLL_MS
 
     def _watch_the_clock(self) -> None:
         now = time.monotonic()

@@ -22,6 +22,7 @@ from seqtop.wire.messages import (
     CachedBlocks,
     EngineInfo,
     Event,
+    Heartbeat,
     Preemption,
     RequestArrived,
     RequestFinished,
@@ -111,7 +112,8 @@ class ScriptedSource(Changing):
                 listener.append(self.number, payload, event, self.state)
             self.number += 1
             self.link.num_messages += 1
-            self.changed()
+            if not isinstance(event, Heartbeat):
+                self.changed()
         if self.listener is not None:
             self.listener()
 

@@ -85,6 +85,18 @@ def test_nobody_is_woken_while_nothing_comes_but_by_the_beat() -> None:
     assert viewer.num_rests >= 60 / BEAT_SECONDS
 
 
+def test_heartbeats_wake_nobody_and_are_seen_by_the_beat() -> None:
+    viewer = Viewer()
+    viewer.loop.run(1.0)
+    drawn = len(viewer.drawn)
+    for second in range(1, 11):
+        viewer.script.source.apply(Heartbeat(time=viewer.script.time + second, step=0))
+        viewer.loop.run(1.0)
+        assert viewer.feed.now == viewer.script.time + second
+    assert viewer.loop.num_wakings == 0
+    assert len(viewer.drawn) - drawn == 10
+
+
 def test_what_comes_after_a_rest_is_drawn_at_once() -> None:
     viewer = Viewer()
     viewer.loop.run(1.03)
@@ -100,7 +112,7 @@ def test_of_much_that_comes_no_more_is_drawn_than_frames_and_nobody_is_woken() -
     viewer.loop.run(1.0)
     before = len(viewer.drawn)
     for _ in range(1_000):
-        viewer.script.source.apply(Heartbeat(time=viewer.script.time, step=0))
+        viewer.script.source.changed()
         viewer.loop.run(0.001)
     assert abs(len(viewer.drawn) - before - FRAMES_PER_SECOND) <= 1
     assert viewer.loop.num_wakings == 1

@@ -11,6 +11,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.feed import PLACED_AT_ONCE, Feed
 from seqtop.tui.widgets.blocks import BLOCKS_AT_ONCE, Sharers
+from seqtop.tui.widgets.header import Header
 from seqtop.tui.widgets.lines import Lines
 from seqtop.tui.widgets.pool import PoolMap
 from seqtop.tui.widgets.table import Rows
@@ -138,12 +139,22 @@ def test_heartbeats_of_an_idle_engine_draw_nothing() -> None:
                 source.apply(Heartbeat(time=script.time + beat + 1, step=0))
                 before = await drawn(app, pilot)
             painted: list[bool] = []
+            looked: list[bool] = []
+            header = app.screen.query_one(Header)
+            header.update = lambda: looked.append(True)  # type: ignore[method-assign]
             app.post_display_hook = lambda: painted.append(True)  # type: ignore[method-assign]
             for beat in range(4, 24):
                 source.apply(Heartbeat(time=script.time + beat, step=0))
                 after = await drawn(app, pilot)
             assert after == before
             assert not painted  # no frame went to the terminal
+            assert not looked  # nor was any made to see whether it would look different
+            await pilot.press("l")  # latencies are of the last minute, whichever that is
+            await drawn(app, pilot)
+            looked.clear()
+            source.apply(Heartbeat(time=script.time + 30, step=0))
+            await drawn(app, pilot)
+            assert looked
 
     asyncio.run(run())
 

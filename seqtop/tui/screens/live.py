@@ -57,8 +57,15 @@ class LiveScreen(TabbedScreen):
         """Draw in the body what `frame` changed; under the feed's lock."""
         raise NotImplementedError
 
+    @property
+    def ages(self) -> bool:
+        """Whether time alone has it look different."""
+        return self.feed.ages
+
     def show(self, frame: Frame) -> None:
         """Draw what `frame` changed. The app calls it under the feed's lock."""
+        if not (frame.news or self.ages):
+            return
         self._header.update()
         self._notice.update()
         self._scrubber.update()

@@ -127,6 +127,10 @@ class SequencesScreen(LiveScreen):
         )
         yield self._latency
 
+    @property
+    def ages(self) -> bool:
+        return self.feed.latency_wanted or super().ages
+
     def on_mount(self) -> None:
         self._table.rows.focus()
         self._filter.fill(self.feed.view.filter)

@@ -60,6 +60,10 @@ class TimelineScreen(LiveScreen):
         yield self._rows
         yield self._legend
 
+    @property
+    def ages(self) -> bool:
+        return True  # its window goes along
+
     def on_mount(self) -> None:
         self._rows.focus()
 
