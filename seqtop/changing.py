@@ -11,8 +11,8 @@ class Changing:
         """Grows with every change; cheap to ask for, from any thread."""
         self._call: Callable[[], object] | None = None
 
-    def call_once_changed(self, call: Callable[[], object]) -> None:
-        """Have `call`, and nobody who asked before, called at the next change, and only then.
+    def call_once(self, call: Callable[[], object]) -> None:
+        """Have `call`, and nobody who asked before, called at the next change, once.
 
         It is called on whichever thread makes the change, maybe under a lock: it is to be quick,
         and never to raise. Who then finds that `version` has grown already need not wait for it.
@@ -23,6 +23,10 @@ class Changing:
         """Take note of a change."""
         # In this order: who asks to be called in between sees that the version has grown.
         self.version += 1
+        self.passed()
+
+    def passed(self) -> None:
+        """Call whoever waits, although nothing has changed but the time."""
         call, self._call = self._call, None
         if call is not None:
             call()

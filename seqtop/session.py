@@ -156,7 +156,9 @@ class Session(Changing):
             self.sequence_number = frame.sequence_number
             for listener in self._listeners:
                 listener.append(frame.sequence_number, frame.payload, event, self.state)
-            if not isinstance(event, Heartbeat):
+            if isinstance(event, Heartbeat):
+                self.passed()
+            else:
                 self.changed()
 
     def restore(self, reply: Snapshot) -> None:

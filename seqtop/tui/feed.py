@@ -207,6 +207,11 @@ class Feed:
         )
 
     @property
+    def ages_by_itself(self) -> bool:
+        """Whether this machine's time has the picture look different."""
+        return self.source.link.state is LinkState.LOST
+
+    @property
     def ages(self) -> bool:
         """Whether time alone, as heartbeats tell it, has the picture look different."""
         counts = self.state.num_by_status
@@ -217,11 +222,11 @@ class Feed:
     def call_at_news(self, call: Callable[[], object]) -> None:
         """Have `call` called, on another thread, once something comes that `poll` has to look at.
 
-        Of what changes with this machine's time alone it is not told.
+        It is not told of what changes with this machine's time (`ages_by_itself`).
         """
-        self.source.call_once_changed(call)
+        self.source.call_once(call)
         if self.review is not None:
-            self.review.call_once_changed(call)
+            self.review.call_once(call)
 
     def poll(self) -> Frame | None:
         """Bring the picture up to date; `None` if there is nothing new to draw."""
@@ -443,4 +448,4 @@ class Feed:
     @property
     def _age_on_show(self) -> int:
         """The age of what is shown, which is displayed in whole seconds once nothing is heard."""
-        return int(self.silence) if self.source.link.state is LinkState.LOST else self._age
+        return int(self.silence) if self.ages_by_itself else self._age

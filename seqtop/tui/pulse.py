@@ -1,7 +1,7 @@
 """When the app draws: at once what comes after a rest, then at most thirty times a second.
 
-Nothing is looked at while nothing comes: the thread that receives wakes whoever sleeps, once. What
-changes with time alone is looked at on a slow beat.
+Nothing is looked at while nothing comes: the thread that receives wakes whoever sleeps, once. Only
+the age of a picture whose engine has gone silent is looked at on a beat.
 """
 
 import asyncio
@@ -12,7 +12,9 @@ from seqtop.tui.feed import Feed
 
 FRAMES_PER_SECOND = 30
 BEAT_SECONDS = 0.5
-"""Between two looks while nothing comes; ages are shown in whole seconds."""
+"""Between two looks at what ages by itself, which is shown in whole seconds."""
+REST_SECONDS = 2.5
+"""Between two looks while nothing comes: longer than from heartbeat to heartbeat."""
 
 
 class Pulse:
@@ -65,7 +67,8 @@ class Pulse:
             feed.call_at_news(self.wake)
             self._asleep = not feed.has_news  # what came in between has woken nobody
         if self._asleep:
-            self._next = self._loop.call_later(BEAT_SECONDS, self._look)
+            seconds = BEAT_SECONDS if feed.ages_by_itself else REST_SECONDS
+            self._next = self._loop.call_later(seconds, self._look)
         else:
             self._draw()
             self._next = self._loop.call_later(1 / FRAMES_PER_SECOND, self._look)

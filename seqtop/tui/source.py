@@ -29,9 +29,9 @@ class Source(Protocol):
     def version(self) -> int:
         """Grows whenever the state, time aside, or the link changed; cheap to ask for."""
 
-    def call_once_changed(self, call: Callable[[], object]) -> None:
-        """Have `call`, and nobody who asked before, called the next time `version` grows, on
-        whichever thread makes it grow."""
+    def call_once(self, call: Callable[[], object]) -> None:
+        """Have `call`, and nobody who asked before, called once as soon as `version` grows or time
+        passes by the engine's clock, on whichever thread makes it."""
 
     @property
     def history(self) -> Timeline | None:

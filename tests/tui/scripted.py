@@ -112,7 +112,9 @@ class ScriptedSource(Changing):
                 listener.append(self.number, payload, event, self.state)
             self.number += 1
             self.link.num_messages += 1
-            if not isinstance(event, Heartbeat):
+            if isinstance(event, Heartbeat):
+                self.passed()
+            else:
                 self.changed()
         if self.listener is not None:
             self.listener()

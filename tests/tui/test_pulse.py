@@ -9,9 +9,10 @@ from typing import NamedTuple
 from piloting import until
 from scripted import Script, ScriptedSource
 
+from seqtop.link import LinkState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.feed import Feed
-from seqtop.tui.pulse import BEAT_SECONDS, FRAMES_PER_SECOND, Pulse
+from seqtop.tui.pulse import BEAT_SECONDS, FRAMES_PER_SECOND, REST_SECONDS, Pulse
 from seqtop.tui.widgets.header import Header
 from seqtop.wire.messages import Heartbeat
 
@@ -79,22 +80,29 @@ def test_nobody_is_woken_while_nothing_comes_but_by_the_beat() -> None:
     viewer = Viewer()
     viewer.loop.run(1.0)
     drawn = len(viewer.drawn)
-    assert viewer.loop.run(60.0) == 60 / BEAT_SECONDS
+    assert viewer.loop.run(60.0) == 60 / REST_SECONDS
     assert len(viewer.drawn) == drawn
     assert viewer.loop.num_wakings == 0
-    assert viewer.num_rests >= 60 / BEAT_SECONDS
+    assert viewer.num_rests >= 60 / REST_SECONDS  # in which garbage is collected
 
 
-def test_heartbeats_wake_nobody_and_are_seen_by_the_beat() -> None:
+def test_an_engine_that_has_gone_silent_is_looked_at_on_a_beat() -> None:
+    viewer = Viewer()
+    viewer.loop.run(1.0)
+    viewer.script.source.connect(LinkState.LOST, "No word from the engine.")
+    viewer.loop.run(1.0)
+    assert viewer.loop.run(60.0) == 60 / BEAT_SECONDS
+
+
+def test_a_heartbeat_wakes_once_and_nothing_else_does() -> None:
     viewer = Viewer()
     viewer.loop.run(1.0)
     drawn = len(viewer.drawn)
     for second in range(1, 11):
         viewer.script.source.apply(Heartbeat(time=viewer.script.time + second, step=0))
-        viewer.loop.run(1.0)
-        assert viewer.feed.now == viewer.script.time + second
-    assert viewer.loop.num_wakings == 0
-    assert len(viewer.drawn) - drawn == 10
+        # It looks at it, and a frame later falls asleep again.
+        assert viewer.loop.run(1.0) == 2
+    assert viewer.loop.num_wakings == len(viewer.drawn) - drawn == 10
 
 
 def test_what_comes_after_a_rest_is_drawn_at_once() -> None:
@@ -132,7 +140,7 @@ def test_what_comes_just_as_one_falls_asleep_is_not_slept_over() -> None:
 
     viewer.feed.call_at_news = late  # type: ignore[method-assign]
     drawn = len(viewer.drawn)
-    viewer.loop.run(BEAT_SECONDS)
+    viewer.loop.run(REST_SECONDS)
     assert len(viewer.drawn) == drawn + 1
 
 
