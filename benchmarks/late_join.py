@@ -27,6 +27,7 @@ from seqtop.link import LinkState
 from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.wire import codec
+from seqtop.wire.arrays import Ints
 from seqtop.wire.publisher import Publisher
 
 TITLE = "Late join"
@@ -102,13 +103,15 @@ def full_state(size: int) -> tuple[Crowd, EngineState]:
     for event in crowd.arrivals():
         state.apply(event)
     for request in state.requests.values():
-        request.prompt_token_ids = [(index * 7 + 3) % 1_000 for index in range(TOKENS)]
+        request.prompt_token_ids = Ints.of([(index * 7 + 3) % 1_000 for index in range(TOKENS)])
         request.prompt = " the fox" * (TOKENS // 2)
     for number, sequence in state.sequences.items():
         ids = [(index * 11 + number) % 1_000 for index in range(TOKENS)]
-        sequence.output_token_ids += ids[1:]
-        sequence.output_logprobs += [-0.001 * index for index in range(1, TOKENS)]
-        sequence.text_lengths += [4] * (TOKENS - 1)
+        sequence.output_token_ids = sequence.output_token_ids.plus(ids[1:])
+        # In single precision, as models compute them.
+        logprobs = [-index / 1_024 for index in range(1, TOKENS)]
+        sequence.output_logprobs = sequence.output_logprobs.plus(logprobs)
+        sequence.text_lengths = sequence.text_lengths.plus([4] * (TOKENS - 1))
         sequence.text += " fox" * (TOKENS - 1)
         sequence.num_computed_tokens += TOKENS - 1
     return crowd, state

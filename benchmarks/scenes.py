@@ -131,7 +131,7 @@ class Crowd:
             seq_ids=chosen,
             new_token_ids=tokens,
             text_deltas=[WORDS[token % len(WORDS)] for token in tokens],
-            new_logprobs=[-0.001 * token for token in tokens],
+            new_logprobs=[-token / 1_024 for token in tokens],
             new_blocks=blocks,
         )
         return self._step(ExecuteModelRequest([]), [], decodes, len(chosen))
@@ -151,7 +151,7 @@ class Crowd:
                     status=SequenceStatus.FINISHED_STOPPED,
                     num_computed_tokens=PROMPT_TOKENS + num_tokens,
                     new_token_ids=[(number + index) % 1_000 for index in range(num_tokens)],
-                    new_logprobs=[-0.01 * index for index in range(num_tokens)],
+                    new_logprobs=[-index / 128 for index in range(num_tokens)],
                     text_delta=" once" * num_tokens,
                     block_table=[],
                 )

@@ -12,6 +12,7 @@ from seqtop.link import Link
 from seqtop.safe import safe_json
 from seqtop.sequence import latency
 from seqtop.state import EngineState, RequestState, SequenceState
+from seqtop.wire.arrays import Floats, Ints
 
 
 def encode(state: EngineState, link: Link) -> bytes:
@@ -33,7 +34,7 @@ def document(state: EngineState, link: Link) -> dict[str, Any]:
 
 
 def _request(state: EngineState, request: RequestState) -> dict[str, Any]:
-    plain = msgspec.structs.asdict(request)
+    plain = _plain(request)
     del plain["seq_ids"]
     sequences = [state.sequences[seq_id] for seq_id in request.seq_ids]
     num_output_tokens = sum(len(sequence.output_token_ids) for sequence in sequences)
@@ -55,4 +56,12 @@ def _request(state: EngineState, request: RequestState) -> dict[str, Any]:
 
 
 def _sequence(sequence: SequenceState) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(sequence), "status": sequence.status.name}
+    return {**_plain(sequence), "status": sequence.status.name}
+
+
+def _plain(struct: RequestState | SequenceState) -> dict[str, Any]:
+    fields = msgspec.structs.asdict(struct)
+    return {
+        name: value.tolist() if isinstance(value, Ints | Floats) else value
+        for name, value in fields.items()
+    }

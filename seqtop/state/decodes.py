@@ -72,9 +72,16 @@ def apply(state: EngineState, step: Step, decodes: Decodes) -> list[int]:
         span.num_steps += 1
         span.num_tokens += 1
 
-        sequence.output_token_ids.append(token_id)
+        try:
+            sequence.output_token_ids.append(token_id)
+        except OverflowError:
+            sequence.output_token_ids = sequence.output_token_ids.plus([token_id])
         if logprob is not None:
-            sequence.output_logprobs.append(logprob)
+            logprobs = sequence.output_logprobs
+            logprobs.append(logprob)
+            if logprobs[-1] != logprob:  # more than single precision
+                logprobs.pop()
+                sequence.output_logprobs = logprobs.plus([logprob])
             sequence.cumulative_logprob += logprob
         if delta:
             # With nobody else holding it, Python lets a text grow where it is.
@@ -83,7 +90,10 @@ def apply(state: EngineState, step: Step, decodes: Decodes) -> list[int]:
             text += delta
             sequence.text = text
             sequence.last_delta_length = len(delta)
-        sequence.text_lengths.append(len(delta))
+        try:
+            sequence.text_lengths.append(len(delta))
+        except OverflowError:
+            sequence.text_lengths = sequence.text_lengths.plus([len(delta)])
         sequence.num_computed_tokens += 1
         if sequence.host_table:
             sequence.host_table = []

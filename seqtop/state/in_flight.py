@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from seqtop.sequence import SequenceStatus
 from seqtop.state import reducer
 from seqtop.state.model import RequestState, Span, SpanKind
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.messages import InFlight, RequestArrived
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ def apply(state: EngineState, event: InFlight) -> Iterable[int]:
     for update in event.sequences:
         if sequence := state.sequences.get(update.seq_id):
             num_output_tokens -= len(sequence.output_token_ids)
-            sequence.output_token_ids, sequence.output_logprobs = [], []
+            sequence.output_token_ids, sequence.output_logprobs = Ints("i"), Floats("f")
             sequence.top_logprobs, sequence.cumulative_logprob = {}, 0.0
-            sequence.text, sequence.last_delta_length, sequence.text_lengths = "", 0, []
+            sequence.text, sequence.last_delta_length, sequence.text_lengths = "", 0, Ints("b")
         num_output_tokens += len(update.new_token_ids)
         reducer.update_sequence(state, update, step=event.step, time=event.time)
     for arrival in event.requests:

@@ -1,9 +1,11 @@
 """The state of an engine as plain data: what `EngineState.apply` writes and every view reads.
 
 Everything here is a msgspec struct, so a state can be encoded whole (a snapshot), compared field
-by field and kept by the hundred thousand without burdening the garbage collector.
+by field and kept by the hundred thousand without burdening the garbage collector. What there is a
+number of for each token is in columns (`seqtop.wire.arrays`): copied whole, and never one by one.
 """
 
+from functools import partial
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -15,6 +17,7 @@ from seqtop.sequence import (
     SamplingParams,
     SequenceStatus,
 )
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.messages import PreemptionMode, WaitReason
 
 SpanKind: TypeAlias = Literal["queued", "prefill", "decode", "preempted", "swapped"]
@@ -43,8 +46,8 @@ class SequenceState(msgspec.Struct):
     """Tokens whose keys and values are in the KV cache."""
     num_cached_tokens: int = 0
     """Of those, tokens found in the prefix cache."""
-    output_token_ids: list[int] = []
-    output_logprobs: list[float] = []
+    output_token_ids: Ints = msgspec.field(default_factory=partial(Ints, "i"))
+    output_logprobs: Floats = msgspec.field(default_factory=partial(Floats, "f"))
     top_logprobs: dict[int, dict[int, Logprob]] = {}
     """Output index to the candidates there, where the request asked for them."""
     cumulative_logprob: float = 0.0
@@ -69,10 +72,10 @@ class SequenceState(msgspec.Struct):
     """Blocks in host memory that it was swapped out to, in logical order."""
     fork_length: int | None = None
     """Tokens, of prompt and output, that it had in common with its parent when it was forked."""
-    text_lengths: list[int] = []
+    text_lengths: Ints = msgspec.field(default_factory=partial(Ints, "b"))
     """Characters that each output token has added to `text`; -1 where they are among those of the
-    next token that says how many, as of tokens that came together. (Lengths rather than ends: small
-    numbers take a byte each in a snapshot, and no object of their own in memory.)"""
+    next token that says how many, as of tokens that came together. (Lengths rather than ends: they
+    take a byte each.)"""
 
     @property
     def num_tokens(self) -> int:
@@ -97,7 +100,7 @@ class RequestState(msgspec.Struct):
     seq_ids: list[int]
     num_prompt_tokens: int = 0
     prompt: str | None = None
-    prompt_token_ids: list[int] = []
+    prompt_token_ids: Ints = msgspec.field(default_factory=partial(Ints, "i"))
     sampling_params: SamplingParams | None = None
     pooling_params: PoolingParams | None = None
     priority: int = 0

@@ -7,6 +7,7 @@ import msgspec
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.wire import redact
+from seqtop.wire.arrays import Ints
 
 _REQUEST = """
     request_id metrics seq_ids num_prompt_tokens priority spans token_chunk_size num_scheduled_steps
@@ -40,6 +41,7 @@ def _request(request: RequestState) -> RequestState:
 
 def _sequence(sequence: SequenceState) -> SequenceState:
     kept = redact.keep(sequence, _SEQUENCE)
-    kept.output_token_ids = redact.blank_ids(sequence.output_token_ids)
-    kept.text_lengths = [0] * len(sequence.output_token_ids)  # which would tell one from another
+    zeros = [0] * len(sequence.output_token_ids)
+    kept.output_token_ids = Ints.of(zeros)
+    kept.text_lengths = Ints("b").plus(zeros)  # which would tell one from another
     return kept

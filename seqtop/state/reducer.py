@@ -18,6 +18,7 @@ from seqtop.sequence import (
 )
 from seqtop.state import decodes
 from seqtop.state.model import CachedBlock, RequestState, SequenceState, Span, SpanKind
+from seqtop.wire.arrays import Ints
 from seqtop.wire.messages import (
     CachedBlocks,
     EngineInfo,
@@ -62,7 +63,7 @@ def arrived(state: EngineState, event: RequestArrived) -> Iterable[int]:
     request = _new_request(state, event.request_id, event.arrival_time)
     request.num_prompt_tokens = event.num_prompt_tokens
     request.prompt = event.prompt
-    request.prompt_token_ids = event.prompt_token_ids
+    request.prompt_token_ids = Ints.of(event.prompt_token_ids)
     request.sampling_params = event.sampling_params
     request.pooling_params = event.pooling_params
     request.priority = event.priority
@@ -173,10 +174,11 @@ def _take_over(request: RequestState, sequence: SequenceState, data: SequenceDat
     sequence.num_cached_tokens = data.get_num_cached_tokens()
     sequence.cumulative_logprob = data.cumulative_logprob
     if data.get_output_len() != len(sequence.output_token_ids):
-        sequence.output_token_ids = list(data.output_token_ids)
-        sequence.text_lengths = _together(data.get_output_len(), len(sequence.text))
+        sequence.output_token_ids = Ints.of(data.output_token_ids)
+        lengths = _together(data.get_output_len(), len(sequence.text))
+        sequence.text_lengths = Ints("b").plus(lengths)
     if not request.prompt_token_ids:
-        request.prompt_token_ids = list(data.prompt_token_ids)
+        request.prompt_token_ids = Ints.of(data.prompt_token_ids)
 
 
 def _delta(
@@ -197,8 +199,9 @@ def _delta(
         if sequence is None:
             state.note_anomaly(f"delta for unknown sequence {seq_id}")
             continue
-        sequence.output_token_ids.extend(data.new_output_token_ids)
-        sequence.text_lengths.extend(0 for _ in data.new_output_token_ids)
+        new_ids = data.new_output_token_ids
+        sequence.output_token_ids = sequence.output_token_ids.plus(new_ids)
+        sequence.text_lengths = sequence.text_lengths.plus([0] * len(new_ids))
         sequence.num_computed_tokens = data.new_num_computed_tokens
         sequence.cumulative_logprob = data.new_cumulative_logprob
         sequence.last_step = step.step
@@ -314,8 +317,8 @@ def _append_output(
     if update.top_logprobs:
         first = len(sequence.output_token_ids)
         sequence.top_logprobs |= dict(enumerate(update.top_logprobs, first))
-    sequence.output_token_ids.extend(update.new_token_ids)
-    sequence.output_logprobs.extend(update.new_logprobs)
+    sequence.output_token_ids = sequence.output_token_ids.plus(update.new_token_ids)
+    sequence.output_logprobs = sequence.output_logprobs.plus(update.new_logprobs)
     for logprob in update.new_logprobs:  # one by one: the engine's own order of additions
         sequence.cumulative_logprob += logprob
     if update.text_delta:
@@ -335,11 +338,14 @@ def _end_tokens(sequence: SequenceState, update: SequenceUpdate) -> None:
         len(update.new_token_ids),
     )
     if count == 1:
-        lengths.append(length)
+        new = [length]
     elif count:
-        lengths += _decoded_lengths(update) or _together(count, length)
+        new = _decoded_lengths(update) or _together(count, length)
     elif lengths:  # what had been held back
-        lengths[-1] += length
+        new = [lengths.pop() + length]
+    else:
+        return
+    sequence.text_lengths = lengths.plus(new)
 
 
 def _together(count: int, length: int) -> list[int]:

@@ -30,9 +30,9 @@ def still(state: EngineState) -> EngineState:
 
 def _sequence(sequence: SequenceState) -> SequenceState:
     taken = copy.copy(sequence)
-    taken.output_token_ids = list(sequence.output_token_ids)
-    taken.output_logprobs = list(sequence.output_logprobs)
-    taken.text_lengths = list(sequence.text_lengths)
+    taken.output_token_ids = sequence.output_token_ids.copy()
+    taken.output_logprobs = sequence.output_logprobs.copy()
+    taken.text_lengths = sequence.text_lengths.copy()
     taken.top_logprobs = dict(sequence.top_logprobs)
     taken.block_table = list(sequence.block_table)
     return taken

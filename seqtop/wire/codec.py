@@ -4,6 +4,7 @@ The format is MessagePack, laid out by the struct definitions in `seqtop.sequenc
 MessagePack has:
 
 - An array of token ids is `bin`: signed, 8 bytes per id, little-endian, on every machine.
+- A column of a state is the extension described in `seqtop.wire.arrays`.
 - A tensor is the extension described in `seqtop.wire.tensors`. Where vLLM would send nil in the
   place of a tensor, this encoder sends the tensor; nil from vLLM decodes to None.
 - Multimodal inputs are nil where there are none, which is what every plain prompt has.
@@ -26,6 +27,8 @@ import msgspec
 from seqtop.sequence.inputs import MultiModalKwargs
 from seqtop.sequence.tensors import Tensor
 from seqtop.sequence.tokens import VLLM_TOKEN_ID_ARRAY_TYPE, TokenArray
+from seqtop.wire import arrays
+from seqtop.wire.arrays import Floats, Ints
 from seqtop.wire.errors import WireError
 from seqtop.wire.paths import blame, explain, name_of
 from seqtop.wire.tensors import TENSOR_CODE, pack_tensor, unpack_tensor
@@ -73,6 +76,8 @@ def decode(data: bytes | memoryview, type: type[T]) -> T:  # noqa: A002 - msgspe
 
 
 def _encode_other(obj: Any) -> Any:
+    if isinstance(obj, Ints | Floats):
+        return arrays.pack(obj)
     if isinstance(obj, array):
         return _token_bytes(obj)
     if isinstance(obj, Tensor):
@@ -90,6 +95,8 @@ def _encode_other(obj: Any) -> Any:
 
 
 def _decode_other(expected: type, obj: Any) -> Any:
+    if expected is Ints or expected is Floats:
+        return arrays.column(expected, obj)
     if expected is array:
         return _token_array(obj)
     if expected is MultiModalKwargs and isinstance(obj, dict):
@@ -102,6 +109,8 @@ def _decode_other(expected: type, obj: Any) -> Any:
 def _decode_extension(code: int, data: memoryview) -> Any:
     if code == TENSOR_CODE:
         return unpack_tensor(data)
+    if code in arrays.CODES:
+        return arrays.unpack(code, data)
     raise ValueError(f"unknown extension type {code}")
 
 

@@ -38,7 +38,7 @@ def in_rows(event: Step, state: EngineState) -> Step:
     ):
         was = state.sequences[seq_id]
         data = SequenceDataDelta(
-            was.output_token_ids[-1:],
+            was.output_token_ids[-1:].tolist(),
             was.cumulative_logprob,
             was.num_computed_tokens,
             SequenceStage.DECODE,

@@ -1,6 +1,5 @@
 """A still does not move."""
 
-import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from seqtop.sequence import (
 )
 from seqtop.state import EngineState
 from seqtop.state.still import still
+from seqtop.wire import codec
 from seqtop.wire.messages import (
     CachedBlocks,
     Heartbeat,
@@ -106,9 +106,9 @@ def test_a_still_is_what_the_state_was_and_stays_so(
     steps: list[tuple[list[str], bool]], taken_after: int
 ) -> None:
     state = EngineState(max_finished=3)
-    taken, encoded = still(state), msgspec.msgpack.encode(state)
+    taken, encoded = still(state), codec.encode(state)
     for number, (names, evict) in enumerate(steps):
         if number == taken_after:
-            taken, encoded = still(state), msgspec.msgpack.encode(state)
+            taken, encoded = still(state), codec.encode(state)
         play(state, number, names, evict=evict)
-    assert msgspec.msgpack.encode(taken) == encoded
+    assert codec.encode(taken) == encoded

@@ -183,7 +183,7 @@ class BlockRules(Rules):
         prompt = self.state.requests[sequence.request_id].prompt_token_ids
         if len(prompt) != sequence.num_prompt_tokens:
             return None  # redacted
-        return prompt + sequence.output_token_ids
+        return [*prompt, *sequence.output_token_ids]
 
     def _swaps(self, step: Step) -> Iterator[Finding]:
         """Swaps act on the blocks as they were before the step."""

@@ -9,6 +9,7 @@ from seqtop.state import SequenceState
 from seqtop.tui.feed import Feed
 from seqtop.tui.ink import PLAIN, Line, fitted
 from seqtop.tui.widgets.long_lines import LongLines
+from seqtop.wire.arrays import Ints
 
 _TITLES = f"{'#':>7} {'id':>8}  {'text':<14} {'logprob':>8} {'p':>5}  instead"
 
@@ -18,7 +19,7 @@ class Tokens(LongLines):
 
     def __init__(self, feed: Feed) -> None:
         super().__init__(feed, id="tokens", title="Tokens")
-        self._lengths: list[int] | None = None
+        self._lengths: Ints | None = None
         self._ends: list[int] = []
         """Where the text of each token of `_lengths` ends."""
 
