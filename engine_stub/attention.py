@@ -192,9 +192,9 @@ class PagedKVCache:
         return mask.masked_fill_(unseen, -torch.inf)
 
     def prompt_mask(self, length: int, window: int) -> Tensor:
-        """What the tokens of a sequence of `length` see of each other: ``[length, length]``."""
+        """What tokens of a sequence of `length` see of each other: ``[1, 1, length, length]``."""
         positions = torch.arange(length, device=self.pool.device)
-        return self._mask(positions[:, None], positions, window)
+        return self._mask(positions[None, None, :, None], positions, window)
 
     def _room_for(self, num_blocks: int) -> Tensor:
         """Rows for as many blocks, of memory that all eager steps share."""
@@ -213,10 +213,20 @@ class PagedKVCache:
 
 def _copy_blocks(source: Tensor, destination: Tensor, pairs: list[tuple[int, int]]) -> None:
     """Copy blocks of all layers from one pool to another, or within one."""
-    if pairs:
-        sources, destinations = torch.tensor(pairs).unbind(1)
-        content = source.index_select(1, sources.to(source.device)).to(destination.device)
-        destination.index_copy_(1, destinations.to(destination.device), content)
+    if not pairs:
+        return
+    if source.device == destination.device:
+        sources, destinations = (
+            to_device(side, source.device) for side in zip(*pairs, strict=True)
+        )
+        destination.index_copy_(1, destinations, source.index_select(1, sources))
+        return
+    # Between pinned memory and a device nobody waits for a copy of what is contiguous. Only such
+    # copies touch the host's pool, all on one stream: they take place in order.
+    for source_block, destination_block in pairs:
+        for layer in range(len(source)):
+            content = source[layer, source_block]
+            destination[layer, destination_block].copy_(content, non_blocking=True)
 
 
 class PagedAttention:
@@ -232,7 +242,9 @@ class PagedAttention:
         self.cache = cache
         self.slots = slots
         self.segments = segments
-        self._prompt_mask = cache_results(cache.prompt_mask)  # of this step, for all layers
+        # Of this step, for all layers.
+        self._prompt_mask = cache_results(cache.prompt_mask)
+        self._repeated = cache_results(_repeated)
 
     def __call__(self, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
         """Attend with ``q [T, heads, head_dim]``; ``kv`` is ``[T, kv_heads, 2 * head_dim]``.
@@ -266,19 +278,24 @@ class PagedAttention:
         window, length = self.cache.windows[layer_idx], q.shape[2]
         if window is None or length <= window:
             return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        mask = self._prompt_mask(length, window)
-        return scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+        return self._attend_masked(q, k, v, self._prompt_mask(length, window))
 
     def _attend_to(self, context: Context, layer_idx: int, q: Tensor) -> Tensor:
         """Attention to keys and values from the pool, the step's own among them."""
         pool = self.cache.block_rows[layer_idx]
         torch.index_select(pool, 0, context.blocks, out=context.gathered)
-        keys, values = context.keys, context.values
         mask = context.masks[self.cache.windows[layer_idx]]
+        return self._attend_masked(q, context.keys, context.values, mask)
+
+    def _attend_masked(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Attention where ``mask [sequences or 1, 1, queries, tokens]`` says what is seen.
+
+        The query heads that share a key head become that head's queries. On CUDA, the kernels that
+        take masks would have keys repeated for each head; without one, all scores are written out.
+        """
+        grouped = q.reshape(len(q), keys.shape[1], -1, q.shape[-1])
         if q.shape[2] > 1:
-            return scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
-        # The query heads that share a key head become that head's queries: nothing is repeated.
-        grouped = q.reshape(len(q), self.cache.num_kv_heads, -1, q.shape[-1])
+            mask = self._repeated(mask, q.shape[1] // keys.shape[1])
         out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
         return out.reshape(q.shape)
 
@@ -286,6 +303,11 @@ class PagedAttention:
 def _by_sequence(x: Tensor, num_seqs: int) -> Tensor:
     """``x [T, heads, size]`` as ``[num_seqs, heads, T / num_seqs, size]``."""
     return x.view(num_seqs, -1, *x.shape[1:]).transpose(1, 2)
+
+
+def _repeated(mask: Tensor, times: int) -> Tensor:
+    """A mask for the queries of several heads, one head's after another's."""
+    return mask if times == 1 else mask.repeat(1, 1, times, 1)
 
 
 def _attend_to_copy(context: DecodeContext, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
