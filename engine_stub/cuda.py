@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from time import perf_counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,14 +49,26 @@ class ForwardTimer:
             self._events[index].record()
 
 
-def to_device(values: list[int], device: torch.device) -> Tensor:
-    """An int64 tensor of `values` on `device`; to CUDA from pinned memory, without waiting."""
-    if device.type != "cuda":
-        if not values:
-            return torch.empty(0, dtype=torch.int64)
+def to_device(
+    values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.int64
+) -> Tensor:
+    """A tensor of `values` on `device`; to CUDA from pinned memory, without waiting."""
+    if device.type == "cuda":
+        return torch.tensor(values, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
+    if dtype is torch.int64 and values:
         # Right after a forward pass, `torch.tensor` takes three times as long.
-        return torch.frombuffer(array("q", values), dtype=torch.int64)
-    return torch.tensor(values, dtype=torch.int64, pin_memory=True).to(device, non_blocking=True)
+        return torch.frombuffer(array("q", values), dtype=dtype)
+    return torch.tensor(values, dtype=dtype)
+
+
+def to_host(*tensors: Tensor) -> list[list[Any]]:
+    """What `tolist` gives for each of `tensors`, which lie on one device; waits for it once."""
+    if tensors[0].is_cuda:
+        # They go to pinned memory, which is torch's to choose.
+        copies = [each.to("cpu", non_blocking=True) for each in tensors]
+        torch.cuda.current_stream(tensors[0].device).synchronize()
+        tensors = (*copies,)
+    return [each.tolist() for each in tensors]
 
 
 def copy_to_device(values: list[int], destination: Tensor) -> None:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
+from engine_stub.cuda import to_device, to_host
 from engine_stub.loader import WeightsError
 from engine_stub.model import Decoder
 from engine_stub.speculation import Draft, GeneratorOf, Outcome
@@ -110,23 +111,23 @@ class DraftHeadProposer:
         groups = [by_seq_id[seq_id] for seq_id in seq_ids]
         hidden, memory = self._take_in_bonus_tokens(groups)
         newest = [by_seq_id[i].seq_data[i].get_last_token_id() for i in seq_ids]
-        token_ids = torch.tensor(newest, device=hidden.device)
-        columns: list[list[int]] = []
+        token_ids = to_device(newest, hidden.device)
+        columns: list[Tensor] = []
         probs: list[Tensor] = []
         for _ in range(max(group.num_speculative_tokens or 0 for group in groups)):
             embedded = self._model.embed_tokens(token_ids)
             hidden, memory = self._head(hidden, embedded, memory)
             drawn_from = self._probs(hidden, groups)
             token_ids = _draw(drawn_from, groups, generator_of)
-            columns.append(token_ids.tolist())
+            columns.append(token_ids)
             probs.append(drawn_from)
             for seq_id, own in zip(seq_ids, memory, strict=True):
                 self._trails.setdefault(seq_id, []).append(own)
         drafts: dict[int, Draft] = {}
-        for row, (seq_id, group) in enumerate(zip(seq_ids, groups, strict=True)):
-            own_columns = columns[: group.num_speculative_tokens]
-            own_probs = torch.stack([each[row] for each in probs[: len(own_columns)]])
-            drafts[seq_id] = Draft([column[row] for column in own_columns], own_probs)
+        (guesses,) = to_host(torch.stack(columns, dim=1))
+        for row, (seq_id, group, guess) in enumerate(zip(seq_ids, groups, guesses, strict=True)):
+            own = guess[: group.num_speculative_tokens]
+            drafts[seq_id] = Draft(own, torch.stack([each[row] for each in probs[: len(own)]]))
         return drafts
 
     def observe(self, outcomes: list[Outcome]) -> None:
@@ -168,17 +169,18 @@ class DraftHeadProposer:
         newest = [row for row in range(len(hidden)) if row not in before]
         if late:
             missing = [groups[row].seq_data[seq_ids[row]].get_token_ids()[-2] for row in late]
-            token_ids = torch.tensor(missing, device=hidden.device)
-            embedded = self._model.embed_tokens(token_ids)
-            memory[late] = self._head(hidden[before], embedded, memory[late])[1]
-        return hidden[newest], memory
+            embedded = self._model.embed_tokens(to_device(missing, hidden.device))
+            rows = to_device(late, hidden.device)
+            states = hidden[to_device(before, hidden.device)]
+            memory[rows] = self._head(states, embedded, memory[rows])[1]
+        return hidden[to_device(newest, hidden.device)], memory
 
     def _probs(self, hidden: Tensor, groups: list[SequenceGroupMetadata]) -> Tensor:
         """What to draw from, ``[len(groups), vocab]``: a single token for greedy requests."""
         logits = self._model.compute_logits(hidden)
         certain = torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
         temperatures = [_temperature(group) for group in groups]
-        column = torch.tensor(temperatures, device=logits.device)[:, None]
+        column = to_device(temperatures, logits.device, torch.float32)[:, None]
         drawn = (logits / column.clamp(min=1e-6)).softmax(-1)
         return torch.where(column > 0, drawn, certain)
 

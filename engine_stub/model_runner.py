@@ -11,7 +11,7 @@ from torch import Tensor
 from engine_stub.attention import PagedKVCache
 from engine_stub.batch import Batch, prepare_batch
 from engine_stub.beam_search import asks_for_beams, beam_search_params, num_candidates
-from engine_stub.cuda import ForwardTimer
+from engine_stub.cuda import ForwardTimer, to_device
 from engine_stub.decode_cache import DecodeCache
 from engine_stub.decode_graphs import DecodeGraphs
 from engine_stub.decode_run import DecodeRun
@@ -188,7 +188,7 @@ class ModelRunner:
             requests = [self._sampling_request(row) for row in singles.values()]
             if len(singles) == len(rows):
                 self._known_rows, self._known_requests = rows, requests
-            chosen = logits if len(singles) == len(rows) else logits[[*singles]]
+            chosen = logits if len(singles) == len(rows) else self._rows_of(logits, [*singles])
             self._sample_singles(chosen, [*singles.values()], requests, outputs)
         if drafted:
             indices = [
@@ -198,11 +198,15 @@ class ModelRunner:
             ]
             requests = [each for row in drafted.values() for each in self._requests_along(row)]
             guesses = [row.draft for row in drafted.values()]
-            found = self.rejection_sampler(logits[indices], requests, guesses)
+            found = self.rejection_sampler(self._rows_of(logits, indices), requests, guesses)
             for row, samples in zip(drafted.values(), found, strict=True):
                 outputs[row.group_index].samples = _as_outputs(row, samples)
         for group_index, own in beams.items():
-            outputs[group_index].samples += _continue_beams(logits[[*own]], [*own.values()])
+            chosen = self._rows_of(logits, [*own])
+            outputs[group_index].samples += _continue_beams(chosen, [*own.values()])
+
+    def _rows_of(self, logits: Tensor, rows: list[int]) -> Tensor:
+        return logits.index_select(0, to_device(rows, self.device))
 
     def _sample_singles(
         self,
@@ -221,7 +225,7 @@ class ModelRunner:
         assert params is not None
         token_ids = row.data.prompt_token_ids[row.start + 1 : row.end + 1]
         logits = self.model.compute_logits(hidden[index : index + len(token_ids)])
-        given = torch.tensor(token_ids, device=self.device)
+        given = to_device(token_ids, self.device)
         return list(prompt_logprobs(logits, given, params.prompt_logprobs or 0))
 
     def _sampling_request(self, row: Row) -> SamplingRequest:

@@ -12,9 +12,12 @@ A greedy request's p is all on one token, so it gets the tokens that it would ha
 
 from __future__ import annotations
 
+from itertools import islice
+
 import torch
 from torch import Tensor
 
+from engine_stub.cuda import to_device, to_host
 from engine_stub.sampler import Sample, Sampler, SamplingRequest, report
 from engine_stub.speculation import Draft
 
@@ -44,46 +47,49 @@ class RejectionSampler:
             The samples of each sequence, in order.
         """
         probs = self._sampler.probs(logits, requests)
-        kept: list[int] = []
-        token_ids: list[int] = []
-        nums: list[int] = []
-        start = 0
-        for draft in drafts:
-            end = start + 1 + len(draft.token_ids)
-            generator = requests[start].generator or self._sampler.generator
-            accepted = accept(probs[start:end], draft, generator)
-            kept += range(start, start + len(accepted))
-            token_ids += accepted
-            nums.append(len(accepted))
-            start = end
-        samples = iter(
-            report(
-                logits[kept].log_softmax(-1),
-                torch.tensor(token_ids, device=logits.device),
-                [requests[row].params.logprobs or 0 for row in kept],
-            )
-        )
-        return [[next(samples) for _ in range(num)] for num in nums]
+        sizes = [1 + len(draft.token_ids) for draft in drafts]
+        kept: list[Tensor] = []
+        token_ids: list[Tensor] = []
+        first = 0
+        for draft, own in zip(drafts, torch.split(probs, sizes), strict=True):
+            generator = requests[first].generator or self._sampler.generator
+            num_accepted, next_id = accept(own, draft, generator)
+            guessed = to_device([*draft.token_ids, 0], logits.device)
+            places = torch.arange(len(own), device=logits.device)
+            token_ids.append(torch.where(places < num_accepted, guessed, next_id))
+            kept.append(num_accepted)
+            first += len(own)
+        # Also of tokens that do not stand: which ones do is not known before the device is done.
+        counts = [request.params.logprobs or 0 for request in requests]
+        samples = iter(report(logits.log_softmax(-1), torch.cat(token_ids), counts))
+        (nums_accepted,) = to_host(torch.stack(kept))
+        return [
+            [*islice(samples, size)][: num_accepted + 1]
+            for size, num_accepted in zip(sizes, nums_accepted, strict=True)
+        ]
 
 
-def accept(probs: Tensor, draft: Draft, generator: torch.Generator) -> list[int]:
-    """The tokens of a draft that stand, and one that follows them.
+def accept(probs: Tensor, draft: Draft, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """How many tokens of a draft stand, and the one that follows them, each of no dimension.
 
     Args:
         probs: ``[1 + len(draft), vocab]``, what the tokens should be distributed by, each given
             the draft before it.
         generator: On the device of `probs`.
     """
-    drawn = probs.new_zeros(len(draft.token_ids), probs.shape[-1])
-    token_ids = torch.tensor(draft.token_ids, dtype=torch.int64, device=probs.device)[:, None]
-    drawn = drawn.scatter_(1, token_ids, 1.0) if draft.probs is None else draft.probs
+    token_ids = to_device(draft.token_ids, probs.device)[:, None]
+    # Nothing is proposed for the last place, so that all of its distribution remains.
+    drawn = torch.zeros_like(probs)
+    if draft.probs is None:
+        drawn[:-1].scatter_(1, token_ids, 1.0)
+    else:
+        drawn[:-1] = draft.probs
     chances = torch.rand(token_ids.shape, generator=generator, device=probs.device)
-    stands = chances * drawn.gather(1, token_ids) < probs[:-1].gather(1, token_ids)
-    num_accepted = int(stands[:, 0].long().cumprod(0).sum())
-    rest = probs[num_accepted]
-    if num_accepted < len(draft.token_ids):
-        remainder = (rest - drawn[num_accepted]).clamp(min=0)
-        # Rounding may leave nothing where both distributions are as good as one.
-        rest = remainder if remainder.any() else rest
+    stands = chances * drawn[:-1].gather(1, token_ids) < probs[:-1].gather(1, token_ids)
+    num_accepted = stands[:, 0].long().cumprod(0).sum()
+    rest = probs.index_select(0, num_accepted[None])
+    remainder = (rest - drawn.index_select(0, num_accepted[None])).clamp(min=0)
+    # Rounding may leave nothing where both distributions are as good as one.
+    rest = torch.where(remainder.any(), remainder, rest)[0]
     noise = torch.empty_like(rest).exponential_(generator=generator)
-    return [*draft.token_ids[:num_accepted], int((rest / noise).argmax())]
+    return num_accepted, (rest / noise).argmax()

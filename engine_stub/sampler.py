@@ -14,6 +14,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from engine_stub.cuda import to_device, to_host
 from seqtop.sequence import Logprob, SamplingParams, SamplingType, SequenceData
 
 
@@ -69,7 +70,8 @@ class Sampler:
         logits = _edited(logits, requests)
         probs = torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
         if drawn := _drawn(requests):
-            probs[drawn] = self._probs(logits[drawn], [requests[row].params for row in drawn])
+            rows = to_device(drawn, logits.device)
+            probs[rows] = self._probs(logits[rows], [requests[row].params for row in drawn])
         return probs
 
     def _choose(self, logits: Tensor, requests: list[SamplingRequest]) -> Tensor:
@@ -78,7 +80,8 @@ class Sampler:
         # The same as `argmax`, which takes more than twice as long for many rows.
         token_ids = logits.max(-1).indices
         if drawn := _drawn(requests):
-            token_ids[drawn] = self._draw(logits[drawn], [requests[row] for row in drawn])
+            rows = to_device(drawn, logits.device)
+            token_ids[rows] = self._draw(logits[rows], [requests[row] for row in drawn])
         return token_ids
 
     def _draw(self, logits: Tensor, requests: list[SamplingRequest]) -> Tensor:
@@ -94,14 +97,16 @@ class Sampler:
     def _probs(self, logits: Tensor, params: list[SamplingParams]) -> Tensor:
         """The distribution that is left of each row by temperature and truncation."""
 
-        def column(values: Sequence[float]) -> Tensor:
-            return torch.tensor(values, device=logits.device)[:, None]
+        def column(values: Sequence[float], dtype: torch.dtype = torch.float32) -> Tensor:
+            return to_device(values, logits.device, dtype)[:, None]
 
         logits = logits / column([each.temperature for each in params])
         if any(each.top_k > 0 or each.top_p < 1 for each in params):
             vocab = logits.shape[-1]
             top_k = [each.top_k if 0 < each.top_k < vocab else vocab for each in params]
-            logits = _keep_top(logits, column(top_k), column([each.top_p for each in params]))
+            logits = _keep_top(
+                logits, column(top_k, torch.int64), column([each.top_p for each in params])
+            )
         probs = logits.softmax(-1)
         if any(each.min_p > 0 for each in params):
             floor = probs.amax(-1, keepdim=True) * column([each.min_p for each in params])
@@ -125,7 +130,7 @@ def likeliest_continuations(
         For each, the index of its beam, and its token.
     """
     logprobs = (logits / (temperature or 1.0)).log_softmax(-1)
-    totals = logprobs + torch.tensor(cumulative_logprobs, device=logits.device)[:, None]
+    totals = logprobs + to_device(cumulative_logprobs, logits.device, torch.float32)[:, None]
     best = totals.flatten().topk(min(count, totals.numel())).indices
     beams, token_ids = best // logits.shape[-1], best % logits.shape[-1]
     chosen = logprobs[beams, token_ids]
@@ -133,7 +138,7 @@ def likeliest_continuations(
     return [
         (beam, Sample(token_id, {token_id: Logprob(logprob, rank)}))
         for beam, token_id, logprob, rank in zip(
-            beams.tolist(), token_ids.tolist(), chosen.tolist(), ranks.tolist(), strict=True
+            *to_host(beams, token_ids, chosen, ranks), strict=True
         )
     ]
 
@@ -201,10 +206,10 @@ def _edit_logits(row: Tensor, request: SamplingRequest) -> None:
     params, data = request.params, request.data
 
     def indices(token_ids: list[int]) -> Tensor:
-        return torch.tensor(token_ids, dtype=torch.int64, device=row.device)
+        return to_device(token_ids, row.device)
 
     if params.logit_bias:
-        bias = torch.tensor(list(params.logit_bias.values()), device=row.device)
+        bias = to_device(list(params.logit_bias.values()), row.device, torch.float32)
         row.index_add_(0, indices(list(params.logit_bias)), bias)
     if params.allowed_token_ids is not None:
         banned = torch.ones_like(row, dtype=torch.bool)
@@ -218,7 +223,11 @@ def _edit_logits(row: Tensor, request: SamplingRequest) -> None:
         penalty = params.repetition_penalty
         row[seen] = torch.where(scores > 0, scores / penalty, scores * penalty)
     if params.presence_penalty or params.frequency_penalty:
-        counts = torch.bincount(indices(list(data.output_token_ids)), minlength=len(row))
+        # Unlike `bincount`, which looks for the largest first.
+        output = indices(list(data.output_token_ids))
+        counts = torch.zeros_like(row).index_add_(
+            0, output, torch.ones_like(output, dtype=row.dtype)
+        )
         row -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
 
 
@@ -231,21 +240,22 @@ def report(
         are_likeliest: Whether the tokens are known to be the likeliest ones.
     """
     chosen = logprobs.gather(-1, token_ids[:, None])
-    ranks = [1] * len(counts) if are_likeliest else ((logprobs > chosen).sum(-1) + 1).tolist()
-    samples = [
-        Sample(token_id, {token_id: Logprob(logprob, rank)})
-        for token_id, logprob, rank in zip(
-            token_ids.tolist(), chosen[:, 0].tolist(), ranks, strict=True
-        )
-    ]
+    columns = [token_ids, chosen[:, 0]]
+    if not are_likeliest:
+        columns.append((logprobs > chosen).sum(-1) + 1)
     most = max(counts)
     if most:
-        top = logprobs.topk(min(most, logprobs.shape[-1]), dim=-1)
-        for sample, wanted, values, indices in zip(
-            samples, counts, top.values.tolist(), top.indices.tolist(), strict=True
-        ):
+        columns += logprobs.topk(min(most, logprobs.shape[-1]), dim=-1)
+    values = iter(to_host(*columns))
+    own = next(values), next(values), [1] * len(counts) if are_likeliest else next(values)
+    samples = [
+        Sample(token_id, {token_id: Logprob(logprob, rank)})
+        for token_id, logprob, rank in zip(*own, strict=True)
+    ]
+    if most:
+        for sample, wanted, top, indices in zip(samples, counts, *values, strict=True):
             for rank, (token_id, logprob) in enumerate(
-                zip(indices[:wanted], values[:wanted], strict=True), start=1
+                zip(indices[:wanted], top[:wanted], strict=True), start=1
             ):
                 sample.logprobs.setdefault(token_id, Logprob(logprob, rank))
     return samples

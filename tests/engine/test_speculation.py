@@ -166,6 +166,12 @@ def target(seed: int, length: int) -> torch.Tensor:
     return torch.randn(length, VOCAB, generator=generator).mul(1.5).softmax(-1)
 
 
+def accepted(probs: torch.Tensor, draft: Draft, generator: torch.Generator) -> list[int]:
+    """The tokens that stand, and the one that follows them."""
+    num_accepted, next_id = accept(probs, draft, generator)
+    return [*draft.token_ids[: int(num_accepted)], int(next_id)]
+
+
 @pytest.mark.parametrize("certain", [True, False])
 def test_what_is_accepted_is_distributed_as_the_target(certain: bool) -> None:
     """Chi-square of the first two tokens; the target's second depends on the first."""
@@ -180,7 +186,7 @@ def test_what_is_accepted_is_distributed_as_the_target(certain: bool) -> None:
             drawn = torch.multinomial(proposed, 1, generator=generator)[:, 0].tolist()
             draft = Draft(drawn, proposed)
         probs = torch.stack([firsts, seconds[draft.token_ids[0]], target(5, 1)[0]])
-        first, *more = accept(probs, draft, generator)
+        first, *more = accepted(probs, draft, generator)
         second = more[0] if more else int(torch.multinomial(seconds[first], 1, generator=generator))
         counts[first, second] += 1
     expected = DRAWS * firsts[:, None] * seconds
@@ -194,9 +200,9 @@ def test_a_greedy_target_takes_no_chances() -> None:
     certain = torch.eye(VOCAB)
     generator = torch.Generator().manual_seed(0)
     for _ in range(50):
-        assert accept(certain[[3, 1, 5]], Draft([3, 1]), generator) == [3, 1, 5]
-        assert accept(certain[[3, 1, 5]], Draft([3, 2]), generator) == [3, 1]
-        assert accept(certain[[3, 1, 5]], Draft([0, 1], target(1, 2)), generator) == [3]
+        assert accepted(certain[[3, 1, 5]], Draft([3, 1]), generator) == [3, 1, 5]
+        assert accepted(certain[[3, 1, 5]], Draft([3, 2]), generator) == [3, 1]
+        assert accepted(certain[[3, 1, 5]], Draft([0, 1], target(1, 2)), generator) == [3]
 
 
 def test_samples_are_distributed_as_without_drafts(make_engine: MakeEngine) -> None:

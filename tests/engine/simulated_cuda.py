@@ -1,0 +1,258 @@
+"""A CUDA device played by the CPU, to run the engine's CUDA path where there is no GPU.
+
+Tensors that should be on the device are of a type of their own, `OnDevice`, and whatever is called
+on them is looked at first: operands from both sides are an error, as on a GPU, and whatever would
+make the host wait for the device is written down. Graphs are captured and replayed, too: a capture
+records calls with their operands, so that a replay sees nothing but what is in the same memory by
+then. What this cannot show is anything about kernels: what they support, how they round, how long
+they take.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+DEVICE = torch.device("cuda", 0)
+_TOTAL_BYTES = 2**26
+
+# What gives the host values.
+_READS = {"tolist", "item", "__bool__", "__int__", "__float__", "__index__", "equal"}
+# What has a result whose size depends on values.
+_COUNTS = {"nonzero", "argwhere", "masked_select", "unique", "bincount"}
+_MOVES = {"to", "cuda", "cpu"}
+
+
+class OnDevice(Tensor):
+    """A tensor on the device that is simulated."""
+
+    @property
+    def device(self) -> torch.device:
+        return DEVICE
+
+    @property
+    def is_cuda(self) -> bool:
+        return True
+
+
+class DeviceGenerator(torch.Generator):
+    """Random numbers made on the device."""
+
+    def __new__(cls, device: Any = "cpu") -> torch.Generator:  # type: ignore[misc]
+        if torch.device(device).type == "cpu":
+            return _HostGenerator()
+        return super().__new__(cls)
+
+    @property
+    def device(self) -> torch.device:
+        return DEVICE
+
+
+_HostGenerator = torch.Generator
+
+
+class DeviceError(AssertionError):
+    """What would have failed on a GPU."""
+
+
+class Graph:
+    """Calls with their operands, as `torch.cuda.CUDAGraph`."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Callable[..., Any], Any, Any, Any]] = []
+        self.num_replays = 0
+
+    def replay(self) -> None:
+        self.num_replays += 1
+        with torch._C.DisableTorchFunction():
+            for func, args, kwargs, results in self.calls:
+                again = func(*args, **kwargs)
+                for old, new in zip(tree_leaves(results), tree_leaves(again), strict=True):
+                    if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                        old.copy_(new)
+
+
+class SimulatedCuda(TorchFunctionMode):
+    """Stands in for the device, while it is entered.
+
+    Attributes:
+        waits: Where in the engine the host waited for the device, in order.
+        graphs: Those that were captured.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
+        self.graphs: list[Graph] = []
+        self._capturing: Graph | None = None
+        self._pinned: set[int] = set()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        operands = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        if name in _MOVES and (target := _target(name, args, kwargs)) != args[0].device.type:
+            return self._move(args[0], target, args, kwargs)
+        to_device = any(isinstance(each, OnDevice) for each in operands)
+        pins = kwargs.pop("pin_memory", False)
+        if name in _MOVES:
+            args, kwargs = tree_map(lambda each: "cpu" if _is_place(each) else each, (args, kwargs))
+        elif name == "copy_":
+            self._copy(args, kwargs)
+        elif kwargs.get("device") is not None:
+            to_device = torch.device(kwargs["device"]).type == "cuda"
+            kwargs["device"] = "cpu" if to_device else kwargs["device"]
+            if name == "tensor" and to_device:
+                self._wait("a tensor is made from values in pageable memory")
+        elif to_device:
+            self._check(name, args, kwargs, operands)
+        with torch._C.DisableTorchFunction():
+            results = func(*args, **kwargs)
+        if name in _READS:
+            return results
+        if pins or name == "pin_memory":
+            assert not to_device
+            self._pinned.add(results.untyped_storage().data_ptr())
+        if to_device:
+            results = tree_map(_on_device, results)
+            if self._capturing is not None:
+                self._capturing.calls.append((func, args, kwargs, results))
+        return results
+
+    def _check(self, name: str, args: Any, kwargs: Any, operands: list[Tensor]) -> None:
+        """What is on the device only goes with what is there, too."""
+        if name in _READS | _COUNTS:
+            self._wait(f"{name} reads the device")
+        if name in ("__getitem__", "__setitem__"):
+            indices = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if any(isinstance(each, list) for each in indices):
+                self._wait("an index is a list, which is copied from pageable memory")
+            if any(isinstance(each, Tensor) and each.dtype == torch.bool for each in indices):
+                self._wait("an index is a mask, whose ones are counted")
+        strangers = [each for each in operands if not isinstance(each, OnDevice) and each.dim()]
+        if strangers:
+            raise DeviceError(f"{name} has operands on the device and on the host")
+        generator = kwargs.get("generator")
+        if generator is not None and generator.device != DEVICE:
+            raise DeviceError(f"{name} on the device has a generator on the host")
+
+    def _move(self, source: Tensor, target: str, args: Any, kwargs: Any) -> Tensor:
+        """A copy on the other side."""
+        if target == "meta" or source.is_meta:
+            raise DeviceError("nothing but modules is moved from or to the meta device")
+        self._transfer(source, kwargs.get("non_blocking", False))
+        dtypes = [each for each in (*args[1:], *kwargs.values()) if isinstance(each, torch.dtype)]
+        with torch._C.DisableTorchFunction():
+            copied = source.as_subclass(Tensor).clone().to(*dtypes)
+        return copied if target == "cpu" else copied.as_subclass(OnDevice)
+
+    def _copy(self, args: Any, kwargs: Any) -> None:
+        destination, source = args[0], args[1]
+        if isinstance(destination, OnDevice) != isinstance(source, OnDevice):
+            host = source if isinstance(destination, OnDevice) else destination
+            non_blocking = kwargs.get("non_blocking", False) or True in args[2:]
+            self._transfer(host, non_blocking)
+
+    def _transfer(self, host: Tensor, non_blocking: bool) -> None:
+        """A copy from or to the host."""
+        if not non_blocking:
+            self._wait("a copy is waited for")
+        elif (
+            not isinstance(host, OnDevice) and host.untyped_storage().data_ptr() not in self._pinned
+        ):
+            self._wait("a copy is from or to pageable memory")
+
+    def _wait(self, why: str) -> None:
+        if self._capturing is not None:
+            raise DeviceError(f"while a graph is captured, {why}")
+        frame = sys._getframe()
+        while "engine_stub" not in frame.f_code.co_filename and frame.f_back is not None:
+            frame = frame.f_back
+        self.waits.append(f"{frame.f_code.co_name}: {why}")
+
+    def synchronize(self) -> None:
+        """As of a stream."""
+        self._wait("a stream is waited for")
+
+    @contextmanager
+    def capture(self, graph: Graph, **options: Any) -> Iterator[None]:
+        """As `torch.cuda.graph`."""
+        assert options["pool"] == "memory"
+        self.graphs.append(graph)
+        self._capturing = graph
+        try:
+            yield
+        finally:
+            self._capturing = None
+
+
+def _target(name: str, args: Any, kwargs: Any) -> str:
+    """The kind of device that a tensor is to be moved to."""
+    if name != "to":
+        return name
+    places = [each for each in (*args[1:], *kwargs.values()) if _is_place(each)]
+    return str(torch.device(places[0]).type if places else args[0].device.type)
+
+
+def _on_device(result: Any) -> Any:
+    return result.as_subclass(OnDevice) if type(result) is Tensor else result
+
+
+def _is_place(argument: Any) -> bool:
+    return isinstance(argument, torch.device) or (
+        isinstance(argument, str) and argument.split(":")[0] in ("cpu", "cuda", "meta")
+    )
+
+
+class _Event:
+    def __init__(self, **options: Any) -> None: ...
+
+    def record(self) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, other: Any) -> float:
+        return 1.0
+
+
+@contextmanager
+def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedCuda]:
+    """Let torch have the device that is simulated."""
+    device = SimulatedCuda()
+    stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=device.synchronize)
+
+    @contextmanager
+    def on_stream(stream: Any) -> Iterator[None]:
+        yield
+
+    for name, stand_in in {
+        "is_available": lambda: True,
+        "Event": _Event,
+        "Stream": lambda *_: stream,
+        "current_stream": lambda *_: stream,
+        "stream": on_stream,
+        "graph_pool_handle": lambda: "memory",
+        "CUDAGraph": Graph,
+        "graph": device.capture,
+        "synchronize": lambda *_: None,
+        "empty_cache": lambda: None,
+        "mem_get_info": lambda *_: (_TOTAL_BYTES, _TOTAL_BYTES),
+        "reset_peak_memory_stats": lambda *_: None,
+        "memory_allocated": lambda *_: 0,
+        "max_memory_allocated": lambda *_: 2**20,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(torch, "Generator", DeviceGenerator)
+    with device:
+        yield device
