@@ -22,6 +22,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from engine_stub.cuda import to_device
 
+# Blocks on their way to the host's pool or back are copied once more, so many at a time.
+_SWAPPED_AT_ONCE = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -88,7 +91,8 @@ class PagedKVCache:
     Attributes:
         pool: ``[layers, num_blocks + 1, block_size, kv_heads, 2 * head_dim]``.
         scratch_block: The last one, which is nobody's: rows that pad a step write to it.
-        host_pool: Likewise in host memory, with `num_cpu_blocks` blocks; pinned for CUDA.
+        host_pool: ``[num_cpu_blocks, layers, block_size, kv_heads, 2 * head_dim]`` in host memory;
+            pinned for CUDA.
         block_rows: For each layer a view of the pool, a row per block:
             ``[num_blocks + 1, block_size * kv_heads * 2 * head_dim]``.
         slot_rows: For each layer a view of the pool, a row per slot:
@@ -117,7 +121,7 @@ class PagedKVCache:
         self.scratch_block = num_blocks
         shape = (num_layers, num_blocks + 1, block_size, num_kv_heads, 2 * head_dim)
         self.pool = torch.zeros(shape, device=device, dtype=dtype)
-        host_shape = (num_layers, num_cpu_blocks, *shape[2:])
+        host_shape = (num_cpu_blocks, num_layers, *shape[2:])
         is_pinned = device.type == "cuda" and num_cpu_blocks > 0
         self.host_pool = torch.zeros(host_shape, dtype=dtype, pin_memory=is_pinned)
         self.block_rows = list(self.pool.flatten(2).unbind(0))
@@ -132,16 +136,35 @@ class PagedKVCache:
         return 2 * num_layers * num_kv_heads * block_size * head_dim * dtype.itemsize
 
     def swap_out(self, pairs: list[tuple[int, int]]) -> None:
-        """Copy blocks to host memory, by ``(device block, host block)``."""
-        _copy_blocks(self.pool, self.host_pool, pairs)
+        """Copy blocks to host memory, by ``(device block, host block)``.
+
+        Between pinned memory and CUDA, nobody waits for a copy of what is contiguous. Only such
+        copies touch the host's pool, all on one stream, so that they take place in order.
+        """
+        for start in range(0, len(pairs), _SWAPPED_AT_ONCE):
+            chunk = pairs[start : start + _SWAPPED_AT_ONCE]
+            sources, destinations = zip(*chunk, strict=True)
+            content = self.pool.index_select(1, to_device(sources, self.pool.device))
+            for row, block in zip(content.transpose(0, 1).contiguous(), destinations, strict=True):
+                self.host_pool[block].copy_(row, non_blocking=True)
 
     def swap_in(self, pairs: list[tuple[int, int]]) -> None:
         """Copy blocks back from host memory, by ``(host block, device block)``."""
-        _copy_blocks(self.host_pool, self.pool, pairs)
+        for start in range(0, len(pairs), _SWAPPED_AT_ONCE):
+            chunk = pairs[start : start + _SWAPPED_AT_ONCE]
+            sources, destinations = zip(*chunk, strict=True)
+            content = self.pool.new_empty(len(chunk), *self.host_pool.shape[1:])
+            for row, block in zip(content, sources, strict=True):
+                row.copy_(self.host_pool[block], non_blocking=True)
+            blocks = to_device(destinations, self.pool.device)
+            self.pool.index_copy_(1, blocks, content.transpose(0, 1))
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """Copy blocks on the device, by ``(source, destination)``; no source is written to."""
-        _copy_blocks(self.pool, self.pool, pairs)
+        if pairs:
+            sources, destinations = zip(*pairs, strict=True)
+            content = self.pool.index_select(1, to_device(sources, self.pool.device))
+            self.pool.index_copy_(1, to_device(destinations, self.pool.device), content)
 
     def contexts(
         self, block_tables: list[list[int]], positions: Tensor, sizes: list[int]
@@ -209,24 +232,6 @@ class PagedKVCache:
         heads = gathered.view(len(blocks), -1, self.num_kv_heads, 2 * self.head_dim).transpose(1, 2)
         keys, values = heads.chunk(2, dim=-1)
         return Context(blocks.flatten(), gathered, keys, values, masks)
-
-
-def _copy_blocks(source: Tensor, destination: Tensor, pairs: list[tuple[int, int]]) -> None:
-    """Copy blocks of all layers from one pool to another, or within one."""
-    if not pairs:
-        return
-    if source.device == destination.device:
-        sources, destinations = (
-            to_device(side, source.device) for side in zip(*pairs, strict=True)
-        )
-        destination.index_copy_(1, destinations, source.index_select(1, sources))
-        return
-    # Between pinned memory and a device nobody waits for a copy of what is contiguous. Only such
-    # copies touch the host's pool, all on one stream: they take place in order.
-    for source_block, destination_block in pairs:
-        for layer in range(len(source)):
-            content = source[layer, source_block]
-            destination[layer, destination_block].copy_(content, non_blocking=True)
 
 
 class PagedAttention:

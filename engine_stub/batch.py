@@ -201,7 +201,7 @@ def _decode_segments(
     """Likewise decodes of equally many tokens, the first of which is the step's token `start`."""
     segments: list[Segment] = []
     tables = [row.block_table for row in rows]
-    sizes = _segment_sizes(tables, cache)
+    sizes = segment_sizes(tables, cache)
     num_queries = rows[0].end - rows[0].start
     own_positions = positions[start : start + len(rows) * num_queries].view(len(rows), -1)
     contexts = cache.contexts(tables, own_positions, sizes)
@@ -212,7 +212,7 @@ def _decode_segments(
     return segments
 
 
-def _segment_sizes(tables: list[list[int]], cache: PagedKVCache) -> list[int]:
+def segment_sizes(tables: list[list[int]], cache: PagedKVCache) -> list[int]:
     """How many decodes, with tables in order of length, to compute in each call."""
     most_blocks = _SEGMENT_BYTES[cache.pool.device.type] // cache.pool[0, 0].nbytes
     sizes: list[int] = []

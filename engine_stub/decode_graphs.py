@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
@@ -93,8 +92,13 @@ class DecodeGraph:
         torch.cuda.current_stream(self._inputs.device).wait_stream(stream)
         self._captured = torch.cuda.CUDAGraph()
         # Other threads, those of NCCL say, may go on using the device.
-        with torch.cuda.graph(self._captured, pool=memory, capture_error_mode="thread_local"):
-            self._output = self._step()
+        try:
+            with torch.cuda.graph(self._captured, pool=memory, capture_error_mode="thread_local"):
+                self._output = self._step()
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"decodes cannot be captured as a CUDA graph ({error}); use --enforce-eager"
+            ) from error
 
     def load(
         self, input_ids: Sequence[int], positions: Sequence[int], tables: Sequence[list[int]]
@@ -208,29 +212,3 @@ def table_widths(max_model_len: int, block_size: int) -> list[int]:
     while widths[-1] < most:
         widths.append(min(2 * widths[-1], most))
     return widths
-
-
-@torch.inference_mode()
-def graph_bytes(model: Decoder, cache: PagedKVCache, max_num_seqs: int, max_model_len: int) -> int:
-    """The most memory of the model's CUDA device that graphs of its decodes take, besides weights.
-
-    The graph of most sequences says what it takes to compute a step, which all graphs share;
-    another one, how much each of the others adds.
-
-    Args:
-        cache: As the one to run with, but for the number of blocks.
-    """
-    device = cache.pool.device
-
-    def free_bytes() -> int:
-        torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info(device)[0]
-
-    free = [free_bytes()]
-    graphs = DecodeGraphs(model, cache, max_num_seqs, max_model_len)
-    for size, width in graphs.shapes[:-3:-1]:
-        graphs.fitting(size, width)
-        free.append(free_bytes())
-    taken = [max(before - after, 0) for before, after in pairwise(free)]
-    return sum(taken[:1]) + sum(taken[1:]) * (len(graphs.shapes) - 1)

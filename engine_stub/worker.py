@@ -8,10 +8,10 @@ import torch
 from engine_stub.attention import PagedKVCache
 from engine_stub.config import EngineConfig
 from engine_stub.cpu_layers import use_cpu_layers
-from engine_stub.cuda import activation_bytes
-from engine_stub.decode_graphs import DecodeGraphs, graph_bytes
+from engine_stub.decode_graphs import DecodeGraphs
 from engine_stub.draft_head import DraftHeadProposer, load_draft_head
 from engine_stub.loader import load_model
+from engine_stub.memory_profile import available_bytes
 from engine_stub.metadata import snapshot
 from engine_stub.model import WHOLE
 from engine_stub.model_config import ModelConfig
@@ -27,10 +27,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataLike,
 )
 
-# Of the memory that a CUDA device has besides weights and activations; the rest is for what else
-# runs there, and for what allocators leave unused.
-_CUDA_MEMORY_SHARE = 0.9
-# On a CPU, where memory is everybody's.
+# Of memory that is everybody's.
 _CPU_POOL_BYTES = 256 * 2**20
 
 
@@ -58,6 +55,9 @@ class Worker:
         self.layers = stage.layers(model_config.num_hidden_layers)
         self.neighbours = neighbours
         self.device = torch.device(config.device)
+        if self.device.type == "cuda" and self.device.index is not None:
+            # Events, streams and graphs belong to the device that is current.
+            torch.cuda.set_device(self.device)
         self.dtype = getattr(torch, config.dtype)
         self.model = load_model(
             config.model,
@@ -81,16 +81,9 @@ class Worker:
             self.dtype,
         )
         if self.device.type == "cuda":
-            num_tokens = self.config.max_num_batched_tokens
-            # Speculative decodes may sample after each of their tokens.
-            num_samples = num_tokens if self.config.speculative else self.config.max_num_seqs
-            taken = activation_bytes(self.model, num_tokens, num_samples)
-            if not self.config.enforce_eager:
-                taken += graph_bytes(
-                    self.model, self._cache(1), self.config.max_num_seqs, self._max_model_len
-                )
-            free_bytes, _ = torch.cuda.mem_get_info(self.device)
-            available = int((free_bytes - taken) * _CUDA_MEMORY_SHARE)
+            available = available_bytes(
+                self.model, self._cache(1), self.config, self._max_model_len
+            )
         else:
             available = _CPU_POOL_BYTES
         # One more is allocated, for steps that are padded.
@@ -201,6 +194,10 @@ def resolve_device(name: str) -> str:
         raise ValueError(f"device must be auto, cpu or cuda, got {name!r}")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError("device cuda was asked for, but torch sees no CUDA device")
+    if kind == "cuda" and (torch.device(name).index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device {name} was asked for, but torch sees {torch.cuda.device_count()} of them"
+        )
     return name
 
 

@@ -106,6 +106,9 @@ class SimulatedCuda(TorchFunctionMode):
             return self._move(args[0], target, args, kwargs)
         to_device = any(isinstance(each, OnDevice) for each in operands)
         pins = kwargs.pop("pin_memory", False)
+        if name == "pin_memory":
+            assert not to_device
+            func, pins = Tensor.clone, True
         if name in _MOVES:
             args, kwargs = tree_map(lambda each: "cpu" if _is_place(each) else each, (args, kwargs))
         elif name == "copy_":
@@ -121,8 +124,7 @@ class SimulatedCuda(TorchFunctionMode):
             results = func(*args, **kwargs)
         if name in _READS:
             return results
-        if pins or name == "pin_memory":
-            assert not to_device
+        if pins:
             self._pinned.add(results.untyped_storage().data_ptr())
         if to_device:
             results = tree_map(_on_device, results)
@@ -238,6 +240,7 @@ def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedCuda]:
 
     for name, stand_in in {
         "is_available": lambda: True,
+        "device_count": lambda: 1,
         "Event": _Event,
         "Stream": lambda *_: stream,
         "current_stream": lambda *_: stream,
