@@ -117,7 +117,8 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
         dest="num_cpu_blocks",
         type=int,
         metavar="N",
-        help="blocks in host memory, to swap to (default: as many as in the pool, if swapping)",
+        help="blocks in host memory, to swap to (default, if swapping: as many as in the pool, "
+        "up to 4 GiB)",
     )
     for name, choices, what in (
         ("preemption-mode", ("recompute", "swap"), "what becomes of a preempted request's blocks"),

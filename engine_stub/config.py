@@ -38,8 +38,8 @@ class EngineConfig:
             moves them to host memory, as long as there is room. Groups of several sequences are
             swapped in either mode if there are host blocks at all, for they cost the most to
             compute again.
-        num_cpu_blocks: Blocks in host memory to swap to. None: as many as on the device if
-            `preemption_mode` is "swap", else 0.
+        num_cpu_blocks: Blocks in host memory to swap to. None: as many as on the device, up to
+            4 GiB, if `preemption_mode` is "swap", else 0.
         preemption_victim: Which of the running groups that rank behind the one in need (by
             priority, then by arrival) is preempted: the "last" of them, or the one that holds the
             "largest" number of blocks, so that fewer have to go. A group with nobody behind it

@@ -11,7 +11,9 @@ from time import perf_counter
 from typing import Any
 
 import msgspec
+import torch
 
+from engine_stub.attention import PagedKVCache
 from engine_stub.block_manager import BlockManager
 from engine_stub.config import EngineConfig
 from engine_stub.detokenizer import Detokenizer
@@ -44,6 +46,10 @@ from seqtop.sequence import (
     SequenceStatus,
     token_inputs,
 )
+
+# The most host memory that is taken to swap to, if nothing is said. For CUDA it is pinned, which is
+# lost to everybody else; torch may take up to twice as much.
+HOST_POOL_BYTES = 4 * 2**30
 
 
 class LLMEngine:
@@ -121,12 +127,24 @@ class LLMEngine:
             num_blocks = min(self.worker.determine_num_available_blocks(), most_useful)
         num_cpu_blocks = config.num_cpu_blocks
         if num_cpu_blocks is None:
-            num_cpu_blocks = num_blocks if config.preemption_mode == "swap" else 0
+            num_cpu_blocks = 0
+            if config.preemption_mode == "swap":
+                num_cpu_blocks = min(num_blocks, HOST_POOL_BYTES // self._bytes_per_block(config))
         return dataclasses.replace(
             config,
             num_gpu_blocks=num_blocks,
             num_cpu_blocks=num_cpu_blocks,
             max_model_len=min(longest, num_blocks * config.block_size),
+        )
+
+    def _bytes_per_block(self, config: EngineConfig) -> int:
+        """Bytes that a block takes over the layers of all stages."""
+        return PagedKVCache.bytes_per_block(
+            self.model_config.num_hidden_layers,
+            self.model_config.num_key_value_heads,
+            config.block_size,
+            self.model_config.head_dim,
+            getattr(torch, config.dtype),
         )
 
     def add_request(

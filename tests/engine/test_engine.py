@@ -223,3 +223,15 @@ def test_the_model_computes_what_the_record_counts(make_engine) -> None:
 def test_the_engines_seed_decides_for_requests_without(make_engine) -> None:
     assert draw(make_engine(seed=1)) == draw(make_engine(seed=1))
     assert draw(make_engine(seed=1)) != draw(make_engine(seed=2))
+
+
+def test_the_pool_to_swap_to_is_as_large_as_the_other_within_limits(
+    make_engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swapping = {"num_gpu_blocks": 24, "preemption_mode": "swap"}
+    assert make_engine(num_gpu_blocks=24).config.num_cpu_blocks == 0
+    assert make_engine(**swapping).config.num_cpu_blocks == 24
+    # A block has 2 layers of 4 slots with keys and values of 32 numbers each.
+    monkeypatch.setattr("engine_stub.engine.HOST_POOL_BYTES", 10 * (2 * 4 * 2 * 32 * 4) + 1)
+    assert make_engine(**swapping).config.num_cpu_blocks == 10
+    assert make_engine(**swapping, num_cpu_blocks=11).config.num_cpu_blocks == 11
