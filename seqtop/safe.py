@@ -20,6 +20,16 @@ MAX_MARKS = 3
 MAX_LINE = 2_000
 """Characters of a line that are looked at; no terminal is that wide."""
 
+_NARROW_ONES = " -\u02ff\u0370-\u0482\u048a-\u058f\u2010-\u2027\u2030-\u205e\u2500-\u259f"
+"""Latin, Greek, Cyrillic and Armenian without their combining marks; punctuation, lines, bars."""
+_ORDINARY = (
+    f"{_NARROW_ONES}\u05d0-\u05ea\u0620-\u064a\u1e00-\u1fff\u20a0-\u20c0\u2100-\u2bff\u3001-\u3029"
+    "\u3041-\u3096\u309b-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uff01-\uff60"
+    "\U0001f300-\U0001f3fa\U0001f400-\U0001f5ff"
+)
+"""What nearly all text is made of and is drawn as it is, as far as it can be printed at all."""
+_NARROW = re.compile(f"[{_NARROW_ONES}]*")
+_ODD = re.compile(f"[^{_ORDINARY}\n]+")
 _DISTURBING = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _REGIONAL_INDICATOR_A = 0x1F1E6
@@ -32,11 +42,18 @@ def safe_text(text: str, *, newline: str = NEWLINE_MARK) -> str:
     of unknown width become U+FFFD, invisible formatting and emoji joiners go. Line breaks
     become `newline`.
     """
-    if text.isascii() and text.isprintable():
-        return text
+    bare = text.replace("\n", "")
+    if not bare.isprintable():
+        return _drawn(text.replace("\r\n", "\n"), newline)
+    if not bare.isascii():
+        text = _ODD.sub(lambda odd: _drawn(odd[0], newline, bool(odd.start()) * MAX_MARKS), text)
+    return text.replace("\n", newline)
+
+
+def _drawn(text: str, newline: str, room: int = 0) -> str:
+    """`text`, character by character; there is `room` for so many marks on what is before it."""
     drawn: list[str] = []
-    room = 0  # for marks: none before there is a character to carry them
-    for character in text.replace("\r\n", "\n"):
+    for character in text:
         shown, is_mark = _shown(character)
         if is_mark:
             if room:
@@ -46,6 +63,11 @@ def safe_text(text: str, *, newline: str = NEWLINE_MARK) -> str:
             drawn.append(newline if shown == "\n" else shown)
             room = MAX_MARKS
     return "".join(drawn)
+
+
+def is_narrow(text: str) -> bool:
+    """Whether `text`, which is safe, is known to be of characters that take a cell each."""
+    return text.isascii() or _NARROW.fullmatch(text) is not None
 
 
 def safe_line(text: str) -> str:

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Iterable, Sequence
 
-from rich.cells import cell_len, get_character_cell_size
+from rich.cells import get_character_cell_size
 
-from seqtop.tui.ink import PLAIN, Line, Span, line_width
+from seqtop.safe import is_narrow
+from seqtop.tui.ink import PLAIN, Line, Span, line_width, text_width
 
 SPARKS = "▁▂▃▄▅▆▇█"
 ELLIPSIS = "…"
@@ -48,11 +49,14 @@ def sparkline(values: Sequence[float], width: int, ceiling: float | None = None)
 
 def row(items: Iterable[tuple[int, Line]], width: int, gap: int = 2) -> Line:
     """As many `items` as fit into `width`, side by side; those of the highest rank go first."""
-    kept = [(rank, item) for rank, item in items if item]
-    while len(kept) > 1 and _row_width(kept, gap) > width:
-        kept.remove(max(reversed(kept), key=lambda pair: pair[0]))
+    kept = [(rank, item, line_width(item) + gap) for rank, item in items if item]
+    size = sum([each[2] for each in kept]) - gap
+    while len(kept) > 1 and size > width:
+        last = max(reversed(kept), key=lambda each: each[0])
+        kept.remove(last)
+        size -= last[2]
     spans: list[Span] = []
-    for index, (_, item) in enumerate(kept):
+    for index, (_, item, _) in enumerate(kept):
         if index:
             spans.append((" " * gap, PLAIN))
         spans.extend(item)
@@ -78,8 +82,10 @@ def spread(left: Line, right: Line, width: int) -> Line:
 
 def crop_left(text: str, width: int) -> str:
     """The end of `text` that fits into `width` cells."""
-    if text.isascii():
-        return text[-width:] if width > 0 else ""
+    if width <= 0:
+        return ""
+    if is_narrow(end := text[-width:]):
+        return end
     taken = 0
     start = len(text)
     for index in range(len(text) - 1, -1, -1):
@@ -94,14 +100,11 @@ def crop_left(text: str, width: int) -> str:
 
 def tail(old: str, new: str, width: int, ink: str = PLAIN, new_ink: str = "delta") -> Line:
     """The end of a growing text in `width` cells, what is new of it in an ink of its own."""
-    if cell_len(old) + cell_len(new) > width:
+    used = text_width(old) + text_width(new)
+    if used > width:
         kept = crop_left(old + new, max(width - 1, 0))
         new = new if len(kept) > len(new) else kept
         old = ELLIPSIS + kept[: len(kept) - len(new)]
-    used = cell_len(old) + cell_len(new)
+        used = text_width(old) + text_width(new)
     spans = ((old, ink), (new, new_ink), (" " * (width - used), PLAIN))
     return tuple(span for span in spans if span[0])
-
-
-def _row_width(items: list[tuple[int, Line]], gap: int) -> int:
-    return sum(line_width(item) for _, item in items) + gap * (len(items) - 1)

@@ -14,10 +14,12 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 from textual.widget import Widget
 
 from seqtop.safe import safe_text
+from seqtop.tui.kept import Kept
 
 Span: TypeAlias = tuple[str, str]
 Line: TypeAlias = tuple[Span, ...]
@@ -35,9 +37,14 @@ INK_CLASSES = {f"ink--{name}" for name in INKS}
 """The component classes of a screen with `Inked` widgets on it."""
 
 
+def text_width(text: str) -> int:
+    """Cells that a text takes."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
 def line_width(line: Line) -> int:
     """Cells that a line takes."""
-    return sum(cell_len(text) for text, _ in line)
+    return sum([len(text) if text.isascii() else cell_len(text) for text, _ in line])
 
 
 def plain(line: Line) -> str:
@@ -53,7 +60,7 @@ def fitted(line: Line, width: int) -> Line:
     kept: list[Span] = []
     room = max(width - 1, 0)
     for text, ink in line:
-        size = cell_len(text)
+        size = text_width(text)
         if size > room:
             kept.append((set_cell_size(text, room) + "…", ink))
             break
@@ -87,7 +94,7 @@ def marked(line: Line, patterns: Iterable[re.Pattern[str]]) -> Line:
 
 
 class Painted(Strip):
-    """A line that is drawn whole, if nothing stands before it.
+    """A line that is drawn whole, if nothing stands before it: at most a scroll bar at its end.
 
     Textual's own would then keep itself among the parts that it was divided into: garbage that
     only the collector finds, some fifty objects for each line of each frame.
@@ -97,11 +104,24 @@ class Painted(Strip):
 
     def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
         cuts = list(cuts)
-        return [self] if cuts == [self.cell_length] else super().divide(cuts)
+        return [self] if cuts[:1] == [self.cell_length] else super().divide(cuts)
 
 
-class Inked(ScrollView):
+class KeptScrollBar(Kept, ScrollBar):
+    """A scroll bar that is made anew when it moves."""
+
+
+class Inked(Kept, ScrollView):
     """A scroll view that paints lines. Everything drawn by it passes through `safe_text`."""
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        if self._vertical_scrollbar is None:
+            bar = KeptScrollBar(name="vertical", thickness=self.scrollbar_size_vertical)
+            bar.display = False
+            self._vertical_scrollbar = bar
+            self.app._start_widget(self, bar)
+        return self._vertical_scrollbar
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
@@ -151,18 +171,24 @@ class Inked(ScrollView):
         """
         texts: list[str] = []
         inks: list[str] = []
+        last = None
         room = width
         for text, name in line:
-            safe = text if text.isprintable() else safe_text(text)
-            room -= len(safe) if safe.isascii() else cell_len(safe)
-            if inks and inks[-1] == name:
-                texts[-1] += safe
+            room -= len(text) if text.isascii() else cell_len(text)
+            if name == last:
+                texts[-1] += text
             else:
-                texts.append(safe)
+                texts.append(text)
                 inks.append(name)
+                last = name
+        if not "".join(texts).isprintable():
+            texts = [safe_text(text) for text in texts]
+            room = width - sum(map(text_width, texts))
         if room > 0:
             texts.append(" " * room)
             inks.append(PLAIN)
-        segments = map(Segment, texts, [self.ink(*under, name) for name in inks])
+        known = self._styles_by_ink
+        styles = [known.get((*under, name)) or self.ink(*under, name) for name in inks]
+        segments = map(Segment, texts, styles)
         strip = Painted(segments, width - min(room, 0))
         return strip if room >= 0 else strip.crop(0, width)

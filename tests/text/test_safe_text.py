@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len, get_character_cell_size
 from scripted import HOSTILE, MIXED
 
-from seqtop.safe import MAX_MARKS, safe_text
+from seqtop.safe import _ODD, MAX_MARKS, NEWLINE_MARK, _drawn, is_narrow, safe_text
 
 NASTY = st.text(
     st.characters()
@@ -23,6 +23,20 @@ def test_nothing_is_left_that_is_not_drawn(text: str) -> None:
         assert unicodedata.category(character) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
     assert safe.isprintable()
     safe.encode()  # no lone surrogates
+
+
+@given(NASTY)
+def test_what_is_ordinary_is_taken_together_and_comes_out_the_same(text: str) -> None:
+    assert safe_text(text) == _drawn(text.replace("\r\n", "\n"), NEWLINE_MARK)
+
+
+def test_ordinary_characters_come_out_as_they_do_alone() -> None:
+    printable = "".join(filter(str.isprintable, map(chr, range(0x20000))))
+    ordinary = _ODD.sub("", printable)
+    assert safe_text(ordinary) == ordinary == _drawn(ordinary, NEWLINE_MARK)
+    assert len(ordinary) > 40_000
+    for character in filter(is_narrow, ordinary):
+        assert get_character_cell_size(character) == 1, hex(ord(character))
 
 
 @given(NASTY)

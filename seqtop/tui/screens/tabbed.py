@@ -9,14 +9,14 @@ from typing import ClassVar
 from textual.screen import Screen
 
 from seqtop.tui.ink import INK_CLASSES
-from seqtop.tui.widgets.bare import Bare
+from seqtop.tui.kept import Kept
 from seqtop.tui.widgets.screen_tabs import ScreenTabs, Tab
 
 SHORT = 16
 """Below this height the tabs are not shown, and the header gives a line to the body."""
 
 
-class TabbedScreen(Bare, Screen[None]):
+class TabbedScreen(Kept, Screen[None]):
     """A screen of the app's, with the line of tabs for all of them in `self._tabs`."""
 
     NAME: ClassVar[str]

@@ -1,4 +1,4 @@
-"""Containers that nothing of is seen but what they contain, or their background."""
+"""Containers that nothing of is seen but what they contain."""
 
 from textual.containers import Container, Vertical
 from textual.geometry import Region
@@ -7,26 +7,14 @@ from textual.widget import Widget
 
 
 class Bare(Widget):
-    """Blank lines that are made once: Textual would go through its styles for each in each frame.
+    """Draws nothing: what is behind it shows, as it would through a transparent background.
 
-    A mixin, to stand before a widget without border and padding.
+    Textual would make, and cut at the borders of all others, a blank line for each of its lines in
+    each frame. A mixin, to stand before a widget without a border, padding or background.
     """
 
-    _blanks: list[Strip]
-
-    def notify_style_update(self) -> None:
-        super().notify_style_update()
-        self._blanks = []
-
     def render_lines(self, crop: Region) -> list[Strip]:
-        width, height = self.size
-        if crop.column_span != (0, width) or self.styles.gutter:
-            return super().render_lines(crop)
-        if len(self._blanks) < height or self._blanks[0].cell_length != width:
-            (blank,) = super().render_lines(Region(0, 0, width, 1))
-            # One for each line, as each remembers how it was last cut into pieces.
-            self._blanks = [Strip(blank, width) for _ in range(height)]
-        return self._blanks[crop.y : crop.bottom]
+        return []
 
 
 class Box(Bare, Container):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import set_cell_size
 
 from seqtop import format as fmt
 from seqtop.safe import safe_line, safe_text
@@ -25,7 +25,7 @@ from seqtop.state.columns import (
 )
 from seqtop.state.family import Kin
 from seqtop.tui.draw import ELLIPSIS, bar, crop_left, tail
-from seqtop.tui.ink import PLAIN, Line, Span, fitted, plain
+from seqtop.tui.ink import PLAIN, Line, Span, fitted, plain, text_width
 
 Draw: TypeAlias = Callable[[RequestState, SequenceState, float, int], Line]
 
@@ -45,6 +45,7 @@ GLYPHS = {
 
 LATE = "!"
 UNFOLDED, FOLDED = "▾", "▸"
+_GAP = (" ", PLAIN)
 
 
 class Slot(NamedTuple):
@@ -141,31 +142,33 @@ def row(
     Before each figure that is `late`, that is, over its objective, stands a sign.
     """
     spans: list[Span] = []
-    late_keys = {slot.key for slot in slots} if late else set()
-    for index, slot in enumerate(slots):
-        gap = " " if index else ""
-        if slot.key == "request" and (kin.rails or kin.is_parent):
-            cell = _branch(request, sequence, kin, slot.width)
-        elif slot.key == "text" and redacted:
-            cell = fitted((("redacted", "dim"),), slot.width)
+    in_tree = kin.rails or kin.is_parent
+    for key, width, *_ in slots:
+        if in_tree and key == "request":
+            cell = _branch(request, sequence, kin, width)
+        elif redacted and key == "text":
+            cell = fitted((("redacted", "dim"),), width)
         else:
-            cell = _DRAW[slot.key](request, sequence, now, slot.width)
-        if slot.key in late:
-            text = gap + plain(cell)
-            figure = text.lstrip(" ")
-            before = len(text) - len(figure)
-            signed = (" " * (before - 1) + LATE + figure) if before else text
-            spans.append((signed, "alert"))
+            cell = _DRAW[key](request, sequence, now, width)
+        if late and key in late:
+            spans.append((_signed(" " + plain(cell) if spans else plain(cell)), "alert"))
             continue
-        if late and slot.key == "request":
-            text = plain(cell)
-            if late_keys.isdisjoint(late):  # where no column can carry the sign, the name does
-                text = set_cell_size(text, max(slot.width - 1, 0)) + LATE
-            cell = ((text, "alert"),)
-        if gap:
-            spans.append((gap, PLAIN))
-        spans.extend(cell)
+        if late and key == "request":
+            name = plain(cell)
+            if not any(slot.key in late for slot in slots):  # no column can carry the sign
+                name = set_cell_size(name, max(width - 1, 0)) + LATE
+            cell = ((name, "alert"),)
+        if spans:
+            spans.append(_GAP)
+        spans += cell
     return tuple(spans)
+
+
+def _signed(text: str) -> str:
+    """A figure with the sign before it, if there is room."""
+    figure = text.lstrip(" ")
+    before = len(text) - len(figure)
+    return " " * (before - 1) + LATE + figure if before else text
 
 
 def header(slots: tuple[Slot, ...], sort_key: str, *, descending: bool) -> Line:
@@ -211,7 +214,7 @@ def _ink(sequence: SequenceState) -> str:
 
 def _request(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
     name = safe_line(sequence_name(r, s))
-    if cell_len(name) > width and len(r.seq_ids) > 1:  # which of the sequences must stay legible
+    if text_width(name) > width and len(r.seq_ids) > 1:  # which of the sequences must stay legible
         base, slash, number = name.rpartition("/")
         room = width - len(slash + number) - 1
         name = "".join(text for text, _ in fitted(((base, ""),), room + 1)) + slash + number
@@ -228,7 +231,7 @@ def _branch(r: RequestState, s: SequenceState, kin: Kin, width: int) -> Line:
     more = f" +{kin.num_folded}" if kin.num_folded else ""
     name = safe_line(sequence_name(r, s))
     room = max(width - len(rails) - len(sign) - len(more), 1)
-    if cell_len(name) > room:
+    if text_width(name) > room:
         name = ELLIPSIS + crop_left(name, room - 1)
     line = ((rails, "dim"), (sign, "accent"), (name, _ink(s) or "strong"), (more, "accent"))
     return fitted(tuple(span for span in line if span[0]), width)
@@ -279,7 +282,7 @@ def _short(number: int) -> str:
 
 
 def _right(text: str, width: int, ink: str) -> Line:
-    size = cell_len(text)
+    size = text_width(text)
     if size > width:
         return ((text[: max(width - 1, 0)] + ELLIPSIS, ink),)
     return ((" " * (width - size) + text, ink),)

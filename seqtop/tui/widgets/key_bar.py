@@ -4,11 +4,13 @@ from textual.app import ComposeResult
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
+from seqtop.tui.kept import Kept
+
 _FIRST = ("quit", "help", "pause", "filter")
 """Actions whose keys stay longest; of the others the leftmost."""
 
 
-class KeyBar(Footer):
+class KeyBar(Kept, Footer):
     """Textual's footer, cut to the width at hand."""
 
     def __init__(self) -> None:

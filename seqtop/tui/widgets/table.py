@@ -1,5 +1,7 @@
 """The sequence table: one line per sequence, drawn from the feed a line at a time."""
 
+from collections.abc import Sequence
+
 from textual import events
 from textual.app import ComposeResult
 from textual.message import Message
@@ -11,6 +13,7 @@ from seqtop.tui.ink import PLAIN, Inked, Line, marked
 from seqtop.tui.widgets import cells
 from seqtop.tui.widgets.bare import Column
 from seqtop.tui.widgets.listing import MARGIN
+from seqtop.tui.widgets.painted import Look
 from seqtop.tui.widgets.sequence_rows import SequenceRows
 
 
@@ -60,12 +63,12 @@ class Rows(SequenceRows):
         super().__init__(feed)
         self._slots: tuple[cells.Slot, ...] = ()
 
-    def line(self, key: int) -> Line:
+    def looks(self, y: int, count: int) -> Sequence[Look]:
         slots = _arrange(self._feed, self.text_width)
         if slots != self._slots:
             self._slots = slots
             self._lines.clear()
-        return super().line(key)
+        return super().looks(y, count)
 
     def draw(self, seq_id: int) -> Line:
         found = self._feed.sequence(seq_id)
