@@ -9,7 +9,7 @@ from textual.widgets import Input
 from seqtop.state.columns import FIELDS
 from seqtop.state.filter import EVERYTHING as NO_FILTER
 from seqtop.state.view import Sort
-from seqtop.tui.feed import EVERYTHING, Feed, Frame
+from seqtop.tui.feed import EVERYTHING, NOTHING, Feed, Frame
 from seqtop.tui.screens.columns import ColumnChooser
 from seqtop.tui.screens.copying import CopyChooser, copies
 from seqtop.tui.screens.live import LiveScreen
@@ -157,7 +157,7 @@ class SequencesScreen(LiveScreen):
 
     def on_sequence_rows_moved(self, _: SequenceRows.Moved) -> None:
         with self.feed.lock:
-            self._detail.show(EVERYTHING)
+            self._detail.show(NOTHING)  # but the sequence, if it is not the one on show yet
             self._search.show_count(*self.feed.view.hit_place(self.feed.selected))
 
     def on_titles_clicked(self, message: Titles.Clicked) -> None:

@@ -1,6 +1,6 @@
 """The block table of one sequence: which physical block holds which stretch of its tokens."""
 
-from collections.abc import Container, Iterable, Set
+from collections.abc import Container, Iterable, Iterator, Set
 
 from seqtop import format as fmt
 from seqtop.safe import safe_line
@@ -17,7 +17,7 @@ SHARED_MARK = "≡"
 FILLS = "▁▂▃▄▅▆▇█"
 
 
-BLOCKS_AT_ONCE = 16_384
+BLOCKS_AT_ONCE = 2_048
 """Blocks of other sequences that are looked at for one frame."""
 
 
@@ -29,6 +29,8 @@ class Blocks(Lines):
         self.border_title = "Blocks"
         self._feed = feed
         self._sharers = Sharers()
+        self._filling: int | None = None
+        """Whose last block has been seen while it was filled."""
 
     def update(self) -> None:
         """Call it under the feed's lock."""
@@ -40,6 +42,9 @@ class Blocks(Lines):
         block_size = info.block_size if info else 0
         last_id = info.num_gpu_blocks - 1 if info else 0
         self._sharers.look(self._feed, sequence)
+        unfilled = len(sequence.block_table) * block_size - sequence.num_computed_tokens
+        if 0 < unfilled < block_size:
+            self._filling = sequence.seq_id
         self.set_lines(
             block_lines(
                 request,
@@ -49,6 +54,7 @@ class Blocks(Lines):
                 block_size,
                 last_id,
                 self.text_width,
+                steady=sequence.seq_id == self._filling,
             )
         )
 
@@ -70,7 +76,8 @@ class Sharers:
         self.num_looked_at = 0
         """How many blocks of others have been looked at; tests hold it down."""
         self._moment: tuple[int, int, int] | None = None
-        self._left: list[int] = []
+        self._left: Iterator[int] | None = None
+        """Who is yet to be looked at; `None` once that is nobody."""
         self._found: dict[int, str] = {}
 
     def look(self, feed: Feed, sequence: SequenceState) -> None:
@@ -79,12 +86,19 @@ class Sharers:
         is_another = self._moment is None or moment[0] != self._moment[0]
         if is_another:
             self.owners = {}
-        if is_another or (moment != self._moment and not self._left):
+        if is_another or (moment != self._moment and self._left is None):
             self._moment, self._found = moment, {}
-            self._left = [*feed.view.running][::-1] if _may_share(feed, sequence) else []
+            # A tuple of numbers is nothing that the garbage collector goes through in vain.
+            self._left = iter(tuple(feed.view.running) if _may_share(feed, sequence) else ())
+        if self._left is None:
+            return
         mine, room = set(sequence.block_table), BLOCKS_AT_ONCE
-        while self._left and room > 0:
-            other = feed.state.sequences.get(self._left.pop())
+        while room > 0:
+            seq_id = next(self._left, None)
+            if seq_id is None:
+                self.owners, self._left = self._found, None
+                break
+            other = feed.state.sequences.get(seq_id)
             if other is None or other is sequence:
                 continue
             room -= 1 + len(other.block_table)
@@ -92,8 +106,6 @@ class Sharers:
                 for block in mine.intersection(other.block_table):
                     self._found.setdefault(block, other.request_id)
         self.num_looked_at += BLOCKS_AT_ONCE - room
-        if not self._left:
-            self.owners = self._found
 
 
 def _may_share(feed: Feed, sequence: SequenceState) -> bool:
@@ -111,12 +123,16 @@ def block_lines(
     block_size: int,
     last_id: int,
     width: int,
+    *,
+    steady: bool = False,
 ) -> list[Line]:
     """Summary, legend and grid: rows begin with a logical number, cells are physical ones.
 
     Args:
         owners: For each block that is shared, with whom.
         known: The blocks that the prefix cache knows; `None` where the engine does not tell.
+        steady: Whether the line on the last block keeps its place while that is full: the next
+            token begins another, and nothing is to jump.
     """
     table = sequence.block_table
     if not table:
@@ -146,6 +162,7 @@ def block_lines(
             block_size,
             width,
             keeps=bool(marked),
+            steady=steady,
         ),
         *_grid(
             table,
@@ -203,6 +220,7 @@ def _legend(
     width: int,
     *,
     keeps: bool,
+    steady: bool,
 ) -> list[Line]:
     parts: list[tuple[str, str]] = []
     names = sorted(set(owners))
@@ -216,6 +234,8 @@ def _legend(
     if 0 < slots - filled < block_size:
         last = filled - slots + block_size
         parts.append((f"{_fill(last, block_size)} last block: {last} of {block_size} slots", "dim"))
+    elif steady and filled == slots:
+        parts.append(("", "dim"))
     lines: list[Line] = []
     for text, ink in parts:
         shown = safe_line(text)

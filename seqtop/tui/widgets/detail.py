@@ -15,6 +15,7 @@ from seqtop.tui.draw import row
 from seqtop.tui.feed import EVERYTHING, Feed, Frame
 from seqtop.tui.flow import wrap
 from seqtop.tui.ink import PLAIN, Inked, Line
+from seqtop.tui.kept import Kept
 from seqtop.tui.widgets.bare import Box
 from seqtop.tui.widgets.blocks import Blocks
 from seqtop.tui.widgets.cells import glyph
@@ -39,7 +40,7 @@ def arrangement(width: int, height: int) -> str:
     return "tabs"
 
 
-class Detail(Vertical):
+class Detail(Kept, Vertical):
     """Headline and sentence, then text, blocks and timeline as there is room."""
 
     def __init__(self, feed: Feed) -> None:
@@ -48,6 +49,8 @@ class Detail(Vertical):
         self._summary = Lines(id="summary")
         self._tabs = Tabs()
         self._facts = Box(id="facts")
+        self._shown: int | None = None
+        """The sequence that the parts are about."""
         # In the order of TABS.
         self._parts = (Story(feed), Blocks(feed), Timeline(feed), Tokens(feed), Raw(feed))
 
@@ -67,9 +70,10 @@ class Detail(Vertical):
         """Draw what `frame` changed; call it under the feed's lock."""
         if not self.display:
             return
-        selected = self._feed.selected
+        before, self._shown = self._shown, self._feed.selected
         self._summarise()  # what a sequence waits for changes without it being touched
-        if frame.touched is None or frame.ticked or selected in frame.touched:
+        is_another = self._shown != before
+        if frame.touched is None or frame.ticked or is_another or self._shown in frame.touched:
             for part in self._parts:
                 if part.display:
                     part.update()
