@@ -12,6 +12,7 @@ from types import TracebackType
 from seqtop.changing import Changing
 from seqtop.link import ControlError, Link, LinkState
 from seqtop.sequence import SamplingParams
+from seqtop.session import Watcher
 from seqtop.state import EngineState
 from seqtop.state.marks import Kind, Mark
 from seqtop.state.timeline import Cursor, RecordingError, Timeline
@@ -68,6 +69,7 @@ class ReplaySource(Changing):
         self._time = self.mark.time
         """The recorded time that playing has reached; the state is the last one not after it."""
         self._ticked_at: float | None = None
+        self._watchers: tuple[Watcher, ...] = ()
         self._touched: set[int] | None = None
         self._playing = threading.Event()
         self._closing = threading.Event()
@@ -91,6 +93,11 @@ class ReplaySource(Changing):
         with self.lock:
             touched, self._touched = self._touched, set()
             return touched
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have `watcher` told of every change from now on."""
+        with self.lock:
+            self._watchers = (*self._watchers, watcher)
 
     def submit(self, prompt: str, params: SamplingParams) -> str:
         """Raises `ControlError`."""
@@ -151,6 +158,8 @@ class ReplaySource(Changing):
                 self.link.detail = str(error)
                 self.changed()
                 return False
+            for watcher in self._watchers:
+                watcher(self.state, touched)
             if touched is None or self._touched is None:
                 self._touched = None
             else:

@@ -7,7 +7,8 @@ it reads, and asks `drain` what has changed since it last did. Nothing here draw
 from __future__ import annotations
 
 import threading
-from typing import Protocol, cast
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeAlias, cast
 
 from seqtop.changing import Changing
 from seqtop.link import Link, LinkState, UnreachableError
@@ -37,6 +38,13 @@ class Listener(Protocol):
 
     def restore(self, incarnation: str, number: int, state: EngineState) -> None:
         """The state is now `state`, which contains everything up to message `number`."""
+
+
+Watcher: TypeAlias = Callable[[EngineState, Iterable[int] | None], object]
+"""Told of each change of a source's state, and of the sequences that it touched, or `None` for all.
+
+Called as a `Listener` is. On the thread that has just changed them, they are at hand: looking at
+each again from another thread later takes several times as long."""
 
 
 class Session(Changing):
@@ -73,6 +81,7 @@ class Session(Changing):
         self.history = History() if history is None else history
         """Every moment seen so far, across gaps and restarts of the engine."""
         self._listeners: tuple[Listener, ...] = (self.history,)
+        self._watchers: tuple[Watcher, ...] = ()
         self._incarnation: str | None = None
         self._max_finished = max_finished
         self._touched: set[int] | None = None
@@ -138,6 +147,11 @@ class Session(Changing):
                 listener.restore(self._incarnation, self.sequence_number, self.state)
             self._listeners = (*self._listeners, listener)
 
+    def watch(self, watcher: Watcher) -> None:
+        """Have `watcher` told of every change from now on."""
+        with self.lock:
+            self._watchers = (*self._watchers, watcher)
+
     def unlisten(self, listener: Listener) -> None:
         with self.lock:
             self._listeners = tuple(each for each in self._listeners if each is not listener)
@@ -156,6 +170,8 @@ class Session(Changing):
             self.sequence_number = frame.sequence_number
             for listener in self._listeners:
                 listener.append(frame.sequence_number, frame.payload, event, self.state)
+            for watcher in self._watchers:
+                watcher(self.state, touched)
             if isinstance(event, Heartbeat):
                 self.passed()
             else:
@@ -181,6 +197,8 @@ class Session(Changing):
             self._incarnation = reply.incarnation
             self.state = state
             self._touched = None
+            for watcher in self._watchers:
+                watcher(state, None)
             self.sequence_number = reply.sequence_number
             self.changed()
 

@@ -1,20 +1,19 @@
 """Latency figures over a sliding window: what users feel, as percentiles.
 
-A look at what changed costs O(1) for each new sample, whatever the number of sequences. The
+A look at what an event changed costs O(1) for each sample, whatever the number of sequences. The
 figures are exact over the samples in the window: with n of them in order, x₀ to xₙ₋₁, the p-th
 percentile lies at h = (n - 1) · p / 100 and is x⌊h⌋ + (h - ⌊h⌋) · (x⌊h⌋₊₁ - x⌊h⌋), as NumPy has it.
 
 A request gives one sample of each figure when it is known: its queue time when it is first
 scheduled, its TTFT at its first token, its E2E and its TPOT = (end - first token) / (tokens - 1)
 at its end. ITL has a sample for each gap between two tokens of a sequence; where several tokens
-came between two looks (thirty a second), each counts with the mean of their gaps.
+came in one event, each counts with the mean of their gaps.
 """
 
-import itertools
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -32,8 +31,6 @@ KEPT = 100_000
 """Samples of each figure that are kept for looking back."""
 QUIET = 30.0
 """Seconds without a missed objective after which the next one is news again."""
-AT_ONCE = 1_024
-"""Sequences looked at between two frames."""
 _MOST_TOKENS = 1_000
 """Gaps counted of one sequence between two looks."""
 _BEFORE_THE_END = frozenset({"queue", "ttft"})
@@ -50,7 +47,26 @@ class Figures(NamedTuple):
     largest: float = math.nan
 
 
-class Window:
+class Samples:
+    """Moments and what was measured then: the newest `most` of them.
+
+    Numbers side by side, as a pair for each would be an object for the garbage collector to look
+    at, a hundred thousand times a second.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.times: deque[float] = deque(maxlen=most)
+        self.values: deque[float] = deque(maxlen=most)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def extend(self, times: Iterable[float], values: Iterable[float]) -> None:
+        self.times.extend(times)
+        self.values.extend(values)
+
+
+class Window(Samples):
     """The samples of one figure that are at most `length` seconds old.
 
     They are put in order of size when somebody asks for a figure, not as they come: a hundred
@@ -58,31 +74,28 @@ class Window:
     """
 
     def __init__(self, length: float = WINDOW) -> None:
+        super().__init__(LARGEST)
         self._length = length
-        self._samples: deque[tuple[float, float]] = deque()
         self._ordered: list[float] | None = []
 
-    def __len__(self) -> int:
-        return len(self._samples)
+    def add(self, time: float, value: float) -> None:
+        self.extend((time,), (value,))
 
-    def add(self, time: float, value: float, count: int = 1) -> None:
-        """Take a sample, or `count` that are alike."""
-        samples = self._samples
-        samples.extend(itertools.repeat((time, value), count))
-        while len(samples) > LARGEST:
-            samples.popleft()
+    def extend(self, times: Iterable[float], values: Iterable[float]) -> None:
+        super().extend(times, values)
         self._ordered = None
 
     def expire(self, now: float) -> None:
         """Forget what is too old at `now`."""
-        samples = self._samples
-        while samples and samples[0][0] <= now - self._length:
-            samples.popleft()
+        times, values = self.times, self.values
+        while times and times[0] <= now - self._length:
+            times.popleft()
+            values.popleft()
             self._ordered = None
 
     def percentile(self, p: float) -> float:
         """The value that `p` percent of the samples do not exceed; NaN without samples."""
-        values = self._values
+        values = self._in_order
         if not values:
             return math.nan
         h = (len(values) - 1) * p / 100
@@ -91,17 +104,17 @@ class Window:
         return values[low] + (h - low) * (values[high] - values[low])
 
     def mean(self) -> float:
-        return math.fsum(self._values) / len(self) if self._samples else math.nan
+        return math.fsum(self.values) / len(self) if self else math.nan
 
     def figures(self) -> Figures:
-        if not self._samples:
+        if not self:
             return Figures()
         p50, p90, p99 = (self.percentile(p) for p in (50, 90, 99))
-        return Figures(len(self), p50, p90, p99, self._values[-1])
+        return Figures(len(self), p50, p90, p99, self._in_order[-1])
 
     def histogram(self, num_bins: int) -> list[int]:
         """How many samples are in each of `num_bins` between the extremes, evenly in logarithm."""
-        values = self._values
+        values = self._in_order
         if not values or num_bins < 1:
             return [0] * max(num_bins, 0)
         low, high = max(values[0], 1e-6), max(values[-1], 1e-6)
@@ -111,10 +124,9 @@ class Window:
         return [end - start for start, end in zip([0, *below], ends, strict=True)]
 
     @property
-    def _values(self) -> list[float]:
-        """Those of the samples, in order of size."""
+    def _in_order(self) -> list[float]:
         if self._ordered is None:
-            self._ordered = sorted(value for _, value in self._samples)
+            self._ordered = sorted(self.values)
         return self._ordered
 
 
@@ -124,6 +136,8 @@ class _Seen(msgspec.Struct, gc=False):
     num_tokens: int = 0
     last_time: float = 0.0
     figures: frozenset[str] = frozenset()
+    is_begun: bool = False
+    """Whether `figures` has all that are known before the end."""
 
 
 class Latencies:
@@ -136,32 +150,23 @@ class Latencies:
         """One for each request that ended having met all objectives, nought for the others."""
         self.medians: dict[str, deque[float]] = {key: deque(maxlen=120) for key in FIGURES}
         """The p50 of each figure, once a second."""
-        self._record: dict[str, deque[tuple[float, float]]] = {
-            key: deque(maxlen=KEPT) for key in (*FIGURES, "met")
-        }
+        self._record = {key: Samples(KEPT) for key in (*FIGURES, "met")}
         self._seen: dict[int, _Seen] = {}
-        self._due: dict[int, None] = {}
-        """Sequences that are yet to be looked at, the first touched first."""
         self._late: set[str] = set()
         self._news: list[tuple[str, dict[str, float]]] = []
         self._last_late = -math.inf
         self._time = -math.inf
+        self._state: EngineState | None = None
 
     def observe(self, state: EngineState, touched: Iterable[int] | None) -> None:
-        """Count what is new in `state`, of which `touched` changed since the last look.
-
-        No more than `AT_ONCE` are looked at; the rest is left to the next calls.
+        """Count what is new in `state`, of which `touched` changed since the last look; `None`, or
+        another state than before, means all.
         """
-        if touched is None or state.time < self._time:
+        if touched is None or state is not self._state or state.time < self._time:
             self._begin(state)
         else:
-            self._due.update(dict.fromkeys(touched))
-            for seq_id in [*itertools.islice(self._due, AT_ONCE)]:
-                del self._due[seq_id]
-                if sequence := state.sequences.get(seq_id):
-                    self._look(state, state.requests[sequence.request_id], sequence)
-                else:
-                    self._seen.pop(seq_id, None)
+            self._look(state, touched)
+        self._state = state
         second_before, self._time = self._time, state.time
         for window in (*self.windows.values(), self.met):
             window.expire(state.time)
@@ -169,17 +174,12 @@ class Latencies:
             for key, window in self.windows.items():
                 self.medians[key].append(window.percentile(50))
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether some are yet to be looked at; `observe` goes on with it."""
-        return bool(self._due)
-
     def at(self, time: float) -> tuple[dict[str, Window], Window]:
         """The windows as they were at `time`, as far as their samples are kept."""
         windows = {}
         for key, record in self._record.items():
             windows[key] = window = Window()
-            for moment, value in record:
+            for moment, value in zip(record.times, record.values, strict=True):
                 if time - WINDOW < moment <= time:
                     window.add(moment, value)
         return windows, windows.pop("met")
@@ -200,41 +200,68 @@ class Latencies:
                 self._clear(key)
         self._clear("met")
         self._seen.clear()
-        self._due.clear()
         for sequence in state.sequences.values():
             request = state.requests[sequence.request_id]
             # Its tokens came before anybody looked.
             self._seen[sequence.seq_id] = _Seen(
                 len(sequence.output_token_ids), request.metrics.last_token_time
             )
-            self._look(state, request, sequence)
+        self._look(state, state.sequences)
         self._news.clear()  # of old
 
     def _clear(self, key: str) -> None:
-        self._record[key].clear()
+        self._record[key] = Samples(KEPT)
         if key == "met":
             self.met = Window()
         else:
             self.windows[key] = Window()
 
-    def _look(self, state: EngineState, request: RequestState, sequence: SequenceState) -> None:
-        seen = self._seen.get(sequence.seq_id)
-        if seen is None:
-            seen = self._seen[sequence.seq_id] = _Seen()
-        metrics = request.metrics
-        num_tokens, last_time = len(sequence.output_token_ids), metrics.last_token_time
-        if num_tokens > seen.num_tokens:
+    def _look(self, state: EngineState, seq_ids: Iterable[int]) -> None:
+        """Count what is new of these: a loop that runs once for each token while an engine is fast.
+
+        So what nearly all of them have, one token more, takes no call.
+        """
+        sequences, requests, all_seen = state.sequences, state.requests, self._seen
+        times: list[float] = []
+        gaps: list[float] = []
+        for seq_id in seq_ids:
+            sequence = sequences.get(seq_id)
+            if sequence is None:
+                all_seen.pop(seq_id, None)
+                continue
+            request = requests[sequence.request_id]
+            seen = all_seen.get(seq_id)
+            if seen is None:
+                seen = all_seen[seq_id] = _Seen()
+            metrics = request.metrics
+            num_tokens, last_time = len(sequence.output_token_ids), metrics.last_token_time
             num_gaps, start = num_tokens - seen.num_tokens, seen.last_time
-            if not seen.num_tokens:
+            if num_gaps > 0 and not seen.num_tokens:
                 num_gaps, start = num_gaps - 1, metrics.first_token_time or math.nan
-            if num_gaps:
+            seen.num_tokens, seen.last_time = num_tokens, last_time
+            if num_gaps > 0:
                 gap = (last_time - start) / num_gaps
-                self._add(state, "itl", last_time, gap, min(num_gaps, _MOST_TOKENS))
-        seen.num_tokens, seen.last_time = num_tokens, last_time
-        if request.finish_reason is None and seen.figures >= _BEFORE_THE_END and not self.slo:
-            return  # nothing more is to be known of it before it ends
+                if not 0 <= gap < math.inf:
+                    pass  # no clock can have measured it
+                elif num_gaps == 1:
+                    times.append(last_time)
+                    gaps.append(gap)
+                else:
+                    num_counted = min(num_gaps, _MOST_TOKENS)
+                    times += [last_time] * num_counted
+                    gaps += [gap] * num_counted
+            if seen.is_begun and request.finish_reason is None and not self.slo:
+                continue  # nothing more is to be known of it before it ends
+            self._look_at_request(state, request, sequence, seen)
+        if gaps:
+            self._add(state, "itl", times, gaps)
+
+    def _look_at_request(
+        self, state: EngineState, request: RequestState, sequence: SequenceState, seen: _Seen
+    ) -> None:
         if request.seq_ids[0] == sequence.seq_id:
-            seen.figures |= self._request(state, request, num_tokens, seen.figures)
+            seen.figures |= self._request(state, request, seen.num_tokens, seen.figures)
+            seen.is_begun = seen.figures >= _BEFORE_THE_END
         late = missed(self.slo, request, sequence, state.time)
         if late and request.request_id not in self._late:
             self._late.add(request.request_id)
@@ -262,17 +289,24 @@ class Latencies:
         for key in found:
             time, value = known[key]
             assert value is not None
-            self._add(state, key, time, value)
+            if math.isfinite(time) and 0 <= value < math.inf:
+                self._add(state, key, [time], [value])
         if finished and "met" not in counted:
             found.add("met")
             sequences = (state.sequences[seq_id] for seq_id in request.seq_ids)
             met = not any(missed(self.slo, request, each, state.time) for each in sequences)
-            self._add(state, "met", ended, float(met))
+            if math.isfinite(ended):
+                self._add(state, "met", [ended], [float(met)])
         return found
 
-    def _add(self, state: EngineState, key: str, time: float, value: float, count: int = 1) -> None:
-        if not (math.isfinite(time) and 0 <= value < math.inf):
-            return
-        self._record[key].extend(itertools.repeat((time, value), count))
-        if time > state.time - WINDOW:
-            (self.met if key == "met" else self.windows[key]).add(time, value, count)
+    def _add(
+        self, state: EngineState, key: str, times: Sequence[float], values: Sequence[float]
+    ) -> None:
+        self._record[key].extend(times, values)
+        window, begin = self.met if key == "met" else self.windows[key], state.time - WINDOW
+        if min(times) > begin:
+            window.extend(times, values)
+        else:
+            for time, value in zip(times, values, strict=True):
+                if time > begin:
+                    window.add(time, value)

@@ -114,6 +114,7 @@ class Feed:
         self._num_messages = -1
         self._heard = clock()
         self._age = -1
+        source.watch(lambda state, touched: self.latencies.observe(state, touched))
 
     @property
     def lock(self) -> threading.RLock:
@@ -409,7 +410,7 @@ class Feed:
         touched = self.source.drain()
         if self._measured is not self.source.state:
             self._measured, touched = self.source.state, None
-        self.latencies.observe(self.source.state, touched)
+        self.latencies.observe(self.source.state, ())  # time goes on even if nothing comes
         self._touched = (
             None if touched is None or self._touched is None else self._touched | touched
         )
@@ -439,7 +440,7 @@ class Feed:
     @property
     def _is_behind(self) -> bool:
         """Whether what was touched is more than is looked at for one frame."""
-        return self.view.is_behind or self.latencies.is_behind
+        return self.view.is_behind
 
     @property
     def _num_found(self) -> int:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from seqtop.link import Link
 from seqtop.sequence import SamplingParams
+from seqtop.session import Watcher
 from seqtop.state import EngineState
 from seqtop.state.timeline import Timeline
 
@@ -40,6 +41,9 @@ class Source(Protocol):
 
     def drain(self) -> set[int] | None:
         """Ids of the sequences touched since the last call; `None` means everything."""
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have `watcher` told of every change of the state, on the thread that makes it."""
 
     def submit(self, prompt: str, params: SamplingParams) -> str:
         """Run a prompt; returns the request id. May block for seconds.

@@ -3,16 +3,18 @@
 import math
 import random
 import statistics
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import START, Script, ScriptedSource
+from scripted import START, STEP_TIME, Script, ScriptedSource
 
 from seqtop.sequence import SequenceStatus
-from seqtop.state import latencies
+from seqtop.state import EngineState, latencies
 from seqtop.state.latencies import QUIET, WINDOW, Latencies, Window
 from seqtop.state.slo import Slo, SloError, missed, parse
+from seqtop.tui.feed import Feed
 from seqtop.wire.messages import Heartbeat
 
 
@@ -82,6 +84,34 @@ def test_tokens_that_came_between_two_looks_share_their_time() -> None:
     found.observe(script.source.state, script.source.drain())
     figures = found.windows["itl"].figures()
     assert (figures.num, figures.largest) == (4, pytest.approx(0.05))
+
+
+def test_each_gap_is_counted_as_it_comes_and_drawing_looks_at_no_sequence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = Script(ScriptedSource())
+    feed = Feed(script.source)
+    script.arrive("a", num_prompt=32)
+    script.step(prefill={"a": 32})
+    gaps = [0.01 * number for number in range(1, 8)]
+    for gap in gaps:
+        script.time += gap - STEP_TIME
+        script.step()
+    window = feed.latencies.windows["itl"]
+    assert [*window.values] == pytest.approx(gaps)
+    looked: list[int] = []
+    observe = feed.latencies.observe
+
+    def note(state: EngineState, touched: Iterable[int] | None) -> None:
+        looked.extend([-1] if touched is None else touched)
+        observe(state, touched)
+
+    monkeypatch.setattr(feed.latencies, "observe", note)
+    assert feed.poll() is not None
+    assert looked == []
+    script.step()
+    assert looked == [1]
+    assert [*window.values] == pytest.approx([*gaps, STEP_TIME])
 
 
 def test_old_samples_leave_and_can_be_looked_back_at() -> None:

@@ -14,7 +14,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from seqtop.session import Listener
+from seqtop.session import Listener, Watcher
 from seqtop.state import EngineState, sharing
 from seqtop.state.history import History
 from seqtop.wire import codec
@@ -94,6 +94,7 @@ class ScriptedSource(Changing):
         self.listener: Callable[[], object] | None = None
         """Called after each event, as a timer would be in between."""
         self.listeners: list[Listener] = []
+        self._watchers: list[Watcher] = []
         self._touched: set[int] | None = None
         for event in events:
             self.apply(event)
@@ -112,6 +113,8 @@ class ScriptedSource(Changing):
                 listener.append(self.number, payload, event, self.state)
             self.number += 1
             self.link.num_messages += 1
+            for watcher in self._watchers:
+                watcher(self.state, touched)
             if isinstance(event, Heartbeat):
                 self.passed()
             else:
@@ -127,6 +130,8 @@ class ScriptedSource(Changing):
                 incarnation = state.info.incarnation if state.info else ""
                 self.history.restore(incarnation, self.number - 1, state)
             self.state, self._touched = state, None
+            for watcher in self._watchers:
+                watcher(state, None)
             self.changed()
 
     def connect(self, state: LinkState, detail: str = "") -> None:
@@ -138,6 +143,10 @@ class ScriptedSource(Changing):
         with self.lock:
             touched, self._touched = self._touched, set()
             return touched
+
+    def watch(self, watcher: Watcher) -> None:
+        with self.lock:
+            self._watchers.append(watcher)
 
     def listen(self, listener: Listener) -> None:
         with self.lock:
