@@ -56,8 +56,11 @@ class Applying:
         self.state.apply(event)
         self.num_events += 1
 
+    def load(self, state: memoryview, *, is_first: bool) -> None:
+        assert is_first
+        self.state = snapshot.load(state, max_finished=10_000)
+
     def restore(self, reply: Snapshot) -> None:
-        self.state = snapshot.load(bytes(reply.state), max_finished=10_000)
         self.restored = True
 
     def link_changed(self) -> None:

@@ -85,6 +85,9 @@ class Session(Changing):
         self._incarnation: str | None = None
         self._max_finished = max_finished
         self._touched: set[int] | None = None
+        self._loading: snapshot.Loading | None = None
+        self._encoded: list[memoryview] = []
+        """What has been loaded."""
         self._settled = threading.Condition(self.lock)
         self._keys = keys
         self._redacts = redact
@@ -177,9 +180,18 @@ class Session(Changing):
             else:
                 self.changed()
 
+    def load(self, state: memoryview, *, is_first: bool) -> None:
+        if is_first or self._loading is None:
+            self._loading, self._encoded = snapshot.Loading(state), [state]
+        else:
+            self._loading.add(state)
+            self._encoded.append(state)
+
     def restore(self, reply: Snapshot) -> None:
-        encoded: memoryview | None = memoryview(reply.state)
-        state = snapshot.load(memoryview(reply.state), max_finished=self._max_finished)
+        assert self._loading is not None
+        state = self._loading.end(max_finished=self._max_finished)
+        encoded: list[memoryview] | None = self._encoded
+        self._loading, self._encoded = None, []
         if self._redacts:
             state, encoded = redacted(state), None
         with self.lock:

@@ -115,7 +115,7 @@ class RecordingWriter(Tape):
             lowest_ended=cut.taken.lowest,
             gap=gap,
         )
-        self._write_frame(caption, cut.taken.keyframe)
+        self._write_frame(caption, b"".join(cut.taken.keyframe))
 
     def _write_frame(self, caption: AnyCaption, content: bytes) -> None:
         data = self._compressor.compress(content)

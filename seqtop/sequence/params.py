@@ -60,6 +60,30 @@ class GuidedDecodingParams:
             raise ValueError(f"guided decoding takes one constraint, not {', '.join(given)}")
 
 
+_RULES: Final = (
+    ("n", "an integer of at least 1"),
+    ("best_of", "at least 1"),
+    ("presence_penalty", "from -2 to 2"),
+    ("frequency_penalty", "from -2 to 2"),
+    ("repetition_penalty", "greater than 0"),
+    ("temperature", "at least 0"),
+    ("top_p", "greater than 0 and at most 1"),
+    ("top_k", "at least 1, or 0 for no limit"),
+    ("min_p", "from 0 to 1"),
+    ("max_tokens", "at least 1"),
+    ("min_tokens", "at least 0"),
+    ("min_tokens", "at most max_tokens={max_tokens}"),
+    ("logprobs", "at least 0"),
+    ("prompt_logprobs", "at least 0"),
+    ("truncate_prompt_tokens", "at least 1"),
+    ("stop_token_ids", "integers"),
+    ("stop", "without empty strings"),
+    ("stop", "empty unless detokenize is set"),
+    ("best_of", "equal to n for outputs of kind DELTA"),
+)
+"""What `SamplingParams` asks of its values, in the order in which they are checked."""
+
+
 class SamplingParams(msgspec.Struct, omit_defaults=True):
     """How to choose a request's tokens and when to stop; defaults follow OpenAI's completions.
 
@@ -143,50 +167,34 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
 
     def _verify(self) -> None:
-        for name, valid, rule in (
-            ("n", isinstance(self.n, int) and self.n >= 1, "an integer of at least 1"),
-            ("best_of", self.best_of is None or self.best_of >= 1, "at least 1"),
-            ("presence_penalty", -2 <= self.presence_penalty <= 2, "from -2 to 2"),
-            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "from -2 to 2"),
+        # Checked before there is anything to say of it: a viewer that joins makes thousands.
+        valid = (
+            isinstance(self.n, int) and self.n >= 1,
+            self.best_of is None or self.best_of >= 1,
+            -2 <= self.presence_penalty <= 2,
+            -2 <= self.frequency_penalty <= 2,
             # Not turned around: vLLM lets NaN pass these two, and what it sends must decode.
-            ("repetition_penalty", not self.repetition_penalty <= 0, "greater than 0"),
-            ("temperature", not self.temperature < 0, "at least 0"),
-            ("top_p", 0 < self.top_p <= 1, "greater than 0 and at most 1"),
-            ("top_k", self.top_k >= -1, "at least 1, or 0 for no limit"),
-            ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
-            ("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "at least 1"),
-            ("min_tokens", self.min_tokens >= 0, "at least 0"),
-            (
-                "min_tokens",
-                self.max_tokens is None or self.min_tokens <= self.max_tokens,
-                f"at most max_tokens={self.max_tokens}",
-            ),
-            ("logprobs", self.logprobs is None or self.logprobs >= 0, "at least 0"),
-            (
-                "prompt_logprobs",
-                self.prompt_logprobs is None or self.prompt_logprobs >= 0,
-                "at least 0",
-            ),
-            (
-                "truncate_prompt_tokens",
-                self.truncate_prompt_tokens is None or self.truncate_prompt_tokens >= 1,
-                "at least 1",
-            ),
-            (
-                "stop_token_ids",
-                all(isinstance(token_id, int) for token_id in self.stop_token_ids or ()),
-                "integers",
-            ),
-            ("stop", all(self.stop or ()), "without empty strings"),
-            ("stop", not self.stop or self.detokenize, "empty unless detokenize is set"),
-            (
-                "best_of",
-                self.best_of == self._real_n or self.output_kind is not RequestOutputKind.DELTA,
-                "equal to n for outputs of kind DELTA",
-            ),
-        ):
-            if not valid:
-                raise ValueError(f"{name} must be {rule}, got {getattr(self, name)!r}")
+            not self.repetition_penalty <= 0,
+            not self.temperature < 0,
+            0 < self.top_p <= 1,
+            self.top_k >= -1,
+            0 <= self.min_p <= 1,
+            self.max_tokens is None or self.max_tokens >= 1,
+            self.min_tokens >= 0,
+            self.max_tokens is None or self.min_tokens <= self.max_tokens,
+            self.logprobs is None or self.logprobs >= 0,
+            self.prompt_logprobs is None or self.prompt_logprobs >= 0,
+            self.truncate_prompt_tokens is None or self.truncate_prompt_tokens >= 1,
+            not self.stop_token_ids or all(isinstance(each, int) for each in self.stop_token_ids),
+            not self.stop or all(self.stop),
+            not self.stop or self.detokenize,
+            self.best_of == self._real_n or self.output_kind is not RequestOutputKind.DELTA,
+        )
+        if all(valid):
+            return
+        name, rule = _RULES[valid.index(False)]
+        said = rule.format(max_tokens=self.max_tokens)
+        raise ValueError(f"{name} must be {said}, got {getattr(self, name)!r}")
 
     @property
     def all_stop_token_ids(self) -> set[int]:

@@ -7,6 +7,7 @@ is too much, the oldest segment goes whole.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 import zstandard
 
@@ -15,6 +16,7 @@ from seqtop.state.keyframe import Ended, encode_ended
 from seqtop.state.marks import Mark
 from seqtop.state.tape import Batch, Cut, Tape
 from seqtop.state.timeline import Segment, Stored, StoredBatch, StoredEnded, Timeline, payloads
+from seqtop.wire.frames import Buffer
 from seqtop.wire.messages import Event
 
 DEFAULT_MAX_BYTES = 256 * 2**20
@@ -62,7 +64,7 @@ class History(Timeline, Tape):
         number: int,
         state: EngineState,
         *,
-        encoded: memoryview | None = None,
+        encoded: Sequence[Buffer] | None = None,
     ) -> None:
         with self.lock:
             super().restore(incarnation, number, state, encoded=encoded)
@@ -71,12 +73,12 @@ class History(Timeline, Tape):
         self.marks.append(*mark)
 
     def _store_batch(self, batch: Batch) -> None:
-        stored = self._store(bytes(batch.data))
+        stored = self._store([bytes(batch.data)])
         self._segments[-1].batches.append(StoredBatch(batch.position, batch.sizes, stored))
 
     def _store_ended(self, first: int, entries: list[Ended]) -> None:
         self._living.update(enumerate(entries, first))
-        self._ended.append(StoredEnded(first, len(entries), self._store(encode_ended(entries))))
+        self._ended.append(StoredEnded(first, len(entries), self._store([encode_ended(entries)])))
 
     def _store_keyframe(self, cut: Cut) -> None:
         lowest = cut.taken.lowest
@@ -117,21 +119,23 @@ class History(Timeline, Tape):
     def _ended_request(self, number: int) -> Ended:
         return self._living.get(number) or super()._ended_request(number)
 
-    def _store(self, data: bytes) -> Stored:
-        if len(data) > _LARGE_BYTES:
-            return self._store_large(data)
-        compressed = _compress(self._compressor, data)
+    def _store(self, data: list[Buffer]) -> Stored:
+        """Keep the bytes of `data`, put together."""
+        size = sum(map(len, data))
+        if size > _LARGE_BYTES:
+            return self._store_large(data, size)
+        compressed = _compress(self._compressor, data, size)
         self.num_bytes += len(compressed)
         return Stored(compressed, len(compressed))
 
-    def _store_large(self, data: bytes) -> Stored:
+    def _store_large(self, data: list[Buffer], size: int) -> Stored:
         """Keep `data` as it is until a thread has compressed it, for which nobody has to wait."""
-        self.num_bytes += len(data)
-        stored = Stored(data, len(data))
+        self.num_bytes += size
+        stored = Stored(data, size)
         self._uncompressed.append(stored)
 
         def compress() -> None:
-            compressed = _compress(zstandard.ZstdCompressor(level=_LEVEL), data)
+            compressed = _compress(zstandard.ZstdCompressor(level=_LEVEL), data, size)
             with self.lock:
                 waiting = [one for one in self._uncompressed if one is not stored]
                 if len(waiting) == len(self._uncompressed):
@@ -144,14 +148,11 @@ class History(Timeline, Tape):
         return stored
 
     def _read(self, stored: Stored) -> bytes:
-        place: bytes = stored.place
-        is_compressed = place.startswith(zstandard.FRAME_HEADER)  # no encoded struct begins so
-        return self._decompressor.decompress(place) if is_compressed else place
+        place: bytes | list[Buffer] = stored.place
+        return b"".join(place) if isinstance(place, list) else self._decompressor.decompress(place)
 
 
-def _compress(compressor: zstandard.ZstdCompressor, data: bytes) -> bytes:
-    """`data` compressed, in no more memory than that takes.
-
-    What zstandard returns goes on occupying as much as the worst case would have needed.
-    """
-    return bytes(memoryview(compressor.compress(data)))
+def _compress(compressor: zstandard.ZstdCompressor, data: list[Buffer], size: int) -> bytes:
+    """The `size` bytes of `data` as one frame, which says how many they are."""
+    stream = compressor.compressobj(size=size)
+    return b"".join([*map(stream.compress, data), stream.flush()])

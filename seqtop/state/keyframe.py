@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import sys
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -19,8 +19,12 @@ from seqtop.state import EngineState, snapshot
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.wire import codec
 from seqtop.wire.errors import WireError
+from seqtop.wire.frames import Buffer
 
 _IN_FLIGHT = -1
+_FIVE_ELEMENTS, _LONG_ARRAY = b"\x95", b"\xdd"
+"""How MessagePack begins an array of five elements, and one whose length, in four bytes, follows.
+"""
 
 
 class Ended(msgspec.Struct, array_like=True):
@@ -43,12 +47,15 @@ class Keyframe(msgspec.Struct, array_like=True):
     """The numbered ones in order of their ends, which come after those of `flight`: ranges of
     numbers, the second exclusive."""
     max_finished: int
+    parts: list[msgspec.Raw] = []
+    """What does not fit into `flight`, where a snapshot had come in parts."""
 
 
 class Taken(NamedTuple):
     """A keyframe, and the requests that have finished since the one before it."""
 
-    keyframe: bytes
+    keyframe: list[Buffer]
+    """Its bytes, to be put together."""
     ended: list[Ended]
     first_ended: int
     """Number of the first of `ended`."""
@@ -94,18 +101,24 @@ class Archive:
         )
         encoded = codec.encode(keyframe)
         self._numbers, self._next = numbers, first + len(ended)
-        return Taken(encoded, ended, first, lowest=min(in_order, default=self._next))
+        return Taken([encoded], ended, first, lowest=min(in_order, default=self._next))
 
-    def adopt(self, state: EngineState, encoded: memoryview) -> Taken:
-        """A keyframe of `state`, which `encoded` has just been decoded to: nothing is encoded."""
-        keyframe = Keyframe(
-            flight=msgspec.Raw(encoded),
-            order=_to_bytes([_IN_FLIGHT] * len(state.requests)),
-            finished=[],
-            max_finished=state.max_finished,
-        )
+    def adopt(self, state: EngineState, encoded: Sequence[Buffer]) -> Taken:
+        """A keyframe of `state`, which has just been decoded from `encoded`, a part after another.
+
+        Nothing is encoded again, and nothing copied.
+        """
+        keyframe: list[Buffer] = [
+            _FIVE_ELEMENTS,
+            encoded[0],
+            codec.encode(_to_bytes([_IN_FLIGHT] * len(state.requests))),
+            codec.encode([]),  # none has a number
+            codec.encode(state.max_finished),
+            _LONG_ARRAY + (len(encoded) - 1).to_bytes(4, "big"),
+            *encoded[1:],
+        ]
         self._numbers = {}
-        return Taken(codec.encode(keyframe), [], self._next, lowest=self._next)
+        return Taken(keyframe, [], self._next, lowest=self._next)
 
 
 def restore(data: bytes, ended: Callable[[int], Ended]) -> EngineState:
@@ -119,7 +132,11 @@ def restore(data: bytes, ended: Callable[[int], Ended]) -> EngineState:
         WireError: the bytes are no keyframe, or one that contradicts itself.
     """
     keyframe = codec.decode(data, Keyframe)
-    state = snapshot.load(memoryview(keyframe.flight), max_finished=keyframe.max_finished)
+    state = snapshot.load(
+        memoryview(keyframe.flight),
+        max_finished=keyframe.max_finished,
+        parts=map(memoryview, keyframe.parts),
+    )
     in_flight = iter(state.requests.values())
     num_sequences = len(state.sequences)
     order = _from_bytes(keyframe.order)

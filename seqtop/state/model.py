@@ -23,7 +23,7 @@ from seqtop.wire.messages import PreemptionMode, WaitReason
 SpanKind: TypeAlias = Literal["queued", "prefill", "decode", "preempted", "swapped"]
 
 
-class Span(msgspec.Struct):
+class Span(msgspec.Struct, omit_defaults=True):
     """A stretch of a request's life, for its timeline. Times are epoch seconds."""
 
     kind: SpanKind
@@ -35,7 +35,7 @@ class Span(msgspec.Struct):
     """Tokens computed in it."""
 
 
-class SequenceState(msgspec.Struct):
+class SequenceState(msgspec.Struct, omit_defaults=True):
     """One sequence after the last applied step."""
 
     seq_id: int
@@ -92,7 +92,7 @@ class CachedBlock(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The logical position that it had in the table of that sequence."""
 
 
-class RequestState(msgspec.Struct):
+class RequestState(msgspec.Struct, omit_defaults=True):
     """One request: what was asked, how it fares, and the sequences that answer it."""
 
     request_id: str

@@ -6,25 +6,85 @@ itself (each request's sequences exist, and so on). So those promises are checke
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+import msgspec
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
+from seqtop.state.model import CachedBlock, RequestState, SequenceState
 from seqtop.wire import codec
 from seqtop.wire.errors import WireError
 
+_Key = TypeVar("_Key")
+_Entry = TypeVar("_Entry")
 
-def load(data: bytes | memoryview, *, max_finished: int) -> EngineState:
-    """Decode a state that will keep at most `max_finished` finished requests.
+
+class More(msgspec.Struct):
+    """A further part of a state: entries of its dictionaries."""
+
+    requests: dict[str, RequestState] = {}
+    sequences: dict[int, SequenceState] = {}
+    cached_blocks: dict[int, CachedBlock] = {}
+
+
+class Loading:
+    """A state that comes in parts.
+
+    Raises:
+        WireError: the first part is no state.
+    """
+
+    def __init__(self, first: bytes | memoryview) -> None:
+        with _collector_resting():
+            self._state = codec.decode(first, EngineState)
+
+    def add(self, data: bytes | memoryview) -> None:
+        """Merge a further part into it.
+
+        Raises:
+            WireError: the bytes are no part of a state, or repeat what is in it.
+        """
+        with _collector_resting():
+            more = codec.decode(data, More)
+        state = self._state
+        _merge(state.requests, more.requests, "request")
+        _merge(state.sequences, more.sequences, "sequence")
+        if state.cached_blocks is not None:
+            _merge(state.cached_blocks, more.cached_blocks, "cached block")
+
+    def end(self, *, max_finished: int) -> EngineState:
+        """The whole; it will keep at most `max_finished` finished requests.
+
+        Raises:
+            WireError: it contradicts itself.
+        """
+        state = self._state
+        _check(state)
+        state.max_finished = max_finished
+        return state
+
+
+def load(
+    data: bytes | memoryview, *, max_finished: int, parts: Iterable[bytes | memoryview] = ()
+) -> EngineState:
+    """Decode a state, and further parts of it if there are any.
 
     Raises:
         WireError: the bytes are no state, or one that contradicts itself.
     """
-    with _collector_resting():
-        state = codec.decode(data, EngineState)
-    _check(state)
-    state.max_finished = max_finished
-    return state
+    loading = Loading(data)
+    for part in parts:
+        loading.add(part)
+    return loading.end(max_finished=max_finished)
+
+
+def _merge(whole: dict[_Key, _Entry], part: dict[_Key, _Entry], what: str) -> None:
+    num = len(whole) + len(part)
+    whole |= part
+    if len(whole) != num:
+        raise WireError(f"snapshot: a {what} is in it twice")
 
 
 def keep_history(new: EngineState, old: EngineState) -> None:

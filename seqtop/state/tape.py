@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from array import array
+from collections.abc import Sequence
 
 import msgspec
 
@@ -17,6 +18,7 @@ from seqtop.state import EngineState
 from seqtop.state.keyframe import Archive, Ended, Taken
 from seqtop.state.marks import ORDINARY, Kind, Mark, kind_of
 from seqtop.wire.errors import WireError
+from seqtop.wire.frames import Buffer
 from seqtop.wire.messages import Event
 
 BATCH_BYTES = 128 * 2**10
@@ -129,12 +131,12 @@ class Tape(ABC):
         number: int,
         state: EngineState,
         *,
-        encoded: memoryview | None = None,
+        encoded: Sequence[Buffer] | None = None,
     ) -> None:
         """Take down that `state`, as it was after message `number`, replaces the one before.
 
         The first call says where the tape begins; any other leaves a gap in it. `encoded` is what
-        the state has just been decoded from, if it has been.
+        the state has just been decoded from, a part after another, if it has been.
 
         Raises:
             WireError: the state cannot be encoded.
@@ -172,7 +174,7 @@ class Tape(ABC):
             self._store_ended(taken.first_ended + start, entries)
         self._store_keyframe(Cut(self.position, mark, taken, gap, self._incarnation))
         self._weight = 0
-        self._keyframe_size = len(taken.keyframe)
+        self._keyframe_size = sum(map(len, taken.keyframe))
 
     def _end_batch(self) -> None:
         batch, self._batch = self._batch, None

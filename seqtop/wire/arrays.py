@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.msgpack import Ext
@@ -103,18 +104,20 @@ class Floats(_FloatArray):
         return self.tolist() == other if isinstance(other, list) else super().__eq__(other)
 
 
-_KINDS: Final[dict[int, type[Ints | Floats]]] = {
-    **{ord(code): Ints for code in "bhiq"},
-    **{ord(code): Floats for code in "fd"},
+_EMPTY: Final[dict[int, Callable[[], Ints | Floats]]] = {
+    **{ord(code): partial(Ints, code) for code in "bhiq"},
+    **{ord(code): partial(Floats, code) for code in "fd"},
 }
-CODES: Final = frozenset(_KINDS)
+CODES: Final = frozenset(_EMPTY)
 """Extension types that are columns."""
+
+_IS_BIG: Final = sys.byteorder == "big"
 
 
 def pack(column: Ints | Floats) -> Ext:
     """The extension that stands for a column."""
     code = ord(column.typecode)
-    if sys.byteorder == "little":
+    if not _IS_BIG:
         return Ext(code, memoryview(column))
     turned = column.copy()
     turned.byteswap()
@@ -123,11 +126,12 @@ def pack(column: Ints | Floats) -> Ext:
 
 def unpack(code: int, data: memoryview) -> Ints | Floats | Ext:
     """The column that an extension of a code in `CODES` stands for; itself, if it is none."""
-    column = _KINDS[code](chr(code))
-    if len(data) % column.itemsize:
+    column = _EMPTY[code]()
+    try:
+        column.frombytes(data)
+    except ValueError:  # of a length that no number of items has
         return Ext(code, bytes(data))  # for `column` to refuse, which knows the field
-    column.frombytes(data)
-    if sys.byteorder == "big":
+    if _IS_BIG:
         column.byteswap()
     return column
 

@@ -51,9 +51,19 @@ def encode(obj: Any) -> bytes:
     try:
         return _encoder.encode(obj)
     except Exception as error:
-        place = blame(_encoder.encode, obj)
-        reason = f"{place}: {error}" if place else str(error)
-        raise WireError(f"cannot encode {type(obj).__qualname__}: {reason}") from error
+        raise _no_form(obj, error) from error
+
+
+def encode_into(obj: Any, buffer: bytearray) -> None:
+    """Append to `buffer` what `encode` would return.
+
+    Raises:
+        WireError: as `encode` does.
+    """
+    try:
+        _encoder.encode_into(obj, buffer, -1)
+    except Exception as error:
+        raise _no_form(obj, error) from error
 
 
 def decode(data: bytes | memoryview, type: type[T]) -> T:  # noqa: A002 - msgspec's own name for it
@@ -75,10 +85,16 @@ def decode(data: bytes | memoryview, type: type[T]) -> T:  # noqa: A002 - msgspe
         raise WireError(f"cannot decode {name_of(type)}: {reason}") from error
 
 
+def _no_form(obj: Any, error: Exception) -> WireError:
+    place = blame(_encoder.encode, obj)
+    reason = f"{place}: {error}" if place else str(error)
+    return WireError(f"cannot encode {type(obj).__qualname__}: {reason}")
+
+
 def _encode_other(obj: Any) -> Any:
-    if isinstance(obj, Ints | Floats):
-        return arrays.pack(obj)
     if isinstance(obj, array):
+        if isinstance(obj, Ints | Floats):
+            return arrays.pack(obj)
         return _token_bytes(obj)
     if isinstance(obj, Tensor):
         return pack_tensor(obj)
@@ -95,6 +111,8 @@ def _encode_other(obj: Any) -> Any:
 
 
 def _decode_other(expected: type, obj: Any) -> Any:
+    if type(obj) is expected:
+        return obj
     if expected is Ints or expected is Floats:
         return arrays.column(expected, obj)
     if expected is array:
@@ -107,10 +125,10 @@ def _decode_other(expected: type, obj: Any) -> Any:
 
 
 def _decode_extension(code: int, data: memoryview) -> Any:
-    if code == TENSOR_CODE:
-        return unpack_tensor(data)
     if code in arrays.CODES:
         return arrays.unpack(code, data)
+    if code == TENSOR_CODE:
+        return unpack_tensor(data)
     raise ValueError(f"unknown extension type {code}")
 
 

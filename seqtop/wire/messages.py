@@ -348,6 +348,18 @@ class Snapshot(Message, tag="Snapshot"):
     sequence_number: int
     state: msgspec.Raw
     """An encoded `seqtop.state.EngineState`."""
+    has_parts: bool = False
+    """Whether more of its dictionaries' entries follow, in `SnapshotPart`s."""
+
+
+class SnapshotPart(Message, tag="SnapshotPart"):
+    """More of the snapshot before it. What it is, is in a frame of its own behind this message: a
+    map, to be merged into the state."""
+
+    index: int
+    """From 0 on."""
+    is_last: bool
+    """Whether the state is whole now."""
 
 
 class Accepted(Message, tag="Accepted"):
@@ -359,4 +371,4 @@ class Refused(Message, tag="Refused"):
     """One sentence for the user."""
 
 
-Reply: TypeAlias = Snapshot | Accepted | Refused
+Reply: TypeAlias = Snapshot | SnapshotPart | Accepted | Refused

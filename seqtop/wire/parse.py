@@ -20,5 +20,5 @@ def command(payload: bytes) -> Command:
 
 
 def reply(payload: bytes | memoryview) -> Reply:
-    """Decode the answer to a command."""
+    """Decode the answer to a question or command."""
     return cast(Reply, decode(payload, cast(Any, Reply)))

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import zmq
 
-from seqtop.wire import closing, codec, frames, inbox
+from seqtop.wire import closing, codec, frames, inbox, pieces
 from seqtop.wire.addresses import in_the_way
 from seqtop.wire.endpoints import check_bind, snapshot_endpoint
 from seqtop.wire.errors import WireError
@@ -58,8 +58,8 @@ COMMANDS_AT_ONCE = 8
 _QUESTIONS_PER_VIEWER = 16
 """Unread questions that are kept of a viewer (`ZMQ_RCVHWM`), before its own side has to wait."""
 
-_ANSWERS_PER_VIEWER = 2
-"""Answers that may wait for a viewer: a snapshot may be large."""
+_ANSWERS_PER_VIEWER = pieces.MAX_PARTS + 1
+"""Answers that may wait for a viewer (`ZMQ_SNDHWM`): a snapshot and its parts."""
 
 _MAX_SUBSCRIPTION_BYTES = 1024
 """Handshakes count as well, and Curve's take more than 256."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import zmq
 
@@ -48,7 +48,7 @@ class QuestionDesk:
     Args:
         keys: Who may control the engine, if keys say so.
         commands: Where commands for the engine's thread go, with whom to answer.
-        encode_snapshot: Makes a whole `Snapshot` reply.
+        encode_snapshot: Makes a `Snapshot` and its parts, one message after the other.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class QuestionDesk:
         info: EngineInfo,
         keys: EngineKeys | None,
         commands: queue.Queue[tuple[bytes, Submit | Abort]],
-        encode_snapshot: Callable[[], bytes | bytearray],
+        encode_snapshot: Callable[[], Iterable[Sequence[frames.Buffer]]],
     ) -> None:
         self._router = router
         self._info = info
@@ -68,7 +68,7 @@ class QuestionDesk:
         self._waiting: dict[bytes, None] = {}
         """Viewers that wait for a snapshot, by their identities."""
         self._snapshot: list[zmq.Frame] = []
-        """The last one, until the next message makes it old. Sent to many, it is kept once."""
+        """The last one, until the next message makes it old, if it is a single message."""
         self._next_snapshot = 0.0
 
     def has_moved_on(self) -> None:
@@ -103,14 +103,25 @@ class QuestionDesk:
         """Send snapshots to those who wait for them, if it is time."""
         if not self._waiting or not (self._snapshot or self.seconds_to_snapshot() == 0):
             return
-        if not self._snapshot:
-            started = time.monotonic()
-            self._snapshot = [zmq.Frame(each) for each in frames.seal([self._encode_snapshot()])]
-            took = time.monotonic() - started
-            self._next_snapshot = started + max(SECONDS_BETWEEN_SNAPSHOTS, took / SNAPSHOT_SHARE)
         waiting, self._waiting = self._waiting, {}
-        for identity in waiting:
-            self._send(identity, self._snapshot)
+        if self._snapshot:
+            self._send_to(waiting, self._snapshot)
+            return
+        started = time.monotonic()
+        num_messages = 0
+        for message in self._encode_snapshot():
+            # Copied once, for however many: what it is made in can then be used for the next.
+            self._snapshot = [zmq.Frame(each, copy=True) for each in frames.seal(message)]
+            self._send_to(waiting, self._snapshot)
+            num_messages += 1
+        if num_messages > 1:
+            self._snapshot = []
+        took = time.monotonic() - started
+        self._next_snapshot = started + max(SECONDS_BETWEEN_SNAPSHOTS, took / SNAPSHOT_SHARE)
+
+    def _send_to(self, identities: Iterable[bytes], message: Sequence[zmq.Frame]) -> None:
+        for identity in identities:
+            self._send(identity, message)
 
     def refuse(self, identity: bytes, error: str) -> None:
         self.reply(identity, codec.encode(Refused(error=error)))

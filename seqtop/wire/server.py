@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -22,6 +23,7 @@ from seqtop.wire.messages import (
     Heartbeat,
     InFlight,
     Snapshot,
+    SnapshotPart,
     Step,
     Submit,
 )
@@ -142,13 +144,20 @@ class StreamServer:
             for _ in range(_SUBSCRIPTIONS_PER_ROUND):
                 self._live.recv(zmq.DONTWAIT)
 
-    def _encode_snapshot(self) -> bytearray:
-        head = Snapshot(
+    def _encode_snapshot(self) -> Iterator[list[frames.Buffer]]:
+        """The messages that are a snapshot: itself, and its parts if there are any."""
+        parts = pieces.cut(self._mirror)
+        whole, more = next(parts), next(parts, None)
+        snapshot = Snapshot(
             protocol_version=PROTOCOL_VERSION,
             incarnation=self._info.incarnation,
             sequence_number=self._next_number - 1,
-            state=msgspec.Raw(b""),  # comes last, so it can be appended
+            state=msgspec.Raw(whole),
+            has_parts=more is not None,
         )
-        reply = bytearray(codec.encode(head))
-        pieces.encode_into(reply, self._mirror)
-        return reply
+        yield [codec.encode(snapshot)]
+        for index in itertools.count():
+            if more is None:
+                return
+            part, more = more, next(parts, None)
+            yield [codec.encode(SnapshotPart(index=index, is_last=more is None)), part]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from dataclasses import dataclass
 from typing import Protocol
 
 import zmq
@@ -31,6 +32,7 @@ from seqtop.wire.messages import (
     Event,
     Refused,
     Snapshot,
+    SnapshotPart,
     SnapshotRequest,
 )
 from seqtop.wire.waking import wake_pair
@@ -49,7 +51,7 @@ _RECONNECT_SECONDS = 5.0
 """After a refusal, on which libzmq itself gives up."""
 
 _MESSAGES_PER_ROUND = 500
-_ANSWERS_PER_ROUND = 4
+_ANSWERS_PER_ROUND = 16
 _LONGEST_POLL_MS = 250
 """While something is awaited or has gone wrong."""
 
@@ -60,10 +62,22 @@ class Sink(Protocol):
     def apply(self, frame: Frame, event: Event) -> None:
         """Change the state by the next message, and by `event`, which is its decoded payload."""
 
+    def load(self, state: memoryview, *, is_first: bool) -> None:
+        """Take in a state that is to be restored, or more of it; raises `WireError`."""
+
     def restore(self, snapshot: Snapshot) -> None:
-        """Replace the state; raises `WireError` if the snapshot holds none."""
+        """Replace the state by what has been loaded; raises `WireError` if that is none."""
 
     def link_changed(self) -> None: ...
+
+
+@dataclass
+class _Coming:
+    """A snapshot that comes in parts."""
+
+    snapshot: Snapshot
+    next_index: int = 0
+    num_bytes: int = 0
 
 
 class Subscriber:
@@ -86,6 +100,8 @@ class Subscriber:
         """Of the protocol, as the engine speaks it."""
         self._last_number = -1
         self._synced = False
+        self._coming: _Coming | None = None
+        """The snapshot of which parts are awaited."""
         self._asked_at = 0.0
         self._retry_after = _SNAPSHOT_RETRY_SECONDS[0]
         self._heard_at: float | None = None
@@ -237,6 +253,7 @@ class Subscriber:
         self._ask()
 
     def _ask(self) -> None:
+        self._coming = None
         self._asked_at = time.monotonic()
         request = SnapshotRequest(protocol_version=self._version)
         with contextlib.suppress(zmq.Again):  # asked again after a while
@@ -250,15 +267,25 @@ class Subscriber:
             except zmq.Again:
                 return
             try:
-                reply = parse.reply(*frames.unseal([part.buffer for part in parts], 1))
-                if isinstance(reply, Snapshot) and not self._synced:
-                    self._restore(reply)
-                elif isinstance(reply, Refused):
-                    self._show(LinkState.INCOMPATIBLE, reply.error)
+                self._answered([part.buffer for part in parts])
             except WireError as error:
+                self._coming = None
                 self._refused(error)
 
-    def _restore(self, snapshot: Snapshot) -> None:
+    def _answered(self, parts: list[memoryview]) -> None:
+        message, *state = frames.unseal(parts, max(len(parts) - 1, 1))
+        reply = parse.reply(message)
+        if isinstance(reply, Refused):
+            self._show(LinkState.INCOMPATIBLE, reply.error)
+        elif self._synced:
+            return
+        elif isinstance(reply, Snapshot):
+            self._begin(reply)
+        elif isinstance(reply, SnapshotPart) and len(state) == 1:
+            self._go_on(reply, state[0])
+
+    def _begin(self, snapshot: Snapshot) -> None:
+        self._coming = None
         if not OLDEST_VERSION <= snapshot.protocol_version <= PROTOCOL_VERSION:
             raise frames.ProtocolVersionError(
                 f"the snapshot is of version {snapshot.protocol_version} of the protocol"
@@ -266,6 +293,29 @@ class Subscriber:
         same_engine = snapshot.incarnation == self._incarnation
         if same_engine and snapshot.sequence_number < self._last_number:
             return  # the late answer to an earlier question
+        self._asked_at = time.monotonic()
+        self._sink.load(memoryview(snapshot.state), is_first=True)
+        if snapshot.has_parts:
+            self._coming = _Coming(snapshot)
+        else:
+            self._restore(snapshot)
+
+    def _go_on(self, part: SnapshotPart, state: memoryview) -> None:
+        coming = self._coming
+        if coming is None or part.index != coming.next_index:
+            self._coming = None  # one has been lost; all of it will be asked for again
+            return
+        coming.next_index += 1
+        coming.num_bytes += len(state)
+        if coming.num_bytes > MAX_SNAPSHOT_BYTES:
+            raise WireError(f"the snapshot has more than {MAX_SNAPSHOT_BYTES:,} bytes")
+        self._asked_at = time.monotonic()
+        self._sink.load(state, is_first=False)
+        if part.is_last:
+            self._coming = None
+            self._restore(coming.snapshot)
+
+    def _restore(self, snapshot: Snapshot) -> None:
         self._sink.restore(snapshot)
         self._heard_at = time.monotonic()
         self._incarnation = snapshot.incarnation

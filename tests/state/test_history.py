@@ -364,7 +364,7 @@ def test_a_snapshot_is_kept_as_it_came(large: bool, monkeypatch: pytest.MonkeyPa
     encoded = codec.encode(joined)
     history = History()
     monkeypatch.setattr(keyframe.Archive, "take", refuse_to_take)
-    history.restore("one", 999, joined, encoded=memoryview(encoded))
+    history.restore("one", 999, joined, encoded=[encoded])
     monkeypatch.undo()
     assert_same(history.at(0), fed(LONG[:1_000]))
     record_from(LONG[:1_300], 1_000, history, joined)
@@ -384,11 +384,11 @@ def test_what_is_dropped_before_it_is_compressed_counts_no_more(
     monkeypatch.setattr(history_module, "_LARGE_BYTES", 1_000)
     held = History(max_bytes=1)
     state = fed(LONG[:1_000])
-    encoded = memoryview(codec.encode(state))
+    encoded = [codec.encode(state)]
     with held.lock:  # the thread has to wait
         held.restore("one", 999, state, encoded=encoded)
         held.restore("two", 5, state, encoded=encoded)  # and the first is dropped
-    wait_until(lambda: held.num_bytes < len(encoded))
+    wait_until(lambda: held.num_bytes < len(encoded[0]))
     assert held.num_bytes == sum(segment.keyframe.size for segment in held._segments)
 
 
@@ -397,7 +397,7 @@ def test_what_is_compressed_takes_no_more_memory_than_is_counted(size: int) -> N
     history, data = History(), bytes(size)
     tracemalloc.start()
     try:
-        stored = history._store(data)
+        stored = history._store([data])
         wait_until(lambda: stored.size < size // 100)
         held, _ = tracemalloc.get_traced_memory()
     finally:
@@ -454,8 +454,9 @@ def test_keyframe_that_contradicts_itself_is_refused(spoil: object) -> None:
     archive = keyframe.Archive()
     state = fed(SHORT)
     taken = archive.take(state)
-    assert_same(keyframe.restore(taken.keyframe, taken.ended.__getitem__), state)
-    frame = codec.decode(taken.keyframe, keyframe.Keyframe)
+    encoded = b"".join(taken.keyframe)
+    assert_same(keyframe.restore(encoded, taken.ended.__getitem__), state)
+    frame = codec.decode(encoded, keyframe.Keyframe)
     spoil(frame)
     with pytest.raises(WireError):
         keyframe.restore(codec.encode(frame), taken.ended.__getitem__)
