@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from waiting import wait_until
 
@@ -93,8 +92,8 @@ def assert_shows(session: Session, engine: Any) -> None:
         unfinished = [each for each in state.requests if each not in state.finished]
         assert unfinished == list(engine.state["requests"])
         for seq_id, expected in engine.state["sequences"].items():
-            shown = msgspec.to_builtins(state.sequences[seq_id], enc_hook=list)
-            assert {name: shown[name] for name in expected} == expected
+            shown = state.sequences[seq_id]
+            assert {name: getattr(shown, name) for name in expected} == expected
         assert state.num_by_status[SequenceStatus.RUNNING] == len(engine.running)
         assert state.num_by_status[SequenceStatus.WAITING] == len(engine.waiting)
 
