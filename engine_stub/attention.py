@@ -305,6 +305,15 @@ class PagedAttention:
         return out.reshape(q.shape)
 
 
+def choose_kernels() -> None:
+    """Have torch choose among its kernels for CUDA without those of cuDNN.
+
+    It prefers them on some GPUs, but they are built for a shape when it comes first, which takes
+    tenths of a second, and steps with prompts hardly ever have the same shape twice.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def _by_sequence(x: Tensor, num_seqs: int) -> Tensor:
     """``x [T, heads, size]`` as ``[num_seqs, heads, T / num_seqs, size]``."""
     return x.view(num_seqs, -1, *x.shape[1:]).transpose(1, 2)

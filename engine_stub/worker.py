@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from engine_stub.attention import PagedKVCache
+from engine_stub.attention import PagedKVCache, choose_kernels
 from engine_stub.config import EngineConfig
 from engine_stub.cpu_layers import use_cpu_layers
 from engine_stub.decode_graphs import DecodeGraphs
@@ -55,9 +55,11 @@ class Worker:
         self.layers = stage.layers(model_config.num_hidden_layers)
         self.neighbours = neighbours
         self.device = torch.device(config.device)
-        if self.device.type == "cuda" and self.device.index is not None:
-            # Events, streams and graphs belong to the device that is current.
-            torch.cuda.set_device(self.device)
+        if self.device.type == "cuda":
+            choose_kernels()
+            if self.device.index is not None:
+                # Events, streams and graphs belong to the device that is current.
+                torch.cuda.set_device(self.device)
         self.dtype = getattr(torch, config.dtype)
         self.model = load_model(
             config.model,

@@ -168,6 +168,8 @@ class SimulatedCuda(TorchFunctionMode):
 
     def _transfer(self, host: Tensor, non_blocking: bool) -> None:
         """A copy from or to the host."""
+        if self._capturing is not None:
+            raise DeviceError("what a captured copy from or to the host finds there may be gone")
         if not non_blocking:
             self._wait("a copy is waited for")
         elif (
@@ -257,5 +259,9 @@ def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedCuda]:
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(torch, "Generator", DeviceGenerator)
-    with device:
-        yield device
+    has_cudnn = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        with device:
+            yield device
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(has_cudnn)

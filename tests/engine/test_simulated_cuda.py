@@ -68,6 +68,7 @@ def test_tokens_are_those_of_the_cpu_and_only_they_are_waited_for(
     expected, _ = run(make_engine(checkpoint, "cpu", **settings), PROMPTS[:8], *PARAMS[:8])
     with simulated_cuda(monkeypatch) as device:
         engine = make_engine(checkpoint, "cuda", **settings)
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
         device.waits.clear()
         groups, records = run(engine, PROMPTS[:8], *PARAMS[:8])
     assert tokens(groups) == tokens(expected)
