@@ -1,25 +1,31 @@
 """What only a GPU can show; skipped, with the reason, where there is none."""
 
 import dataclasses
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from checkpoints import add_draft_head, make_checkpoint
+from running import run, tokens
+from test_simulated_cuda import PARAMS, SETTINGS
+from test_simulated_cuda import PROMPTS as TOKENS
 
+from engine_stub import decode_graphs, sampler
 from engine_stub.config import EngineConfig
-from engine_stub.cuda import ForwardTimer, to_device
-from engine_stub.decode_graphs import DecodeGraph, DecodeGraphs
+from engine_stub.cuda import ForwardTimer, to_device, to_host
+from engine_stub.decode_graphs import DecodeGraphs
 from engine_stub.engine import LLMEngine
-from engine_stub.model_runner import ModelRunner
+from engine_stub.model_runner import ModelOutput, ModelRunner
 from engine_stub.worker import Worker
-from seqtop.sequence import SamplingParams
+from seqtop.sequence import SamplingParams, SequenceGroupMetadata
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none"
 )
 
 PROMPTS = ["Once upon a time", "Why is the sky blue?", "Hello " * 40, "def main():"]
+TINY: dict[str, Any] = {"block_size": 4, "num_gpu_blocks": 200, "max_num_seqs": 8}
 
 
 def make_engine(device: str, **settings: Any) -> LLMEngine:
@@ -63,34 +69,70 @@ def test_each_shape_is_captured_once() -> None:
     assert graphs_of(engine).made == made
 
 
-def test_nothing_waits_for_the_device_before_tokens_are_read(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("settings", [*SETTINGS, "ngram", "draft-head"])
+def test_every_way_gives_the_greedy_tokens_of_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str
 ) -> None:
-    """From a step's inputs to its hidden states; graphs are made in a first round."""
-    engine = make_engine("cuda")
-    first = outputs(engine)
-    num_calls = {DecodeGraph: 0, ModelRunner: 0}
+    """Attention over windows, chunks, copied and swapped blocks, padded steps and drafts."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    monkeypatch.setattr(decode_graphs, "_FEWEST_TOKENS", 32)
+    checkpoint = add_draft_head(make_checkpoint("mistral-sliding", tmp_path))
+    given = SETTINGS.get(settings, {"speculative": settings})
+    params = [each for each in PARAMS[:8] if each.temperature == 0]
+    found = []
+    for device in ("cpu", "cuda"):
+        engine = make_engine(device, model=checkpoint, **(TINY | given))
+        groups, _ = run(engine, TOKENS[:8], *params)
+        found.append(tokens(groups))
+    assert found[0] == found[1]
 
-    def watched(owner: type, method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            num_calls[owner] += 1
+
+def test_seeded_samples_are_the_same_in_graphs(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint("qwen3", tmp_path)
+    params = SamplingParams(temperature=0.8, top_p=0.9, seed=4, max_tokens=30, ignore_eos=True)
+    found = []
+    for enforce_eager in (False, True):
+        engine = make_engine("cuda", model=checkpoint, enforce_eager=enforce_eager)
+        found.append(tokens(run(engine, TOKENS[:4], params)[0]))
+    assert found[0] == found[1]
+
+
+def test_a_full_pool_in_bfloat16_fits_into_memory() -> None:
+    settings = {"dtype": "bfloat16", "num_gpu_blocks": None, "max_num_seqs": 64}
+    engine = make_engine("cuda", **settings, max_num_batched_tokens=512)
+    params = SamplingParams(temperature=0.7, top_p=0.9, logprobs=3, max_tokens=40)
+    groups = engine.generate(PROMPTS * 20, params)
+    assert all(group.is_finished() for group in groups)
+    assert torch.cuda.mem_get_info()[0] > 0
+
+
+def test_nothing_but_tokens_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a second round, for to capture a graph is to wait for all that is under way."""
+    engine = make_engine("cuda", model=make_checkpoint("llama", tmp_path), **TINY)
+    run(engine, TOKENS[:8], *PARAMS[:8])
+    num_reads = 0
+
+    def watched(runner: ModelRunner, groups: list[SequenceGroupMetadata]) -> ModelOutput:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return execute_model(runner, groups)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    def unwatched(*tensors: torch.Tensor) -> list[list[Any]]:
+        nonlocal num_reads
+        num_reads += 1
+        torch.cuda.set_sync_debug_mode("default")
+        try:
+            return to_host(*tensors)
+        finally:
             torch.cuda.set_sync_debug_mode("error")
-            try:
-                return method(*args)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
 
-        return call
-
-    for owner, name in (
-        (DecodeGraph, "load"),
-        (DecodeGraph, "run"),
-        (ModelRunner, "_batch"),
-        (ModelRunner, "_forward"),
-    ):
-        monkeypatch.setattr(owner, name, watched(owner, getattr(owner, name)))
-    assert outputs(engine) == first
-    assert num_calls[ModelRunner] > num_calls[DecodeGraph] > 40
+    execute_model = ModelRunner.execute_model
+    monkeypatch.setattr(ModelRunner, "execute_model", watched)
+    monkeypatch.setattr(sampler, "to_host", unwatched)
+    run(engine, TOKENS[:8], *PARAMS[:8])
+    assert num_reads > 20
 
 
 def test_pool_is_sized_from_free_memory_and_auto_finds_the_device() -> None:

@@ -15,7 +15,16 @@ from engine_stub.beam_search import BeamSearchParams
 from engine_stub.config import EngineConfig
 from engine_stub.cuda import copy_to_device, to_device, to_host
 from engine_stub.engine import LLMEngine
-from seqtop.sequence import PoolingParams, SamplingParams
+from engine_stub.model_config import ModelConfig
+from engine_stub.model_runner import ModelOutput
+from engine_stub.stages import Stage
+from engine_stub.worker import Worker
+from seqtop.sequence import (
+    ExecuteModelRequest,
+    IntermediateTensors,
+    PoolingParams,
+    SamplingParams,
+)
 
 # On the bundled engine's own account, at the end of a step.
 READ = "to_host: a stream is waited for"
@@ -102,6 +111,45 @@ def test_speculation_on_the_device(
         engine = make_engine(checkpoint, "cuda", speculative=method)
         groups, _ = run(engine, PROMPTS[:8], *PARAMS[:6])
     assert tokens(groups) == tokens(expected)
+
+
+class TwoStages:
+    """A pipeline in one process: the first stage's states wait for the second."""
+
+    def __init__(self, config: EngineConfig, model_config: ModelConfig) -> None:
+        self.states: list[IntermediateTensors] = []
+        self.workers = [Worker(config, model_config, Stage(rank, 2), self) for rank in range(2)]
+
+    def send(self, tensors: IntermediateTensors) -> None:
+        self.states.append(tensors)
+
+    def receive(self, num_tokens: int) -> IntermediateTensors:
+        states = self.states.pop()
+        assert len(states["hidden_states"]) == num_tokens
+        return states
+
+    def agree(self, numbers: list[int]) -> list[int]:
+        raise AssertionError("stages that take single steps have nothing to agree about")
+
+    def determine_num_available_blocks(self) -> int:
+        return min(worker.determine_num_available_blocks() for worker in self.workers)
+
+    def initialize_cache(self, *sizes: int) -> None:
+        for worker in self.workers:
+            worker.initialize_cache(*sizes)
+
+    def execute_model(self, request: ExecuteModelRequest) -> ModelOutput:
+        return [worker.execute_model(request) for worker in self.workers][-1]
+
+
+def test_stages_replay_what_they_hand_on(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, _ = run(make_engine(checkpoint, "cpu"), PROMPTS[:8], *PARAMS[:8])
+    monkeypatch.setattr("engine_stub.engine.Pipeline", TwoStages)
+    with simulated_cuda(monkeypatch) as device:
+        staged = make_engine(checkpoint, "cuda", pipeline_parallel_size=2, num_gpu_blocks=None)
+        groups, _ = run(staged, PROMPTS[:8], *PARAMS[:8])
+    assert tokens(groups) == tokens(expected)
+    assert sum(graph.num_replays for graph in device.graphs) > 20
 
 
 def test_vectors_of_prompts(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
