@@ -112,8 +112,9 @@ def prepare_batch(
     device = cache.pool.device
     if graphs is not None and not fresh and not chunks and decodes.keys() == {1}:
         rows = decodes[1]
-        if graph := graphs.fitting(len(rows), len(rows[-1].block_table)):
-            graph.load(input_ids, positions, [row.block_table for row in rows])
+        tables = [row.block_table for row in rows]
+        if graph := graphs.fitting(len(tables), max(map(len, tables))):
+            graph.load(input_ids, positions, tables)
             return Batch(
                 input_ids=graph.input_ids[: len(rows)],
                 positions=graph.positions[: len(rows)],

@@ -219,6 +219,8 @@ def _serve(options: argparse.Namespace) -> int:
         )
     except (ValueError, OSError, PublishError, StageError) as error:
         return _fail(str(error))
+    except torch.OutOfMemoryError as error:
+        return _fail(f"the device has too little memory for the model; {error}")
     workload = arrivals() if options.demo else ()
     with contextlib.ExitStack() as running:
         running.callback(engine.close)

@@ -45,25 +45,30 @@ def _activation_bytes(
 ) -> int:
     """The most memory that a step takes besides weights and pool, but for graphs."""
     device = cache.pool.device
-    num_tokens, num_seqs = config.max_num_batched_tokens, config.max_num_seqs
+    num_tokens = config.max_num_batched_tokens
     table = [0] * -(-max_model_len // cache.block_size)
-    num_decodes = segment_sizes([table] * num_seqs, cache)[0]
+    num_decodes = segment_sizes([table] * config.max_num_seqs, cache)[0]
     # With drafts, there may be a sample after each token.
-    num_samples = num_tokens if config.speculative else num_seqs
+    num_samples = num_tokens if config.speculative else config.max_num_seqs
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    # The end of a prompt as long as can be, then as many decodes as are computed in one call.
-    for tables, num_queries in (([table], num_tokens), ([table] * num_decodes, 1)):
-        size = len(tables) * num_queries
+    # A prompt, the end of one as long as can be, and as many decodes as are computed in one call.
+    for tables, num_queries in (
+        ([], min(num_tokens, max_model_len)),
+        ([table], num_tokens),
+        ([table] * num_decodes, 1),
+    ):
+        num_seqs = len(tables) or 1
+        size = num_seqs * num_queries
         received = None
         if not model.stage.is_first:
             states = cache.pool.new_zeros(size, model.config.hidden_size)
             received = IntermediateTensors({"hidden_states": states})
         tokens = torch.zeros(size, dtype=torch.int64, device=device)
         positions = torch.arange(max_model_len - num_queries, max_model_len, device=device).clamp(0)
-        queries = positions.expand(len(tables), num_queries)
-        (context,) = cache.contexts(tables, queries, [len(tables)])
-        attend = PagedAttention(cache, tokens, [Segment(0, size, len(tables), context)])
+        queries = positions.expand(num_seqs, num_queries)
+        context = cache.contexts(tables, queries, [num_seqs])[0] if tables else None
+        attend = PagedAttention(cache, tokens, [Segment(0, size, num_seqs, context)])
         hidden = model(tokens, queries.flatten(), attend, received)
         if model.stage.is_last:
             _sample(model, hidden[:1].expand(num_samples, -1))

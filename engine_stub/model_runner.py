@@ -41,6 +41,9 @@ from seqtop.sequence import (
     SequenceOutput,
 )
 
+# A row of the vocabulary for each token of a large step would be more than all that it else takes.
+_PROMPT_LOGPROBS_AT_ONCE = 64
+
 
 @dataclass(frozen=True, slots=True)
 class ModelOutput:
@@ -224,9 +227,14 @@ class ModelRunner:
         params = row.group.sampling_params
         assert params is not None
         token_ids = row.data.prompt_token_ids[row.start + 1 : row.end + 1]
-        logits = self.model.compute_logits(hidden[index : index + len(token_ids)])
-        given = to_device(token_ids, self.device)
-        return list(prompt_logprobs(logits, given, params.prompt_logprobs or 0))
+        states = hidden[index : index + len(token_ids)]
+        found: PromptLogprobs = []
+        for start in range(0, len(token_ids), _PROMPT_LOGPROBS_AT_ONCE):
+            piece = slice(start, start + _PROMPT_LOGPROBS_AT_ONCE)
+            logits = self.model.compute_logits(states[piece])
+            given = to_device(token_ids[piece], self.device)
+            found += prompt_logprobs(logits, given, params.prompt_logprobs or 0)
+        return found
 
     def _sampling_request(self, row: Row) -> SamplingRequest:
         params = row.group.sampling_params

@@ -74,7 +74,11 @@ class Worker:
         self.seq_groups: dict[str, SequenceGroupMetadata] = {}
 
     def determine_num_available_blocks(self) -> int:
-        """How many blocks the device's memory affords, at least 1."""
+        """How many blocks the device's memory affords, at least 1.
+
+        Raises:
+            ValueError: It affords none.
+        """
         per_block = PagedKVCache.bytes_per_block(
             len(self.layers),
             self.model_config.num_key_value_heads,
@@ -88,8 +92,13 @@ class Worker:
             )
         else:
             available = _CPU_POOL_BYTES
-        # One more is allocated, for steps that are padded.
-        return max(available // per_block - 1, 1)
+        num_blocks = available // per_block - 1  # and one for steps that are padded
+        if num_blocks < 1:
+            raise ValueError(
+                f"{self.device} has no room for a KV pool beside the model; choose a smaller model,"
+                " or fewer max_num_batched_tokens"
+            )
+        return num_blocks
 
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
         """Allocate the KV pool, and the one to swap to in host memory."""

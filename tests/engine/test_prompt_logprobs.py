@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from engine_stub import model_runner
 from seqtop.sequence import SamplingParams, SequenceGroup
 
 PROMPT = [(7 * index) % 250 + 1 for index in range(37)]
@@ -38,7 +39,10 @@ def assert_right(group: SequenceGroup, expected: torch.Tensor, count: int) -> No
 @pytest.mark.parametrize(
     "settings", [{}, {"max_num_batched_tokens": 5, "max_num_seqs": 4}], ids=["whole", "chunks"]
 )
-def test_they_are_those_of_transformers(make_engine, expected, settings, count: int) -> None:
+def test_they_are_those_of_transformers(
+    make_engine, expected, settings, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_runner, "_PROMPT_LOGPROBS_AT_ONCE", 16)
     engine = make_engine(**settings)
     params = SamplingParams(temperature=0, max_tokens=3, prompt_logprobs=count)
     for _ in range(2):

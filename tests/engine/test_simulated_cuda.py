@@ -185,6 +185,17 @@ def test_graphs_are_captured_once_for_each_shape(
     assert captured > 2
 
 
+def test_a_device_without_room_for_a_pool_is_named(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with simulated_cuda(monkeypatch):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (2**20, 2**26))
+        with pytest.raises(ValueError, match="cuda has no room for a KV pool beside the model"):
+            make_engine(checkpoint, "cuda", num_gpu_blocks=None)
+        with pytest.raises(ValueError, match=r"cuda:3 was asked for, but torch sees 1 of them"):
+            make_engine(checkpoint, "cuda:3")
+
+
 def test_the_simulation_finds_what_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
     with simulated_cuda(monkeypatch) as device:
         ours = to_device([3, 1, 2], DEVICE)
