@@ -234,12 +234,16 @@ class PagedKVCache:
         return Context(blocks.flatten(), gathered, keys, values, masks)
 
 
+NO_SLOTS = torch.empty(0, dtype=torch.int64)
+
+
 class PagedAttention:
     """One step's `attend` for the decoder.
 
     Args:
         cache: The pool, which is written.
-        slots: ``[T]``, the row of `PagedKVCache.slot_rows` that each token's keys and values go to.
+        slots: ``[T]``, the row of `PagedKVCache.slot_rows` that each token's keys and values go to;
+            `NO_SLOTS` if the decode cache takes them all, and the pool gets them later.
         segments: The step's tokens, all of them and in order.
     """
 
@@ -256,7 +260,8 @@ class PagedAttention:
 
         Returns ``[T, heads, head_dim]``.
         """
-        self.cache.slot_rows[layer_idx].index_copy_(0, self.slots, kv)
+        if self.slots is not NO_SLOTS:
+            self.cache.slot_rows[layer_idx].index_copy_(0, self.slots, kv)
         if len(self.segments) == 1:
             return self._attend(self.segments[0], layer_idx, q, kv)
         outputs = []

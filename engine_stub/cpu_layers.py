@@ -3,7 +3,8 @@
 A step of decodes is a few rows through every weight, and most of what `DecoderLayer` does besides
 takes longer to begin than to do. What is different here:
 
-* A norm is a division by a length. Its weight is multiplied into the projection that follows.
+* A norm is a division by a length. Its weight is multiplied into the projection that follows, and
+  its epsilon is part of the length: the stream has some channels more, which never change.
 * Of each query and key, the two channels that are rotated together lie side by side, so that they
   are one complex number; each key lies beside its value, as in the KV pool. One multiplication in
   place turns them all, the values by nothing. Scores do not depend on the order of channels.
@@ -31,16 +32,41 @@ _PACKED_FOR_ROWS = 256
 _FEWEST_PACKED_ROWS = 4
 # The most bytes of weights to hold in both layouts.
 _MOST_PLAIN_BYTES = 2**30
+# Channels that make a token's length what a norm divides by: as many as make a line of the cache.
+_FLOOR_CHANNELS = 16
 
 
 def use_cpu_layers(decoder: Decoder) -> None:
     """Replace the layers of `decoder`, which is on a CPU in float32, for inference only."""
     keep_plain = sum(each.nbytes for each in decoder.layers.parameters()) <= _MOST_PLAIN_BYTES
     decoder.add_module("rotary", PairedRotaryEmbedding(decoder.rotary, decoder.config))
+    layers = CpuLayers(decoder.config, decoder.norm if decoder.stage.is_last else None)
     # One at a time, so that not all weights are there twice.
-    for name, layer in decoder.layers.items():
+    for name in [*decoder.layers]:
+        layer = decoder.layers.pop(name)
         assert isinstance(layer, DecoderLayer)
-        decoder.layers[name] = CpuLayer(layer, decoder.config, keep_plain=keep_plain)
+        layers[name] = CpuLayer(layer, decoder.config, keep_plain=keep_plain)
+    decoder.add_module("layers", layers)
+    decoder.add_module("norm", nn.Identity())
+
+
+class CpuLayers(nn.ModuleDict):
+    """All layers, and the final norm in the last stage."""
+
+    def __init__(self, config: ModelConfig, norm: RMSNorm | None) -> None:
+        super().__init__()
+        self.norm_weight: Tensor | None = None
+        if norm is not None:
+            self.norm_weight = norm.weight.detach() * math.sqrt(config.hidden_size)
+        self.floor = math.sqrt(config.hidden_size * config.rms_norm_eps / _FLOOR_CHANNELS)
+
+    def forward(self, x: Tensor, turns: Tensor, attend: Attend) -> Tensor:
+        """Map ``x [T, hidden]`` to ``[T, hidden]``."""
+        stream = F.pad(x, (0, _FLOOR_CHANNELS), value=self.floor)
+        x = stream[:, :-_FLOOR_CHANNELS]
+        for layer in self.values():
+            layer(x, stream, turns, attend)
+        return x.contiguous() if self.norm_weight is None else _unit(x, stream) * self.norm_weight
 
 
 class CpuLayer(nn.Module):
@@ -53,7 +79,6 @@ class CpuLayer(nn.Module):
         self.head_dim = config.head_dim
         self.n_heads = config.num_attention_heads
         self.q_size = self.n_heads * self.head_dim
-        self.norm_floor = _norm_floor(layer.input_layernorm)
         rows = _paired_rows(config)
         qkv_bias = attention.qkv_proj.bias
         self.qkv_proj = _Linear(
@@ -76,20 +101,24 @@ class CpuLayer(nn.Module):
                 for norm in (attention.q_norm, attention.k_norm)
             )
             self.head_norms = q_norm, k_norm
-            self.head_norm_floor = _norm_floor(attention.q_norm)
+            self.head_norm_floor = torch.tensor(math.sqrt(config.head_dim * attention.q_norm.eps))
 
-    def forward(self, x: Tensor, turns: Tensor, attend: Attend) -> Tensor:
-        """Add attention's and the feed-forward's part to ``x [T, hidden]``, which is returned."""
+    def forward(self, x: Tensor, stream: Tensor, turns: Tensor, attend: Attend) -> None:
+        """Add attention's and the feed-forward's part to ``x [T, hidden]``.
+
+        Args:
+            stream: ``[T, hidden + _FLOOR_CHANNELS]``, of which `x` are the first channels.
+        """
         num_tokens = len(x)
-        qkv = self.qkv_proj(_unit(x, self.norm_floor))
+        qkv = self.qkv_proj(_unit(x, stream))
         if self.head_norms is not None:
             self._norm_heads(qkv.view(num_tokens, -1, self.head_dim), *self.head_norms)
         qkv.view(turns.dtype).mul_(turns)
         q = qkv[:, : self.q_size].view(num_tokens, -1, self.head_dim)
         kv = qkv[:, self.q_size :].view(num_tokens, -1, 2 * self.head_dim)
         self.o_proj.add_to(x, attend(self.layer_idx, q, kv).flatten(1))
-        gate, up = self.gate_up_proj(_unit(x, self.norm_floor)).chunk(2, dim=-1)
-        return self.down_proj.add_to(x, F.silu(gate).mul_(up))
+        gate, up = self.gate_up_proj(_unit(x, stream)).chunk(2, dim=-1)
+        self.down_proj.add_to(x, F.silu(gate).mul_(up))
 
     def _norm_heads(self, heads: Tensor, q_norm: Tensor, k_norm: Tensor) -> None:
         """Norm the queries and keys of ``heads [T, n_heads + 2 * n_kv_heads, head_dim]``."""
@@ -97,7 +126,8 @@ class CpuLayer(nn.Module):
             (heads[:, : self.n_heads], q_norm),
             (heads[:, self.n_heads :: 2], k_norm),
         ):
-            own.copy_(_unit(own, self.head_norm_floor).mul_(weight))
+            length = torch.linalg.vector_norm(own, dim=-1, keepdim=True)
+            own.div_(length.hypot_(self.head_norm_floor)).mul_(weight)
 
 
 class PairedRotaryEmbedding(nn.Module):
@@ -149,24 +179,21 @@ class _Linear:
         out: Tensor = torch.ops.mkl._mkl_linear(x, self.packed, self.weight, self.bias, len(x))
         return out
 
-    def add_to(self, total: Tensor, x: Tensor) -> Tensor:
+    def add_to(self, total: Tensor, x: Tensor) -> None:
         """Add what becomes of ``x [T, in_features]`` to ``total [T, out_features]``."""
         if self.bias is None and self._prefers_plain(x):
-            return total.addmm_(x, self.weight.t())
-        return total.add_(self(x))
+            total.addmm_(x, self.weight.t())
+        else:
+            total.add_(self(x))
 
     def _prefers_plain(self, x: Tensor) -> bool:
         return self.packed is None or len(x) < self.fewest_packed_rows
 
 
-def _unit(x: Tensor, floor: Tensor) -> Tensor:
-    """``x [..., size]`` divided by its length, and by `floor` where it has next to none."""
-    return x / torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), floor)
-
-
-def _norm_floor(norm: RMSNorm) -> Tensor:
-    """The `floor` with which `_unit` is `norm`, but for the factors that `_with_norm` has."""
-    return torch.tensor(math.sqrt(len(norm.weight) * norm.eps))
+def _unit(x: Tensor, stream: Tensor) -> Tensor:
+    """``x [T, size]`` by the length of `stream`: `RMSNorm`, but for the factors of `_with_norm`."""
+    length: Tensor = torch.linalg.vector_norm(stream, dim=-1, keepdim=True)
+    return x / length
 
 
 def _with_norm(norm: RMSNorm, weight: Tensor) -> Tensor:

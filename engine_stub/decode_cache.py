@@ -1,10 +1,10 @@
 """Keys and values of the sequences in decode, side by side, so that no step has to gather them.
 
 A sequence that begins to decode is copied out of the pool, and from then on the step's own keys and
-values are written to both, until a step goes without it. Sequences end in the same column: a step
+values are written here, until a step goes without it. Sequences end in the same column: a step
 takes one column for all of them, and what a shorter one lacks is on the left. Keys are transposed,
-as the product with a query likes them. The pool remains the truth: a copy may be dropped, and made
-again, at any time.
+as the product with a query likes them. The pool remains the truth: it gets what it lacks before
+anybody looks, and a copy may then be dropped, and made again.
 
 This is for a CPU, where a gather costs as much as attention itself.
 """
@@ -83,6 +83,16 @@ class _Part:
                     self.mask[place].copy_(self.mask[last])
                     self.seq_ids[place], self.starts[place] = last_id, last_start
 
+    def newest(self, num_tokens: int) -> Tensor:
+        """What all layers have of the sequences' last tokens, as the pool has it.
+
+        Returns ``[layers, num_tokens, places, kv_heads, 2 * head_dim]``.
+        """
+        places, columns = len(self.seq_ids), slice(self.column + 1 - num_tokens, self.column + 1)
+        keys = self.keys[:, :places, ..., columns].permute(0, 4, 1, 2, 3)
+        values = self.values[:, :places, :, columns].permute(0, 3, 1, 2, 4)
+        return torch.cat((keys, values), dim=-1)
+
     def context(self, windows: tuple[int | None, ...]) -> DecodeContext:
         """What attention needs in the layers, with their windows."""
         places, end = len(self.seq_ids), self.column + 1
@@ -117,6 +127,8 @@ class DecodeCache:
         self._expected: dict[int, int] = {}
         """By sequence id, where each goes on if the next step decodes it."""
         self._parts: list[_Part] = []
+        self._slots: list[list[int]] = []
+        """Of each step that the pool does not have yet, where its keys and values are to go."""
         self._memory = cache.pool.new_empty(0)
 
     def arrange(self, decodes: list[Row]) -> list[Row] | None:
@@ -125,6 +137,7 @@ class DecodeCache:
         Returns:
             `decodes` in the order of `segments`; None if the step has to read block tables.
         """
+        self.write_back()
         by_seq_id = {row.seq_id: row for row in decodes}
         if self._expected != {row.seq_id: row.start for row in decodes}:
             going_on = {i for i, row in by_seq_id.items() if self._expected.get(i) == row.start}
@@ -143,8 +156,13 @@ class DecodeCache:
             return None
         return [by_seq_id[seq_id] for part in self._parts for seq_id in part.seq_ids]
 
-    def advance(self) -> bool:
+    def advance(self, slots: list[int]) -> bool:
         """Get ready for a step that takes just the sequences of the last one a token further.
+
+        It need not write to the pool: `write_back` does, once for many steps.
+
+        Args:
+            slots: Of the pool, for the step's keys and values, in the order of `segments`.
 
         Returns:
             Whether there is room for it; if not, the step has to be arranged.
@@ -154,7 +172,21 @@ class DecodeCache:
         for part in self._parts:
             part.column += 1
         self._expected = {seq_id: end + 1 for seq_id, end in self._expected.items()}
+        self._slots.append(slots)
         return True
+
+    def write_back(self) -> None:
+        """Bring the pool up to date; do so before anything else reads or writes it."""
+        if not self._slots:
+            return
+        # [layers, slots, kv_heads, 2 * head_dim]
+        pool = self._cache.pool.flatten(1, 2)
+        slots = torch.tensor(self._slots)
+        sizes = [len(part.seq_ids) for part in self._parts]
+        for part, own_slots in zip(self._parts, torch.split(slots, sizes, dim=1), strict=True):
+            content = part.newest(len(slots))
+            pool.index_copy_(1, own_slots.flatten(), content.flatten(1, 2))
+        self._slots = []
 
     def segments(self, start: int) -> list[Segment]:
         """How to compute the rows that `arrange` returned, from token `start` of the step on."""

@@ -1,14 +1,15 @@
 """Steps in which the same sequences decode as in the step before, and nothing else happens.
 
 Most steps are. As the sequences' keys and values lie side by side in the decode cache, all that has
-to be worked out for the next one is which tokens come, and which slots they go to.
+to be worked out for the next one is which tokens come. Which slots they go to is put down, for the
+pool to get them in the end.
 """
 
 from __future__ import annotations
 
 from operator import is_
 
-from engine_stub.attention import DecodeContext, PagedAttention
+from engine_stub.attention import NO_SLOTS, DecodeContext, PagedAttention
 from engine_stub.batch import Batch
 from engine_stub.cuda import to_device
 from engine_stub.decode_cache import DecodeCache
@@ -61,7 +62,7 @@ class DecodeRun:
             token_ids.append(data.get_last_token_id())
             block = group.block_tables[row.seq_id][position // block_size]
             slots.append(block * block_size + position % block_size)
-        if not self._decode_cache.advance():
+        if not self._decode_cache.advance(slots):
             return None
         device = self._batch.input_ids.device
         positions = to_device(self._ends, device)
@@ -69,9 +70,7 @@ class DecodeRun:
         self._batch = Batch(
             input_ids=to_device(token_ids, device),
             positions=positions,
-            attend=PagedAttention(
-                cache, to_device(slots, device), self._decode_cache.segments(start=0)
-            ),
+            attend=PagedAttention(cache, NO_SLOTS, self._decode_cache.segments(start=0)),
             sampling_rows=self._rows,
             sample_indices=self._batch.sample_indices,
             prompt_logprobs_rows=[],

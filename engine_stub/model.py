@@ -123,6 +123,16 @@ class DecoderLayer(nn.Module):
         return stream
 
 
+class Layers(nn.ModuleDict):
+    """Layers one after another, by their names in the checkpoint."""
+
+    def forward(self, x: Tensor, turns: Turns, attend: Attend) -> Tensor:
+        """Map ``x [T, hidden]`` to ``[T, hidden]``."""
+        for layer in self.values():
+            x = layer(x, turns, attend)
+        return x
+
+
 class Decoder(nn.Module):
     """The model: embedding, layers, final norm, and the projection onto the vocabulary.
 
@@ -140,7 +150,7 @@ class Decoder(nn.Module):
         self.rotary = RotaryEmbedding(config)
         # Named by their place in the whole model, as in the checkpoint; `attend` knows layers by
         # their place in this part of it.
-        self.layers = nn.ModuleDict(
+        self.layers = Layers(
             {
                 str(layer): DecoderLayer(config, layer_idx)
                 for layer_idx, layer in enumerate(stage.layers(config.num_hidden_layers))
@@ -175,9 +185,7 @@ class Decoder(nn.Module):
             if intermediate_tensors is None
             else intermediate_tensors["hidden_states"]
         )
-        turns = self.rotary(positions, x.dtype)
-        for layer in self.layers.values():
-            x = layer(x, turns, attend)
+        x = self.layers(x, self.rotary(positions, x.dtype), attend)
         if not self.stage.is_last:
             return x
         normed: Tensor = self.norm(x)

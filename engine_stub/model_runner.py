@@ -114,6 +114,11 @@ class ModelRunner:
         self._generators.pop(request_id, None)
         self.pooler.forget(request_id)
 
+    def write_back(self) -> None:
+        """Have the pool hold all that was computed; to be done before its blocks are copied."""
+        if self.decode_cache is not None:
+            self.decode_cache.write_back()
+
     @torch.inference_mode()
     def execute_model(self, groups: list[SequenceGroupMetadata]) -> ModelOutput:
         """Compute each group's chunk, and in the last stage sample for those that are due."""

@@ -165,6 +165,9 @@ class Worker:
             # One that was aborted while it waited was never sent.
             self.seq_groups.pop(request_id, None)
             self.model_runner.forget(request_id)
+        moves = execute_model_req
+        if moves.blocks_to_swap_out or moves.blocks_to_swap_in or moves.blocks_to_copy:
+            self.model_runner.write_back()
         # In this order: blocks that are swapped out may be given to others in the same step.
         self.cache.swap_out(execute_model_req.blocks_to_swap_out)
         self.cache.swap_in(execute_model_req.blocks_to_swap_in)

@@ -51,7 +51,7 @@ def test_steps_taken_on_are_those_prepared_anew() -> None:
     for _ in range(2 * BLOCK_SIZE + 1):
         batch, expected = runner.take_on([*ours]), other.prepare(theirs)
         assert batch is not None
-        for of in map(attrgetter, ("input_ids", "positions", "attend.slots", "sample_indices")):
+        for of in map(attrgetter, ("input_ids", "positions", "sample_indices")):
             assert torch.equal(of(batch), of(expected))
         assert [row.seq_id for row in batch.sampling_rows] == [
             row.seq_id for row in expected.sampling_rows
@@ -61,6 +61,25 @@ def test_steps_taken_on_are_those_prepared_anew() -> None:
         ]
         advanced(ours)
         advanced(theirs)
+
+
+def test_the_pool_gets_what_a_run_has_computed() -> None:
+    ours, theirs = decodes(), decodes()
+    runner, other = running(ours), running(theirs)
+    generator = torch.Generator().manual_seed(0)
+    for num_steps in (1, BLOCK_SIZE + 1, 3):
+        for _ in range(num_steps):
+            batch, expected = runner.take_on(ours), other.prepare(theirs)
+            assert batch is not None
+            for layer in range(2):
+                q, kv = (torch.randn(3, 2, size, generator=generator) for size in (8, 16))
+                attended = batch.attend(layer, q, kv)
+                torch.testing.assert_close(attended, expected.attend(layer, q, kv))
+            advanced(ours)
+            advanced(theirs)
+        assert not torch.equal(runner.cache.pool, other.cache.pool)
+        runner.decode_cache.write_back()
+        assert torch.equal(runner.cache.pool, other.cache.pool)
 
 
 def test_until_the_copy_has_no_room_left() -> None:
