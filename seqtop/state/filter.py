@@ -193,6 +193,8 @@ def _field(name: str, comparison: str, wanted: str) -> Test:
     alternatives = [_compare(column, comparison, part) for part in wanted.split(",") if part]
     if not alternatives:
         raise FilterError(f"{name}{comparison} compares with nothing yet")
+    if len(alternatives) == 1:
+        return alternatives[0]
     combine = all if comparison == "!=" else any
     return lambda r, s, now: combine(test(r, s, now) for test in alternatives)
 

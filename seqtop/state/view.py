@@ -6,7 +6,6 @@ passes touches nothing, but where a filter asks for how long sequences have wait
 wait are looked at again a few at a time.
 """
 
-import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -14,10 +13,11 @@ from dataclasses import dataclass
 from functools import total_ordering
 from typing import Any, TypeAlias
 
-from sortedcontainers import SortedList
+from sortedcontainers import SortedList, SortedSet
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
+from seqtop.state.backlog import Backlog
 from seqtop.state.columns import FIELDS, Value
 from seqtop.state.family import Families, Kin, Name, Path, paths, tree
 from seqtop.state.filter import EVERYTHING, Filter
@@ -28,6 +28,7 @@ _DIGITS = re.compile(r"(\d+)")
 _LONGEST_KEY = 200
 """Characters of a text that its place in the order depends on."""
 _ALONE = Kin()
+_RUNNING, _WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
 _AT_ONCE = 2_000
 """Sequences that are looked at besides those just touched."""
 
@@ -59,8 +60,8 @@ class SequenceView:
         """Whether the sequences of one request stand together, below the one they descend from."""
         self.folded: set[int] = set()
         """Sequences whose descendants are out of sight while they stand in a tree."""
-        self.running: set[int] = set()
-        """Sequences that are running, whether or not the filter shows them."""
+        self.running: SortedSet = SortedSet()
+        """Ids of the sequences that are running, whether or not the filter shows them."""
         self.queue: SortedList = SortedList()
         """`(*place, id)` of every waiting sequence, in the order they are to be scheduled."""
         self.wanted = EVERYTHING
@@ -70,8 +71,8 @@ class SequenceView:
         self._order = Order()
         self._hits = Order()
         self._queued: dict[int, tuple[Any, ...]] = {}
-        self._due: dict[int, None] = {}
-        """Sequences that are yet to be looked at again, the first touched first."""
+        self._due = Backlog()
+        """Sequences that are yet to be looked at again."""
         self._families = Families()
         self._kin: dict[int, Kin] = {}
 
@@ -199,11 +200,11 @@ class SequenceView:
         """
         self._pass(state.time)
         if most is None:
-            due = [*touched, *self._take_due(_AT_ONCE)]
+            due = [*touched, *self._due.take(_AT_ONCE)]
         else:
-            self._due.update(dict.fromkeys(touched))
-            due = [seq_id for seq_id in first if self._due.pop(seq_id, self) is None]
-            due += self._take_due(most)
+            self._due.add(touched)
+            due = [seq_id for seq_id in first if self._due.discard(seq_id)]
+            due += self._due.take(most)
         changed: set[int] = set()
         families: dict[Name, None] = {}
         for seq_id in due:
@@ -232,16 +233,10 @@ class SequenceView:
         """A second has passed: look again at the waiting that are shown by how long they wait."""
         most = 0 if self._due else _AT_ONCE
         if self.filter.grows:
-            self._due.update(dict.fromkeys(self._queued))
+            self._due.add(self._queued)
         column = FIELDS.get(self.sort.key)
         in_trees = self._kin.keys() & self._queued.keys() if column and column.grows else ()
         self.update(state, in_trees, first=in_trees, most=most)
-
-    def _take_due(self, most: int) -> list[int]:
-        taken = [*itertools.islice(self._due, most)]
-        for seq_id in taken:
-            del self._due[seq_id]
-        return taken
 
     def _pass(self, now: float) -> None:
         """Have the rows that grow stand where they belong at the engine's time `now`."""
@@ -253,14 +248,12 @@ class SequenceView:
         """Take note of what a sequence is doing; the name of its family, if it has one."""
         seq_id, status = sequence.seq_id, sequence.status
         request = state.requests[sequence.request_id]
-        if status == SequenceStatus.RUNNING:
-            self.running.add(seq_id)
-        else:
-            self.running.discard(seq_id)
-        queued = (
-            (*_queue_place(state, request), seq_id) if status == SequenceStatus.WAITING else None
-        )
-        self._enqueue(seq_id, queued)
+        if (status == _RUNNING) != (seq_id in self.running):
+            (self.running.add if status == _RUNNING else self.running.discard)(seq_id)
+        if status == _WAITING:
+            self._enqueue(seq_id, (*_queue_place(state, request), seq_id))
+        elif seq_id in self._queued:
+            self._enqueue(seq_id, None)
         return self._families.add(request, seq_id)
 
     def _leave(self, seq_id: int, families: dict[Name, None]) -> None:
@@ -359,7 +352,7 @@ def _life_place(
     arrival = _number(request.metrics.arrival_time)
     if SequenceStatus.is_finished(sequence.status):
         return (2, -_number(request.metrics.finished_time or request.metrics.last_token_time))
-    if sequence.status == SequenceStatus.RUNNING:
+    if sequence.status == _RUNNING:
         return (0, arrival)
     return (1, *_queue_place(state, request))
 

@@ -49,7 +49,7 @@ class Frame(NamedTuple):
         )
 
 
-PLACED_AT_ONCE = 512
+PLACED_AT_ONCE = 256
 """Sequences out of sight whose places in the order are brought up to date for one frame: a batch.
 
 Where more are touched between two frames, it is a few frames until all are where they belong."""
@@ -411,9 +411,12 @@ class Feed:
         if self._measured is not self.source.state:
             self._measured, touched = self.source.state, None
         self.latencies.observe(self.source.state, ())  # time goes on even if nothing comes
-        self._touched = (
-            None if touched is None or self._touched is None else self._touched | touched
-        )
+        if touched is None or self._touched is None:
+            self._touched = None
+        elif self._touched:
+            self._touched |= touched
+        else:
+            self._touched = touched
 
     def _advance(self) -> Frame:
         self._take_over()
@@ -430,12 +433,10 @@ class Feed:
         if touched is None:
             self.view.rebuild(self.state)
             return EVERYTHING
-        touched = touched | self.view.update(
-            self.state, touched, first=self.in_sight, most=PLACED_AT_ONCE
-        )
+        moved = self.view.update(self.state, touched, first=self.in_sight, most=PLACED_AT_ONCE)
         if ticked:
             self.view.tick(self.state)
-        return Frame(touched, ticked)
+        return Frame(touched | moved if moved else touched, ticked)
 
     @property
     def _is_behind(self) -> bool:

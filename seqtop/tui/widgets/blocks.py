@@ -1,6 +1,6 @@
 """The block table of one sequence: which physical block holds which stretch of its tokens."""
 
-from collections.abc import Container, Iterable, Iterator, Set
+from collections.abc import Container, Iterable, Set
 
 from seqtop import format as fmt
 from seqtop.safe import safe_line
@@ -42,6 +42,8 @@ class Blocks(Lines):
         block_size = info.block_size if info else 0
         last_id = info.num_gpu_blocks - 1 if info else 0
         self._sharers.look(self._feed, sequence)
+        if self._sharers.is_behind and self._feed.paused:  # no frame is to come by itself
+            self.call_after_refresh(self._go_on)
         unfilled = len(sequence.block_table) * block_size - sequence.num_computed_tokens
         if 0 < unfilled < block_size:
             self._filling = sequence.seq_id
@@ -59,6 +61,9 @@ class Blocks(Lines):
         )
 
     def on_resize(self) -> None:
+        self._go_on()
+
+    def _go_on(self) -> None:
         with self._feed.lock:
             self.update()
 
@@ -76,8 +81,9 @@ class Sharers:
         self.num_looked_at = 0
         """How many blocks of others have been looked at; tests hold it down."""
         self._moment: tuple[int, int, int] | None = None
-        self._left: Iterator[int] | None = None
-        """Who is yet to be looked at; `None` once that is nobody."""
+        self._last: int | None = None
+        """Of those that run, in the order of their ids, the last that was looked at; `None` once
+        there are no more."""
         self._found: dict[int, str] = {}
 
     def look(self, feed: Feed, sequence: SequenceState) -> None:
@@ -86,18 +92,16 @@ class Sharers:
         is_another = self._moment is None or moment[0] != self._moment[0]
         if is_another:
             self.owners = {}
-        if is_another or (moment != self._moment and self._left is None):
+        if is_another or (moment != self._moment and self._last is None):
             self._moment, self._found = moment, {}
-            # A tuple of numbers is nothing that the garbage collector goes through in vain.
-            self._left = iter(tuple(feed.view.running) if _may_share(feed, sequence) else ())
-        if self._left is None:
+            self._last = -1 if _may_share(feed, sequence) else None
+            if self._last is None:
+                self.owners = {}
+        if self._last is None:
             return
         mine, room = set(sequence.block_table), BLOCKS_AT_ONCE
-        while room > 0:
-            seq_id = next(self._left, None)
-            if seq_id is None:
-                self.owners, self._left = self._found, None
-                break
+        for seq_id in feed.view.running.irange(self._last, inclusive=(False, False)):
+            self._last = seq_id
             other = feed.state.sequences.get(seq_id)
             if other is None or other is sequence:
                 continue
@@ -105,7 +109,16 @@ class Sharers:
             if not mine.isdisjoint(other.block_table):
                 for block in mine.intersection(other.block_table):
                     self._found.setdefault(block, other.request_id)
+            if room <= 0:
+                break
+        else:
+            self.owners, self._last = self._found, None
         self.num_looked_at += BLOCKS_AT_ONCE - room
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether some are yet to be looked at; `look` goes on with it."""
+        return self._last is not None
 
 
 def _may_share(feed: Feed, sequence: SequenceState) -> bool:

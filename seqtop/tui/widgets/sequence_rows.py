@@ -63,8 +63,8 @@ class SequenceRows(Listing):
         if frame.touched is None:
             self._lines.clear()
         else:
-            for seq_id in frame.touched:
-                self._lines.pop(seq_id, None)
+            for seq_id in self._lines.keys() & frame.touched:  # goes through the smaller
+                del self._lines[seq_id]
         if frame.ticked:
             self._forget_waiting()
         self.set_height(self.num_rows)
