@@ -39,12 +39,12 @@ INK_CLASSES = {f"ink--{name}" for name in INKS}
 
 def text_width(text: str) -> int:
     """Cells that a text takes."""
-    return len(text) if text.isascii() else cell_len(text)
+    return len(text) if text.isascii() and text.isprintable() else cell_len(text)
 
 
 def line_width(line: Line) -> int:
     """Cells that a line takes."""
-    return sum([len(text) if text.isascii() else cell_len(text) for text, _ in line])
+    return sum([text_width(text) for text, _ in line])
 
 
 def plain(line: Line) -> str:
