@@ -158,24 +158,34 @@ class SeqtopApp(App[int]):
         self.animation_level = "none"
         self.register_theme(theme.DARK)
         self.register_theme(theme.LIGHT)
-        self.theme = settings.theme or theme.DARK.name
+        theme.begin_with(self, settings.theme or theme.DARK.name)
         for feed in self.fleet.feeds:
             settings.set_up(feed)
         self._memory = memory
         self._problems = problems
-        several = len(self.fleet) > 1
-        tabs: list[type[TabbedScreen]] = [*SCREENS, *([FleetScreen] if several else [])]
-        for index, feed in enumerate(self.fleet.feeds):
-            for each in SCREENS:
-                screen = partial(each, feed, title=title, tabs=tabs)
-                self.add_mode(_mode(each.NAME, index), screen)
-        if several:
-            self.add_mode(FleetScreen.NAME, partial(FleetScreen, self.fleet, tabs))
+        self._tabs: list[type[TabbedScreen]] = [
+            *SCREENS,
+            *([FleetScreen] if len(self.fleet) > 1 else []),
+        ]
 
     @property
     def feed(self) -> Feed:
         """The feed of the engine on show."""
         return self.fleet.feed
+
+    def get_default_screen(self) -> Screen[None]:
+        """The first screen. Were it a mode by now, Textual would parse all style sheets twice."""
+        return self._screen(SCREENS[0], self.fleet.feeds[0])
+
+    def _screen(self, kind: type[LiveScreen], feed: Feed) -> LiveScreen:
+        return kind(feed, title=self.title, tabs=self._tabs)
+
+    def _add_modes(self) -> None:
+        for index, feed in enumerate(self.fleet.feeds):
+            for each in SCREENS:
+                self.add_mode(_mode(each.NAME, index), partial(self._screen, each, feed))
+        if len(self.fleet) > 1:
+            self.add_mode(FleetScreen.NAME, partial(FleetScreen, self.fleet, self._tabs))
 
     def switch_mode(self, mode: str) -> AwaitMount:
         """Go to a screen by its name: that of the engine on show."""
@@ -187,8 +197,12 @@ class SeqtopApp(App[int]):
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.inks(dark=self.current_theme.dark)
 
+    def on_load(self) -> None:
+        self._garbage.start()  # lest a full collection delays the first frame
+
     def on_mount(self) -> None:
         ending.heed(self)
+        self._add_modes()
         self._pulse.start()
         if len(self.fleet) > 1:
             self.set_interval(GLANCE_SECONDS, self.glance)
@@ -196,7 +210,7 @@ class SeqtopApp(App[int]):
         self.theme_changed_signal.subscribe(self, lambda chosen: self.remember(theme=chosen.name))
         for problem in self._problems:
             self._tell(problem, severity="warning")
-        self.call_after_refresh(self._garbage.start)
+        self.call_after_refresh(self._garbage.settle)
 
     async def on_event(self, event: events.Event) -> None:
         if self._early is not None and isinstance(event, events.Key):

@@ -32,10 +32,13 @@ class Collector:
         self._took = 0.0
 
     def start(self) -> None:
-        """What has been loaded by now stays, and is not looked at again."""
-        gc.freeze()
+        self.settle()
         self._threshold = gc.get_threshold()
         gc.set_threshold(*self._threshold[:2], _NEVER)
+
+    def settle(self) -> None:
+        """What has been loaded by now stays, and is not looked at again."""
+        gc.freeze()
 
     def stop(self) -> None:
         """Leave it to Python again."""

@@ -4,6 +4,9 @@ The dark one lightens the hues and the light one darkens them, for contrast with
 other Textual theme works too: it gets the inks of the one that is as dark.
 """
 
+from typing import Any
+
+from textual.app import App
 from textual.theme import Theme
 
 _DARK_INKS = {
@@ -97,6 +100,17 @@ LIGHT = Theme(
     dark=False,
     variables=_LIGHT_INKS,
 )
+
+
+def begin_with(app: App[Any], name: str) -> None:
+    """Have `app`, which does not run yet, begin with a theme."""
+    if name == DARK.name:
+        # As dark as the one Textual begins with, of which nothing but the colours is to change:
+        # set as any other is, it would have all style sheets parsed once more.
+        app.set_reactive(App.theme, name)
+        app.stylesheet.set_variables(app.get_css_variables())
+    else:
+        app.theme = name
 
 
 def inks(*, dark: bool) -> dict[str, str]:

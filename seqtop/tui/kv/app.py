@@ -70,7 +70,7 @@ class KvApp(App[int]):
         self.animation_level = "none"
         self.register_theme(theme.DARK)
         self.register_theme(theme.LIGHT)
-        self.theme = theme_name or theme.DARK.name
+        theme.begin_with(self, theme_name or theme.DARK.name)
         self._problems = problems
         for each in SCREENS:
             self.add_mode(each.NAME, partial(each, self.feed, SCREENS))
