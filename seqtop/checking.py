@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET
 import msgspec
 
 from seqtop.link import LinkState
-from seqtop.recording import Recording
+from seqtop.recording import Recording, RecordingError
 from seqtop.safe import safe_json, safe_line
 from seqtop.session import Session
 from seqtop.state import EngineState
@@ -40,16 +40,27 @@ class Report(msgspec.Struct):
     counts: dict[str, int] = msgspec.field(default_factory=Counter)
     """Findings by rule."""
     findings: list[Finding] = []
+    complete: bool = True
+    """Whether all of it was checked: not so where a recording is damaged or has no step in it."""
+    remark: str | None = None
+    """One sentence on what is wrong with the recording itself, if anything."""
 
     def as_json(self) -> str:
         """The report as indented JSON."""
         return safe_json(msgspec.json.format(msgspec.json.encode(self), indent=2).decode())
 
     def as_junit(self) -> str:
-        """The report as JUnit XML: a test case a rule."""
+        """The report as JUnit XML: a test case a rule, and one for whether all was checked."""
         suite = ET.Element(
-            "testsuite", name="seqtop check", tests=str(len(RULES)), failures=str(len(self.counts))
+            "testsuite",
+            name="seqtop check",
+            tests=str(len(RULES) + 1),
+            failures=str(len(self.counts)),
+            errors=str(int(not self.complete)),
         )
+        whole = ET.SubElement(suite, "testcase", classname=safe_line(self.source), name="complete")
+        if not self.complete:
+            ET.SubElement(whole, "error", message=safe_line(self.remark or ""))
         for rule, meaning in RULES.items():
             case = ET.SubElement(suite, "testcase", classname=safe_line(self.source), name=rule)
             if self.counts.get(rule):
@@ -64,7 +75,8 @@ class Report(msgspec.Struct):
         lines = [sentence(finding) for finding in self.findings]
         looked_at = f"{self.num_steps:,} steps, {self.num_events:,} events, {self.num_gaps:,} gaps"
         total = sum(self.counts.values())
-        lines.append(f"{safe_line(self.source)}: {looked_at}, {total:,} findings")
+        partly = "" if self.complete else "; not all could be checked"
+        lines.append(f"{safe_line(self.source)}: {looked_at}, {total:,} findings{partly}")
         return "\n".join(lines)
 
 
@@ -122,20 +134,43 @@ class _LiveWatch(_Watch):
 
 
 def check_recording(path: str | os.PathLike[str]) -> Report:
-    """Check a whole recording.
+    """Check a whole recording, as far as it can be read.
 
     Raises:
-        RecordingError: it cannot be read.
+        RecordingError: there is no such recording.
     """
     with Recording(path) as recording:
         watch = _Watch(os.fspath(path))
-        watch.begin(recording.at(recording.first))
-        for position, event in recording.events(recording.first, recording.last):
-            if event is None:
-                watch.begin(recording.at(position))
-            else:
-                watch.apply(event)
-        return watch.end()
+        unreadable = _go_through(recording, watch)
+        report = watch.end()
+        report.complete = not (unreadable or recording.num_lost_bytes) and report.num_steps > 0
+        report.remark = recording.damage
+        if unreadable and report.remark is None:
+            more = f", and so are {len(unreadable) - 1:,} more places" if unreadable[1:] else ""
+            report.remark = f"{unreadable[0]}{more}"
+        elif not report.num_steps and not recording.is_empty and not recording.num_lost_bytes:
+            report.remark = f"{recording.path} has no step in it: there is nothing to check"
+        return report
+
+
+def _go_through(recording: Recording, watch: _Watch) -> list[str]:
+    """Check from the first moment to the last; returns a sentence for each unreadable place."""
+    unreadable: list[str] = []
+    position: int | None = recording.first
+    while position is not None:
+        try:
+            watch.begin(recording.at(position))
+            for reached, event in recording.events(position, recording.last):
+                position = reached
+                if event is None:
+                    watch.begin(recording.at(reached))
+                else:
+                    watch.apply(event)
+            break
+        except RecordingError as error:
+            unreadable.append(str(error))
+            position = recording.keyframe_after(position)
+    return list(dict.fromkeys([*unreadable, *recording.unreadable()]))
 
 
 def check_live(

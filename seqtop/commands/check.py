@@ -14,13 +14,17 @@ from seqtop.commands.common import (
     positive,
 )
 
+INCOMPLETE = 3
+"""The exit status if nothing was found where not all could be checked."""
+
 
 def add(commands: Commands) -> None:
     check = commands.add_parser(
         "check",
         help="hold an engine, or a recording, to what must be true of any engine",
         description="Look for what cannot be right: blocks owned twice, leaks, tokens after the"
-        " end, budgets exceeded. The exit status is 1 if something is found.",
+        " end, budgets exceeded. The exit status is 1 if something is found, and 3 if"
+        " nothing is but a recording is damaged or has no step in it.",
         epilog="example: seqtop check run.seqtop --junit > report.xml",
     )
     add_source(check)
@@ -57,8 +61,12 @@ def run(options: argparse.Namespace) -> int:
             report = check_recording(options.source)
     except RecordingError as error:
         return fail(str(error))
+    if report.remark is not None:
+        fail(report.remark)
     if options.json:
         print(report.as_json())
     else:
         print(report.as_junit() if options.junit else report.as_text())
-    return 1 if report.findings else 0
+    if report.findings:
+        return 1
+    return 0 if report.complete else INCOMPLETE

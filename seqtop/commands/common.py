@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,6 +14,7 @@ from seqtop.safe import safe_line
 from seqtop.wire.endpoints import DEFAULT_ENDPOINT
 
 if TYPE_CHECKING:
+    from seqtop.recording import Recording
     from seqtop.state.filter import Filter
     from seqtop.state.view import Sort
     from seqtop.tui.source import Source
@@ -181,6 +183,34 @@ def row_filter(text: str) -> Filter:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
+@contextmanager
+def opened(path: str) -> Iterator[Recording]:
+    """The recording at `path`; what is lost of it is said on standard error.
+
+    Raises:
+        RecordingError: it cannot be read, or there is nothing in it.
+    """
+    from seqtop.recording import Recording
+
+    with Recording(path) as recording:
+        recording.require()
+        if recording.damage:
+            fail(recording.damage)
+        yield recording
+
+
+def at_step(recording: Recording, step: int) -> tuple[int, str | None]:
+    """Where the recording is at the end of `step`, or nearest to it, of the engine's newest start.
+
+    Returns the position, and the step that is there if it is another.
+    """
+    found = recording.marks.at_step(step)
+    there = recording.marks[found].step
+    if there == step:
+        return found, None
+    return found, f"step {there:,}" if there >= 0 else "what was before the first step"
+
+
 NO_TERMINAL = "the app needs a terminal; `seqtop show` prints to a file or a pipe"
 
 
@@ -192,8 +222,13 @@ def has_terminal() -> bool:
     return is_served or (sys.stdin.isatty() and sys.stderr.isatty())
 
 
-def run_app(sources: Sequence[Source], options: argparse.Namespace) -> int:
-    """Show `sources` until the user leaves; `options` are those of `add_look`."""
+def run_app(
+    sources: Sequence[Source], options: argparse.Namespace, remarks: Sequence[str] = ()
+) -> int:
+    """Show `sources` until the user leaves; `options` are those of `add_look`.
+
+    `remarks` are sentences to be shown at the start.
+    """
     if not has_terminal():
         return fail(NO_TERMINAL)
     from seqtop import locations
@@ -212,7 +247,7 @@ def run_app(sources: Sequence[Source], options: argparse.Namespace) -> int:
         *sources,
         settings=asked.over(written).over(memory.settings),
         memory=memory,
-        problems=[*problems, *memory.problems],
+        problems=[*remarks, *problems, *memory.problems],
     )
     status = app.run()
     if app.farewell is not None:

@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
-from seqtop.commands.common import Commands, add_keys, add_source, add_timeout, fail, keys_of
+from seqtop.commands.common import (
+    Commands,
+    add_keys,
+    add_source,
+    add_timeout,
+    fail,
+    keys_of,
+    opened,
+)
 
 if TYPE_CHECKING:
     from seqtop.export.lives import Run
@@ -63,16 +71,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _gathered(options: argparse.Namespace) -> list[Run]:
     from seqtop.export.lives import gather
-    from seqtop.recording import Recording
     from seqtop.session import Session
 
     if "://" in options.source:
         with Session(options.source, keys=keys_of(options)) as session:
             session.await_engine(options.timeout)
             return gather(session.history)
-    with Recording(options.source) as recording:
-        if recording.damage:
-            fail(recording.damage)
+    with opened(options.source) as recording:
         return gather(recording)
 
 

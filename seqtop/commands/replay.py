@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from seqtop.commands.common import Commands, add_look, fail, positive, run_app
+from seqtop.commands.common import Commands, add_look, at_step, fail, positive, run_app
 
 
 def add(commands: Commands) -> None:
@@ -33,17 +33,20 @@ def run(options: argparse.Namespace) -> int:
     from seqtop.replay import ReplaySource
 
     try:
-        with (
-            Recording(options.file) as recording,
-            ReplaySource(
+        with Recording(options.file) as recording:
+            recording.require()
+            position, instead = (0, None) if options.at is None else at_step(recording, options.at)
+            remarks = (
+                [f"Step {options.at:,} is not on record; this is the nearest."] if instead else []
+            )
+            with ReplaySource(
                 recording,
                 options.file,
                 speed=options.speed,
                 loop=options.loop,
-                position=0 if options.at is None else recording.marks.at_step(options.at),
+                position=position,
                 detail=recording.damage or "",
-            ) as source,
-        ):
-            return run_app([source], options)
+            ) as source:
+                return run_app([source], options, remarks)
     except RecordingError as error:
         return fail(str(error))

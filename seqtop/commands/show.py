@@ -12,9 +12,11 @@ from seqtop.commands.common import (
     add_keys,
     add_source,
     add_timeout,
+    at_step,
     fail,
     keys_of,
     not_negative,
+    opened,
     row_columns,
     row_filter,
     row_sort,
@@ -103,17 +105,20 @@ def _mistake(options: argparse.Namespace) -> str | None:
 
 def _show_recording(options: argparse.Namespace) -> int:
     from seqtop.link import Link, LinkState
-    from seqtop.recording import Recording, RecordingError
+    from seqtop.recording import RecordingError
 
     try:
-        with Recording(options.source) as recording:
-            if options.at is None:
-                state = recording.at(recording.last)
-            else:
-                state = recording.seek(options.at)
+        with opened(options.source) as recording:
+            position = recording.last
+            if options.at is not None:
+                position, instead = at_step(recording, options.at)
+                if instead is not None:
+                    fail(f"step {options.at:,} is not on record; the nearest is {instead}")
+            state = recording.at(position)
+            link = Link(options.source, LinkState.REPLAY, recording.damage or "")
     except RecordingError as error:
         return fail(str(error))
-    print(_shown(state, Link(options.source, LinkState.REPLAY), options))
+    print(_shown(state, link, options))
     return 0
 
 

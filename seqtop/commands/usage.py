@@ -29,6 +29,7 @@ exit status:
   0    done; also when a command that goes on until told to end was told to, by Ctrl-C or SIGTERM
   1    it could not be done, and standard error says why; or `check` has found something
   2    wrong usage
+  3    `check` has found nothing, but could not check all: the recording is damaged or has no step
   130  ended by Ctrl-C before it was done
   141  whoever read the output has gone
 """

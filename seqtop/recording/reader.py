@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from seqtop.recording import format as layout
@@ -74,6 +74,28 @@ class Recording(Timeline):
             os.close(self._file)
         self._file = -1
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is not one moment to read in it; `damage` says why."""
+        return not self._segments
+
+    def require(self) -> None:
+        """Raises `RecordingError` if there is nothing to read in it."""
+        if self.is_empty:
+            raise RecordingError(self.damage)
+
+    def unreadable(self) -> Iterator[str]:
+        """A sentence for each keyframe and each lot of finished requests that cannot be read.
+
+        `events` finds out of itself what cannot be read of the rest.
+        """
+        keyframes = [segment.keyframe for segment in self._segments]
+        for stored in (*keyframes, *(ended.stored for ended in self._ended)):
+            try:
+                self._read(stored)
+            except RecordingError as error:
+                yield str(error)
+
     def __enter__(self) -> Recording:
         return self
 
@@ -97,6 +119,19 @@ class Recording(Timeline):
             self._admit_all(self._index(size), size)
         except ValueError:
             self._rebuild(size)
+        if not self._segments:
+            self.damage = self._nothing(size)
+
+    def _nothing(self, size: int) -> str:
+        """Why there is not one moment in it."""
+        if not size:
+            return f"{self.path} is empty: there is nothing to read in it"
+        if self.damage is None:
+            return f"{self.path} has nothing in it: it was closed before anything was recorded"
+        lost = (
+            f", and its last {self.num_lost_bytes:,} bytes are lost" if self.num_lost_bytes else ""
+        )
+        return f"nothing in {self.path} can be read: it was cut short or is damaged{lost}"
 
     def _index(self, size: int) -> list[Located]:
         """The index at the end of the file; raises `ValueError` where there is none."""
