@@ -187,17 +187,8 @@ class PagedKVCache:
             blocks = tables[start:end, : len(block_tables[end - 1])]
             num_keys = blocks.shape[1] * self.block_size
             own_masks = {window: mask[start:end, ..., :num_keys] for window, mask in masks.items()}
-            contexts.append(self._context(blocks, own_masks, self._room_for(blocks.numel())))
+            contexts.append(self.context(blocks, own_masks, self._room_for(blocks.numel())))
         return contexts
-
-    def context(self, tables: Tensor, positions: Tensor, gathered: Tensor) -> Context:
-        """Prepare reading ``tables [num_seqs, blocks]`` in one segment.
-
-        Args:
-            positions: As in `contexts`.
-            gathered: Where a layer puts what it reads; see `Context`.
-        """
-        return self._context(tables, self.masks(positions, tables.shape[1]), gathered)
 
     def masks(self, positions: Tensor, num_blocks: int) -> dict[int | None, Tensor]:
         """By each layer's window what queries at ``positions [tables, queries]`` see of tables."""
@@ -225,10 +216,8 @@ class PagedKVCache:
             self._workspace = self.block_rows[0].new_empty(num_blocks, self.block_rows[0].shape[1])
         return self._workspace[:num_blocks]
 
-    def _context(
-        self, blocks: Tensor, masks: dict[int | None, Tensor], gathered: Tensor
-    ) -> Context:
-        """A segment that reads ``blocks [num_seqs, blocks]``."""
+    def context(self, blocks: Tensor, masks: dict[int | None, Tensor], gathered: Tensor) -> Context:
+        """A segment that reads ``blocks [num_seqs, blocks]``; see `Context` for the rest."""
         heads = gathered.view(len(blocks), -1, self.num_kv_heads, 2 * self.head_dim).transpose(1, 2)
         keys, values = heads.chunk(2, dim=-1)
         return Context(blocks.flatten(), gathered, keys, values, masks)
@@ -302,9 +291,10 @@ class PagedAttention:
 
         The query heads that share a key head become that head's queries. On CUDA, the kernels that
         take masks would have keys repeated for each head; without one, all scores are written out.
+        A mask may be for all these queries already.
         """
         grouped = q.reshape(len(q), keys.shape[1], -1, q.shape[-1])
-        if q.shape[2] > 1:
+        if mask.shape[2] not in (1, grouped.shape[2]):
             mask = self._repeated(mask, q.shape[1] // keys.shape[1])
         out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
         return out.reshape(q.shape)
@@ -326,7 +316,7 @@ def _by_sequence(x: Tensor, num_seqs: int) -> Tensor:
 
 def _repeated(mask: Tensor, times: int) -> Tensor:
     """A mask for the queries of several heads, one head's after another's."""
-    return mask if times == 1 else mask.repeat(1, 1, times, 1)
+    return mask.repeat(1, 1, times, 1)
 
 
 def _attend_to_copy(context: DecodeContext, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:

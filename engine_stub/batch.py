@@ -69,7 +69,7 @@ def prepare_batch(
     Args:
         drafts: By sequence id, for sequences that decode, and that have slots for them.
         decode_cache: Where keys and values of decodes without drafts may be, besides.
-        graphs: Run steps of nothing but such decodes.
+        graphs: Run steps of nothing but decodes of equally many tokens.
     """
     fresh: defaultdict[int, list[Row]] = defaultdict(list)
     chunks: list[Row] = []
@@ -110,14 +110,14 @@ def prepare_batch(
             sample_indices += range(len(input_ids) - num_last, len(input_ids))
 
     device = cache.pool.device
-    if graphs is not None and not fresh and not chunks and decodes.keys() == {1}:
-        rows = decodes[1]
+    if graphs is not None and not fresh and not chunks and len(decodes) == 1:
+        ((num_queries, rows),) = decodes.items()
         tables = [row.block_table for row in rows]
-        if graph := graphs.fitting(len(tables), max(map(len, tables))):
+        if graph := graphs.fitting(len(tables), max(map(len, tables)), num_queries):
             graph.load(input_ids, positions, tables)
             return Batch(
-                input_ids=graph.input_ids[: len(rows)],
-                positions=graph.positions[: len(rows)],
+                input_ids=graph.input_ids[: len(input_ids)],
+                positions=graph.positions[: len(input_ids)],
                 attend=graph.attend,
                 sampling_rows=sampling_rows,
                 sample_indices=to_device(sample_indices, device),

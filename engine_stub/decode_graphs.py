@@ -9,7 +9,7 @@ see nothing but what they write; blocks that pad a table are masked.
 
 Steps that read more keys and values than `_MOST_BYTES` keep the device busy for longer than the
 host takes to start them, and padding would cost more than it saves: they are computed as they are.
-So are steps with prompts or drafts in them, whose shapes hardly repeat.
+So are steps with prompts in them, whose shapes hardly repeat, or with drafts of unequal lengths.
 
 Where nothing can be captured (tests on a CPU), a graph computes its step anew each time.
 """
@@ -38,11 +38,11 @@ _FEWEST_TOKENS = 256
 
 
 class DecodeGraph:
-    """A step of `num_seqs` decodes, with `num_blocks` blocks each.
+    """A step of `num_seqs` decodes of `num_queries` tokens, with `num_blocks` blocks each.
 
     Attributes:
-        input_ids: ``[num_seqs]``; like the others, where a step's are copied to.
-        positions: ``[num_seqs]``.
+        input_ids: ``[num_seqs * num_queries]``; like the others, where a step's are copied to.
+        positions: ``[num_seqs * num_queries]``.
         attend: What the model attends by.
 
     Args:
@@ -50,27 +50,33 @@ class DecodeGraph:
     """
 
     def __init__(
-        self, model: Decoder, cache: PagedKVCache, num_seqs: int, num_blocks: int, gathered: Tensor
+        self,
+        model: Decoder,
+        cache: PagedKVCache,
+        num_seqs: int,
+        num_blocks: int,
+        num_queries: int,
+        gathered: Tensor,
     ) -> None:
         self._model = model
         self._cache = cache
-        self._num_seqs = num_seqs
-        self._num_blocks = num_blocks
+        self._num_tokens = num_seqs * num_queries
         # All in one, so that one copy brings them.
-        self._inputs = torch.zeros(
-            num_seqs * (2 + num_blocks), dtype=torch.int64, device=cache.pool.device
-        )
-        self.input_ids, self.positions, blocks = torch.split(
-            self._inputs, [num_seqs, num_seqs, num_seqs * num_blocks]
-        )
+        sizes = [self._num_tokens, self._num_tokens, num_seqs * num_blocks]
+        self._inputs = torch.zeros(sum(sizes), dtype=torch.int64, device=cache.pool.device)
+        self.input_ids, self.positions, blocks = torch.split(self._inputs, sizes)
         blocks.fill_(cache.scratch_block)
         self._tables = blocks.view(num_seqs, num_blocks)
-        self._context = cache.context(self._tables, self.positions[:, None], gathered)
-        segment = Segment(0, num_seqs, num_seqs, self._context)
+        self._queries = self.positions.view(num_seqs, num_queries)
+        # In the end, a mask has a row for each query of each head that shares a key head.
+        self._times = model.config.num_attention_heads // cache.num_kv_heads
+        masks = {window: self._for_heads(mask) for window, mask in self._masks().items()}
+        self._context = cache.context(self._tables, masks, gathered)
+        segment = Segment(0, self._num_tokens, num_seqs, self._context)
         self.attend = PagedAttention(cache, torch.zeros_like(self.positions), [segment])
         self._received: IntermediateTensors | None = None
         if not model.stage.is_first:
-            states = cache.pool.new_zeros(num_seqs, model.config.hidden_size)
+            states = cache.pool.new_zeros(self._num_tokens, model.config.hidden_size)
             self._received = IntermediateTensors({"hidden_states": states})
         self._captured: torch.cuda.CUDAGraph | None = None
         self._output: Tensor | None = None
@@ -104,59 +110,72 @@ class DecodeGraph:
         self, input_ids: Sequence[int], positions: Sequence[int], tables: Sequence[list[int]]
     ) -> None:
         """Bring the inputs of a step of at most as many sequences and blocks to the device."""
-        missing = self._num_seqs - len(input_ids)
+        missing = self._num_tokens - len(input_ids)
+        num_seqs, num_blocks = self._tables.shape
         scratch = self._cache.scratch_block
         values = [*input_ids, *[0] * missing, *positions, *[0] * missing]
         for table in tables:
             values += table
-            values += [scratch] * (self._num_blocks - len(table))
-        values += [scratch] * (self._num_blocks * missing)
+            values += [scratch] * (num_blocks - len(table))
+        values += [scratch] * (num_blocks * (num_seqs - len(tables)))
         copy_to_device(values, self._inputs)
 
-    def run(self, num_seqs: int, received: IntermediateTensors | None) -> Tensor:
+    def run(self, num_tokens: int, received: IntermediateTensors | None) -> Tensor:
         """Compute the step whose inputs were loaded.
 
         Args:
             received: What the stage before made of them.
 
         Returns:
-            The first `num_seqs` rows of what the model returns, valid until any graph runs again.
+            The first `num_tokens` rows of what the model returns, valid until any graph runs again.
         """
         if self._received is not None:
             assert received is not None
-            self._received["hidden_states"][:num_seqs].copy_(received["hidden_states"])
+            self._received["hidden_states"][:num_tokens].copy_(received["hidden_states"])
         if self._captured is None:
-            return self._step()[:num_seqs]
+            return self._step()[:num_tokens]
         self._captured.replay()
         assert self._output is not None
-        return self._output[:num_seqs]
+        return self._output[:num_tokens]
 
     def _step(self) -> Tensor:
         """The model's pass; everything in it follows from the inputs' memory."""
         block_size = self._cache.block_size
-        blocks = self._tables.gather(1, (self.positions // block_size)[:, None])[:, 0]
+        blocks = self._tables.gather(1, self._queries // block_size).flatten()
         self.attend.slots.copy_(blocks * block_size + self.positions % block_size)
-        masks = self._cache.masks(self.positions[:, None], self._num_blocks)
-        for window, mask in masks.items():
-            self._context.masks[window].copy_(mask)
+        for window, mask in self._masks().items():
+            self._context.masks[window].copy_(self._for_heads(mask))
         hidden: Tensor = self._model(self.input_ids, self.positions, self.attend, self._received)
         return hidden
+
+    def _masks(self) -> dict[int | None, Tensor]:
+        return self._cache.masks(self._queries, self._tables.shape[1])
+
+    def _for_heads(self, mask: Tensor) -> Tensor:
+        """A mask as attention takes it: without more rows than one where one says it all."""
+        return mask if mask.shape[2] == 1 else mask.repeat(1, 1, self._times, 1)
 
 
 class DecodeGraphs:
     """The graphs of all shapes, each made when the first step comes that it fits.
 
     Attributes:
-        shapes: How many sequences, and how many blocks of each, a graph may be for.
+        shapes: How many sequences, and how many blocks and queries of each, a graph may be for.
         made: Those that there are by now, by shape.
 
     Args:
         max_num_seqs: Of a step.
         max_model_len: Of a sequence, in tokens.
+        num_draft_tokens: Of the drafts that steps may be replayed with, besides those without.
     """
 
     def __init__(
-        self, model: Decoder, cache: PagedKVCache, max_num_seqs: int, max_model_len: int
+        self,
+        model: Decoder,
+        cache: PagedKVCache,
+        max_num_seqs: int,
+        max_model_len: int,
+        num_draft_tokens: int = 0,
     ) -> None:
         self._model = model
         self._cache = cache
@@ -164,35 +183,38 @@ class DecodeGraphs:
         self._widths = table_widths(max_model_len, cache.block_size)
         most_blocks = _MOST_BYTES // cache.pool[0, 0].nbytes
         self.shapes = [
-            (size, width)
+            (size, width, num_queries)
+            for num_queries in dict.fromkeys([1, 1 + num_draft_tokens])
             for size in self._sizes
             for width in self._widths
             if size * width <= most_blocks
         ]
-        num_blocks = max((size * width for size, width in self.shapes), default=0)
+        num_blocks = max((size * width for size, width, _ in self.shapes), default=0)
         self._gathered = cache.block_rows[0].new_empty(num_blocks, cache.block_rows[0].shape[1])
-        self.made: dict[tuple[int, int], DecodeGraph] = {}
+        self.made: dict[tuple[int, int, int], DecodeGraph] = {}
         self._memory = torch.cuda.graph_pool_handle() if cache.pool.is_cuda else None
 
-    def fitting(self, num_seqs: int, num_blocks: int) -> DecodeGraph | None:
+    def fitting(self, num_seqs: int, num_blocks: int, num_queries: int = 1) -> DecodeGraph | None:
         """The smallest for so many sequences, of which the longest has so many blocks."""
-        size = next((each for each in self._sizes if each >= num_seqs), None)
-        width = next((each for each in self._widths if each >= num_blocks), None)
-        if size is None or width is None or (size, width) not in self.shapes:
+        size = next((each for each in self._sizes if each >= num_seqs), 0)
+        width = next((each for each in self._widths if each >= num_blocks), 0)
+        shape = (size, width, num_queries)
+        if shape not in self.shapes:
             return None
-        if (size, width) not in self.made:
-            self.made[size, width] = self._make(size, width)
-        return self.made[size, width]
+        if shape not in self.made:
+            self.made[shape] = self._make(*shape)
+        return self.made[shape]
 
-    def _make(self, size: int, width: int) -> DecodeGraph:
+    def _make(self, size: int, width: int, num_queries: int) -> DecodeGraph:
         begin = perf_counter()
         gathered = self._gathered[: size * width]
-        graph = DecodeGraph(self._model, self._cache, size, width, gathered)
+        graph = DecodeGraph(self._model, self._cache, size, width, num_queries, gathered)
         if self._memory is not None:
             graph.capture(self._memory)
             _logger.info(
-                "captured decodes of %d sequences of up to %d tokens as a CUDA graph in %.2f s",
-                *(size, width * self._cache.block_size, perf_counter() - begin),
+                "captured decodes of %d sequences of up to %d tokens, %d a step, as a CUDA graph"
+                " in %.2f s",
+                *(size, width * self._cache.block_size, num_queries, perf_counter() - begin),
             )
         return graph
 

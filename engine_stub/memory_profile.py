@@ -36,7 +36,7 @@ def available_bytes(
     """
     taken = _activation_bytes(model, cache, config, max_model_len)
     if not config.enforce_eager:
-        taken += _graph_bytes(model, cache, config.max_num_seqs, max_model_len)
+        taken += _graph_bytes(model, cache, config, max_model_len)
     return int((_free_bytes(cache.pool.device) - taken) * _SHARE)
 
 
@@ -83,16 +83,19 @@ def _sample(model: Decoder, hidden: torch.Tensor) -> None:
     Sampler(torch.Generator(logits.device))(logits, [request] * len(logits))
 
 
-def _graph_bytes(model: Decoder, cache: PagedKVCache, max_num_seqs: int, max_model_len: int) -> int:
+def _graph_bytes(
+    model: Decoder, cache: PagedKVCache, config: EngineConfig, max_model_len: int
+) -> int:
     """The most memory that graphs of decodes take.
 
     The graph of most sequences says what it takes to compute a step, which all graphs share;
     another one, how much each of the others adds.
     """
     free = [_free_bytes(cache.pool.device)]
-    graphs = DecodeGraphs(model, cache, max_num_seqs, max_model_len)
-    for size, width in graphs.shapes[:-3:-1]:
-        graphs.fitting(size, width)
+    num_draft_tokens = config.num_speculative_tokens if config.speculative else 0
+    graphs = DecodeGraphs(model, cache, config.max_num_seqs, max_model_len, num_draft_tokens)
+    for shape in graphs.shapes[:-3:-1]:
+        graphs.fitting(*shape)
         free.append(_free_bytes(cache.pool.device))
     taken = [max(before - after, 0) for before, after in pairwise(free)]
     return sum(taken[:1]) + sum(taken[1:]) * (len(graphs.shapes) - 1)

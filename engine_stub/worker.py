@@ -106,7 +106,11 @@ class Worker:
         graphs = None
         if self.device.type == "cuda" and not self.config.enforce_eager:
             graphs = DecodeGraphs(
-                self.model, self.cache, self.config.max_num_seqs, self._max_model_len
+                self.model,
+                self.cache,
+                self.config.max_num_seqs,
+                self._max_model_len,
+                self.config.num_speculative_tokens if self.config.speculative else 0,
             )
         self.model_runner = ModelRunner(
             self.model,

@@ -34,8 +34,13 @@ def with_graphs(engine: LLMEngine) -> DecodeGraphs:
     worker = engine.worker
     assert isinstance(worker, Worker)
     runner = worker.model_runner
+    num_draft_tokens = engine.config.num_speculative_tokens if engine.config.speculative else 0
     graphs = DecodeGraphs(
-        worker.model, worker.cache, engine.config.max_num_seqs, engine.max_model_len
+        worker.model,
+        worker.cache,
+        engine.config.max_num_seqs,
+        engine.max_model_len,
+        num_draft_tokens,
     )
     runner.graphs, runner.decode_cache = graphs, None
     return graphs
@@ -57,14 +62,16 @@ def test_a_graph_is_made_once_and_not_for_what_is_too_large(
     model = load_model(tiny_model, device=CPU, dtype=torch.float32)
     cache = PagedKVCache(2, 8, 2, 4, 16, device=CPU, dtype=torch.float32)
     monkeypatch.setattr(decode_graphs, "_MOST_BYTES", 32 * cache.pool[0, 0].nbytes)
-    graphs = DecodeGraphs(model, cache, max_num_seqs=5, max_model_len=64)
+    graphs = DecodeGraphs(model, cache, 5, max_model_len=64, num_draft_tokens=2)
     few = [(size, width) for size in (1, 2) for width in (4, 8, 16)]
-    assert graphs.shapes == [*few, (4, 4), (4, 8), (8, 4)]
-    assert graphs.fitting(3, 4) is graphs.fitting(4, 1) is graphs.made[4, 4]
+    shapes = [*few, (4, 4), (4, 8), (8, 4)]
+    assert graphs.shapes == [(*shape, tokens) for tokens in (1, 3) for shape in shapes]
+    assert graphs.fitting(3, 4) is graphs.fitting(4, 1) is graphs.made[4, 4, 1]
+    assert graphs.fitting(3, 4, 2) is None
     assert graphs.fitting(3, 9) is None
     assert graphs.fitting(3, 17) is None
     assert graphs.fitting(9, 1) is None
-    assert list(graphs.made) == [(4, 4)]
+    assert list(graphs.made) == [(4, 4, 1)]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -143,8 +150,8 @@ def test_tokens_are_those_of_transformers_as_batches_grow_and_shrink(
     assert tokens(groups) == [
         tuple(each[: MAX_TOKENS - index % 4 * 9]) for index, each in enumerate(expected)
     ]
-    assert {size for size, _ in graphs.made} >= {1, 2, 4, 8}
-    assert len({width for _, width in graphs.made}) >= 3
+    assert {size for size, _, _ in graphs.made} >= {1, 2, 4, 8}
+    assert len({width for _, width, _ in graphs.made}) >= 3
     assert set(graphs.made) <= set(graphs.shapes)
 
 
@@ -188,3 +195,25 @@ def test_tokens_are_those_of_the_ordinary_path(tmp_path: Path, settings: str) ->
         if graphs is not None:
             assert graphs.made
     assert found[0] == found[1]
+
+
+def test_steps_with_drafts_of_one_length_have_shapes_of_their_own(tmp_path: Path) -> None:
+    checkpoint = add_draft_head(make_checkpoint("qwen2-sliding", tmp_path))
+    prompts = [[index + 1, *range(3, 3 + 5 * index), 7] for index in range(5)]
+    engine = LLMEngine(
+        EngineConfig(
+            model=checkpoint,
+            device="cpu",
+            block_size=4,
+            num_gpu_blocks=200,
+            speculative="draft-head",
+            num_speculative_tokens=3,
+        )
+    )
+    graphs = with_graphs(engine)
+    groups, _ = run(engine, prompts, greedy(20))
+    assert tokens(groups) == [tuple(each) for each in generate(checkpoint, prompts, 20)]
+    drafted = {shape for shape in graphs.made if shape[2] == 4}
+    # Five sequences are padded to eight.
+    assert {size for size, _, _ in drafted} >= {8}
+    assert len({width for _, width, _ in drafted}) > 1

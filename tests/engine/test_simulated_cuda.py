@@ -111,6 +111,9 @@ def test_speculation_on_the_device(
         engine = make_engine(checkpoint, "cuda", speculative=method)
         groups, _ = run(engine, PROMPTS[:8], *PARAMS[:6])
     assert tokens(groups) == tokens(expected)
+    if method == "draft-head":
+        made = engine.worker.model_runner.graphs.made
+        assert {num_queries for _, _, num_queries in made} == {1, 5}
 
 
 class TwoStages:
