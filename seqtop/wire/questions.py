@@ -3,7 +3,7 @@
 Whoever floods this door spends its own share. Reading questions is rationed by number and size;
 those over the ration wait in the socket, which takes turns among viewers and stops reading from
 those who are ahead. A snapshot is encoded once for all who wait for one, and then not again for a
-multiple of the time that it took, because the stream waits meanwhile.
+multiple of the work that it was, and for as long as the stream has waited meanwhile.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ MAX_WAITING_VIEWERS = 1_000
 
 SECONDS_BETWEEN_SNAPSHOTS = 0.05
 SNAPSHOT_SHARE = 0.1
-"""Part of the publisher's time that may go into encoding snapshots."""
+"""Part of a processor that encoding snapshots may take."""
+WAITING_SHARE = 0.5
+"""Part of the time that the stream may wait for it: longer than it takes, where others want the
+processor, too."""
 
 
 class QuestionDesk:
@@ -107,7 +110,7 @@ class QuestionDesk:
         if self._snapshot:
             self._send_to(waiting, self._snapshot)
             return
-        started = time.monotonic()
+        started, worked = time.monotonic(), time.thread_time()
         num_messages = 0
         for message in self._encode_snapshot():
             # Copied once, for however many: what it is made in can then be used for the next.
@@ -116,8 +119,10 @@ class QuestionDesk:
             num_messages += 1
         if num_messages > 1:
             self._snapshot = []
-        took = time.monotonic() - started
-        self._next_snapshot = started + max(SECONDS_BETWEEN_SNAPSHOTS, took / SNAPSHOT_SHARE)
+        took, work = time.monotonic() - started, time.thread_time() - worked
+        self._next_snapshot = started + max(
+            SECONDS_BETWEEN_SNAPSHOTS, work / SNAPSHOT_SHARE, took / WAITING_SHARE
+        )
 
     def _send_to(self, identities: Iterable[bytes], message: Sequence[zmq.Frame]) -> None:
         for identity in identities:
