@@ -18,13 +18,13 @@ import msgspec
 
 from seqtop.wire import codec
 
-PART_BYTES = 2**18
+PART_BYTES = 2**19
 """About how large a part is; what cannot be cut may be larger."""
 
 MAX_PARTS = 1_024
 """No struct of up to 512 MiB has more: those behind the first half are four times as large."""
 
-PIECE_SECONDS = 0.0001
+PIECE_SECONDS = 0.0002
 """About how long the lock is held at a time."""
 
 PAUSE_SECONDS = 0.00005
