@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from textual import events
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.notifications import SeverityLevel
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 from textual.widget import AwaitMount
-from textual.widgets import Input
 
 from seqtop import format as fmt
 from seqtop.link import ControlError, LinkState
@@ -24,6 +22,7 @@ from seqtop.tui import ending, past, theme
 from seqtop.tui.feed import EVERYTHING, NOTHING, Feed, Frame
 from seqtop.tui.fleet import Fleet
 from seqtop.tui.garbage import Collector
+from seqtop.tui.key_by_key import KeyByKeyApp
 from seqtop.tui.keys import APP_KEYS, group_of
 from seqtop.tui.moment import Moment
 from seqtop.tui.pulse import Pulse
@@ -61,29 +60,18 @@ SCREENS: tuple[type[LiveScreen], ...] = (
 _HERE = Path(__file__).parent
 
 SCREEN_KEYS = [
-    Binding(
-        str(key),
-        f"go_to({each.NAME!r})",
-        each.TITLE,
-        show=False,
-        priority=True,
-        id=f"screen.{each.NAME}",
-    )
+    Binding(str(key), f"go_to({each.NAME!r})", each.TITLE, show=False, id=f"screen.{each.NAME}")
     for key, each in enumerate(SCREENS, start=1)
 ]
-AT_ONCE = {"submit", "go_to", "go_to_moment", "go_to_block"}
-"""What leads to another screen or a dialog: at once, lest the next keys be taken for keys of the
-screen one comes from. Their bindings have priority."""
 FLEET_KEY = Binding(
     FleetScreen.KEY,
     f"go_to({FleetScreen.NAME!r})",
     "All engines",
     show=False,
-    priority=True,
     id="screen.fleet",
 )
 TIME_KEYS = [
-    Binding(key, action, description, show=False, priority=action in AT_ONCE, id=f"time.{name}")
+    Binding(key, action, description, show=False, id=f"time.{name}")
     for key, action, description, name in (
         ("left,comma", "step(-1)", "One step back in time", "back"),
         ("right,full_stop", "step(1)", "One step on", "on"),
@@ -107,7 +95,7 @@ TIME_KEYS = [
 """Keys that go through what is on record; all but `L` pause."""
 
 
-class SeqtopApp(App[int]):
+class SeqtopApp(KeyByKeyApp):
     """Shows `sources`, engines or recordings. Whoever made them starts and closes them.
 
     `title` stands in the header until the engine has said its name; `clock` gives this
@@ -121,15 +109,13 @@ class SeqtopApp(App[int]):
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         *SCREEN_KEYS,
         FLEET_KEY,
-        Binding("n", "submit", "New", priority=True, id="engine.submit", tooltip="Submit a prompt"),
+        Binding("n", "submit", "New", id="engine.submit", tooltip="Submit a prompt"),
         Binding("x", "abort", "Abort", id="engine.abort", tooltip="Abort the selected request"),
         Binding(
             "space", "pause", "Pause", id="time.pause", tooltip="Hold the picture, or let it go on"
         ),
         *TIME_KEYS,
-        Binding(
-            "b", "go_to_block", "Who holds a block", show=False, priority=True, id="screen.block"
-        ),
+        Binding("b", "go_to_block", "Who holds a block", show=False, id="screen.block"),
         Binding("R", "record", "Record what arrives", show=False, id="engine.record"),
         *APP_KEYS,
     ]
@@ -153,8 +139,6 @@ class SeqtopApp(App[int]):
         self._pulse = Pulse(
             lambda: self.feed, lambda: self.call_next(self.draw), self._garbage.rest
         )
-        self._early: list[events.Key] | None = []
-        """Keys pressed before there is a screen to take them."""
         self.animation_level = "none"
         self.register_theme(theme.DARK)
         self.register_theme(theme.LIGHT)
@@ -212,17 +196,6 @@ class SeqtopApp(App[int]):
             self._tell(problem, severity="warning")
         self.call_after_refresh(self._garbage.settle)
 
-    async def on_event(self, event: events.Event) -> None:
-        if self._early is not None and isinstance(event, events.Key):
-            self._early.append(event)
-        else:
-            await super().on_event(event)
-
-    def on_ready(self) -> None:
-        early, self._early = self._early or [], None
-        for key in early:
-            self.post_message(key)
-
     def on_chosen(self, message: Chosen) -> None:
         self.remember(**message.changes)
 
@@ -271,10 +244,6 @@ class SeqtopApp(App[int]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """There is no fleet of one engine, and nothing is done to one that is not looked at."""
-        if action in AT_ONCE and (
-            isinstance(self.focused, Input) or isinstance(self.screen, ModalScreen)
-        ):
-            return False  # it is a letter there
         if action == "go_to" and parameters == (FleetScreen.NAME,):
             return len(self.fleet) > 1
         about_one = f"action_{action}" in SeqtopApp.__dict__ and action not in FLEET_ACTIONS

@@ -4,12 +4,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+from textual import events
+from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from seqtop.tui.app import SeqtopApp
 
 Play = Callable[[Pilot[int]], Awaitable[None]]
 SECONDS = 10.0
+KEYS = {"\r": "enter", "\x1b": "escape", "\t": "tab", "\x7f": "backspace", "↓": "down"}
 
 
 def play(app: SeqtopApp, act: Play, size: tuple[int, int] = (100, 30)) -> None:
@@ -28,6 +31,13 @@ def screen(app: SeqtopApp) -> str:
     """What stands on the terminal, line by line."""
     strips = app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip) for strip in strips)
+
+
+def burst(app: SeqtopApp, keys: str) -> None:
+    """Press keys without a pause between them, as a paste or a script does."""
+    for key in keys:
+        name = KEYS.get(key) or _character_to_key(key)
+        app.post_message(events.Key(name, None if key in KEYS else key))
 
 
 async def checked(app: SeqtopApp, pilot: Pilot[int]) -> None:

@@ -1,28 +1,15 @@
 """What users get wrong, or meet, leaves a screen that can be read."""
 
 import pytest
-from piloting import play, screen, until
+from piloting import burst, play, screen, until
 from scripted import ScriptedSource
-from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from seqtop.link import LinkState
-from seqtop.state.history import History
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.screens.blocks import BlocksScreen
 from seqtop.tui.screens.dialog import Dialog
 from seqtop.tui.screens.sequences import SequencesScreen
-from seqtop.tui.screens.submit import SubmitDialog
-
-
-def burst(app: SeqtopApp, keys: str, last: str = "") -> None:
-    """Press keys all at once, as a paste or a script does."""
-    names = {":": "colon", "/": "slash", " ": "space"}
-    for key in keys:
-        app.post_message(events.Key(names.get(key, key), key))
-    if last:
-        app.post_message(events.Key(last, None))
 
 
 def test_an_unknown_key_does_nothing(app: SeqtopApp) -> None:
@@ -98,40 +85,6 @@ def test_the_way_out_is_always_shown(app: SeqtopApp, size: tuple[int, int]) -> N
     play(app, act, size)
 
 
-def test_keys_that_come_at_once_are_all_heard() -> None:
-    from scripted import HOSTILE, scene
-
-    source = ScriptedSource(history=History())
-    scene(source, hostile=HOSTILE.replace("\ud800", ""))
-    app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        burst(app, ":12", "enter")
-        await until(pilot, lambda: app.feed.state.step == 12)
-        assert isinstance(app.screen, SequencesScreen)
-        burst(app, "/req:1 n", "enter")
-        field = app.screen.query_one("#filter-input", Input)
-        await until(pilot, lambda: field.value == "req:1 n")
-        await pilot.press("escape", "space")
-        burst(app, "b17", "enter")
-        await until(pilot, lambda: isinstance(app.screen, BlocksScreen))
-        assert app.feed.block == 17
-        burst(app, "1/3q", "enter")
-        await until(pilot, lambda: field.value == "3q")
-        assert isinstance(app.screen, SequencesScreen)
-        await pilot.press("escape")
-        burst(app, "sq", "enter")
-        await until(pilot, lambda: app.feed.view.sort.key == "queue")
-        burst(app, "yr")
-        await until(pilot, lambda: bool(app.clipboard))
-        assert app.clipboard in app.feed.state.requests
-        burst(app, "nHi: 1")
-        await until(pilot, lambda: isinstance(app.screen, SubmitDialog))
-        await until(pilot, lambda: app.screen.query_one(Input).value == "Hi: 1")
-
-    play(app, act, (80, 24))
-
-
 def test_the_help_is_legible_in_a_narrow_terminal(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("question_mark")
@@ -146,8 +99,8 @@ def test_a_second_enter_finds_nobody_to_answer(app: SeqtopApp, keys: str) -> Non
         burst(app, keys)
         await until(pilot, lambda: isinstance(app.screen, Dialog) and app.focused is not None)
         await pilot.pause()
-        burst(app, "", "enter")
-        burst(app, "", "enter")
+        burst(app, "\r")
+        burst(app, "\r")
         await until(pilot, lambda: not isinstance(app.screen, Dialog))
         await pilot.pause()
         assert app.is_running

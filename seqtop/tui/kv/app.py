@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from textual.app import App
 from textual.binding import Binding
 
 from seqtop.safe import safe_line
 from seqtop.tui import ending, theme
+from seqtop.tui.key_by_key import KeyByKeyApp
 from seqtop.tui.keys import APP_KEYS
 from seqtop.tui.kv.feed import Decode, KvFeed, KvSource
 from seqtop.tui.kv.screens import KvBlocksScreen, KvScreen, KvTreesScreen
@@ -33,7 +33,7 @@ WORDS: dict[str, Notes] = {
 }
 
 
-class KvApp(App[int]):
+class KvApp(KeyByKeyApp):
     """Shows one publisher's cache. Whoever made the source starts and closes it.
 
     Args:

@@ -5,10 +5,10 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Input, Label, Static
 
-from seqtop.tui.screens.typed import TypedDialog
+from seqtop.tui.screens.dialog import Dialog
 
 
-class BlockPrompt(TypedDialog[int | None]):
+class BlockPrompt(Dialog[int | None]):
     """A number; answers it, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)

@@ -7,10 +7,10 @@ from textual.content import Content
 from textual.widgets import Input, Label, Static
 
 from seqtop.tui.moment import EXAMPLES, Moment, parse
-from seqtop.tui.screens.typed import TypedDialog
+from seqtop.tui.screens.dialog import Dialog
 
 
-class MomentPrompt(TypedDialog[Moment | None]):
+class MomentPrompt(Dialog[Moment | None]):
     """A step or a time; answers it, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)

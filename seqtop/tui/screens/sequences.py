@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from textual.binding import Binding
 from textual.widget import Widget
-from textual.widgets import Input
 
 from seqtop.state.columns import FIELDS
 from seqtop.state.filter import EVERYTHING as NO_FILTER
@@ -31,8 +30,6 @@ TALL = 30
 """From this height on there is room for it below."""
 USUAL_SHARE, USUAL_SHARE_BESIDE = 45, 36
 """Percent that the pane takes below and beside the table, as the stylesheet has it."""
-ASKING = {"filter", "search", "choose_sort", "choose_columns", "copy"}
-"""What asks something: at once, lest the keys of the answer be taken for keys of the screen."""
 
 
 def _quiet(key: str, action: str, description: str, name: str) -> Binding:
@@ -50,7 +47,6 @@ class SequencesScreen(LiveScreen):
             "slash",
             "filter",
             "Filter",
-            priority=True,  # what is typed next is the filter already
             id="find.filter",
             tooltip="Filter by text, regex or field",
         ),
@@ -58,7 +54,6 @@ class SequencesScreen(LiveScreen):
             "s",
             "choose_sort",
             "Sort",
-            priority=True,
             id="find.sort",
             tooltip="Choose what to sort by",
         ),
@@ -69,7 +64,6 @@ class SequencesScreen(LiveScreen):
             "choose_columns",
             "Choose and order the columns",
             show=False,
-            priority=True,
             id="find.columns",
         ),
         _quiet("r", "reverse", "Reverse the order", "find.reverse"),
@@ -78,7 +72,6 @@ class SequencesScreen(LiveScreen):
             "search",
             "Search, and hide nothing",
             show=False,
-            priority=True,
             id="find.search",
         ),
         _quiet("m", "next_hit(1)", "Next match of the search", "find.next"),
@@ -101,7 +94,6 @@ class SequencesScreen(LiveScreen):
             "copy",
             "Copy text, request id or row",
             show=False,
-            priority=True,
             id="look.copy",
         ),
         _quiet("l", "latency", "Show or hide latencies", "look.latency"),
@@ -181,11 +173,6 @@ class SequencesScreen(LiveScreen):
 
     def on_filter_bar_left(self, _: FilterBar.Left) -> None:
         self._table.rows.focus()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ASKING and (isinstance(self.focused, Input) or self.app.screen is not self):
-            return False  # it is a letter there
-        return super().check_action(action, parameters)
 
     def action_filter(self) -> None:
         self._filter.open()

@@ -23,7 +23,6 @@ class SortChooser(Dialog[Sort | None]):
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("escape", "dismiss", "Leave"),
-        Binding("enter", "choose", "Choose"),  # before the list has the focus
     ]
 
     def __init__(self, sort: Sort) -> None:
@@ -52,8 +51,6 @@ class SortChooser(Dialog[Sort | None]):
         if not letter.isalpha():
             return
         event.stop()
-        if not self.is_active:
-            return
         options = self.query_one(OptionList)
         titles = [BY_LIFE[0], *(column.title for column in COLUMNS)]
         here = (options.highlighted or 0) + 1
@@ -61,9 +58,6 @@ class SortChooser(Dialog[Sort | None]):
             if titles[index].lower().startswith(letter):
                 options.highlighted = index
                 return
-
-    def action_choose(self) -> None:
-        self.query_one(OptionList).action_select()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         key = "" if event.option_id == "life" else event.option_id or ""

@@ -9,7 +9,7 @@ from textual.widgets import Input, Label, Static
 
 from seqtop.safe import safe_line
 from seqtop.sequence import SamplingParams
-from seqtop.tui.screens.typed import TypedDialog
+from seqtop.tui.screens.dialog import Dialog
 
 
 class Submission(NamedTuple):
@@ -17,7 +17,7 @@ class Submission(NamedTuple):
     params: SamplingParams
 
 
-class SubmitDialog(TypedDialog[Submission | None]):
+class SubmitDialog(Dialog[Submission | None]):
     """Prompt, length and temperature; answers what to submit, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
