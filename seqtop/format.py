@@ -49,6 +49,8 @@ def rate(value: float | None) -> str:
 
 def seconds(value: float | None) -> str:
     """A duration with its unit: `840 µs`, `12.3 ms`, `4.56 s`, `2m 05s`, `3h 12m`, `12d 4h`."""
+    if value is not None and 0.0009995 <= value < 0.9995:  # most are, and there are many
+        return f"{_three_digits(value * 1e3)} ms"
     number = _finite(value)
     if number is None:
         return _odd(value)

@@ -23,18 +23,20 @@ def bar(width: int, total: float, parts: Iterable[tuple[float, str, str]]) -> Li
     filled = 0.0
     half_open = ""
     for amount, ink, glyph in parts:
-        filled += amount if amount > 0 else 0
-        share = min(filled / total, 1.0) if 0 < total < math.inf else 0.0
-        halves = int(share * width * 2)
-        cells = max(halves // 2, drawn)
-        spans.append((glyph * (cells - drawn), ink))
-        drawn = cells
+        if amount > 0:
+            filled += amount
+        halves = int(min(filled / total, 1.0) * width * 2) if 0 < total < math.inf else 0
+        cells = halves // 2
+        if cells > drawn:
+            spans.append((glyph * (cells - drawn), ink))
+            drawn = cells
         half_open = ink if halves % 2 and drawn < width else ""
     if half_open:
         spans.append(("╸", half_open))
         drawn += 1
-    spans.append(("─" * (width - drawn), "track"))
-    return tuple(span for span in spans if span[0])
+    if drawn < width:
+        spans.append(("─" * (width - drawn), "track"))
+    return tuple(spans)
 
 
 def sparkline(values: Sequence[float], width: int, ceiling: float | None = None) -> str:

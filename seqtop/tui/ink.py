@@ -44,7 +44,10 @@ def text_width(text: str) -> int:
 
 def line_width(line: Line) -> int:
     """Cells that a line takes."""
-    return sum([text_width(text) for text, _ in line])
+    # Written out, as it is called for each of some hundred spans of a frame.
+    return sum(
+        [len(text) if text.isascii() and text.isprintable() else cell_len(text) for text, _ in line]
+    )
 
 
 def plain(line: Line) -> str:

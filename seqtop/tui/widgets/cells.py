@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from rich.cells import set_cell_size
 
 from seqtop import format as fmt
-from seqtop.safe import safe_line, safe_text
+from seqtop.safe import is_narrow, safe_line, safe_text
 from seqtop.sequence import SequenceStage, SequenceStatus, latency
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.columns import (
@@ -213,12 +213,17 @@ def _ink(sequence: SequenceState) -> str:
 
 
 def _request(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
-    name = safe_line(sequence_name(r, s))
-    if text_width(name) > width and len(r.seq_ids) > 1:  # which of the sequences must stay legible
+    return _name(sequence_name(r, s), len(r.seq_ids) > 1, width, _ink(s) or "strong")
+
+
+@lru_cache(maxsize=1024)
+def _name(text: str, is_one_of_several: bool, width: int, ink: str) -> Line:
+    name = safe_line(text)
+    if text_width(name) > width and is_one_of_several:  # which of them must stay legible
         base, slash, number = name.rpartition("/")
         room = width - len(slash + number) - 1
         name = "".join(text for text, _ in fitted(((base, ""),), room + 1)) + slash + number
-    return fitted(((name, _ink(s) or "strong"),), width)
+    return fitted(((name, ink),), width)
 
 
 def _branch(r: RequestState, s: SequenceState, kin: Kin, width: int) -> Line:
@@ -238,8 +243,12 @@ def _branch(r: RequestState, s: SequenceState, kin: Kin, width: int) -> Line:
 
 
 def _status(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
-    sign, ink = glyph(r, s)
-    return fitted(((f"{sign} {status_word(r, s)}", ink),), width)
+    return _sign(*glyph(r, s), status_word(r, s), width)
+
+
+@lru_cache(maxsize=256)
+def _sign(sign: str, ink: str, word: str, width: int) -> Line:
+    return fitted(((f"{sign} {word}", ink),), width)
 
 
 def _computed(_: RequestState, s: SequenceState, __: float, width: int) -> Line:
@@ -265,7 +274,9 @@ def _text(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
     cut = len(s.text) - max(min(s.last_delta_length, len(s.text)), 0)
     if s.status != SequenceStatus.RUNNING:  # nothing is new about it any more
         cut = len(s.text)
-    old = safe_text(s.text[max(cut - 4 * width, 0) : cut])
+    old = s.text[max(cut - width - 1, 0) : cut]
+    if not (old.isprintable() and is_narrow(old)):  # else it is more than there is room for
+        old = safe_text(s.text[max(cut - 4 * width, 0) : cut])
     new = safe_text(s.text[max(cut, len(s.text) - 4 * width) :])
     return tail(old, new, width, "finished" if finished else PLAIN)
 

@@ -49,6 +49,7 @@ class Detail(Kept, Vertical):
         self._summary = Lines(id="summary")
         self._tabs = Tabs()
         self._facts = Box(id="facts")
+        self._summary_height = 0
         self._shown: int | None = None
         """The sequence that the parts are about."""
         # In the order of TABS.
@@ -123,7 +124,8 @@ class Detail(Kept, Vertical):
         sentence = safe_line(why(self._feed.state, self._feed.view, found[1]))
         breaks = wrap(sentence, width)
         height = 1 + min(len(breaks), 4 if self.size.height >= 20 else 2)
-        self._summary.styles.height = height
+        if self._summary_height != height:
+            self._summary.styles.height = self._summary_height = height
         lines = [headline(*found, width)]
         lines += [((sentence[start:end], PLAIN),) for start, end in breaks[: height - 1]]
         self._summary.set_lines(lines)

@@ -1,5 +1,7 @@
 """The header strip: which engine, how it is connected, how fast it goes, how full its cache is."""
 
+from functools import lru_cache
+
 from seqtop import format as fmt
 from seqtop.link import LinkState
 from seqtop.safe import safe_line
@@ -103,17 +105,42 @@ def identity(feed: Feed, width: int, title: str) -> Line:
             [(0, ((title, "title"),)), (1, ((safe_line(feed.source.link.endpoint), "dim"),))], room
         )
         return spread(fitted(left, max(room, 1)), right, width)
+    left = _names(
+        info.engine_id,
+        info.model,
+        info.dtype,
+        info.device,
+        info.engine,
+        info.block_size,
+        feed.source.link.endpoint,
+        room,
+    )
+    return spread(left, right, width)
+
+
+@lru_cache(maxsize=16)
+def _names(
+    engine_id: str,
+    model: str,
+    dtype: str,
+    device: str,
+    engine: str,
+    block_size: int,
+    endpoint: str,
+    room: int,
+) -> Line:
+    """What an engine says of itself, as far as there is `room`; it seldom says anything else."""
     texts = (
-        (0, info.engine_id, "title"),
-        (1, info.model, "strong"),
-        (2, info.dtype, "dim"),
-        (2, info.device, "dim"),
-        (3, info.engine, "dim"),
-        (4, f"block size {info.block_size}", "dim"),
-        (5, feed.source.link.endpoint, "dim"),
+        (0, engine_id, "title"),
+        (1, model, "strong"),
+        (2, dtype, "dim"),
+        (2, device, "dim"),
+        (3, engine, "dim"),
+        (4, f"block size {block_size}", "dim"),
+        (5, endpoint, "dim"),
     )
     left = row([(rank, ((safe_line(text), ink),)) for rank, text, ink in texts if text], room)
-    return spread(fitted(left, max(min(room, line_width(left)), 1)), right, width)
+    return fitted(left, max(min(room, line_width(left)), 1))
 
 
 def throughput(feed: Feed, width: int) -> Line:

@@ -20,6 +20,8 @@ class Notice(Lines):
     def update(self) -> None:
         """Call it under the feed's lock."""
         text = safe_line(self._say())
+        if not text and not self.display:
+            return
         self.display = bool(text)
         breaks = wrap(text, max(self.app.size.width - 2, 1))[:3] if text else []
         self.styles.height = max(len(breaks), 1)

@@ -6,7 +6,7 @@ none of that. What a frame costs is what looks different in it, and a constant f
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Self, TypeAlias
+from typing import Self, TypeAlias, cast
 
 from textual.geometry import Region, Size
 from textual.strip import Strip
@@ -29,15 +29,15 @@ class Painted(Inked):
         """How many lines have been painted; tests hold it down."""
         self.looks_taken = 0
         """How often it was asked how the lines in sight look; tests hold it down."""
-        self._sight: tuple[int, Size] | None = None
-        """Which lines the following are of; `None` if they are to be painted anew."""
+        self._sight: tuple[float, Size, bool] | None = None
+        """Where and how large the following was; `None` if all is to be painted anew."""
+        self._inside = Size(0, 0)
+        """Without a border, and without the scroll bar's column."""
         self._looks: Sequence[Look] = ()
         self._strips: list[Strip | None] = []
         """The lines as they are drawn; `None` where one is yet to be painted."""
-        self._painted: dict[Look, Strip] = {}
-        """What has been painted lately: lines often come back at another place."""
-        self._top: list[Strip] = []
-        """The border above the lines."""
+        self._top: list[Strip] | None = []
+        """The border above the lines; `None` if there is one beside them, too."""
 
     def looks(self, y: int, count: int) -> Sequence[Look]:
         """How so many lines look, from the one `y` lines below the top of what is in sight."""
@@ -45,18 +45,15 @@ class Painted(Inked):
 
     def redraw(self) -> None:
         """Refresh the visible lines that would now look different."""
-        sight = self._in_sight()
-        if not sight[1]:
+        if not self.is_on_screen:
             return
-        changed = self._look(sight)
-        if len(self._painted) > 2 * max(len(self._looks), 16):
-            kept = {look: self._painted[look] for look in self._looks if look in self._painted}
-            self._painted = kept
+        changed = self._look()
         # Neighbours together, as each region has its price.
         runs = groupby(enumerate(changed), key=lambda pair: pair[1] - pair[0])
         ys = [[y for _, y in run] for _, run in runs]
         if ys:
-            self.refresh(*(Region(0, run[0], sight[1].width, len(run)) for run in ys))
+            width = self._inside.width
+            self.refresh(*(Region(0, run[0], width, len(run)) for run in ys))
 
     def refresh(
         self,
@@ -66,75 +63,75 @@ class Painted(Inked):
         recompose: bool = False,
     ) -> Self:
         if not regions:
-            self._forget()
+            self._sight = None
         return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        self._painted = {}
-        self._forget()
-
-    def _forget(self) -> None:
-        self._sight, self._top = None, []
+        self._sight, self._looks, self._strips = None, (), []
 
     def render_line(self, y: int) -> Strip:
-        self._keep_up()
-        return self._strip(y)
+        return self._strips_in_sight()[y]
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The lines, below a border if there is one; Textual's own way if there is one beside."""
-        top, *others = self.styles.gutter
-        if any(others) or self.opacity < 1:
+        strips = self._strips_in_sight()
+        if self._top is None:
             return super().render_lines(crop)
-        width = self.outer_size.width
-        self._keep_up()
-        if top and not self._top:
-            self._top = super().render_lines(Region(0, 0, width, top))
-        strips = [self._top[y] if y < top else self._strip(y - top) for y in crop.line_range]
-        if crop.column_span == (0, width):
+        if self._top or len(strips) != crop.height:
+            strips = [*self._top, *strips][crop.y : crop.bottom]
+        if crop.column_span == (0, self.outer_size.width):
             return strips
         return [strip.crop(*crop.column_span) for strip in strips]
 
-    def _in_sight(self) -> tuple[int, Size]:
-        """Which lines are in sight: the first, and how many of which width."""
-        return self.scroll_offset.y, self.scrollable_size
+    def _strips_in_sight(self) -> list[Strip]:
+        """The lines as they are drawn now: what is in sight may be another part than it was."""
+        if self._sight != self._in_sight():
+            self._look()
+        for y, strip in enumerate(self._strips):
+            if strip is None:
+                self._strips[y] = self._paint(self._looks[y])
+        return cast("list[Strip]", self._strips)
 
-    def _keep_up(self) -> None:
-        """Look again, if other lines are in sight than when it was last looked at."""
-        if self._sight != (sight := self._in_sight()):
-            self._top = []
-            self._look(sight)
+    def _in_sight(self) -> tuple[float, Size, bool]:
+        """What decides which lines are in sight and how wide they are, quick to find out."""
+        return self.scroll_y, self.outer_size, self.show_vertical_scrollbar
 
-    def _look(self, sight: tuple[int, Size]) -> list[int]:
+    def _look(self) -> list[int]:
         """See how the lines in sight look now; returns which are different."""
         self.looks_taken += 1
-        looks = self.looks(0, sight[1].height)
-        if sight == self._sight:
-            changed = [y for y, look in enumerate(looks) if look != self._looks[y]]
+        sight, width = self._in_sight(), self._inside.width
+        is_same = sight == self._sight
+        if not is_same:
+            self._measure()
+        before, looks = self._looks, self.looks(0, self._inside.height)
+        changed = [y for y, look in enumerate(looks) if not is_same or look != before[y]]
+        if changed:
+            # Lines that come back at another place are the same objects.
+            strips = {
+                (id(line), mark): strip
+                for (mark, line), strip in zip(before, self._strips, strict=True)
+                if self._inside.width == width
+            }
+            if not is_same:
+                self._strips = [None] * len(looks)
             for y in changed:
-                self._strips[y] = None
-        else:
-            changed = [*range(len(looks))]
-            self._strips = [None] * len(looks)
+                mark, line = looks[y]
+                self._strips[y] = strips.get((id(line), mark))
         self._sight, self._looks = sight, looks
         return changed
 
-    def _strip(self, y: int) -> Strip:
-        """The line `y` below the top of what is in sight; the scroll bar's column is left out."""
-        strip = self._strips[y]
-        if strip is None:
-            assert self._sight is not None
-            width = self._sight[1].width
-            look = self._looks[y]
-            strip = self._painted.get(look)
-            if strip is None or strip.cell_length != width:
-                strip = self._painted[look] = self._paint(look, width)
-            self._strips[y] = strip
-        return strip
+    def _measure(self) -> None:
+        self._inside = self.scrollable_size
+        top, *others = self.styles.gutter
+        self._top = None if any(others) or self.opacity < 1 else []
+        if top and self._top is not None:
+            self._top = super().render_lines(Region(0, 0, self.outer_size.width, top))
 
-    def _paint(self, look: Look, width: int) -> Strip:
+    def _paint(self, look: Look) -> Strip:
         self.lines_rendered += 1
         mark, line = look
+        width = self._inside.width
         if mark:
             return self.paint(((mark, "accent"), *line), width, "cursor")
         margin = " " * self.MARGIN
