@@ -50,6 +50,8 @@ def to_device(
     values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.int64
 ) -> Tensor:
     """A tensor of `values` on `device`; to CUDA from pinned memory, without waiting."""
+    if not values:
+        return torch.empty(0, dtype=dtype, device=device)
     tensor = _tensor(values, dtype)
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
@@ -64,7 +66,7 @@ def copy_to_device(values: Sequence[int], destination: Tensor) -> None:
 
 
 def _tensor(values: Sequence[float], dtype: torch.dtype) -> Tensor:
-    if dtype is torch.int64 and values:
+    if dtype is torch.int64:
         # Right after a forward pass, `torch.tensor` takes three times as long.
         return torch.frombuffer(array("q", values), dtype=dtype)
     return torch.tensor(values, dtype=dtype)
