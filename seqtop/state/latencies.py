@@ -7,7 +7,8 @@ percentile lies at h = (n - 1) · p / 100 and is x⌊h⌋ + (h - ⌊h⌋) · (x�
 A request gives one sample of each figure when it is known: its queue time when it is first
 scheduled, its TTFT at its first token, its E2E and its TPOT = (end - first token) / (tokens - 1)
 at its end. ITL has a sample for each gap between two tokens of a sequence; where several tokens
-came in one event, each counts with the mean of their gaps.
+came in one event, each counts with the mean of their gaps. The tokens that a forked sequence has
+from its parent count as its parent's alone, and its first own one begins its first gap.
 """
 
 import math
@@ -135,9 +136,9 @@ class _Seen(msgspec.Struct, gc=False):
 
     num_tokens: int = 0
     last_time: float = 0.0
-    figures: frozenset[str] = frozenset()
+    request_id: str = ""
     is_begun: bool = False
-    """Whether `figures` has all that are known before the end."""
+    """Whether all figures of its request that are known before the end have been counted."""
 
 
 class Latencies:
@@ -152,6 +153,9 @@ class Latencies:
         """The p50 of each figure, once a second."""
         self._record = {key: Samples(KEPT) for key in (*FIGURES, "met")}
         self._seen: dict[int, _Seen] = {}
+        self._counted: dict[str, frozenset[str]] = {}
+        """By request which of its figures have been counted. (The sequence that speaks for it may
+        be another one after each fork.)"""
         self._late: set[str] = set()
         self._news: list[tuple[str, dict[str, float]]] = []
         self._last_late = -math.inf
@@ -200,12 +204,11 @@ class Latencies:
                 self._clear(key)
         self._clear("met")
         self._seen.clear()
+        self._counted.clear()
         for sequence in state.sequences.values():
             request = state.requests[sequence.request_id]
             # Its tokens came before anybody looked.
-            self._seen[sequence.seq_id] = _Seen(
-                len(sequence.output_token_ids), request.metrics.last_token_time
-            )
+            self._seen[sequence.seq_id] = _seen_whole(request, sequence)
         self._look(state, state.sequences)
         self._news.clear()  # of old
 
@@ -227,12 +230,19 @@ class Latencies:
         for seq_id in seq_ids:
             sequence = sequences.get(seq_id)
             if sequence is None:
-                all_seen.pop(seq_id, None)
+                gone = all_seen.pop(seq_id, None)
+                if gone is not None and gone.request_id not in requests:
+                    self._counted.pop(gone.request_id, None)
                 continue
             request = requests[sequence.request_id]
             seen = all_seen.get(seq_id)
             if seen is None:
-                seen = all_seen[seq_id] = _Seen()
+                is_fork = sequence.fork_length is not None
+                seen = all_seen[seq_id] = (
+                    _seen_whole(request, sequence)
+                    if is_fork
+                    else _Seen(request_id=request.request_id)
+                )
             metrics = request.metrics
             num_tokens, last_time = len(sequence.output_token_ids), metrics.last_token_time
             num_gaps, start = num_tokens - seen.num_tokens, seen.last_time
@@ -260,8 +270,10 @@ class Latencies:
         self, state: EngineState, request: RequestState, sequence: SequenceState, seen: _Seen
     ) -> None:
         if request.seq_ids[0] == sequence.seq_id:
-            seen.figures |= self._request(state, request, seen.num_tokens, seen.figures)
-            seen.is_begun = seen.figures >= _BEFORE_THE_END
+            counted = self._counted.get(request.request_id, frozenset())
+            counted |= self._request(state, request, seen.num_tokens, counted)
+            self._counted[request.request_id] = counted
+            seen.is_begun = counted >= _BEFORE_THE_END
         late = missed(self.slo, request, sequence, state.time)
         if late and request.request_id not in self._late:
             self._late.add(request.request_id)
@@ -310,3 +322,9 @@ class Latencies:
             for time, value in zip(times, values, strict=True):
                 if time > begin:
                     window.add(time, value)
+
+
+def _seen_whole(request: RequestState, sequence: SequenceState) -> _Seen:
+    """A sequence of which nothing is to be counted that it has by now."""
+    num_tokens = len(sequence.output_token_ids)
+    return _Seen(num_tokens, request.metrics.last_token_time, request.request_id)

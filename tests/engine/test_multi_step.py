@@ -1,6 +1,7 @@
 """Several iterations a schedule: the same tokens in fewer steps, on blocks accounted for."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from running import drain, greedy, run, tokens
@@ -170,3 +171,23 @@ def test_viewers_count_every_token_of_a_step(make_engine: MakeEngine) -> None:
     assert len(itl) == 10
     metrics = group.metrics
     assert itl.mean() == pytest.approx((metrics.last_token_time - metrics.first_token_time) / 10)
+
+
+def test_viewers_count_what_beams_share_once(make_engine: MakeEngine) -> None:
+    times = iter(range(1_000, 2_000))
+    engine = make_engine(clock=lambda: float(next(times)))
+    viewer = Viewer()
+    steps = StepPublisher(viewer)
+    viewer.publish(engine_info(engine, engine_id="test", control=False))
+    params = BeamSearchParams(beam_width=3, max_tokens=12)
+    steps.arrived(engine.add_request("r", [5] * 6, params)[0])
+    moments = []
+    while engine.has_unfinished_requests():
+        steps.stepped(engine.step())
+        moments.append(viewer.state.time)
+    assert len(viewer.state.requests["r"].seq_ids) == 3
+    windows = viewer.latencies.windows
+    assert [len(windows[key]) for key in ("queue", "ttft", "tpot", "e2e")] == [1] * 4
+    # Three beams of twelve tokens, of which those that were forked off on the way have fewer gaps.
+    assert 11 <= len(windows["itl"]) <= 33
+    assert windows["itl"].percentile(100) <= max(b - a for a, b in pairwise(moments))
