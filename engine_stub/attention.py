@@ -12,6 +12,7 @@ layers with a sliding window, what lies before it; blocks before the window are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache as cache_results
 from itertools import chain
@@ -51,21 +52,21 @@ class Context:
 class DecodeContext:
     """Keys and values of a segment of decodes, copied from the pool in earlier steps.
 
-    All are lists with an entry for each layer.
+    All have an entry for each layer.
 
     Attributes:
-        new_keys: ``[num_seqs, kv_heads, head_dim]``, where the step's own go.
+        new_keys: ``[num_seqs * kv_heads, 1, head_dim]``, where the step's own go.
         new_values: Likewise.
         keys: ``[num_seqs * kv_heads, head_dim, tokens]``, the newest last.
         values: ``[num_seqs * kv_heads, tokens, head_dim]``.
         masks: ``[num_seqs * kv_heads, 1, tokens]``, as in `Context`.
     """
 
-    new_keys: list[Tensor]
-    new_values: list[Tensor]
-    keys: list[Tensor]
-    values: list[Tensor]
-    masks: list[Tensor]
+    new_keys: Sequence[Tensor]
+    new_values: Sequence[Tensor]
+    keys: Sequence[Tensor]
+    values: Sequence[Tensor]
+    masks: Sequence[Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +260,28 @@ class PagedAttention:
             outputs.append(self._attend(segment, layer_idx, q[tokens], kv[tokens]))
         return torch.cat(outputs)
 
+    def grouped(self, layer_idx: int, groups: Tensor) -> Tensor:
+        """The same for ``groups [T, kv_heads, heads_per_kv_head + 2, head_dim]``.
+
+        Each is the queries that share a key, the key, and its value. For decodes on a CPU, they are
+        operands as they are.
+
+        Returns ``[T, heads * head_dim]``.
+        """
+        if self.slots is NO_SLOTS and len(self.segments) == 1:
+            context = self.segments[0].context
+            assert isinstance(context, DecodeContext)
+            return _attend_to_copy(context, layer_idx, groups.flatten(0, 1)).view(len(groups), -1)
+        q, kv = groups[:, :, :-2].flatten(1, 2), groups[:, :, -2:].flatten(2)
+        return self(layer_idx, q, kv).flatten(1)
+
     def _attend(self, segment: Segment, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
         """Attention of a segment's tokens."""
         context = segment.context
         if isinstance(context, DecodeContext):
-            return _attend_to_copy(context, layer_idx, q, kv)
+            grouped, own = (x.view(len(kv), kv.shape[1], -1, q.shape[-1]) for x in (q, kv))
+            groups = torch.cat((grouped, own), dim=2).flatten(0, 1)
+            return _attend_to_copy(context, layer_idx, groups).view(q.shape)
         q = _by_sequence(q, segment.num_seqs)
         if context is None:
             out = self._attend_within(layer_idx, q, _by_sequence(kv, segment.num_seqs))
@@ -319,16 +337,18 @@ def _repeated(mask: Tensor, times: int) -> Tensor:
     return mask.repeat(1, 1, times, 1)
 
 
-def _attend_to_copy(context: DecodeContext, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
+def _attend_to_copy(context: DecodeContext, layer_idx: int, groups: Tensor) -> Tensor:
     """Attention of one token per sequence, written out: products are faster on a CPU.
 
-    The query heads that share a key head are the rows of one product.
+    Args:
+        groups: ``[num_seqs * kv_heads, heads_per_kv_head + 2, head_dim]``, see `grouped`. The
+            queries of each are the rows of one product.
+
+    Returns ``[num_seqs * kv_heads, heads_per_kv_head, head_dim]``.
     """
-    k, v = kv.chunk(2, dim=-1)
+    q, k, v = groups.split_with_sizes((groups.shape[1] - 2, 1, 1), dim=1)
     context.new_keys[layer_idx].copy_(k)
     context.new_values[layer_idx].copy_(v)
-    keys, values = context.keys[layer_idx], context.values[layer_idx]
-    grouped = q.reshape(len(keys), -1, q.shape[-1])
     scale = q.shape[-1] ** -0.5
-    scores = torch.baddbmm(context.masks[layer_idx], grouped, keys, alpha=scale)
-    return torch.bmm(scores.softmax(-1), values).view(q.shape)
+    scores = torch.baddbmm(context.masks[layer_idx], q, context.keys[layer_idx], alpha=scale)
+    return torch.bmm(scores.softmax(-1), context.values[layer_idx])

@@ -6,8 +6,9 @@ takes longer to begin than to do. What is different here:
 * A norm is a division by a length. Its weight is multiplied into the projection that follows, and
   its epsilon is part of the length: the stream has some channels more, which never change.
 * Of each query and key, the two channels that are rotated together lie side by side, so that they
-  are one complex number; each key lies beside its value, as in the KV pool. One multiplication in
-  place turns them all, the values by nothing. Scores do not depend on the order of channels.
+  are one complex number; the queries that share a key lie before it, and its value beside it. One
+  multiplication in place turns them all, the values by nothing, and attention takes them as they
+  lie. Scores do not depend on the order of channels.
 * Weights are in the layout that MKL packs them into for its own use. Measured on AVX-512 cores,
   products take 0.6 to 0.9 of the time with it, but up to 1.3 times as long for one to three rows.
   So small models have both layouts.
@@ -16,12 +17,13 @@ takes longer to begin than to do. What is different here:
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
-from engine_stub.model import Attend, Decoder, DecoderLayer, RMSNorm
+from engine_stub.model import Decoder, DecoderLayer, RMSNorm
 from engine_stub.model_config import ModelConfig
 from engine_stub.rotary import RotaryEmbedding
 
@@ -34,6 +36,18 @@ _FEWEST_PACKED_ROWS = 4
 _MOST_PLAIN_BYTES = 2**30
 # Channels that make a token's length what a norm divides by: as many as make a line of the cache.
 _FLOOR_CHANNELS = 16
+
+
+class GroupedAttend(Protocol):
+    """Attention as `PagedAttention` has it."""
+
+    def grouped(self, layer_idx: int, groups: Tensor) -> Tensor:
+        """Attend with ``groups [T, kv_heads, heads_per_kv_head + 2, head_dim]``.
+
+        Each is the queries that share a key, the key, and its value. Returns
+        ``[T, heads * head_dim]``.
+        """
+        ...
 
 
 def use_cpu_layers(decoder: Decoder) -> None:
@@ -60,7 +74,7 @@ class CpuLayers(nn.ModuleDict):
             self.norm_weight = norm.weight.detach() * math.sqrt(config.hidden_size)
         self.floor = math.sqrt(config.hidden_size * config.rms_norm_eps / _FLOOR_CHANNELS)
 
-    def forward(self, x: Tensor, turns: Tensor, attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, turns: Tensor, attend: GroupedAttend) -> Tensor:
         """Map ``x [T, hidden]`` to ``[T, hidden]``."""
         stream = F.pad(x, (0, _FLOOR_CHANNELS), value=self.floor)
         x = stream[:, :-_FLOOR_CHANNELS]
@@ -77,9 +91,8 @@ class CpuLayer(nn.Module):
         attention, mlp = layer.self_attn, layer.mlp
         self.layer_idx = attention.layer_idx
         self.head_dim = config.head_dim
-        self.n_heads = config.num_attention_heads
-        self.q_size = self.n_heads * self.head_dim
-        rows = _paired_rows(config)
+        self.n_kv_heads = config.num_key_value_heads
+        rows = _grouped_rows(config)
         qkv_bias = attention.qkv_proj.bias
         self.qkv_proj = _Linear(
             _with_norm(layer.input_layernorm, attention.qkv_proj.weight)[rows],
@@ -103,29 +116,24 @@ class CpuLayer(nn.Module):
             self.head_norms = q_norm, k_norm
             self.head_norm_floor = torch.tensor(math.sqrt(config.head_dim * attention.q_norm.eps))
 
-    def forward(self, x: Tensor, stream: Tensor, turns: Tensor, attend: Attend) -> None:
+    def forward(self, x: Tensor, stream: Tensor, turns: Tensor, attend: GroupedAttend) -> None:
         """Add attention's and the feed-forward's part to ``x [T, hidden]``.
 
         Args:
             stream: ``[T, hidden + _FLOOR_CHANNELS]``, of which `x` are the first channels.
         """
-        num_tokens = len(x)
         qkv = self.qkv_proj(_unit(x, stream))
+        groups = qkv.view(len(x), self.n_kv_heads, -1, self.head_dim)
         if self.head_norms is not None:
-            self._norm_heads(qkv.view(num_tokens, -1, self.head_dim), *self.head_norms)
+            self._norm_heads(groups, *self.head_norms)
         qkv.view(turns.dtype).mul_(turns)
-        q = qkv[:, : self.q_size].view(num_tokens, -1, self.head_dim)
-        kv = qkv[:, self.q_size :].view(num_tokens, -1, 2 * self.head_dim)
-        self.o_proj.add_to(x, attend(self.layer_idx, q, kv).flatten(1))
+        self.o_proj.add_to(x, attend.grouped(self.layer_idx, groups))
         gate, up = self.gate_up_proj(_unit(x, stream)).chunk(2, dim=-1)
         self.down_proj.add_to(x, F.silu(gate).mul_(up))
 
-    def _norm_heads(self, heads: Tensor, q_norm: Tensor, k_norm: Tensor) -> None:
-        """Norm the queries and keys of ``heads [T, n_heads + 2 * n_kv_heads, head_dim]``."""
-        for own, weight in (
-            (heads[:, : self.n_heads], q_norm),
-            (heads[:, self.n_heads :: 2], k_norm),
-        ):
+    def _norm_heads(self, groups: Tensor, q_norm: Tensor, k_norm: Tensor) -> None:
+        """Norm the queries and keys of ``groups [T, kv_heads, heads per key + 2, head_dim]``."""
+        for own, weight in ((groups[:, :, :-2], q_norm), (groups[:, :, -2], k_norm)):
             length = torch.linalg.vector_norm(own, dim=-1, keepdim=True)
             own.div_(length.hypot_(self.head_norm_floor)).mul_(weight)
 
@@ -135,22 +143,23 @@ class PairedRotaryEmbedding(nn.Module):
 
     def __init__(self, rotary: RotaryEmbedding, config: ModelConfig) -> None:
         super().__init__()
-        self.inv_freq = rotary.inv_freq
-        self.scale = torch.tensor(rotary.attention_scaling)
+        positions = torch.arange(config.max_position_embeddings, dtype=torch.float32)
+        angles = positions[:, None] * rotary.inv_freq
+        scale = torch.full_like(angles, rotary.attention_scaling)
+        self.turns = F.pad(torch.polar(scale, angles), (0, 1), value=1.0)
+        """``[max_position_embeddings, head_dim / 2 + 1]``, the last of which turns by nothing."""
         turning = torch.arange(config.head_dim // 2)
         still = torch.full_like(turning, len(turning))
-        self.columns = torch.cat(
-            [turning] * config.num_attention_heads + [turning, still] * config.num_key_value_heads
-        )
+        heads_per_key = config.num_attention_heads // config.num_key_value_heads
+        group = [turning] * heads_per_key + [turning, still]
+        self.columns = torch.cat(group * config.num_key_value_heads)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Tensor:
         """What queries, keys and values of ``positions [T]`` are multiplied by.
 
         Returns ``[T, (n_heads + 2 * n_kv_heads) * head_dim / 2]``, complex.
         """
-        angles = positions.to(dtype)[:, None] * self.inv_freq
-        turns = torch.polar(self.scale.expand_as(angles), angles)
-        return F.pad(turns, (0, 1), value=1.0)[:, self.columns]
+        return self.turns.index_select(0, positions).index_select(1, self.columns)
 
 
 class _Linear:
@@ -206,11 +215,11 @@ def _pairs(head_dim: int) -> Tensor:
     return torch.arange(head_dim).view(2, -1).t().flatten()
 
 
-def _paired_rows(config: ModelConfig) -> Tensor:
-    """The order of the rows of `Attention.qkv_proj`: queries, then each key with its value."""
+def _grouped_rows(config: ModelConfig) -> Tensor:
+    """The order of the rows of `Attention.qkv_proj`: queries, key and value of each key head."""
     n_heads, n_kv_heads = config.num_attention_heads, config.num_key_value_heads
     rows = torch.arange((n_heads + 2 * n_kv_heads) * config.head_dim).view(-1, config.head_dim)
     q, k, v = torch.split(rows, [n_heads, n_kv_heads, n_kv_heads])
     pairs = _pairs(config.head_dim)
-    kv = torch.stack((k[:, pairs], v), dim=1)
-    return torch.cat((q[:, pairs].flatten(), kv.flatten()))
+    q = q[:, pairs].view(n_kv_heads, -1, config.head_dim)
+    return torch.cat((q, k[:, None, pairs], v[:, None]), dim=1).flatten()

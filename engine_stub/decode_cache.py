@@ -98,17 +98,20 @@ class _Part:
         places, end = len(self.seq_ids), self.column + 1
         first = min(self.starts)
         starts = [first if window is None else max(end - window, first) for window in windows]
+        # Each sequence's heads are batches of their own.
+        keys, values = (each[:, :places].flatten(1, 2) for each in (self.keys, self.values))
+        mask = self.mask[:places].flatten(0, 1)[:, None]
         views = {
             start: (
-                self.keys[:, :places, ..., start:end].flatten(1, 2).unbind(0),
-                self.values[:, :places, :, start:end].flatten(1, 2).unbind(0),
-                self.mask[:places, :, start:end].flatten(0, 1)[:, None],
+                keys.narrow(-1, start, end - start).unbind(),
+                values.narrow(-2, start, end - start).unbind(),
+                mask.narrow(-1, start, end - start),
             )
             for start in set(starts)
         }
         return DecodeContext(
-            new_keys=list(self.keys[:, :places, ..., self.column].unbind(0)),
-            new_values=list(self.values[:, :places, :, self.column].unbind(0)),
+            new_keys=keys.narrow(-1, self.column, 1).transpose(-1, -2).unbind(),
+            new_values=values.narrow(-2, self.column, 1).unbind(),
             keys=[views[start][0][layer] for layer, start in enumerate(starts)],
             values=[views[start][1][layer] for layer, start in enumerate(starts)],
             masks=[views[start][2] for start in starts],

@@ -18,16 +18,23 @@ from engine_stub.model import Decoder
 CPU = torch.device("cpu")
 
 
-def causal(layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
+class Causal:
     """Attention of one sequence."""
-    q, k, v = (x.transpose(0, 1) for x in (q, *kv.chunk(2, dim=-1)))
-    return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(0, 1)
+
+    def __call__(self, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
+        q, k, v = (x.transpose(0, 1) for x in (q, *kv.chunk(2, dim=-1)))
+        out = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return out.transpose(0, 1)
+
+    def grouped(self, layer_idx: int, groups: Tensor) -> Tensor:
+        q, kv = groups[:, :, :-2].flatten(1, 2), groups[:, :, -2:].flatten(2)
+        return self(layer_idx, q, kv).flatten(1)
 
 
 @torch.inference_mode()
 def hidden_states(decoder: Decoder, num_tokens: int) -> Tensor:
     ids = torch.randint(257, (num_tokens,), generator=torch.Generator().manual_seed(num_tokens))
-    return decoder(ids, torch.arange(3, 3 + num_tokens), causal)
+    return decoder(ids, torch.arange(3, 3 + num_tokens), Causal())
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
