@@ -274,9 +274,9 @@ class LLMEngine:
             num_prefill_tokens=outputs.num_prefill_tokens,
             num_decode_tokens=outputs.num_decode_tokens - _num_unused(outputs, model_output),
             token_budget=self.config.max_num_batched_tokens,
-            num_running=_num_seqs(self.scheduler.running),
-            num_waiting=_num_seqs(self.scheduler.waiting),
-            num_swapped=_num_seqs(self.scheduler.swapped),
+            num_running=sum(map(len, map(unfinished, self.scheduler.running))),
+            num_waiting=self.scheduler.waiting.num_seqs,
+            num_swapped=self.scheduler.swapped.num_seqs,
             blocks=self.block_manager.stats,
             cache_changes=self.block_manager.take_cache_changes(),
             scheduler_time=durations.scheduler_time,
@@ -321,9 +321,11 @@ class LLMEngine:
                 and is_plain(seq_group.sampling_params)
                 and table_changes.is_plain(seq_group.first_seq.seq_id)
             ):
-                if update := self._decode(seq_group, result.samples[0], outcome.decodes):
-                    outcome.rest.append(index)
-                    outcome.rest_updates.append(update)
+                update = self._decode(seq_group, result.samples[0], outcome.decodes)
+                if update is None:
+                    continue  # as nearly all do: it goes on
+                outcome.rest.append(index)
+                outcome.rest_updates.append(update)
             else:
                 outcome.rest.append(index)
                 outcome.rest_updates += self._process(scheduled, result, model_output, index)
@@ -445,10 +447,6 @@ class _Durations:
     scheduler_time: float
     model_forward_time: float
     model_execute_time: float
-
-
-def _num_seqs(queue: Iterable[SequenceGroup]) -> int:
-    return sum(len(unfinished(seq_group)) for seq_group in queue)
 
 
 def _num_unused(outputs: SchedulerOutputs, model_output: ModelOutput) -> int:

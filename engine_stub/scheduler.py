@@ -28,6 +28,7 @@ from engine_stub.groups import unfinished
 from engine_stub.lookahead import Lookahead
 from engine_stub.metadata import MetadataBuilder
 from engine_stub.step_record import HeadWait, Preemption, ScheduledSequenceGroup
+from engine_stub.waiting_queue import WaitingQueue
 from seqtop.sequence import ExecuteModelRequest, Sequence, SequenceGroup, SequenceStatus
 
 # Blocks that an admission leaves for the running groups to grow into, as a share of the pool.
@@ -70,9 +71,9 @@ class Scheduler:
         self.block_manager = block_manager
         self._lookahead = Lookahead(config, block_manager)
         self._metadata = MetadataBuilder(block_manager)
-        self.waiting = SortedKeyList(key=self._rank)
+        self.waiting = WaitingQueue(self._rank)
         self.running = SortedKeyList(key=self._rank)
-        self.swapped = SortedKeyList(key=self._rank)
+        self.swapped = WaitingQueue(self._rank)
         self._watermark = int(_WATERMARK * block_manager.device.num_blocks)
         self._ranks: dict[str, tuple[int, int]] = {}
         self._num_arrived = 0
@@ -204,8 +205,8 @@ class Scheduler:
             return admitted, None
         num_places = self.config.max_num_seqs - sum(map(max_num_running_seqs, self.running))
         while queues := [queue for queue in (self.waiting, self.swapped) if queue]:
-            queue = min(queues, key=lambda queue: self._rank(queue[0]))
-            seq_group: SequenceGroup = queue[0]
+            queue = min(queues, key=lambda queue: self._rank(queue.head))
+            seq_group = queue.head
             request_id = seq_group.request_id
             num_places -= max_num_running_seqs(seq_group)
             if num_places < 0:
@@ -215,7 +216,7 @@ class Scheduler:
             found = admit(seq_group, budget, reserve, may_admit=may_admit)
             if isinstance(found, HeadWait):
                 return admitted, found
-            queue.pop(0)
+            queue.discard(seq_group)
             self.running.add(seq_group)
             for seq in unfinished(seq_group):
                 seq.status = SequenceStatus.RUNNING

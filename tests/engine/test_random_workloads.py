@@ -49,11 +49,12 @@ class Inspected:
         limits, scheduler = self.engine.config, self.engine.scheduler
         assert record.num_prefill_tokens + record.num_decode_tokens <= limits.max_num_batched_tokens
         assert record.num_running <= limits.max_num_seqs
-        for queue, status in (
-            (scheduler.running, SequenceStatus.RUNNING),
-            (scheduler.waiting, SequenceStatus.WAITING),
-            (scheduler.swapped, SequenceStatus.SWAPPED),
+        for queue, status, num_seqs in (
+            (scheduler.running, SequenceStatus.RUNNING, record.num_running),
+            (scheduler.waiting, SequenceStatus.WAITING, record.num_waiting),
+            (scheduler.swapped, SequenceStatus.SWAPPED, record.num_swapped),
         ):
+            assert sum(not seq.is_finished() for group in queue for seq in group.seqs) == num_seqs
             for group in queue:
                 unfinished = [seq for seq in group.seqs if not seq.is_finished()]
                 assert {seq.status for seq in unfinished} == {status}
