@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import dataclasses
 import logging
+import shlex
 import signal
 import sys
 import threading
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqtop import __version__
+from seqtop.arguments import SHELLS, CommandParser, completion, not_negative
 from seqtop.safe import safe_line
-from seqtop.wire.endpoints import DEFAULT_ENDPOINT, EndpointError, check_bind
+from seqtop.wire.endpoints import DEFAULT_ENDPOINT, EndpointError, check_bind, is_loopback
 from seqtop.wire.keys import EngineKeys, KeyFileError, engine_keys
 from seqtop.wire.publisher import Publisher, PublishError
 
@@ -37,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="engine-stub", description="The small inference engine that comes with seqtop."
     )
     parser.add_argument("--version", action="version", version=f"engine-stub {__version__}")
@@ -50,7 +52,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_serve(serve)
     serve.set_defaults(run=_serve)
+    completes = commands.add_parser(
+        "completion",
+        help="print what lets a shell complete all this",
+        description="Print a script that lets a shell complete commands, options and files.",
+        epilog='example: eval "$(engine-stub completion bash)"',
+    )
+    completes.add_argument("shell", choices=SHELLS)
+    completes.set_defaults(run=_complete)
     return parser
+
+
+def _complete(options: argparse.Namespace) -> int:
+    print(completion(_parser(), options.shell))
+    return 0
 
 
 def _add_serve(serve: argparse.ArgumentParser) -> None:
@@ -81,7 +96,9 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     )
     _add_keys(serve)
     serve.add_argument("--name", default="engine-stub", help="what viewers call this engine")
-    serve.add_argument("--pace", type=float, default=0.0, metavar="STEPS", help="steps per second")
+    serve.add_argument(
+        "--pace", type=not_negative, default=0.0, metavar="STEPS", help="steps per second"
+    )
     serve.add_argument("--demo", action="store_true", help="make requests without end")
     serve.add_argument(
         "--until-stdin-closes",
@@ -93,7 +110,8 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
         "--model",
         type=Path,
         metavar="MODEL",
-        help="Hugging Face directory, or organisation/name on the Hugging Face Hub",
+        help="a Llama, Mistral, Qwen2 or Qwen3 checkpoint: a Hugging Face directory, or"
+        " organisation/name on the Hugging Face Hub (default: the bundled one)",
     )
     engine.add_argument("--device", help="cpu, cuda or auto")
     engine.add_argument("--dtype", help="float32, bfloat16, float16 or auto")
@@ -168,12 +186,24 @@ def _keys(options: argparse.Namespace) -> EngineKeys | None:
     return engine_keys(*given, options.control_clients)
 
 
+def _check_http(address: str, *, insecure: bool) -> None:
+    """Raises `EndpointError` unless HTTP may be served there."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise EndpointError(f"--http {address!r} is no HOST:PORT, such as 127.0.0.1:8000")
+    if not (insecure or is_loopback(host)):
+        raise EndpointError(
+            f"--http {address} can be reached from other machines, and whoever reaches it can send"
+            " prompts, as it has no authentication; serve 127.0.0.1 and tunnel, or pass --insecure"
+        )
+
+
 def _serve(options: argparse.Namespace) -> int:
     try:
         keys = _keys(options)
         check_bind(options.bind, insecure=options.insecure, has_keys=keys is not None)
         if options.http is not None:
-            check_bind(f"tcp://{options.http}", insecure=options.insecure)
+            _check_http(options.http, insecure=options.insecure)
     except (EndpointError, KeyFileError) as error:
         return _fail(str(error), status=2)
     # The engine needs no numpy; torch mentions its absence in a way that alarms.
@@ -235,7 +265,7 @@ def _serve(options: argparse.Namespace) -> int:
                 return _fail(f"--http {options.http} cannot be served: {error.strerror}")
             doors.append(listener.bridge)
         print(f"engine-stub: {safe_line(info.model)} on {info.device}, published at {options.bind}")
-        print(f"engine-stub: look at it with: seqtop attach {options.bind}")
+        print(f"engine-stub: look at it with: {_look(options)}")
         if options.http is not None:
             print(f"engine-stub: OpenAI's API is served at {listener.url}")
         sys.stdout.flush()
@@ -245,6 +275,15 @@ def _serve(options: argparse.Namespace) -> int:
         except StageError as error:
             return _fail(str(error))
     return 0
+
+
+def _look(options: argparse.Namespace) -> str:
+    """The command that shows this engine; of the viewer's own key the name is not known here."""
+    command = ["seqtop", "attach", options.bind]
+    if options.server_secret_key is not None:
+        public = options.server_secret_key.removesuffix("_secret")  # as keygen names the two
+        command += ["--server-key", public, "--client-key", "YOURS.key_secret"]
+    return shlex.join(command)
 
 
 def _http_listener(

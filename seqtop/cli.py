@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from seqtop.arguments import perhaps
 from seqtop.commands.common import fail
-from seqtop.commands.parsing import perhaps
 from seqtop.commands.usage import NAMES, parser
 from seqtop.link import UnreachableError
 from seqtop.wire.endpoints import EndpointError

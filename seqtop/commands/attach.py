@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from seqtop.commands import kv_events
 from seqtop.commands.common import Commands, add_keys, add_look, fail, keys_of, run_app
-from seqtop.wire.endpoints import DEFAULT_ENDPOINT, rank_endpoint
+from seqtop.wire.endpoints import DEFAULT_ENDPOINT, check, rank_endpoint
 
 
 def add(commands: Commands) -> None:
@@ -34,27 +34,37 @@ def add(commands: Commands) -> None:
     add_keys(attach)
     add_look(attach)
     kv_events.add(attach, tokenizer=True)
-    attach.set_defaults(run=run)
+    attach.set_defaults(run=run, refuse=refuse)
+
+
+def refuse(options: argparse.Namespace) -> int:
+    """The exit status if it cannot be meant so, having said why; else 0.
+
+    Raises:
+        EndpointError: an endpoint is malformed.
+        KeyFileError: the keys cannot be used.
+    """
+    others = ("endpoints", "columns", "sort", "filter", "slo", "server_key", "client_key")
+    if (mistake := kv_events.mistake(options, others)) is not None:
+        return fail(mistake, status=2)
+    if options.kv_events is not None and options.ranks > 1:
+        return fail("--kv-events shows one rank: name the endpoint of that one", status=2)
+    for endpoint in filter(None, (options.kv_events, options.replay)):
+        check(endpoint)
+    _endpoints(options)
+    keys_of(options)
+    return 0
 
 
 def run(options: argparse.Namespace) -> int:
     from seqtop.session import Session
     from seqtop.state.history import DEFAULT_MAX_BYTES, History
 
-    others = ("endpoints", "columns", "sort", "filter", "slo", "server_key", "client_key")
-    if (mistake := kv_events.mistake(options, others)) is not None:
-        return fail(mistake, status=2)
-    if options.kv_events is not None and options.ranks > 1:
-        return fail("--kv-events shows one rank: name the endpoint of that one", status=2)
+    if status := refuse(options):
+        return status
     if options.kv_events is not None:
         return kv_events.attach(options)
-    endpoints = list(
-        dict.fromkeys(
-            rank_endpoint(endpoint, rank)
-            for endpoint in options.endpoints or [DEFAULT_ENDPOINT]
-            for rank in range(options.ranks)
-        )
-    )
+    endpoints = _endpoints(options)
     keys = keys_of(options)
     with ExitStack() as stack:
         sessions = [
@@ -69,6 +79,13 @@ def run(options: argparse.Namespace) -> int:
             for endpoint in endpoints
         ]
         return run_app(sessions, options)
+
+
+def _endpoints(options: argparse.Namespace) -> list[str]:
+    """Those of all ranks, each once; raises `EndpointError`."""
+    endpoints = options.endpoints or [DEFAULT_ENDPOINT]
+    ranks = range(options.ranks)
+    return list(dict.fromkeys(rank_endpoint(each, rank) for each in endpoints for rank in ranks))
 
 
 def _count(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from seqtop.arguments import positive
 from seqtop.commands.common import (
     Commands,
     add_keys,
@@ -11,7 +12,6 @@ from seqtop.commands.common import (
     add_timeout,
     fail,
     keys_of,
-    positive,
 )
 
 INCOMPLETE = 3

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from seqtop.arguments import not_negative
 from seqtop.safe import safe_line
 from seqtop.wire.endpoints import DEFAULT_ENDPOINT
 
 if TYPE_CHECKING:
     from seqtop.recording import Recording
-    from seqtop.state.filter import Filter
+    from seqtop.state.filter import Filter, UnknownFieldError
     from seqtop.state.view import Sort
     from seqtop.tui.source import Source
     from seqtop.wire.keys import ViewerKeys
@@ -72,21 +73,11 @@ def keys_of(options: argparse.Namespace) -> ViewerKeys | None:
 def add_timeout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=not_negative,
         default=5.0,
         metavar="SECONDS",
         help="how long to wait for the engine (default: 5)",
     )
-
-
-def positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return number
 
 
 def add_look(parser: argparse.ArgumentParser) -> None:
@@ -102,7 +93,8 @@ def add_look(parser: argparse.ArgumentParser) -> None:
         "--sort",
         type=_setting("parse_sort", as_typed=True),
         metavar="KEY",
-        help="what to sort by; --sort=-KEY for the other way round (default: life)",
+        help="what to sort by: figures the largest first, all else from the smallest or from A on;"
+        " --sort=-KEY turns that round (default: life, the running first and the finished last)",
     )
     group.add_argument(
         "--filter",
@@ -128,12 +120,15 @@ def _setting(parser: str, *, as_typed: bool = False) -> Callable[[str], Any]:
     """What understands an option as the function `parser` of the app's settings does."""
 
     def understand(text: str) -> Any:
+        from seqtop.state.filter import UnknownFieldError
         from seqtop.tui import settings
 
         try:
             found = getattr(settings, parser)(text)
         except settings.SettingsError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
+            wrong = error.__cause__
+            said = _listed(wrong) if isinstance(wrong, UnknownFieldError) else str(error)
+            raise argparse.ArgumentTypeError(said) from error
         return text if as_typed else found
 
     return understand
@@ -144,16 +139,6 @@ def _existing(text: str) -> Path:
     if not path.is_file():
         raise argparse.ArgumentTypeError(f"there is no file {text!r}")
     return path
-
-
-def not_negative(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
-    return number
 
 
 def row_sort(text: str) -> Sort:
@@ -174,11 +159,21 @@ def row_columns(text: str) -> list[str]:
     return list(dict.fromkeys(keys))
 
 
+def _listed(error: UnknownFieldError) -> str:
+    """The error with all the fields there are, as there is no help at hand that lists them."""
+    from seqtop.state.columns import FIELDS
+
+    wrong = str(error).partition(":")[0]
+    return f"{wrong}: there are {', '.join(FIELDS)}"
+
+
 def row_filter(text: str) -> Filter:
-    from seqtop.state.filter import FilterError, parse
+    from seqtop.state.filter import FilterError, UnknownFieldError, parse
 
     try:
         return parse(text)
+    except UnknownFieldError as error:
+        raise argparse.ArgumentTypeError(_listed(error)) from error
     except FilterError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -199,16 +194,12 @@ def opened(path: str) -> Iterator[Recording]:
         yield recording
 
 
-def at_step(recording: Recording, step: int) -> tuple[int, str | None]:
-    """Where the recording is at the end of `step`, or nearest to it, of the engine's newest start.
-
-    Returns the position, and the step that is there if it is another.
-    """
-    found = recording.marks.at_step(step)
-    there = recording.marks[found].step
+def nearest(recording: Recording, step: int) -> str | None:
+    """What stands in for `step`, of the engine's newest start; `None` if it is on record."""
+    there = recording.marks[recording.marks.at_step(step)].step
     if there == step:
-        return found, None
-    return found, f"step {there:,}" if there >= 0 else "what was before the first step"
+        return None
+    return f"step {there:,}" if there >= 0 else "what was before the first step"
 
 
 NO_TERMINAL = "the app needs a terminal; `seqtop show` prints to a file or a pipe"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from seqtop.arguments import not_negative
 from seqtop.commands.common import Commands, add_look, fail, run_app
 
 
@@ -16,17 +17,21 @@ def add(commands: Commands) -> None:
         " watch it. Both end together.",
         epilog="example: seqtop demo --pace 5",
     )
-    demo.add_argument("--model", help="a directory with a Llama checkpoint (default: the bundled)")
+    demo.add_argument(
+        "--model",
+        help="a Llama, Mistral, Qwen2 or Qwen3 checkpoint: a Hugging Face directory, or"
+        " organisation/name on the Hugging Face Hub (default: the bundled one)",
+    )
     demo.add_argument("--device", default="auto", help="cpu, cuda or auto (default: auto)")
     demo.add_argument(
         "--pace",
-        type=float,
+        type=not_negative,
         default=15.0,
         metavar="STEPS",
         help="at most so many engine steps per second, 0 for no limit (default: 15)",
     )
     add_look(demo)
-    demo.set_defaults(run=run)
+    demo.set_defaults(run=run, refuse=lambda _: 0)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from seqtop.arguments import positive
 from seqtop.commands.common import (
     Commands,
     add_endpoint,
@@ -11,7 +12,6 @@ from seqtop.commands.common import (
     add_timeout,
     fail,
     keys_of,
-    positive,
 )
 
 
@@ -52,5 +52,6 @@ def run(options: argparse.Namespace) -> int:
             redact=options.redact,
         )
     except RecordingError as error:
-        return fail(str(error))
+        exists = isinstance(error.__cause__, FileExistsError)
+        return fail(f"{error}; --force replaces it" if exists else str(error))
     return 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from seqtop.commands.common import Commands, add_look, at_step, fail, positive, run_app
+from seqtop.arguments import positive
+from seqtop.commands.common import Commands, add_look, fail, nearest, run_app
 
 
 def add(commands: Commands) -> None:
@@ -25,7 +26,19 @@ def add(commands: Commands) -> None:
     replay.add_argument("--loop", action="store_true", help="begin again at the end")
     replay.add_argument("--at", type=int, metavar="STEP", help="begin at the end of this step")
     add_look(replay)
-    replay.set_defaults(run=run)
+    replay.set_defaults(run=run, refuse=refuse)
+
+
+def refuse(options: argparse.Namespace) -> int:
+    """The exit status if there is nothing to replay, having said why; else 0."""
+    from seqtop.recording import Recording, RecordingError
+
+    try:
+        with Recording(options.file) as recording:
+            recording.require()
+    except RecordingError as error:
+        return fail(str(error))
+    return 0
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,10 +48,11 @@ def run(options: argparse.Namespace) -> int:
     try:
         with Recording(options.file) as recording:
             recording.require()
-            position, instead = (0, None) if options.at is None else at_step(recording, options.at)
-            remarks = (
-                [f"Step {options.at:,} is not on record; this is the nearest."] if instead else []
-            )
+            position, remarks = 0, []
+            if options.at is not None:
+                position = recording.marks.at_step(options.at)
+                if nearest(recording, options.at) is not None:
+                    remarks = [f"Step {options.at:,} is not on record; this is the nearest."]
             with ReplaySource(
                 recording,
                 options.file,

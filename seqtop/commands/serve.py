@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from ipaddress import ip_address
 
+from seqtop.arguments import CommandParser
 from seqtop.commands.common import Commands, fail
+from seqtop.wire.endpoints import is_loopback
 
 _COMMANDS = ("attach", "replay", "demo")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -35,6 +36,8 @@ def add(commands: Commands) -> None:
         action="store_true",
         help="serve other machines: whoever reaches the port reads every prompt, unencrypted",
     )
+    assert isinstance(serve, CommandParser)
+    serve.stray = ": options of the command go after --, as in seqtop serve -- replay FILE --loop"
     serve.set_defaults(run=run)
 
 
@@ -42,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     command = options.command or ["attach"]
     if command[0] not in _COMMANDS:
         return fail(f"serve shows {', '.join(_COMMANDS)}; not {command[0]!r}", status=2)
-    is_open = not _is_loopback(options.host)
+    is_open = not is_loopback(options.host)
     if is_open and not options.insecure:
         return fail(
             f"{options.host} can be reached from other machines, and there is no authentication:"
@@ -52,7 +55,10 @@ def run(options: argparse.Namespace) -> int:
         )
     from seqtop.commands.usage import parser
 
-    parser().parse_args(command)  # so that what is wrong with it is said here, not in a browser
+    # So that what is wrong with it is said here, not in a browser.
+    asked = parser().parse_args(command)
+    if status := asked.refuse(asked):
+        return int(status)
     try:
         from seqtop.web.server import AppServer
     except ImportError:
@@ -72,15 +78,6 @@ def run(options: argparse.Namespace) -> int:
             f"{options.host}:{options.port} cannot be used ({error.strerror}); --port picks another"
         )
     return 0
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _port(text: str) -> int:

@@ -6,16 +6,16 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from seqtop.arguments import not_negative
 from seqtop.commands import kv_events
 from seqtop.commands.common import (
     Commands,
     add_keys,
     add_source,
     add_timeout,
-    at_step,
     fail,
     keys_of,
-    not_negative,
+    nearest,
     opened,
     row_columns,
     row_filter,
@@ -51,7 +51,8 @@ def add(commands: Commands) -> None:
         "--sort",
         type=row_sort,
         metavar="KEY",
-        help="the table by this; --sort=-KEY the other way round",
+        help="the table by this: figures the largest first, all else from the smallest or from A"
+        " on; --sort=-KEY turns that round",
     )
     going = show.add_argument_group("going on")
     going.add_argument(
@@ -62,9 +63,8 @@ def add(commands: Commands) -> None:
     going.add_argument(
         "--every",
         type=not_negative,
-        default=1.0,
         metavar="SECONDS",
-        help="at most one line in so long, 0 for one a change (default: 1)",
+        help="with --follow: at most one line in so long, 0 for one a change (default: 1)",
     )
     add_timeout(show)
     add_keys(show)
@@ -92,6 +92,8 @@ def _mistake(options: argparse.Namespace) -> str | None:
     has_rows = options.columns or options.filter
     if options.follow and not options.json:
         return "--follow prints JSON lines: add --json"
+    if options.every is not None and not options.follow:
+        return "--every goes with --follow"
     if options.follow and not is_live:
         return "--follow needs a running engine; seqtop export has all of a recording"
     if options.at is not None and is_live:
@@ -109,12 +111,12 @@ def _show_recording(options: argparse.Namespace) -> int:
 
     try:
         with opened(options.source) as recording:
-            position = recording.last
-            if options.at is not None:
-                position, instead = at_step(recording, options.at)
-                if instead is not None:
+            if options.at is None:
+                state = recording.at(recording.last)
+            else:
+                if (instead := nearest(recording, options.at)) is not None:
                     fail(f"step {options.at:,} is not on record; the nearest is {instead}")
-            state = recording.at(position)
+                state = recording.seek(options.at)
             link = Link(options.source, LinkState.REPLAY, recording.damage or "")
     except RecordingError as error:
         return fail(str(error))
@@ -155,9 +157,10 @@ def _follow(options: argparse.Namespace) -> int:
     from seqtop.state.filter import EVERYTHING
     from seqtop.state.history import History
 
+    every = 1.0 if options.every is None else options.every
     follower = Follower(options.columns, options.filter or EVERYTHING)
     session = Session(options.source, history=History(max_bytes=0), keys=keys_of(options))
     with session, until_signalled() as end:
         session.await_engine(options.timeout)
-        follow(session, follower, sys.stdout.buffer, every=options.every, ended=end)
+        follow(session, follower, sys.stdout.buffer, every=every, ended=end)
     return 0

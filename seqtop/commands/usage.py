@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from seqtop import __version__
+from seqtop.arguments import CommandParser
 from seqtop.commands import COMMANDS
-from seqtop.commands.parsing import CommandParser
 
 EXAMPLES = """\
 examples:

@@ -113,20 +113,29 @@ def _aligned(text: str, key: str, width: int) -> str:
 
 
 def _tail(text: str, width: int) -> str:
-    """The end of `text` that takes at most `width` cells."""
-    excess = cell_len(text) - width
+    """The end of `text` that takes at most `width` cells, `…` before it where it is not all."""
+    shown = safe_text(text[-max(width + 1, 1) :])  # one more, to see that there is more
+    excess = cell_len(shown) - width
     if excess <= 0:
-        return text
-    spans, _ = split_graphemes(text)
+        return shown
+    spans, _ = split_graphemes(shown)
     for _, end, size in spans:
         excess -= size
-        if excess <= 0:
-            return text[end:]
+        if excess < 0:
+            return f"…{shown[end:]}"
     return ""
 
 
+def _head(text: str, width: int) -> str:
+    """The beginning of `text` that takes at most `width` cells, `…` after it likewise."""
+    shown = safe_text(text[: width + 1])
+    if cell_len(shown) <= width:
+        return shown
+    return f"{set_cell_size(shown, width - 1)}…" if width > 0 else ""
+
+
 _TEXTS: dict[str, Callable[[RequestState, SequenceState, int], str]] = {
-    "text": lambda _, sequence, width: _tail(safe_text(sequence.text[-max(width, 1) :]), width),
-    "ask": lambda request, _, width: safe_text((request.prompt or "")[:width]),
+    "text": lambda _, sequence, width: _tail(sequence.text, width),
+    "ask": lambda request, _, width: _head(request.prompt or "", width),
 }
 """Columns of what room is left: of an output its end, of a prompt its beginning."""

@@ -173,12 +173,33 @@ COLUMNS = (
 FIELDS = {column.key: column for column in COLUMNS} | {
     column.key: column
     for column in (
-        Column("total", "Total", "prompt and output tokens", lambda _, s, __: s.num_tokens),
-        Column("lost", "Lost", "tokens lost to preemption", lambda r, _, __: r.num_lost_tokens),
         Column(
-            "steps", "Steps", "steps it was scheduled in", lambda r, _, __: r.num_scheduled_steps
+            "total", "Total", "prompt and output tokens", lambda _, s, __: s.num_tokens, None, True
         ),
-        Column("e2e", "E2E", "arrival to end", lambda r, _, __: latency.e2e_latency(r.metrics)),
+        Column(
+            "lost",
+            "Lost",
+            "tokens lost to preemption",
+            lambda r, _, __: r.num_lost_tokens,
+            None,
+            True,
+        ),
+        Column(
+            "steps",
+            "Steps",
+            "steps it was scheduled in",
+            lambda r, _, __: r.num_scheduled_steps,
+            None,
+            True,
+        ),
+        Column(
+            "e2e",
+            "E2E",
+            "arrival to end",
+            lambda r, _, __: latency.e2e_latency(r.metrics),
+            None,
+            True,
+        ),
         Column("id", "Id", "request id", lambda r, _, __: r.request_id),
         Column("ask", "Prompt text", "the prompt's text", lambda r, _, __: r.prompt),
     )

@@ -7,7 +7,7 @@ A filter is words separated by spaces, all of which must hold:
     re:/req-[0-9]$/         a regular expression in any of the three, any case
     status:waiting          the field holds this text; `status:waiting,swapped` for either
     request=req-7           the field is exactly this
-    prompt>1000  itl<=50ms  comparisons; numbers take k, M, and durations µs, ms, s, m, h
+    prompt>1000  itl<=50ms  comparisons; numbers take k, M, G, and durations us, ms, s, m, h
     -status:stop  !preempt  a leading - or ! turns a word round
 
 A field whose value is unknown satisfies no comparison.
@@ -37,8 +37,11 @@ _WORD = re.compile(
 )
 _NUMBER = re.compile(r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))(?P<unit>[a-zµμ]*)", re.IGNORECASE)
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9} | {
-    "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0
+    "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0
 }  # fmt: skip
+UNITS = tuple(unit for unit in _UNITS if unit)
+"""What a number may end in; `us` may be written with either of Unicode's micro signs, too."""
+_MICRO = str.maketrans("µμ", "uu")
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -53,6 +56,10 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 
 class FilterError(ValueError):
     """A filter that cannot be understood; `str()` is one sentence that says why."""
+
+
+class UnknownFieldError(FilterError):
+    """It names nothing like a field; `str()` leaves it to a help to list those there are."""
 
 
 @dataclass(frozen=True)
@@ -184,10 +191,13 @@ def _search(pattern: re.Pattern[str]) -> Test:
 
 def _field(name: str, comparison: str, wanted: str) -> Test:
     column = FIELDS.get(name)
+    if column is None and name == "re":
+        raise FilterError(f"a regular expression stands between slashes: re:/{wanted.strip('/')}/")
     if column is None:
         close = difflib.get_close_matches(name, FIELDS, n=1)
-        hint = f"perhaps {close[0]}" if close else "the help lists them all"
-        raise FilterError(f"no field {name!r}: {hint}")
+        if close:
+            raise FilterError(f"no field {name!r}: perhaps {close[0]}")
+        raise UnknownFieldError(f"no field {name!r}: the help lists them all")
     if not wanted:
         raise FilterError(f"{name}{comparison} compares with nothing yet")
     alternatives = [_compare(column, comparison, part) for part in wanted.split(",") if part]
@@ -238,10 +248,10 @@ def quantity(text: str) -> float | None:
     word = _NUMBER.fullmatch(text)
     if word is None:
         return None
-    unit = word["unit"]
+    unit = word["unit"].translate(_MICRO)
     scale = _UNITS.get(unit, _UNITS.get(unit.lower()))
     if scale is None:
-        raise FilterError(f"no unit {unit!r}: there are {', '.join(filter(None, _UNITS))}")
+        raise FilterError(f"no unit {word['unit']!r}: there are {', '.join(UNITS)}")
     number = float(word["number"]) * scale
     return number if math.isfinite(number) else None
 

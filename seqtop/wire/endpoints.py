@@ -68,7 +68,7 @@ def check_bind(endpoint: str, *, insecure: bool, has_keys: bool = False) -> str:
     check(endpoint)
     if not (insecure or has_keys) and endpoint.startswith("tcp://"):
         host, _ = _host_and_port(endpoint)
-        if not _is_loopback(host):
+        if not is_loopback(host):
             raise EndpointError(
                 f"{endpoint} can be reached from other machines, and whoever reaches it reads"
                 " every prompt; give keys (see seqtop keygen), bind to 127.0.0.1 and tunnel,"
@@ -87,7 +87,8 @@ def _host_and_port(endpoint: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is reached from this machine alone."""
     if host == "localhost":
         return True
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from engine_stub.cli import main as engine_main
 from seqtop.cli import main
 from seqtop.commands.usage import NAMES
 from seqtop.session import Session
@@ -133,6 +134,8 @@ def test_record_then_check_the_recording(engine: str, tmp_path: Path) -> None:
     assert report["findings"] == []
     assert report["num_steps"] > 0
     assert report["num_gaps"] == 0
+    again = run(*SEQTOP, "record", engine, "-o", file, "--duration", "2")
+    assert_one_sentence(again, 1, f"{file} exists already; --force replaces it")
     shown = run(*SEQTOP, "show", file, "--json")
     assert json.loads(shown.stdout)["link"]["state"] == "replay"
     assert "typed-1" in run(*SEQTOP, "show", file).stdout
@@ -171,6 +174,8 @@ def test_keys_open_an_engine_to_their_holders_alone(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         assert "published at" in process.stdout.readline()
+        public, mine = str(tmp_path / "engine.key"), "--client-key YOURS.key_secret"
+        assert f"seqtop attach {endpoint} --server-key {public} {mine}" in process.stdout.readline()
         keys = ("--server-key", str(tmp_path / "engine.key"), "--client-key")
         done = run(*SEQTOP, "show", endpoint, *keys, str(tmp_path / "viewers.key_secret"))
         assert "typed-1" in done.stdout, done.stderr
@@ -219,26 +224,92 @@ def test_help_has_an_example(command: list[str], capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("arguments", "usage", "words"),
+    ("arguments", "command", "words"),
     [
-        (["show", "--jsn"], "usage: seqtop show ", ("'--jsn', perhaps --json", "show --help")),
-        (["record", "-o", "x", "--durations=3"], "usage: seqtop record ", ("perhaps --duration",)),
-        (["check", "a", "b"], "usage: seqtop check ", ("unrecognised argument 'b'",)),
-        (["--verison", "show"], "usage: seqtop ", ("perhaps --version", "seqtop --help")),
-        (["replay"], "usage: seqtop replay ", ("FILE",)),
-        ([], "usage: seqtop ", ("COMMAND",)),
+        (["show", "--jsn"], "seqtop show", ("'--jsn', perhaps --json",)),
+        (["show", "--bogus"], "seqtop show", ("unrecognised argument '--bogus';",)),
+        (["record", "-o", "x", "--durations=3"], "seqtop record", ("perhaps --duration",)),
+        (["check", "a", "b"], "seqtop check", ("unrecognised argument 'b'",)),
+        (["--verison", "show"], "seqtop", ("perhaps --version",)),
+        (["replay"], "seqtop replay", ("FILE",)),
+        ([], "seqtop", ("COMMAND",)),
+        (["serve", "replay", "x", "--loop"], "seqtop serve", ("'--loop': options", "go after --")),
+        (["show", "--timeout", "-1"], "seqtop show", ("--timeout: '-1' is no number from 0 on",)),
+        (["check", "--timeout", "nan"], "seqtop check", ("'nan' is no number from 0 on",)),
+        (["demo", "--pace", "-3"], "seqtop demo", ("--pace: '-3' is no number from 0 on",)),
+        (["show", "--filter", "foo>3"], "seqtop show", ("no field 'foo': there are request, seq",)),
+        (["attach", "--filter", "foo>3"], "seqtop attach", ("no field 'foo': there are request",)),
+        (["show", "--filter", "promt>3"], "seqtop show", ("no field 'promt': perhaps prompt;",)),
     ],
 )
-def test_wrong_usage_shows_the_usage_of_the_command_meant(
-    arguments: list[str], usage: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+def test_wrong_usage_is_one_sentence_of_the_command_meant(
+    arguments: list[str], command: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as exit_:
         main(arguments)
     assert exit_.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith(usage)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"{command}: ")
+    assert said.endswith(f"; {command} --help tells more")
     for word in words:
-        assert word in said.splitlines()[-1]
+        assert word in said
+
+
+def test_every_without_follow_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "run.seqtop", "--every", "3"]) == 2
+    assert capsys.readouterr().err == "seqtop: --every goes with --follow\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--http", "0.0.0.0:8000"], ("--http 0.0.0.0:8000 can be", "no authentication")),
+        (["--http", "example.org:8000"], ("can be reached from other machines",)),
+        (["--http", "8000"], ("--http '8000' is no HOST:PORT, such as 127.0.0.1:8000",)),
+        (["--http", "http://127.0.0.1:8000"], ("is no HOST:PORT",)),
+        (["--http", "127.0.0.1:0"], ("is no HOST:PORT",)),
+    ],
+)
+def test_http_in_the_open_or_nowhere(
+    arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert engine_main(["serve", *arguments]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("engine-stub: ")
+    for word in words:
+        assert word in said
+    assert "tcp://" not in said
+    assert "key" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve", "--modle", "x"], ("engine-stub serve: ", "'--modle', perhaps --model;")),
+        (["serve", "--pace", "-3"], ("--pace: '-3' is no number from 0 on",)),
+        (["sevre"], ("engine-stub: ", "'sevre'", "engine-stub --help")),
+    ],
+)
+def test_the_engine_has_the_same_manners(
+    arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        engine_main(arguments)
+    assert exit_.value.code == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    for word in words:
+        assert word in said
+
+
+def test_models_are_described_in_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
+    described = []
+    for help_of in (lambda: main(["demo", "--help"]), lambda: engine_main(["serve", "--help"])):
+        with pytest.raises(SystemExit):
+            help_of()
+        words = " ".join(capsys.readouterr().out.split())
+        described.append(words[words.index("--model MODEL ") :].partition("(default")[0])
+    assert described[0] == described[1]
+    assert "Hugging Face Hub" in described[0]
 
 
 def test_a_mistyped_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,7 +323,7 @@ def test_help_has_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     said = capsys.readouterr().out
     assert "exit status:" in said
-    for status in ("0", "1", "2", "130", "141"):
+    for status in ("0", "1", "2", "3", "130", "141"):
         assert f"\n  {status} " in said
 
 

@@ -106,7 +106,10 @@ def test_other_sites_pages_are_turned_away(url: str) -> None:
         (["--host", "example.org"], ("no authentication", "--insecure")),
         (["--port", "0"], ("'0' is not a port",)),
         (["show"], ("attach, replay, demo",)),
-        (["--", "attach", "--bogus"], ("usage: seqtop attach", "'--bogus'")),
+        (["--", "attach", "--bogus"], ("seqtop attach: ", "'--bogus'")),
+        (["--", "attach", "foo"], ("'foo' is not an endpoint",)),
+        (["--", "attach", "--server-key", "x"], ("belong together",)),
+        (["--", "attach", "--kv-events", "foo"], ("'foo' is not an endpoint",)),
     ],
 )
 def test_mistakes(
@@ -121,6 +124,15 @@ def test_mistakes(
     assert said.out == ""
     for word in words:
         assert word in said.err
+
+
+def test_a_recording_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--", "replay", "/nonexistent"]) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (
+        "",
+        "seqtop: /nonexistent cannot be opened: No such file or directory\n",
+    )
 
 
 def test_a_port_that_is_taken(recording: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from engine_stub.cli import main as engine_main
 from seqtop.cli import main
 from seqtop.commands.usage import NAMES
 
@@ -46,6 +47,16 @@ def test_bash_completes(script: str, words: list[str], expected: list[str], tmp_
     quoted = " ".join(f"'{word}'" for word in ["seqtop", *words])
     asked = f"COMP_WORDS=({quoted}); COMP_CWORD={len(words)}; _shtab_seqtop; echo ${{COMPREPLY[@]}}"
     assert said_by("bash", "-c", f"{script}\n{asked}", cwd=tmp_path).split() == expected
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_the_engine_s_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert engine_main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    asked = "COMP_WORDS=(engine-stub serve --preemption-m); COMP_CWORD=2; _shtab_engine_stub"
+    assert said_by("bash", "-c", f"{script}\n{asked}; echo ${{COMPREPLY[@]}}").split() == [
+        "--preemption-mode"
+    ]
 
 
 @pytest.mark.parametrize("script", ["fish"], indirect=True)

@@ -9,6 +9,7 @@ from seqtop.export import document, text
 from seqtop.link import Link, LinkState
 from seqtop.sequence import ExecuteModelRequest, SequenceStatus
 from seqtop.state import EngineState
+from seqtop.state.view import Sort
 from seqtop.wire.messages import RequestArrived, SequenceUpdate, Step, StepStats
 
 NASTY = "plain \x1b]52;c;AAAA\x07 \x1b[2J [red]markup[/red] \u202e日本語\n=SUM(A1)"
@@ -78,6 +79,27 @@ def test_text_fits_and_cannot_move_the_cursor(
         assert lines[1].startswith("req-0")
     if width >= 80:
         assert lines[1].rstrip().endswith("=SUM(A1)")
+
+
+@pytest.mark.parametrize("written", ["and so they went to the river", "猫が川へ行きました。" * 3])
+def test_text_that_is_not_whole_says_so(
+    written: str, state: EngineState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    sequence = state.sequences[0]
+    request = state.requests[sequence.request_id]
+
+    def shown(column: str) -> str:
+        return text.table(state, columns=[column], sort=Sort("seq")).splitlines()[1]
+
+    sequence.text = request.prompt = written
+    end, begin = shown("text"), shown("ask")
+    assert end[0] == begin[-1] == "…"
+    assert written.endswith(end[1:])
+    assert written.startswith(begin[:-1].rstrip())
+    assert all(19 <= cell_len(each) <= 20 for each in (end, begin))
+    sequence.text = request.prompt = "of twenty cells, all"
+    assert shown("text") == shown("ask") == "of twenty cells, all"
 
 
 def test_text_of_nothing_is_the_heading() -> None:

@@ -1,12 +1,15 @@
 """The filter language, word by word."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, SequenceState
-from seqtop.state.filter import FilterError, parse
+from seqtop.state.filter import UNITS, FilterError, parse, quantity
 
 NOW = 110.0
 
@@ -126,7 +129,8 @@ def test_does_not_hold(source: str) -> None:
         ("prompt>many", "prompt> needs a number, not 'many'"),
         ("prompt>", "prompt> compares with nothing yet"),
         ("status:,", "status: compares with nothing yet"),
-        ("prompt>3parsecs", "no unit 'parsecs'"),
+        ("prompt>3parsecs", "no unit 'parsecs': there are k, M, G, us, ms, s, m, h"),
+        ("re:abc", "a regular expression stands between slashes: re:/abc/"),
         ("re:/abc", "the regular expression has no closing /"),
         ("re:/(/", "the regular expression is broken"),
         ("status:run re:/[/", "the regular expression is broken"),
@@ -163,3 +167,10 @@ def test_what_one_is_about_to_type_parses_or_is_refused(source: str) -> None:
     except FilterError:
         return
     assert wanted.matches(request_of(), sequence_of(), NOW) in {True, False}
+
+
+def test_units_are_the_same_everywhere() -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "screens.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"comparisons; units are (.*) \|", docs)
+    assert tuple(re.findall("`(.*?)`", listed)) == UNITS
+    assert quantity("3us") == quantity("3µs") == quantity("3μs") == quantity("0.003ms")

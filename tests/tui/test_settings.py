@@ -94,6 +94,8 @@ def test_an_order_is_remembered_as_it_is_asked_for(key: str) -> None:
         assert sort_text(parse_sort(text)) == text
     assert parse_sort("out") == Sort("out", descending=True)
     assert parse_sort("-out") == Sort("out")
+    for figure in ("out", "ttft", "total", "lost", "steps", "e2e"):
+        assert parse_sort(figure).descending, figure
 
 
 @pytest.mark.parametrize("text", ["", " , ", "request,request", "sequest"])

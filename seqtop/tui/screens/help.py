@@ -10,6 +10,7 @@ from textual.content import Content
 from textual.widgets import Label, Static
 
 from seqtop.state.columns import FIELDS, PREEMPTED, STATUS_WORDS
+from seqtop.state.filter import UNITS
 from seqtop.tui.keys import GROUPS, group_of
 from seqtop.tui.screens.dialog import Dialog
 
@@ -26,7 +27,7 @@ FILTER = (
     ("status:waiting,swapped", "the field holds one of these:"),
     ("", ", ".join(STATUSES[:4])),
     ("", ", ".join(STATUSES[4:])),
-    ("prompt>1k  itl<=50ms", "comparisons; units k M ms s m"),
+    ("prompt>1k  itl<=50ms", f"comparisons; units {' '.join(UNITS)}"),
     ("-status:stop  !preempt>0", "- or ! turns a word round"),
 )
 
