@@ -197,9 +197,16 @@ def _decode(step: int, decode: Decode, state: EngineState) -> Member:
     )
 
 
+def for_whom(request_id: str, other: str | None) -> str:
+    """How a sentence on a preemption goes on: whose need for blocks caused it, if that is told."""
+    if other == request_id:
+        return " for want of blocks, making way itself"
+    return f" to make room for {other}" if other else ""
+
+
 def preempted(preemption: Preemption) -> str:
     """A preemption in a sentence."""
-    who = f" to make room for {preemption.for_request_id}" if preemption.for_request_id else ""
+    who = for_whom(preemption.request_id, preemption.for_request_id)
     if preemption.mode == "swap":
         return f"{preemption.request_id} was swapped out{who}; nothing is lost."
     lost = fmt.plural(preemption.num_lost_tokens, "computed token")

@@ -6,6 +6,7 @@ from seqtop.sequence import SequenceStage, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.columns import stage
 from seqtop.state.model import RequestState, SequenceState
+from seqtop.state.steps import for_whom
 from seqtop.state.view import SequenceView
 from seqtop.wire.messages import WaitReason
 
@@ -93,7 +94,7 @@ def _preempted(request: RequestState, sequence: SequenceState) -> str:
     if not request.num_preemptions or not request.preemption_steps:
         return ""
     step = request.preemption_steps[-1]
-    who = f" to make room for {request.preempted_for}" if request.preempted_for else ""
+    who = for_whom(request.request_id, request.preempted_for)
     if request.last_preemption_mode == "swap":
         blocks = len(sequence.host_table)
         where = f", {_tokens(blocks, 'block')} to host memory" if blocks else ""

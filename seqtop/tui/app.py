@@ -92,7 +92,7 @@ TIME_KEYS = [
         ("L", "newest", "Back to now; in a recording, to its end", "newest"),
     )
 ]
-"""Keys that go through what is on record; all but `L` pause."""
+"""Keys that go through what is on record; all but `L` pause, where there is anything to go to."""
 
 
 class SeqtopApp(KeyByKeyApp):
@@ -132,6 +132,7 @@ class SeqtopApp(KeyByKeyApp):
         super().__init__()
         self.title = title
         self.fleet = Fleet(sources, clock)
+        self._had_missed = False
         self.farewell: str | None = None
         """What there is to say once the app has ended."""
         self._reviewers: list[Reviewer] = []
@@ -195,6 +196,13 @@ class SeqtopApp(KeyByKeyApp):
         for problem in self._problems:
             self._tell(problem, severity="warning")
         self.call_after_refresh(self._garbage.settle)
+
+    def key_comes(self) -> None:
+        self._had_missed, self.feed.missed = bool(self.feed.missed), ""
+
+    def key_went(self) -> None:
+        if self._had_missed:
+            self._show_again()
 
     def on_chosen(self, message: Chosen) -> None:
         self.remember(**message.changes)
@@ -272,10 +280,7 @@ class SeqtopApp(KeyByKeyApp):
         where = "after" if direction > 0 else "before"
         missing = f"No {what} is on record {where} this."
         with self.feed.lock:
-            frame = self.feed.go(past.to_kind(Kind[kind.upper()], direction), missing)
-            if self.feed.remark != missing:
-                self.feed.point_out()
-            self._show(frame)
+            self._show(self.feed.jump(past.to_kind(Kind[kind.upper()], direction), missing))
 
     def action_oldest(self) -> None:
         self._go(past.to_end(-1), "This is the oldest moment on record.")

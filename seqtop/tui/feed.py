@@ -21,7 +21,7 @@ from seqtop.state.latencies import Latencies, Window
 from seqtop.state.review import Found, Review
 from seqtop.state.timeline import RecordingError
 from seqtop.state.view import SequenceView, Sort
-from seqtop.tui.past import Find, Past, crossed, lead
+from seqtop.tui.past import Find, Past, holes, lead
 from seqtop.tui.rates import RateMeter, Rates
 from seqtop.tui.source import Source
 from seqtop.tui.taper import Recordable, Taper
@@ -97,6 +97,8 @@ class Feed:
         selected sequence, to whose first block it then points. Numbered as in `BlockMap`."""
         self.remark = ""
         """One sentence on where the last movement through the past has led."""
+        self.missed = ""
+        """One sentence on why the last key led nowhere; it goes with the next key."""
         self.review: Review | None = None
         """What is found when what is on record is checked; `None` until somebody asks."""
         self.finding: int | None = None
@@ -281,26 +283,39 @@ class Feed:
         self._past = None
 
     def go(self, find: Find, otherwise: str) -> Frame:
-        """Pause, if need be, and show the moment found; `otherwise` is the remark if none is."""
+        """Pause, if need be, and show the moment found; `otherwise` is what to say if none is: then
+        nothing is paused."""
         timeline = self.source.history
         if timeline is None:
-            self.remark = "Nothing of the past is on record."
+            self.missed = "Nothing of the past is on record."
+            return NOTHING
+        with timeline.lock:
+            position = self.position
+            start = max(position, timeline.first)
+            found = find(timeline, start)
+            if found is None and start > position:
+                found = start  # what is shown has been dropped: this is the nearest to it
+        if found is None:
+            self.missed = otherwise
             return NOTHING
         frame = NOTHING if self.paused else self.pause()
         moving = self.replay or self._past
         assert moving is not None, "what is paused can be moved"
+        if found == moving.position:
+            self.missed = otherwise
+            return frame
         with timeline.lock:
-            start = max(moving.position, timeline.first)
-            found = find(timeline, start)
-            if found is None and start > moving.position:
-                found = start  # what is shown has been dropped: this is the nearest to it
-            if found is None or found == moving.position:
-                self.remark = otherwise
-                return frame
             self.remark = ""
             frame |= self._replay(found) if self._past is None else self._look_back(found)
-            self.remark = self.remark or crossed(timeline, start, moving.position)
+            self.remark = self.remark or holes(timeline, start, moving.position)
         return frame | self._to_the_moment()
+
+    def jump(self, find: Find, otherwise: str) -> Frame:
+        """`go`, and say whom the moment is about; the first of them is expected to be selected."""
+        frame = self.go(find, otherwise)
+        if not self.missed:
+            self.point_out()
+        return frame
 
     def _to_the_moment(self) -> Frame:
         """Have everything be that of a held moment: also what was left for later frames, and what

@@ -45,6 +45,12 @@ class KeyByKeyApp(App[int]):
         self._has_screen = True
         self._hand_on()
 
+    def key_comes(self) -> None:
+        """A key, or a paste, is about to be looked at."""
+
+    def key_went(self) -> None:
+        """All has happened that it led to."""
+
     def _hand_on(self) -> None:
         if self._has_screen and self._handing is None and self._typed:
             self._handing = asyncio.create_task(self._one_by_one())
@@ -53,9 +59,11 @@ class KeyByKeyApp(App[int]):
         try:
             while self._typed and self.is_running:
                 self._handed = self._typed.popleft()
+                self.key_comes()
                 self.post_message(self._handed)
                 with contextlib.suppress(TimeoutError, ScreenError):
                     await asyncio.wait_for(self._settle(), _PATIENCE)
+                    self.key_went()
         finally:
             self._handing = None
 

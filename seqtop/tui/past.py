@@ -11,6 +11,7 @@ from seqtop import format as fmt
 from seqtop.state import EngineState
 from seqtop.state.marks import Kind
 from seqtop.state.still import still
+from seqtop.state.tape import Gap
 from seqtop.state.timeline import Cursor, RecordingError, Timeline
 from seqtop.wire.messages import Preemption, RequestFinished, Step
 
@@ -117,17 +118,31 @@ def bounds(timeline: Timeline) -> tuple[float, float]:
     return marks[min(timeline.first + 1, timeline.last)].time, marks[timeline.last].time
 
 
-def crossed(timeline: Timeline, start: int, stop: int) -> str:
-    """What is missing between two positions, as sentences; empty if nothing is."""
+def holes(timeline: Timeline, start: int, stop: int) -> str:
+    """What is missing right before `stop` and on the way there from `start`, as sentences; empty if
+    nothing is."""
     low, high = min(start, stop), max(start, stop)
-    gaps = [
-        gap
-        for gap in timeline.gaps
-        if low < gap.position <= high and (gap.restarted or gap.num_missed)
-    ]
-    if len(gaps) > 1:
-        return f"{fmt.plural(len(gaps), 'hole')} in the record lie between."
-    return "".join(f"{str(gap)[:1].upper()}{str(gap)[1:]} here." for gap in gaps)
+    gaps = [gap for gap in timeline.gaps if gap.restarted or gap.num_missed]
+    here = [gap for gap in gaps if _is_at(timeline, gap, stop)]
+    between = [gap for gap in gaps if low < gap.position <= high and gap not in here]
+    told = [f"{str(gap)[:1].upper()}{str(gap)[1:]} here." for gap in here]
+    if len(between) > 1:
+        told.append(f"{fmt.plural(len(between), 'hole')} in the record lie between.")
+    elif between and between[0].restarted:
+        told.append("A restart of the engine lies between.")
+    else:
+        told += [f"{gap} between." for gap in between]
+    return " ".join(told)
+
+
+def _is_at(timeline: Timeline, gap: Gap, position: int) -> bool:
+    """Whether `position` is in the first step after a gap."""
+    marks = timeline.marks
+    if not timeline.first <= gap.position <= position:
+        return False
+    following = marks.next(Kind.RESTART, gap.position)
+    same_start = following is None or position < following
+    return same_start and marks[gap.position].step == marks[position].step
 
 
 def lead(timeline: Timeline, position: int) -> tuple[str, dict[str, str]]:

@@ -15,7 +15,7 @@ def held(feed: Feed, step_keys: str) -> str:
     record = feed.source.history
     reach = f"; {_reach(record)}" if record is not None else ""
     keys = f"{step_keys} step, space goes on." if record is not None else "Space goes on."
-    return " ".join(filter(None, (f"{_behind(feed)}{reach}.", feed.remark, keys)))
+    return " ".join(filter(None, (f"{_behind(feed)}{reach}.", feed.missed or feed.remark, keys)))
 
 
 def replayed(replay: ReplaySource, remark: str, step_keys: str) -> str:

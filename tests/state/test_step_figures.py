@@ -1,5 +1,6 @@
 """What is said of a step: its figures, why it ran no more, whose sequences it ran."""
 
+import msgspec
 import pytest
 from event_script import EventScript
 
@@ -183,6 +184,11 @@ def test_a_preemption_is_told_in_a_sentence() -> None:
         "a was preempted to make room for b; 1 computed token will be recomputed."
     )
     assert steps.preempted(swapped) == "a was swapped out; nothing is lost."
+    itself = msgspec.structs.replace(lost, for_request_id="a")
+    assert steps.preempted(itself) == (
+        "a was preempted for want of blocks, making way itself; "
+        "1 computed token will be recomputed."
+    )
 
 
 @pytest.mark.parametrize(

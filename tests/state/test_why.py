@@ -90,6 +90,15 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         ),
         (
             (
+                "Preempted at step 1,120 for want of blocks, making way itself; 212 computed "
+                "tokens will be recomputed. Waiting for 3 more free blocks."
+            ),
+            WAITING,
+            PREEMPTED | {"preempted_for": "req-2"} | reason("no_blocks", 3),
+            {},
+        ),
+        (
+            (
                 "Preempted at step 1,120; 3 preemptions have cost it 500 tokens. "
                 "Waiting for free blocks."
             ),

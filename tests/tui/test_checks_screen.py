@@ -196,7 +196,8 @@ def test_without_a_record_there_is_nothing_to_check(source: ScriptedSource) -> N
         assert "Nothing is kept on record here, so there is nothing to check." in words(app)
         await pilot.press("1", "v")
         await pilot.pause()
-        assert app.feed.remark == "Nothing of the past is on record."
+        told = [notice.message for notice in app._notifications]
+        assert told == ["Nothing of the past is on record."]
 
     play(app, act, (100, 24))
 

@@ -165,7 +165,7 @@ def test_jumps(live: SeqtopApp, back: str, on: str, preemption: bool) -> None:
 
 def test_the_ends_of_the_record_are_said(live: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("right")
+        await pilot.press("space", "right")
         await pilot.pause()
         assert "This is the newest moment so far." in screen(live)
         assert_shows(live, len(PAYLOADS))
@@ -184,6 +184,33 @@ def test_the_ends_of_the_record_are_said(live: SeqtopApp) -> None:
         assert_shows(live, until_step_ends(0))
 
     play(live, act, (120, 30))
+
+
+def test_a_key_that_leads_nowhere_pauses_nothing_and_says_so_until_the_next() -> None:
+    source = ScriptedSource(history=History())
+    script = Script(source)
+    script.arrive("req-1")
+    script.step(prefill={"req-1": 40})
+    script.step()
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    missing = "No preemption is on record before this."
+
+    async def act(pilot: Pilot[int]) -> None:
+        for key in ("p", "P", "e", "w", "right"):
+            await pilot.press(key)
+            assert not app.feed.paused, key
+            assert "● LIVE" in screen(app)
+        assert missing in {notice.message for notice in app._notifications}
+        app.clear_notifications()
+        await pilot.press("left", "p")
+        await pilot.pause()
+        assert missing in screen(app)
+        await pilot.press("down")
+        await pilot.pause()
+        assert app.feed.paused
+        assert missing not in screen(app)
+
+    play(app, act)
 
 
 @pytest.mark.parametrize("key", ["space", "L"])
@@ -250,9 +277,12 @@ def test_what_is_missing_is_said() -> None:
         await pilot.press("colon", "3", "0", "enter")
         await pilot.pause()
         assert "12 messages missing" not in screen(app)
-        await pilot.press("left", "left")
+        await pilot.press("left")
         await pilot.pause()
         assert "12 messages missing here." in screen(app)
+        await pilot.press("left")
+        await pilot.pause()
+        assert "12 messages missing between." in screen(app)
         assert_shows(app, STEPS[20])
         await pilot.press("left")
         await pilot.pause()
@@ -261,19 +291,34 @@ def test_what_is_missing_is_said() -> None:
     play(app, act, (120, 30))
 
 
-def test_another_start_of_the_engine_is_said(recorded: ScriptedSource) -> None:
+def test_another_start_of_the_engine_is_said_where_it_was(recorded: ScriptedSource) -> None:
     app = SeqtopApp(recorded, clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
         fresh = ScriptedSource()
-        Script(fresh, incarnation="b2").arrive("new-1")
+        script = Script(fresh, incarnation="b2")
+        script.arrive("new-1")
         recorded.replace(fresh.state)
+        script.source = recorded
+        script.step(prefill={"new-1": 40})
+        script.step()
         app.draw()
-        await pilot.press("left")
-        await pilot.pause()
-        assert f"Step {len(STEPS) - 1} of an earlier start of the engine" in screen(app)
-        assert "The engine was restarted here." in " ".join(screen(app).split())
+
+        async def told(key: str) -> str:
+            await pilot.press(key)
+            await pilot.pause()
+            return " ".join(screen(app).split())
+
+        assert "restart" not in await told("left")
+        assert "The engine was restarted here." in await told("left")
+        earlier = await told("left")
+        assert f"Step {len(STEPS) - 1} of an earlier start of the engine" in earlier
+        assert "A restart of the engine lies between." in earlier
         assert_shows(app, len(PAYLOADS))
+        assert "restart" not in await told("left")
+        await pilot.press("space", "space", "left")
+        assert "A restart of the engine lies between." in await told("0")
+        assert "restart" not in await told("right")
 
     play(app, act, (160, 30))
 

@@ -126,12 +126,14 @@ def test_to_the_preemptions_of_the_selected_request(app: SeqtopApp) -> None:
         await opened(app, pilot)
         await pilot.press("o")
         await pilot.pause()
-        assert "No preemption of req-1 is on record before this." in " ".join(screen(app).split())
+        told = [notice.message for notice in app._notifications]
+        assert told == ["No preemption of req-1 is on record before this."]
         await pilot.press(*["down"] * 8)
         assert selected(app) == "req-7"
         await pilot.press("o")
         await pilot.pause()
         assert app.feed.state.step == 34
+        assert "Preempted here: req-7 (79 tokens lost)." in " ".join(screen(app).split())
         await pilot.press("left", "O")
         await pilot.pause()
         assert app.feed.state.step == 34

@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.widget import Widget
 
+from seqtop.safe import safe_line
 from seqtop.tui import past
 from seqtop.tui.feed import EVERYTHING, Feed, Frame
 from seqtop.tui.screens.tabbed import TabbedScreen
@@ -66,6 +67,9 @@ class LiveScreen(TabbedScreen):
         """Draw what `frame` changed. The app calls it under the feed's lock."""
         if not (frame.news or self.ages):
             return
+        if self.feed.missed and not self.feed.paused:
+            self.notify(safe_line(self.feed.missed), timeout=4, markup=False)
+            self.feed.missed = ""
         self._header.update()
         self._notice.update()
         self._scrubber.update()

@@ -108,7 +108,9 @@ class TimelineScreen(LiveScreen):
             name = found[0].request_id
             where = "after" if direction > 0 else "before"
             otherwise = f"No preemption of {name} is on record {where} this."
-            self.show(self.feed.go(past.to_preemption_of(name, direction), otherwise))
+            frame = self.feed.jump(past.to_preemption_of(name, direction), otherwise)
+            self.feed.expected = None  # whoever lost a place besides, this one stays selected
+            self.show(frame)
 
     def action_open(self) -> None:
         self.app.switch_mode(SequencesScreen.NAME)

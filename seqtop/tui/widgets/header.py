@@ -91,7 +91,8 @@ def sentence(feed: Feed, step_keys: str) -> str:
     link = feed.source.link
     reason = link.detail or SENTENCES[link.state] if link.state is not LinkState.LIVE else ""
     if feed.replay is not None:
-        return " ".join(filter(None, (where.replayed(feed.replay, feed.remark, step_keys), reason)))
+        remark = feed.missed or feed.remark
+        return " ".join(filter(None, (where.replayed(feed.replay, remark, step_keys), reason)))
     return " ".join(filter(None, (where.held(feed, step_keys), reason))) if feed.paused else reason
 
 
