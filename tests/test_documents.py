@@ -1,0 +1,77 @@
+"""What the documents list is what the programs show."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+from seqtop.link import Link, LinkState
+from seqtop.state.kv_cache import KvCache
+from seqtop.tui.ink import Line
+from seqtop.tui.kv import cells, header
+from seqtop.tui.kv.feed import KvFeed
+from seqtop.tui.widgets import fleet_cells, pool_cells
+
+ROOT = Path(__file__).parents[1]
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def section(text: str, title: str) -> str:
+    return text.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def text_of(line: Line) -> str:
+    return "".join(text for text, _ in line)
+
+
+def first_cells(text: str) -> list[str]:
+    """What the rows of tables begin with."""
+    return re.findall(r"^\| (.*?) \|", text, re.MULTILINE)
+
+
+def test_the_columns_of_the_fleet() -> None:
+    listed = ", ".join(first_cells(section(read("docs/screens.md"), "All engines")))
+    for slot in fleet_cells.SLOTS:
+        assert slot.title in listed.replace("Out, In tok/s", "Out tok/s, In tok/s")
+    assert "`F`" in first_cells(section(read("README.md"), "Keys"))
+
+
+def test_the_cells_of_the_block_map() -> None:
+    listed = first_cells(section(read("docs/screens.md"), "Blocks"))
+    for glyph, _ in (
+        pool_cells.FREE,
+        pool_cells.CACHED,
+        pool_cells.SHARED,
+        pool_cells.SWAPPED,
+        pool_cells.RESERVED,
+        pool_cells.SELECTED,
+        pool_cells.SELECTED_SHARED,
+    ):
+        assert f"`{glyph}`" in listed
+    for glyph in pool_cells._REVERSED.values():
+        assert f"`{glyph}`" in listed
+
+
+def test_the_cells_and_figures_of_a_prefix_cache() -> None:
+    page = read("docs/kv-events.md")
+    for _, glyph, words in re.findall(r"((\S) (.+?))(?:  |$)", text_of(cells.legend(200)).strip()):
+        assert words in page or words == "prefix tree", words
+        assert glyph == "A" or f"| `{glyph}` |" in page
+    assert "| `■` |" in page
+    cache = KvCache(max_blocks=1)
+    cache.num_batches = 1
+    source = SimpleNamespace(link=Link("tcp://127.0.0.1:1", LinkState.LIVE))
+    shown = text_of(header.totals(cast(KvFeed, SimpleNamespace(cache=cache, source=source)), 200))
+    figures = [name.strip() for name in re.findall(r"([a-z ]+) \d", shown)]
+    assert "cleared" in figures
+    listed = ", ".join(first_cells(page)).split(", ")
+    assert set(figures) <= set(listed)
+
+
+def test_commands_of_the_readme_name_one_recording() -> None:
+    """Two recordings lie there soon: a pattern would name both."""
+    for line in re.findall(r"^\$ seqtop .*$", read("README.md"), re.MULTILINE):
+        assert "*" not in line, line
