@@ -37,7 +37,7 @@ MAX_MOVED = 1.2
 SIZES = (100, 1_000, 10_000)
 TOKENS = 500
 RUNNING = 256
-JOINS = 3
+JOINS = 7
 PAUSE_SECONDS = 5e-4
 """For each sequence: what an engine gives itself between two snapshots."""
 LOOP_SECONDS = 0.005
