@@ -76,8 +76,8 @@ def measure(*, tiny: bool = False) -> Findings:
             peer="msgspec encodes and decodes that state",
             peer_value=bare * 1e3,
             ratio=bare * 1e3 / value,
-            note="Making Python objects of so many numbers takes longer than the target, whatever"
-            " goes on around it: the peer does nothing else.",
+            note="Half a second of work for two processes, a third of it for touching memory for"
+            " the first time; they share it. `benchmarks/profile.md` has it piece by piece.",
         ),
         Figure(
             what="a round of the engine's loop while viewers join",
@@ -89,8 +89,9 @@ def measure(*, tiny: bool = False) -> Findings:
             peer_value=before,
             ratio=during / before,
             ratio_limit=Limit(MAX_MOVED),
-            note="The engine's thread may find the interpreter's lock taken for a third of a"
-            " millisecond, and it shares two cores with the viewer and with ZeroMQ's threads.",
+            note="The engine's thread may find the interpreter's lock taken for a fifth of a"
+            " millisecond, and it shares two cores with the viewer and with ZeroMQ's threads. Only"
+            " rounds while somebody joins are counted: the less it takes, the fewer there are.",
         ),
     ]
     growth = [Growth("late join", "sequences", "ms", points, limit=1.05)]

@@ -18,7 +18,7 @@ import msgspec
 
 from seqtop.wire import codec
 
-PART_BYTES = 2**19
+PART_BYTES = 2**18
 """About how large a part is; what cannot be cut may be larger."""
 
 MAX_PARTS = 1_024

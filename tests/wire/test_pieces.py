@@ -74,8 +74,8 @@ def test_dictionaries_of_any_length(count: int) -> None:
 def test_there_are_never_more_parts_than_an_engine_keeps_for_a_viewer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pieces, "PART_BYTES", 2**7)
-    in_proportion = subscriber.MAX_SNAPSHOT_BYTES * pieces.PART_BYTES // 2**19
+    monkeypatch.setattr(pieces, "PART_BYTES", 2**6)
+    in_proportion = subscriber.MAX_SNAPSHOT_BYTES * pieces.PART_BYTES // 2**18
     struct = Two(dict.fromkeys(range(in_proportion // 8), "xx"))
     parts = cut(struct)
     assert sum(map(len, parts)) > in_proportion * 0.6
