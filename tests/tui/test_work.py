@@ -3,18 +3,26 @@
 import asyncio
 
 import pytest
+from piloting import until
 from scripted import Script, ScriptedSource
+from textual.geometry import Region
 from textual.pilot import Pilot
 
 from seqtop.link import LinkState
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.feed import PLACED_AT_ONCE, Feed
-from seqtop.tui.widgets.blocks import BLOCKS_AT_ONCE, Sharers
+from seqtop.tui.ink import plain
+from seqtop.tui.widgets.bare import Box
+from seqtop.tui.widgets.blocks import BLOCKS_AT_ONCE, Blocks, Sharers
+from seqtop.tui.widgets.detail import Detail
 from seqtop.tui.widgets.header import Header
+from seqtop.tui.widgets.key_bar import KeyBar
 from seqtop.tui.widgets.lines import Lines
+from seqtop.tui.widgets.painted import Painted
 from seqtop.tui.widgets.pool import PoolMap
-from seqtop.tui.widgets.table import Rows
+from seqtop.tui.widgets.screen_tabs import ScreenTabs
+from seqtop.tui.widgets.table import Rows, Titles
 from seqtop.wire.messages import Heartbeat
 
 MANY = 10_000
@@ -98,6 +106,101 @@ def test_whose_blocks_are_shared_is_looked_at_a_few_at_a_time(number: int) -> No
     assert list(sharers.owners) == mine.block_table[:2]
     assert set(sharers.owners.values()) == {other.request_id}
     assert frames == -(-number * 11 // BLOCKS_AT_ONCE)
+
+
+def test_a_held_picture_goes_on_looking_for_whom_blocks_are_shared_with() -> None:
+    async def run() -> None:
+        number = 3 * BLOCKS_AT_ONCE // 10
+        script = Script(ScriptedSource(), num_gpu_blocks=100_000)
+        for index in range(number):
+            script.arrive(f"runs-{index}", num_prompt=160)
+        script.step(prefill={f"runs-{index}": 160 for index in range(number)})
+        mine, other = (script.source.state.sequences[each] for each in (1, number))
+        other.block_table = [*mine.block_table[:2], *other.block_table[2:]]
+        app = SeqtopApp(script.source, clock=lambda: 0.0)
+        async with app.run_test(size=(160, 50)) as pilot:
+            await pilot.press("space")
+            blocks = app.screen.query_one(Blocks)
+            await until(pilot, lambda: "2 shared" in plain(blocks.looks(0, 1)[0][1]))
+
+    asyncio.run(run())
+
+
+def test_a_frame_makes_nothing_anew_that_has_not_changed() -> None:
+    async def run() -> None:
+        script, app = crowd(200)
+        async with app.run_test(size=(160, 50)) as pilot:
+            await drawn(app, pilot)
+            script.time = int(script.time) + 0.3
+            script.step()
+            await drawn(app, pilot)
+            rows = app.screen.query_one(Rows)
+            still = [rows.vertical_scrollbar, app.screen, *app.screen.query(Titles)]
+            still += [*app.screen.query(ScreenTabs), *app.screen.query(Detail)]
+            still += [*app.screen.query(KeyBar)]
+            before = [each.num_made for each in still]
+            looks = {each: each.looks_taken for each in app.screen.query(Painted)}
+            for _ in range(3):
+                script.step()
+                await drawn(app, pilot)
+            assert [each.num_made for each in still] == before
+            for each, taken in looks.items():  # none while it is drawn
+                assert each.looks_taken - taken <= 3, each
+            for box in app.screen.query(Box):
+                assert not box.render_lines(box.size.region)
+
+    asyncio.run(run())
+
+
+def test_a_row_is_drawn_whole_beside_its_scroll_bar() -> None:
+    async def run() -> None:
+        _, app = crowd(200)
+        async with app.run_test(size=(160, 50)) as pilot:
+            await drawn(app, pilot)
+            rows = app.screen.query_one(Rows)
+            width, height = rows.size
+            strips = rows.render_lines(Region(0, 0, width, height))
+            assert len(strips) == height
+            for strip in strips:
+                assert strip.cell_length == width - 1
+                assert strip.divide([width - 1, width]) == [strip]
+
+    asyncio.run(run())
+
+
+def test_nothing_is_laid_out_anew_while_blocks_fill() -> None:
+    async def run() -> None:
+        script, app = crowd(3)
+        script.step()
+        async with app.run_test(size=(160, 50)) as pilot:
+            await drawn(app, pilot)
+            layouts: list[object] = []
+            app.screen.screen_layout_refresh_signal.subscribe(app.screen, layouts.append)
+            held = len(script.actors["runs"].tables[1])
+            for _ in range(18):
+                script.step()
+                await drawn(app, pilot)
+            assert len(script.actors["runs"].tables[1]) > held
+            assert not layouts
+
+    asyncio.run(run())
+
+
+def test_a_selection_that_is_on_show_is_not_drawn_again() -> None:
+    async def run() -> None:
+        _, app = crowd(30)
+        async with app.run_test(size=(160, 50)) as pilot:
+            await pilot.press("down")
+            await drawn(app, pilot)
+            parts = [*app.screen.query_one(Detail).query(Painted)]
+            before = sum(part.looks_taken for part in parts if part.id != "summary")
+            rows = app.screen.query_one(Rows)
+            rows.post_message(Rows.Moved())
+            await drawn(app, pilot)
+            after = sum(part.looks_taken for part in parts if part.id != "summary")
+            assert after == before
+
+    asyncio.run(run())
 
 
 def test_a_row_out_of_sight_is_no_line() -> None:
