@@ -14,6 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
+from unittest.mock import patch
 
 import msgspec
 from event_script import EventScript
@@ -28,7 +29,7 @@ from seqtop.state.filter import parse as parse_filter
 from seqtop.state.history import History
 from seqtop.state.view import SequenceView, Sort
 from seqtop.state.why import why
-from seqtop.wire import WireError, codec, frames, parse
+from seqtop.wire import WireError, codec, frames, parse, pieces
 from seqtop.wire.messages import (
     Abort,
     Accepted,
@@ -84,6 +85,10 @@ class Viewer:
             snapshot.load(codec.encode(state), max_finished=100)
 
 
+def _load(parts: list[bytes]) -> EngineState:
+    return snapshot.load(parts[0], parts=parts[1:], max_finished=9)
+
+
 class Bombardment:
     """`num_inputs` spoilt inputs from one seed, spread over all readers.
 
@@ -98,6 +103,8 @@ class Bombardment:
         for event in events[: len(events) // 2]:
             state.apply(event)
         self._snapshot = codec.encode(state)
+        with patch.object(pieces, "PART_BYTES", len(self._snapshot) // 6):
+            self._in_parts = [bytes(part) for part in pieces.cut(state, pause=lambda _: None)]
         self._events = [codec.encode(event) for event in events]
         self._replies = [
             codec.encode(reply)
@@ -152,8 +159,10 @@ class Bombardment:
         self._read("frames", frames.unpack, parts[: self._choose.randint(0, 5)])
 
     def _snapshots(self) -> None:
-        data = self._spoil(self._snapshot)
-        state = self._read("snapshot", lambda each: snapshot.load(each, max_finished=9), data)
+        parts = self._choose.choice(([self._snapshot], self._in_parts.copy()))
+        at = self._choose.randrange(len(parts))
+        parts[at] = self._spoil(parts[at])
+        state = self._read("snapshot", _load, parts)
         if state is not None:
             viewer = Viewer(codec.encode(state))
             for payload in self._choose.sample(self._events, 3):

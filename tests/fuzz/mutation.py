@@ -6,12 +6,15 @@ import random
 from typing import Any
 
 import msgspec
+from msgspec.msgpack import Ext
 
 HOSTILE: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**53, 2**63 - 1, -(2**63), 2**64 - 1,
     0.0, -0.0, 1e308, -1e308, 5e-324, float("inf"), float("-inf"), float("nan"),
     "", "\x1b]52;c;cm0=\x07\x1b[2J", "[bold]x[/]", "\u202e\u200d" * 50, "狐" * 999, "\x00\r\n\t",
     b"", b"\xff" * 9, [], {}, [[[[[[[[]]]]]]]], [None] * 5, {"": None}, {-1: []}, [2**62] * 3,
+    Ext(ord("i"), b"\xff" * 8), Ext(ord("q"), b"\x80" * 16), Ext(ord("d"), b"\xff" * 16),
+    Ext(ord("h"), b"1"),
 )  # fmt: skip
 """Values that no field expects, or that each expects a little differently."""
 
@@ -71,6 +74,8 @@ def _changed(choose: random.Random, node: Any) -> Any:
                 return node[:at]
             case _:
                 return [*node[:at], _changed(choose, node[at]), *node[at + 1 :]]
+    if isinstance(node, Ext) and choose.random() < 0.7:
+        return Ext(choose.choice((node.code, *b"bhiqfd", 84, 0)), bytewise(choose, node.data))
     if isinstance(node, int) and not isinstance(node, bool) and choose.random() < 0.5:
         other = node + choose.choice((-1, 1, -node, 7, 2**31))
         return min(max(other, -(2**63)), 2**64 - 1)
