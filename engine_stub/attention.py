@@ -60,6 +60,7 @@ class DecodeContext:
         keys: ``[num_seqs * kv_heads, head_dim, tokens]``, the newest last.
         values: ``[num_seqs * kv_heads, tokens, head_dim]``.
         masks: ``[num_seqs * kv_heads, 1, tokens]``, as in `Context`.
+        are_needed: Whether a mask hides anything; it does not among sequences of equal lengths.
     """
 
     new_keys: Sequence[Tensor]
@@ -67,6 +68,7 @@ class DecodeContext:
     keys: Sequence[Tensor]
     values: Sequence[Tensor]
     masks: Sequence[Tensor]
+    are_needed: Sequence[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,5 +352,6 @@ def _attend_to_copy(context: DecodeContext, layer_idx: int, groups: Tensor) -> T
     context.new_keys[layer_idx].copy_(k)
     context.new_values[layer_idx].copy_(v)
     scale = q.shape[-1] ** -0.5
-    scores = torch.baddbmm(context.masks[layer_idx], q, context.keys[layer_idx], alpha=scale)
+    mask, beta = context.masks[layer_idx], context.are_needed[layer_idx]
+    scores = torch.baddbmm(mask, q, context.keys[layer_idx], beta=beta, alpha=scale)
     return torch.bmm(scores.softmax(-1), context.values[layer_idx])

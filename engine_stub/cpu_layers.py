@@ -54,21 +54,23 @@ def use_cpu_layers(decoder: Decoder) -> None:
     """Replace the layers of `decoder`, which is on a CPU in float32, for inference only."""
     keep_plain = sum(each.nbytes for each in decoder.layers.parameters()) <= _MOST_PLAIN_BYTES
     decoder.add_module("rotary", PairedRotaryEmbedding(decoder.rotary, decoder.config))
-    layers = CpuLayers(decoder.config, decoder.norm if decoder.stage.is_last else None)
+    layers: list[CpuLayer] = []
     # One at a time, so that not all weights are there twice.
     for name in [*decoder.layers]:
         layer = decoder.layers.pop(name)
         assert isinstance(layer, DecoderLayer)
-        layers[name] = CpuLayer(layer, decoder.config, keep_plain=keep_plain)
-    decoder.add_module("layers", layers)
+        layers.append(CpuLayer(layer, decoder.config, keep_plain=keep_plain))
+    norm = decoder.norm if decoder.stage.is_last else None
+    decoder.add_module("layers", CpuLayers(layers, norm, decoder.config))
     decoder.add_module("norm", nn.Identity())
 
 
-class CpuLayers(nn.ModuleDict):
+class CpuLayers(nn.Module):
     """All layers, and the final norm in the last stage."""
 
-    def __init__(self, config: ModelConfig, norm: RMSNorm | None) -> None:
+    def __init__(self, layers: list[CpuLayer], norm: RMSNorm | None, config: ModelConfig) -> None:
         super().__init__()
+        self.layers = layers
         self.norm_weight: Tensor | None = None
         if norm is not None:
             self.norm_weight = norm.weight.detach() * math.sqrt(config.hidden_size)
@@ -78,16 +80,15 @@ class CpuLayers(nn.ModuleDict):
         """Map ``x [T, hidden]`` to ``[T, hidden]``."""
         stream = F.pad(x, (0, _FLOOR_CHANNELS), value=self.floor)
         x = stream[:, :-_FLOOR_CHANNELS]
-        for layer in self.values():
+        for layer in self.layers:
             layer(x, stream, turns, attend)
         return x.contiguous() if self.norm_weight is None else _unit(x, stream) * self.norm_weight
 
 
-class CpuLayer(nn.Module):
-    """A `DecoderLayer` with its weights rearranged."""
+class CpuLayer:
+    """A `DecoderLayer` with its weights rearranged; no module, as calls of these take longer."""
 
     def __init__(self, layer: DecoderLayer, config: ModelConfig, *, keep_plain: bool) -> None:
-        super().__init__()
         attention, mlp = layer.self_attn, layer.mlp
         self.layer_idx = attention.layer_idx
         self.head_dim = config.head_dim
@@ -116,7 +117,7 @@ class CpuLayer(nn.Module):
             self.head_norms = q_norm, k_norm
             self.head_norm_floor = torch.tensor(math.sqrt(config.head_dim * attention.q_norm.eps))
 
-    def forward(self, x: Tensor, stream: Tensor, turns: Tensor, attend: GroupedAttend) -> None:
+    def __call__(self, x: Tensor, stream: Tensor, turns: Tensor, attend: GroupedAttend) -> None:
         """Add attention's and the feed-forward's part to ``x [T, hidden]``.
 
         Args:
@@ -173,30 +174,30 @@ class _Linear:
         self.weight = weight.detach().contiguous()
         self.bias = None if bias is None else bias.detach()
         self.packed: Tensor | None = None
-        self.fewest_packed_rows = _FEWEST_PACKED_ROWS if keep_plain else 0
+        self.fewest_packed_rows: float = math.inf
         if torch.backends.mkl.is_available():  # type: ignore[no-untyped-call] # torch's
-            pack = torch.ops.mkl._mkl_reorder_linear_weight
-            self.packed = pack(self.weight, _PACKED_FOR_ROWS)
+            self.fewest_packed_rows = _FEWEST_PACKED_ROWS if keep_plain else 0
+            # To be called by the overload's own name, which need not be found each time.
+            self._packed_product = torch.ops.mkl._mkl_linear.default
+            self.packed = torch.ops.mkl._mkl_reorder_linear_weight(self.weight, _PACKED_FOR_ROWS)
             if not keep_plain:
                 # MKL's operator asks for it, and takes nothing from it but the shape.
                 self.weight = self.weight.new_empty(()).expand(weight.shape)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map ``x [T, in_features]`` to ``[T, out_features]``."""
-        if self._prefers_plain(x):
+        num_rows = len(x)
+        if num_rows < self.fewest_packed_rows:
             return F.linear(x, self.weight, self.bias)
-        out: Tensor = torch.ops.mkl._mkl_linear(x, self.packed, self.weight, self.bias, len(x))
+        out: Tensor = self._packed_product(x, self.packed, self.weight, self.bias, num_rows)
         return out
 
     def add_to(self, total: Tensor, x: Tensor) -> None:
         """Add what becomes of ``x [T, in_features]`` to ``total [T, out_features]``."""
-        if self.bias is None and self._prefers_plain(x):
+        if self.bias is None and len(x) < self.fewest_packed_rows:
             total.addmm_(x, self.weight.t())
         else:
             total.add_(self(x))
-
-    def _prefers_plain(self, x: Tensor) -> bool:
-        return self.packed is None or len(x) < self.fewest_packed_rows
 
 
 def _unit(x: Tensor, stream: Tensor) -> Tensor:

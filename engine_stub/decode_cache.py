@@ -96,7 +96,7 @@ class _Part:
     def context(self, windows: tuple[int | None, ...]) -> DecodeContext:
         """What attention needs in the layers, with their windows."""
         places, end = len(self.seq_ids), self.column + 1
-        first = min(self.starts)
+        first, last = min(self.starts), max(self.starts)
         starts = [first if window is None else max(end - window, first) for window in windows]
         # Each sequence's heads are batches of their own.
         keys, values = (each[:, :places].flatten(1, 2) for each in (self.keys, self.values))
@@ -115,6 +115,7 @@ class _Part:
             keys=[views[start][0][layer] for layer, start in enumerate(starts)],
             values=[views[start][1][layer] for layer, start in enumerate(starts)],
             masks=[views[start][2] for start in starts],
+            are_needed=[start < last for start in starts],
         )
 
 

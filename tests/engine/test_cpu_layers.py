@@ -66,5 +66,5 @@ def test_products_are_right_for_any_number_of_rows(
     for num_rows in (1, 2, 3, 4, 7, 16, 31, 255, 256, 257, 1000):
         x = torch.randn(num_rows, 200, generator=torch.Generator().manual_seed(num_rows))
         torch.testing.assert_close(
-            packed.layers["1"].down_proj(x), linear(x, projection.weight, projection.bias)
+            packed.layers.layers[1].down_proj(x), linear(x, projection.weight, projection.bias)
         )
