@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 
 from seqtop.arguments import perhaps
+from seqtop.commands import NAMES
 from seqtop.commands.common import fail
-from seqtop.commands.usage import NAMES, parser
+from seqtop.commands.usage import parser
 from seqtop.link import UnreachableError
 from seqtop.wire.endpoints import EndpointError
 from seqtop.wire.keys import KeyFileError
@@ -20,7 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if mistyped := _mistyped_command(arguments):
         return fail(mistyped, status=2)
-    options = parser().parse_args(arguments)
+    wanted = arguments[:1] if arguments and arguments[0] in NAMES else NAMES
+    options = parser(wanted).parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         return run(options)

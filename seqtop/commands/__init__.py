@@ -1,20 +1,19 @@
 """The commands, one module each: `add` describes it to argparse and `run` does it.
 
-Heavy imports stay inside `run`, so that `--help` answers at once.
+A module is imported when its command, or the help on all of them, is asked for. Heavy imports stay
+inside `run`, so that `--help` answers at once.
 """
 
-from seqtop.commands import (
-    attach,
-    check,
-    completion,
-    demo,
-    export,
-    keygen,
-    record,
-    replay,
-    serve,
-    show,
+NAMES = (
+    "demo",
+    "attach",
+    "record",
+    "replay",
+    "show",
+    "export",
+    "check",
+    "serve",
+    "keygen",
+    "completion",
 )
-
-COMMANDS = (demo, attach, record, replay, show, export, check, serve, keygen, completion)
-"""In the order in which the help lists them."""
+"""What can be typed after `seqtop`, in the order in which the help lists it."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+from collections.abc import Iterable
 
 from seqtop import __version__
 from seqtop.arguments import CommandParser
-from seqtop.commands import COMMANDS
+from seqtop.commands import NAMES
 
 EXAMPLES = """\
 examples:
@@ -34,12 +36,9 @@ exit status:
   141  whoever read the output has gone
 """
 
-NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
-"""What can be typed after `seqtop`."""
 
-
-def parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+def parser(names: Iterable[str] = NAMES) -> argparse.ArgumentParser:
+    """The whole command line, or what of it `names` need."""
     whole = CommandParser(
         prog="seqtop",
         description="See what an LLM inference engine is doing to every sequence, live.",
@@ -48,6 +47,6 @@ def parser() -> argparse.ArgumentParser:
     )
     whole.add_argument("--version", action="version", version=f"seqtop {__version__}")
     commands = whole.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add(commands)
+    for name in names:
+        importlib.import_module(f"seqtop.commands.{name}").add(commands)
     return whole

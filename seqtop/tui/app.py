@@ -1,9 +1,15 @@
-"""The app: one feed, the screens that show it, and the keys that work on all of them."""
+"""The app: one feed, the screens that show it, and the keys that work on all of them.
+
+Screens and dialogs other than the first are imported when they are opened.
+"""
+
+from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual.app import SystemCommand
 from textual.binding import Binding
@@ -24,52 +30,32 @@ from seqtop.tui.fleet import Fleet
 from seqtop.tui.garbage import Collector
 from seqtop.tui.key_by_key import KeyByKeyApp
 from seqtop.tui.keys import APP_KEYS, group_of
-from seqtop.tui.moment import Moment
 from seqtop.tui.pulse import Pulse
 from seqtop.tui.reviewer import Reviewer
-from seqtop.tui.screens.block import BlockPrompt
-from seqtop.tui.screens.blocks import BlocksScreen
-from seqtop.tui.screens.checks import ChecksScreen
-from seqtop.tui.screens.confirm import Confirm
-from seqtop.tui.screens.fleet import FleetScreen
-from seqtop.tui.screens.help import HelpScreen
+from seqtop.tui.screens.catalogue import BLOCKS, FLEET, SEQUENCES, TABS, screen_type
 from seqtop.tui.screens.live import LiveScreen
-from seqtop.tui.screens.moment import MomentPrompt
-from seqtop.tui.screens.sequences import SequencesScreen
-from seqtop.tui.screens.steps import StepsScreen
-from seqtop.tui.screens.submit import Submission, SubmitDialog
-from seqtop.tui.screens.tabbed import TabbedScreen
-from seqtop.tui.screens.timeline import TimelineScreen
 from seqtop.tui.settings import DEFAULTS, Chosen, Memory, Settings
 from seqtop.tui.source import Source
 from seqtop.tui.taper import Taper
-from seqtop.tui.widgets.findings import sentence
+from seqtop.tui.widgets.screen_tabs import Tab
+
+if TYPE_CHECKING:
+    from seqtop.tui.moment import Moment
+    from seqtop.tui.screens.checks import ChecksScreen
+    from seqtop.tui.screens.submit import Submission
 
 FLEET_ACTIONS = frozenset({"go_to", "help", "quit", "turn_theme"})
 """What the app itself does while all engines are on show; the rest is about one of them."""
 GLANCE_SECONDS = 0.5
 """Between two looks at engines that are not on show."""
-SCREENS: tuple[type[LiveScreen], ...] = (
-    SequencesScreen,
-    BlocksScreen,
-    TimelineScreen,
-    StepsScreen,
-    ChecksScreen,
-)
-"""In the order of their tabs; the keys 1, 2, 3 … lead to them."""
 _HERE = Path(__file__).parent
 
-SCREEN_KEYS = [
-    Binding(str(key), f"go_to({each.NAME!r})", each.TITLE, show=False, id=f"screen.{each.NAME}")
-    for key, each in enumerate(SCREENS, start=1)
-]
-FLEET_KEY = Binding(
-    FleetScreen.KEY,
-    f"go_to({FleetScreen.NAME!r})",
-    "All engines",
-    show=False,
-    id="screen.fleet",
-)
+
+def _key_of(tab: Tab) -> Binding:
+    title = "All engines" if tab is FLEET else tab.title
+    return Binding(tab.key, f"go_to({tab.name!r})", title, show=False, id=f"screen.{tab.name}")
+
+
 TIME_KEYS = [
     Binding(key, action, description, show=False, id=f"time.{name}")
     for key, action, description, name in (
@@ -105,10 +91,9 @@ class SeqtopApp(KeyByKeyApp):
     """
 
     CSS_PATH = sorted(_HERE.rglob("*.tcss"))
-    DEFAULT_MODE = SCREENS[0].NAME
+    DEFAULT_MODE = SEQUENCES.name
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        *SCREEN_KEYS,
-        FLEET_KEY,
+        *map(_key_of, (*TABS, FLEET)),
         Binding("n", "submit", "New", id="engine.submit", tooltip="Submit a prompt"),
         Binding("x", "abort", "Abort", id="engine.abort", tooltip="Abort the selected request"),
         Binding(
@@ -148,10 +133,7 @@ class SeqtopApp(KeyByKeyApp):
             settings.set_up(feed)
         self._memory = memory
         self._problems = problems
-        self._tabs: list[type[TabbedScreen]] = [
-            *SCREENS,
-            *([FleetScreen] if len(self.fleet) > 1 else []),
-        ]
+        self._tabs = (*TABS, FLEET) if len(self.fleet) > 1 else TABS
 
     @property
     def feed(self) -> Feed:
@@ -160,24 +142,27 @@ class SeqtopApp(KeyByKeyApp):
 
     def get_default_screen(self) -> Screen[None]:
         """The first screen. Were it a mode by now, Textual would parse all style sheets twice."""
-        return self._screen(SCREENS[0], self.fleet.feeds[0])
+        return self._screen(SEQUENCES, self.fleet.feeds[0])
 
-    def _screen(self, kind: type[LiveScreen], feed: Feed) -> LiveScreen:
-        return kind(feed, title=self.title, tabs=self._tabs)
+    def _screen(self, tab: Tab, feed: Feed) -> LiveScreen:
+        return screen_type(tab)(feed, title=self.title, tabs=self._tabs)
+
+    def _fleet_screen(self) -> Screen[None]:
+        from seqtop.tui.screens.fleet import FleetScreen
+
+        return FleetScreen(self.fleet, self._tabs)
 
     def _add_modes(self) -> None:
         for index, feed in enumerate(self.fleet.feeds):
-            for each in SCREENS:
-                self.add_mode(_mode(each.NAME, index), partial(self._screen, each, feed))
+            for tab in TABS:
+                self.add_mode(_mode(tab.name, index), partial(self._screen, tab, feed))
         if len(self.fleet) > 1:
-            self.add_mode(FleetScreen.NAME, partial(FleetScreen, self.fleet, self._tabs))
+            self.add_mode(FLEET.name, self._fleet_screen)
 
     def switch_mode(self, mode: str) -> AwaitMount:
         """Go to a screen by its name: that of the engine on show."""
         self._pulse.wake()  # it has slept with an eye on that of the screen one comes from
-        return super().switch_mode(
-            mode if mode == FleetScreen.NAME else _mode(mode, self.fleet.shown)
-        )
+        return super().switch_mode(mode if mode == FLEET.name else _mode(mode, self.fleet.shown))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.inks(dark=self.current_theme.dark)
@@ -191,7 +176,7 @@ class SeqtopApp(KeyByKeyApp):
         self._pulse.start()
         if len(self.fleet) > 1:
             self.set_interval(GLANCE_SECONDS, self.glance)
-            self.switch_mode(FleetScreen.NAME)
+            self.switch_mode(FLEET.name)
         self.theme_changed_signal.subscribe(self, lambda chosen: self.remember(theme=chosen.name))
         for problem in self._problems:
             self._tell(problem, severity="warning")
@@ -226,6 +211,8 @@ class SeqtopApp(KeyByKeyApp):
 
     def glance(self) -> None:
         """Keep up with the engines that are not on show, and show how they all are."""
+        from seqtop.tui.screens.fleet import FleetScreen
+
         self.fleet.glance()
         for screen in self.screen_stack:
             if isinstance(screen, FleetScreen):
@@ -252,15 +239,17 @@ class SeqtopApp(KeyByKeyApp):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """There is no fleet of one engine, and nothing is done to one that is not looked at."""
-        if action == "go_to" and parameters == (FleetScreen.NAME,):
+        if action == "go_to" and parameters == (FLEET.name,):
             return len(self.fleet) > 1
         about_one = f"action_{action}" in SeqtopApp.__dict__ and action not in FLEET_ACTIONS
-        return not about_one or self.current_mode != FleetScreen.NAME
+        return not about_one or self.current_mode != FLEET.name
 
     def action_turn_theme(self) -> None:
         self.theme = (theme.LIGHT if self.current_theme.dark else theme.DARK).name
 
     def action_help(self) -> None:
+        from seqtop.tui.screens.help import HelpScreen
+
         self.push_screen(HelpScreen(self.screen.active_bindings))
 
     def action_pause(self) -> None:
@@ -296,6 +285,8 @@ class SeqtopApp(KeyByKeyApp):
         self._go(past.by_share(direction / 20), f"This is the {end}.")
 
     def action_go_to_moment(self) -> None:
+        from seqtop.tui.screens.moment import MomentPrompt
+
         def chosen(wanted: Moment | None) -> None:
             if wanted is None:
                 return
@@ -326,11 +317,15 @@ class SeqtopApp(KeyByKeyApp):
         self.review()
 
     def on_checks_screen_chosen(self, message: ChecksScreen.Chosen) -> None:
+        from seqtop.tui.widgets.findings import sentence
+
         with self.feed.lock:
             self._show(self.feed.go_to_finding(message.found, sentence([message.found])))
-        self.switch_mode(SequencesScreen.NAME)
+        self.switch_mode(SEQUENCES.name)
 
     def action_check(self, direction: int) -> None:
+        from seqtop.tui.widgets.findings import sentence
+
         review = self.review()
         with self.feed.lock:
             if review is None:
@@ -347,6 +342,8 @@ class SeqtopApp(KeyByKeyApp):
         self._tell(f"No failed check is known {where} this: {steps} checked{so_far}.")
 
     def action_go_to_block(self) -> None:
+        from seqtop.tui.screens.block import BlockPrompt
+
         def chosen(block: int | None) -> None:
             if block is None:
                 return
@@ -356,8 +353,8 @@ class SeqtopApp(KeyByKeyApp):
             if not 0 <= block < num_blocks:
                 last = fmt.count(num_blocks - 1)
                 self._tell(f"There is no block {block}; the last is {last}.", severity="warning")
-            if self.current_mode != BlocksScreen.NAME:
-                self.switch_mode(BlocksScreen.NAME)
+            if self.current_mode != BLOCKS.name:
+                self.switch_mode(BLOCKS.name)
             self._show(EVERYTHING)
 
         self.push_screen(BlockPrompt(), chosen)
@@ -401,10 +398,14 @@ class SeqtopApp(KeyByKeyApp):
         self.farewell = " ".join(filter(None, told)) or None
 
     def action_submit(self) -> None:
+        from seqtop.tui.screens.submit import SubmitDialog
+
         if self._may_control("submit prompts to"):
             self.push_screen(SubmitDialog(), self._submit)
 
     def action_abort(self) -> None:
+        from seqtop.tui.screens.confirm import Confirm
+
         with self.feed.lock:
             selection = self.feed.selection
         if selection is None:

@@ -9,10 +9,12 @@ from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.screens.catalogue import TABS, screen_type
 
 Play = Callable[[Pilot[int]], Awaitable[None]]
 SECONDS = 10.0
 KEYS = {"\r": "enter", "\x1b": "escape", "\t": "tab", "\x7f": "backspace", "↓": "down"}
+SCREENS = tuple(map(screen_type, TABS))
 
 
 def play(app: SeqtopApp, act: Play, size: tuple[int, int] = (100, 30)) -> None:

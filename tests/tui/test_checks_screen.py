@@ -2,13 +2,13 @@
 
 import pytest
 from event_script import EventScript
-from piloting import checked, play, screen, until
+from piloting import SCREENS, checked, play, screen, until
 from scripted import HOSTILE, Script, ScriptedSource, scene
 from textual.pilot import Pilot
 
 from seqtop.replay import ReplaySource
 from seqtop.state.history import History
-from seqtop.tui.app import SCREENS, SeqtopApp
+from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.checks import ChecksScreen
 from seqtop.tui.screens.sequences import SequencesScreen
 from seqtop.tui.widgets.findings import Findings

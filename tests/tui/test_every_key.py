@@ -4,13 +4,13 @@ import ast
 from pathlib import Path
 
 import pytest
-from piloting import checked, play, until
+from piloting import SCREENS, checked, play, until
 from scripted import HOSTILE, ScriptedSource, scene
 from textual.binding import ActiveBinding
 from textual.pilot import Pilot
 
 from seqtop.state.history import History
-from seqtop.tui.app import SCREENS, SeqtopApp
+from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.fleet import FleetScreen
 from seqtop.tui.screens.help import HelpScreen
 from seqtop.tui.widgets.listing import Listing
@@ -26,7 +26,7 @@ TESTS = {
 """The tests of each screen, where the keys that are its own are pressed."""
 TEXTUALS = {"super+c", "ctrl+p"}
 """Keys of Textual's own, which are its business to test, but not to be kept from a reader."""
-NAMES = [*(each.NAME for each in SCREENS), FleetScreen.NAME]
+NAMES = [*(each.TAB.name for each in SCREENS), FleetScreen.TAB.name]
 
 
 MOVES = (
@@ -49,8 +49,8 @@ def several() -> SeqtopApp:
 
 
 def leading_to(name: str) -> str:
-    names = [each.NAME for each in SCREENS]
-    return str(names.index(name) + 1) if name in names else FleetScreen.KEY
+    names = [each.TAB.name for each in SCREENS]
+    return str(names.index(name) + 1) if name in names else FleetScreen.TAB.key
 
 
 def bindings(name: str) -> dict[str, ActiveBinding]:

@@ -1,10 +1,10 @@
 """Going from screen to screen: by key and by click, with one selection on all of them."""
 
 import pytest
-from piloting import play, screen
+from piloting import SCREENS, play, screen
 from textual.pilot import Pilot
 
-from seqtop.tui.app import SCREENS, SeqtopApp
+from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.live import LiveScreen
 from seqtop.tui.screens.sequences import SequencesScreen
 from seqtop.tui.widgets.screen_tabs import ScreenTabs
@@ -12,7 +12,7 @@ from seqtop.tui.widgets.screen_tabs import ScreenTabs
 
 def titles(app: SeqtopApp) -> list[str]:
     """The words on the line of tabs."""
-    return [f"{key} {each.TITLE}" for key, each in enumerate(SCREENS, start=1)]
+    return [f"{key} {each.TAB.title}" for key, each in enumerate(SCREENS, start=1)]
 
 
 @pytest.mark.parametrize(("key", "wanted"), enumerate(SCREENS, start=1))

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 import pytest
-from piloting import checked
+from piloting import SCREENS, checked
 from scripted import HOSTILE, Script, ScriptedSource, scene
 from textual.pilot import Pilot
 
 from seqtop.link import LinkState
 from seqtop.state.history import History
-from seqtop.tui.app import SCREENS, SeqtopApp
+from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.checks import ChecksScreen
 
 CHECKS = str(SCREENS.index(ChecksScreen) + 1)

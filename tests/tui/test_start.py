@@ -2,11 +2,14 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 
 import pytest
 from scripted import ScriptedSource, scene
 from textual.css.stylesheet import Stylesheet
 
+from seqtop.commands import NAMES
 from seqtop.tui.app import SeqtopApp
 
 
@@ -29,3 +32,35 @@ def test_nobody_looks_for_garbage_in_what_has_been_loaded() -> None:
             assert gc.get_stats()[2]["collections"] == before
 
     asyncio.run(run())
+
+
+def test_screens_dialogs_and_commands_are_imported_when_they_are_opened() -> None:
+    code = """
+import asyncio, sys
+from seqtop import cli
+from seqtop.replay import ReplaySource
+from seqtop.state import EngineState
+from seqtop.state.history import History
+from seqtop.tui.app import SeqtopApp
+
+try:
+    cli.main(["attach", "nowhere"])
+except SystemExit:
+    pass
+history = History()
+history.restore("a", 0, EngineState())
+
+async def run():
+    async with SeqtopApp(ReplaySource(history, "nothing")).run_test() as pilot:
+        await pilot.pause()
+
+asyncio.run(run())
+print(*sys.modules, sep="\\n")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    screens = {name.rpartition(".")[2] for name in loaded if name.startswith("seqtop.tui.screens.")}
+    assert screens == {"catalogue", "live", "sequences", "tabbed"}
+    commands = {name.rpartition(".")[2] for name in loaded if name.startswith("seqtop.commands.")}
+    assert commands & {*NAMES} == {"attach"}
+    assert not {name for name in loaded if name.startswith("seqtop.tui.kv")}

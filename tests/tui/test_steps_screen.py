@@ -2,14 +2,14 @@
 
 import pytest
 from event_script import EventScript
-from piloting import play, screen
+from piloting import SCREENS, play, screen
 from scripted import Script, ScriptedSource, scene
 from textual.pilot import Pilot
 
 from seqtop.replay import ReplaySource
 from seqtop.state.history import History
 from seqtop.state.timeline import RecordingError, Stored
-from seqtop.tui.app import SCREENS, SeqtopApp
+from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences import SequencesScreen
 from seqtop.tui.screens.steps import StepsScreen
 from seqtop.tui.widgets import step_cells

@@ -1,7 +1,7 @@
 """The timeline of all requests: its keys, and what it draws and looks at."""
 
 import pytest
-from piloting import play, screen
+from piloting import SCREENS, play, screen
 from scripted import STEP_TIME, Script, ScriptedSource, scene
 from textual.pilot import Pilot
 
@@ -9,7 +9,7 @@ from seqtop.replay import ReplaySource
 from seqtop.state import Span
 from seqtop.state.filter import parse
 from seqtop.state.history import History
-from seqtop.tui.app import SCREENS, SeqtopApp
+from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences import SequencesScreen
 from seqtop.tui.screens.timeline import TimelineScreen
 from seqtop.tui.widgets.gantt import Axis, GanttRows

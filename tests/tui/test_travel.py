@@ -4,14 +4,14 @@ import re
 
 import pytest
 from event_script import EventScript
-from piloting import play, screen
+from piloting import SCREENS, play, screen
 from scripted import START, ScriptedSource, scene
 from textual.pilot import Pilot
 
 from seqtop.replay import ReplaySource
 from seqtop.state.history import History
 from seqtop.state.marks import Kind
-from seqtop.tui.app import SCREENS, SeqtopApp
+from seqtop.tui.app import SeqtopApp
 from seqtop.tui.ink import plain
 from seqtop.tui.widgets.scrubber import Scrubber, track
 
@@ -113,10 +113,10 @@ def test_the_knob_stays_on_the_line(share: float, expected: str) -> None:
     assert plain(track(share, 6)) == " " + expected
 
 
-@pytest.mark.parametrize("name", [each.NAME for each in SCREENS])
+@pytest.mark.parametrize("name", [each.TAB.name for each in SCREENS])
 def test_every_screen_shows_the_moment(live: SeqtopApp, name: str) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        await pilot.press(str([each.NAME for each in SCREENS].index(name) + 1), "p")
+        await pilot.press(str([each.TAB.name for each in SCREENS].index(name) + 1), "p")
         await pilot.pause()
         text = screen(live)
         assert "step 34 " in text.splitlines()[1]

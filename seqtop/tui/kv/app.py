@@ -19,6 +19,7 @@ from seqtop.tui.screens.help import HelpScreen, Notes
 
 FRAMES_PER_SECOND = 15
 SCREENS: tuple[type[KvScreen], ...] = (KvBlocksScreen, KvTreesScreen)
+TABS = [each.TAB for each in SCREENS]
 _TUI = Path(__file__).parents[1]
 WORDS: dict[str, Notes] = {
     "Words": (
@@ -44,13 +45,11 @@ class KvApp(KeyByKeyApp):
     """
 
     CSS_PATH = sorted(_TUI.rglob("*.tcss"))
-    DEFAULT_MODE = SCREENS[0].NAME
+    DEFAULT_MODE = TABS[0].name
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         *(
-            Binding(
-                str(key), f"go_to({each.NAME!r})", each.TITLE, show=False, id=f"screen.{each.NAME}"
-            )
-            for key, each in enumerate(SCREENS, start=1)
+            Binding(tab.key, f"go_to({tab.name!r})", tab.title, show=False, id=f"screen.{tab.name}")
+            for tab in TABS
         ),
         *APP_KEYS,
     ]
@@ -73,7 +72,7 @@ class KvApp(KeyByKeyApp):
         theme.begin_with(self, theme_name or theme.DARK.name)
         self._problems = problems
         for each in SCREENS:
-            self.add_mode(each.NAME, partial(each, self.feed, SCREENS))
+            self.add_mode(each.TAB.name, partial(each, self.feed, TABS))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.inks(dark=self.current_theme.dark)

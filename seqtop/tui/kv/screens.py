@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -20,6 +20,7 @@ from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.widgets.key_bar import KeyBar
 from seqtop.tui.widgets.lines import Lines
 from seqtop.tui.widgets.notice import Notice
+from seqtop.tui.widgets.screen_tabs import Tab
 
 WIDE = 140
 """From this width on there is room for the facts beside the map."""
@@ -32,7 +33,7 @@ class KvScreen(TabbedScreen):
         Binding("tab", "app.focus_next", "Go to the next pane", show=False, id="move.next"),
     ]
 
-    def __init__(self, feed: KvFeed, tabs: Iterable[type[TabbedScreen]]) -> None:
+    def __init__(self, feed: KvFeed, tabs: Sequence[Tab]) -> None:
         super().__init__(tabs)
         self.feed = feed
         self._header = KvHeader(feed)
@@ -66,8 +67,7 @@ class KvScreen(TabbedScreen):
 class KvBlocksScreen(KvScreen):
     """Every block that is cached, and one of them in detail."""
 
-    NAME = "blocks"
-    TITLE = "Blocks"
+    TAB = Tab("1", "blocks", "Blocks")
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
             "left_square_bracket",
@@ -92,7 +92,7 @@ class KvBlocksScreen(KvScreen):
         ),
     ]
 
-    def __init__(self, feed: KvFeed, tabs: Iterable[type[TabbedScreen]]) -> None:
+    def __init__(self, feed: KvFeed, tabs: Sequence[Tab]) -> None:
         super().__init__(feed, tabs)
         self._map = KvMap(feed)
         self._legend = Lines(id="kv-legend")
@@ -162,13 +162,12 @@ class KvBlocksScreen(KvScreen):
 class KvTreesScreen(KvScreen):
     """The prefix trees; one leads to its first block on the map."""
 
-    NAME = "trees"
-    TITLE = "Prefixes"
+    TAB = Tab("2", "trees", "Prefixes")
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("enter", "look", "Blocks", id="look.tree", tooltip="Go to its blocks on the map"),
     ]
 
-    def __init__(self, feed: KvFeed, tabs: Iterable[type[TabbedScreen]]) -> None:
+    def __init__(self, feed: KvFeed, tabs: Sequence[Tab]) -> None:
         super().__init__(feed, tabs)
         self._rows = TreeRows(feed)
 
@@ -190,4 +189,4 @@ class KvTreesScreen(KvScreen):
                 self.notify("No block of it is known to be cached.", timeout=2, markup=False)
                 return
             self.feed.select(block)
-        self.app.switch_mode(KvBlocksScreen.NAME)
+        self.app.switch_mode(KvBlocksScreen.TAB.name)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from textual.binding import Binding
 from textual.containers import Container, Vertical
 from textual.widget import Widget
 
 from seqtop.tui.feed import Feed, Frame
+from seqtop.tui.screens import catalogue
 from seqtop.tui.screens.live import LiveScreen
-from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.widgets.lines import Lines
 from seqtop.tui.widgets.pool import PoolMap
 from seqtop.tui.widgets.pool_cells import legend, summary
 from seqtop.tui.widgets.pool_facts import facts, names, unheld_word
+from seqtop.tui.widgets.screen_tabs import Tab
 
 WIDE = 140
 """From this width on there is room for the facts beside the map."""
@@ -23,8 +24,7 @@ WIDE = 140
 class BlocksScreen(LiveScreen):
     """The pool, and one block of it in detail."""
 
-    NAME = "blocks"
-    TITLE = "Blocks"
+    TAB = catalogue.BLOCKS
     STEP_KEYS = ", ."
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("enter", "show_owner", "Owner", id="look.owner", tooltip="Go to the block's owner"),
@@ -51,7 +51,7 @@ class BlocksScreen(LiveScreen):
         ),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[TabbedScreen]]) -> None:
+    def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(feed, title=title, tabs=tabs)
         self._pool = PoolMap(feed)
         self._legend = Lines(id="pool-legend")

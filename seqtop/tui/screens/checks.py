@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from textual.binding import Binding
 from textual.message import Message
@@ -14,10 +14,11 @@ from seqtop.state.review import Found
 from seqtop.tui.feed import Feed, Frame
 from seqtop.tui.flow import wrap
 from seqtop.tui.ink import Line
+from seqtop.tui.screens import catalogue
 from seqtop.tui.screens.live import LiveScreen
-from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.widgets.findings import Findings, about, rule_lines, summary, titles
 from seqtop.tui.widgets.lines import Lines
+from seqtop.tui.widgets.screen_tabs import Tab
 
 _MOST_RULE_LINES = 3
 
@@ -28,8 +29,7 @@ class ChecksScreen(LiveScreen):
     Checking begins when this screen is first shown, and goes on from then.
     """
 
-    NAME = "checks"
-    TITLE = "Checks"
+    TAB = catalogue.CHECKS
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
             "enter",
@@ -50,7 +50,7 @@ class ChecksScreen(LiveScreen):
             super().__init__()
             self.found = found
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[TabbedScreen]]) -> None:
+    def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(feed, title=title, tabs=tabs)
         self._summary = Lines(id="checks-summary")
         self._titles = Lines(id="checks-titles")

@@ -1,6 +1,6 @@
 """All engines at a glance, where the app looks at several."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -10,23 +10,23 @@ from seqtop.link import LinkState
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.fleet import Fleet
 from seqtop.tui.ink import PLAIN
+from seqtop.tui.screens import catalogue
 from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.widgets.fleet_table import FleetRows, FleetTitles
 from seqtop.tui.widgets.key_bar import KeyBar
 from seqtop.tui.widgets.lines import Lines
+from seqtop.tui.widgets.screen_tabs import Tab
 
 
 class FleetScreen(TabbedScreen):
     """A row per engine. The number of a screen shows that screen of the one under the cursor."""
 
-    NAME = "fleet"
-    TITLE = "Fleet"
-    KEY = "F"
+    TAB = catalogue.FLEET
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("enter", "app.go_to('sequences')", "Look", id="screen.look", tooltip="Look at it"),
     ]
 
-    def __init__(self, fleet: Fleet, tabs: Iterable[type[TabbedScreen]]) -> None:
+    def __init__(self, fleet: Fleet, tabs: Sequence[Tab]) -> None:
         super().__init__(tabs)
         self._fleet = fleet
         self._sums = Lines(id="fleet-sums")

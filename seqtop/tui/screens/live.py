@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -16,13 +16,14 @@ from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.widgets.header import Header, sentence
 from seqtop.tui.widgets.key_bar import KeyBar
 from seqtop.tui.widgets.notice import Notice
+from seqtop.tui.widgets.screen_tabs import Tab
 from seqtop.tui.widgets.scrubber import Scrubber
 
 
 class LiveScreen(TabbedScreen):
     """A screen that is told what changed, at most thirty times a second.
 
-    A subclass gives its `NAME` and `TITLE`, yields its widgets from `body` and draws them in
+    A subclass gives its `TAB`, yields its widgets from `body` and draws them in
     `update`. What is selected, filtered and paused is the feed's, so it carries over from screen
     to screen.
     """
@@ -35,7 +36,7 @@ class LiveScreen(TabbedScreen):
         Binding("shift+tab", "app.focus_previous", "Go back a pane", show=False, id="move.back"),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[TabbedScreen]]) -> None:
+    def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(tabs)
         self.feed = feed
         self._header = Header(feed, title=title)

@@ -1,6 +1,6 @@
 """The main screen: header, sequence table, detail of the selected sequence."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from textual.binding import Binding
 from textual.widget import Widget
@@ -9,11 +9,8 @@ from seqtop.state.columns import FIELDS
 from seqtop.state.filter import EVERYTHING as NO_FILTER
 from seqtop.state.view import Sort
 from seqtop.tui.feed import EVERYTHING, NOTHING, Feed, Frame
-from seqtop.tui.screens.columns import ColumnChooser
-from seqtop.tui.screens.copying import CopyChooser, copies
+from seqtop.tui.screens import catalogue
 from seqtop.tui.screens.live import LiveScreen
-from seqtop.tui.screens.sort import SortChooser
-from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.settings import Chosen, sort_text
 from seqtop.tui.token_marks import NEXT, REMARKS
 from seqtop.tui.widgets.bare import Box
@@ -21,6 +18,7 @@ from seqtop.tui.widgets.detail import Detail
 from seqtop.tui.widgets.filter_bar import FilterBar
 from seqtop.tui.widgets.hint import Hint
 from seqtop.tui.widgets.latency_panel import LatencyPanel
+from seqtop.tui.widgets.screen_tabs import Tab
 from seqtop.tui.widgets.sequence_rows import SequenceRows
 from seqtop.tui.widgets.table import SequenceTable, Titles
 
@@ -40,8 +38,7 @@ def _quiet(key: str, action: str, description: str, name: str) -> Binding:
 class SequencesScreen(LiveScreen):
     """All sequences, and one of them in detail."""
 
-    NAME = "sequences"
-    TITLE = "Sequences"
+    TAB = catalogue.SEQUENCES
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
             "slash",
@@ -100,7 +97,7 @@ class SequencesScreen(LiveScreen):
         _quiet("f", "follow", "Follow the selected row, or stop", "look.follow"),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[TabbedScreen]]) -> None:
+    def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(feed, title=title, tabs=tabs)
         self._filter = FilterBar()
         self._search = FilterBar("search")
@@ -200,6 +197,8 @@ class SequencesScreen(LiveScreen):
             self.action_toggle_detail()
 
     def action_choose_sort(self) -> None:
+        from seqtop.tui.screens.sort import SortChooser
+
         def chosen(sort: Sort | None) -> None:
             if sort is not None:
                 self._sort(sort)
@@ -207,6 +206,8 @@ class SequencesScreen(LiveScreen):
         self.app.push_screen(SortChooser(self.feed.view.sort), chosen)
 
     def action_choose_columns(self) -> None:
+        from seqtop.tui.screens.columns import ColumnChooser
+
         def chosen(columns: tuple[str, ...] | None) -> None:
             if columns is not None:
                 self.feed.columns = columns
@@ -266,6 +267,8 @@ class SequencesScreen(LiveScreen):
         self.show_all()
 
     def action_copy(self) -> None:
+        from seqtop.tui.screens.copying import CopyChooser, copies
+
         with self.feed.lock:
             found = self.feed.selection
             if found is not None:

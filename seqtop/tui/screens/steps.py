@@ -1,16 +1,16 @@
 """The steps on record: what each ran, what it could not run and why, where its time went."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from textual.binding import Binding
 from textual.widget import Widget
 
 from seqtop.tui import past
 from seqtop.tui.feed import Feed, Frame
+from seqtop.tui.screens import catalogue
 from seqtop.tui.screens.live import LiveScreen
-from seqtop.tui.screens.sequences import SequencesScreen
-from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.step_log import StepLog
+from seqtop.tui.widgets.screen_tabs import Tab
 from seqtop.tui.widgets.step_detail import StepDetail
 from seqtop.tui.widgets.step_table import StepRows, StepTable
 
@@ -21,8 +21,7 @@ TALL = 20
 class StepsScreen(LiveScreen):
     """A row per step, the newest at the bottom, and one step in detail."""
 
-    NAME = "steps"
-    TITLE = "Steps"
+    TAB = catalogue.STEPS
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
             "enter", "go", "Go there", id="time.here", tooltip="Go to this step, or this sequence"
@@ -33,7 +32,7 @@ class StepsScreen(LiveScreen):
         Binding("tab", "turn", "Members", id="move.next", tooltip="Go to the step's sequences"),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[TabbedScreen]]) -> None:
+    def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(feed, title=title, tabs=tabs)
         self._step_log = StepLog(feed)
         self._table = StepTable(feed, self._step_log)
@@ -90,7 +89,7 @@ class StepsScreen(LiveScreen):
                 self.feed.expected = None  # this choice is newer
             self.show(frame)
         if member is not None:
-            self.app.switch_mode(SequencesScreen.NAME)
+            self.app.switch_mode(catalogue.SEQUENCES.name)
 
     def _place(self) -> None:
         wanted = self._detail_wanted

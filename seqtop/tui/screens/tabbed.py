@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import count
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.screen import Screen
@@ -19,22 +18,15 @@ SHORT = 16
 class TabbedScreen(Kept, Screen[None]):
     """A screen of the app's, with the line of tabs for all of them in `self._tabs`."""
 
-    NAME: ClassVar[str]
-    """What the app calls it: the mode to switch to, and the id of its key in the help."""
-    TITLE: ClassVar[str]
-    """What its tab says."""
-    KEY: ClassVar[str] = ""
-    """The key that leads to it, where that is not its number."""
+    TAB: ClassVar[Tab]
+    """Its key, what the app calls it (the mode to switch to, and the id of its key in the help),
+    and what the tab says."""
 
     COMPONENT_CLASSES = INK_CLASSES
 
-    def __init__(self, tabs: Iterable[type[TabbedScreen]]) -> None:
+    def __init__(self, tabs: Sequence[Tab]) -> None:
         super().__init__()
-        numbers = count(1)
-        self._tabs = ScreenTabs(
-            [Tab(each.KEY or str(next(numbers)), each.NAME, each.TITLE) for each in tabs],
-            self.NAME,
-        )
+        self._tabs = ScreenTabs(tabs, self.TAB.name)
 
     def on_resize(self) -> None:
         self.set_class(self.app.size.height < SHORT, "-short")

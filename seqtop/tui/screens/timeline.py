@@ -1,6 +1,6 @@
 """The life of every request against time."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from textual.binding import Binding
 from textual.widget import Widget
@@ -8,12 +8,12 @@ from textual.widget import Widget
 from seqtop.tui import past
 from seqtop.tui.feed import Feed, Frame
 from seqtop.tui.lens import Lens, Mode
+from seqtop.tui.screens import catalogue
 from seqtop.tui.screens.live import LiveScreen
-from seqtop.tui.screens.sequences import SequencesScreen
-from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.widgets.gantt import Axis, GanttRows, legend
 from seqtop.tui.widgets.hint import Hint
 from seqtop.tui.widgets.lines import Lines
+from seqtop.tui.widgets.screen_tabs import Tab
 
 TALL = 20
 """From this height on there is room for a legend."""
@@ -29,8 +29,7 @@ def _quiet(key: str, action: str, description: str, name: str) -> Binding:
 class TimelineScreen(LiveScreen):
     """Requests as bars, to one scale."""
 
-    NAME = "timeline"
-    TITLE = "Timeline"
+    TAB = catalogue.TIMELINE
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("plus,equals_sign", "zoom(1)", "Zoom in", id="look.closer"),
         Binding("minus", "zoom(-1)", "Zoom out", id="look.wider"),
@@ -46,7 +45,7 @@ class TimelineScreen(LiveScreen):
         _quiet("enter", "open", "Show the sequence in the table", "screen.open"),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Iterable[type[TabbedScreen]]) -> None:
+    def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(feed, title=title, tabs=tabs)
         self._lens = Lens()
         self._axis = Axis(feed)
@@ -113,7 +112,7 @@ class TimelineScreen(LiveScreen):
             self.show(frame)
 
     def action_open(self) -> None:
-        self.app.switch_mode(SequencesScreen.NAME)
+        self.app.switch_mode(catalogue.SEQUENCES.name)
 
     def _look(self, change: Callable[[], None]) -> None:
         with self.feed.lock:
