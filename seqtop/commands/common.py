@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -222,6 +223,7 @@ def run_app(
     """
     if not has_terminal():
         return fail(NO_TERMINAL)
+    gc.disable()  # what is imported stays; the app enables it again, and collects in its own time
     from seqtop import locations
     from seqtop.tui.app import SeqtopApp
     from seqtop.tui.settings import Memory, Settings, read

@@ -35,6 +35,7 @@ class Collector:
         self.settle()
         self._threshold = gc.get_threshold()
         gc.set_threshold(*self._threshold[:2], _NEVER)
+        gc.enable()
 
     def settle(self) -> None:
         """What has been loaded by now stays, and is not looked at again."""

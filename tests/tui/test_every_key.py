@@ -13,6 +13,7 @@ from seqtop.state.history import History
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.fleet import FleetScreen
 from seqtop.tui.screens.help import HelpScreen
+from seqtop.tui.screens.tabbed import TabbedScreen
 from seqtop.tui.widgets.listing import Listing
 
 TESTS = {
@@ -53,6 +54,11 @@ def leading_to(name: str) -> str:
     return str(names.index(name) + 1) if name in names else FleetScreen.TAB.key
 
 
+def is_at(app: SeqtopApp, name: str) -> bool:
+    screen = app.screen
+    return isinstance(screen, TabbedScreen) and screen.TAB.name == name and bool(app.focused)
+
+
 def bindings(name: str) -> dict[str, ActiveBinding]:
     """What is bound on a screen, by key."""
     app = several()
@@ -60,7 +66,7 @@ def bindings(name: str) -> dict[str, ActiveBinding]:
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(leading_to(name))
-        await until(pilot, lambda: getattr(app.screen, "NAME", "") == name and bool(app.focused))
+        await until(pilot, lambda: is_at(app, name))
         found.update(app.screen.active_bindings)
 
     play(app, act)
@@ -138,7 +144,7 @@ def test_the_help_of_every_screen_lists_every_key(name: str) -> None:
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(leading_to(name))
-        await until(pilot, lambda: getattr(app.screen, "NAME", "") == name and bool(app.focused))
+        await until(pilot, lambda: is_at(app, name))
         bound = {
             key: active.binding.tooltip or active.binding.description
             for key, active in app.screen.active_bindings.items()

@@ -104,16 +104,11 @@ class SequencesScreen(LiveScreen):
         self._table = SequenceTable(feed)
         self._hint = Hint(feed)
         self._detail = Detail(feed)
+        self._body = Box(Box(self._table, self._hint, id="list"), self._detail, id="body")
         self._latency = LatencyPanel(feed)
 
     def body(self) -> Iterable[Widget]:
-        yield self._filter
-        yield self._search
-        yield Box(
-            Box(self._table, self._hint, id="list"),
-            self._detail,
-            id="body",
-        )
+        yield self._body
         yield self._latency
 
     @property
@@ -122,7 +117,15 @@ class SequencesScreen(LiveScreen):
 
     def on_mount(self) -> None:
         self._table.rows.focus()
-        self._filter.fill(self.feed.view.filter)
+        if self.feed.view.filter.source:
+            self._bring_in(self._filter)
+            self._filter.fill(self.feed.view.filter)
+
+    def _bring_in(self, bar: FilterBar) -> None:
+        """Have `bar`, which is seldom opened, be part of the screen from now on."""
+        if not bar.is_attached:
+            above = self._search if bar is self._filter and self._search.is_attached else self._body
+            self.mount(bar, before=above)
 
     def on_resize(self) -> None:
         super().on_resize()
@@ -172,10 +175,12 @@ class SequencesScreen(LiveScreen):
         self._table.rows.focus()
 
     def action_filter(self) -> None:
+        self._bring_in(self._filter)
         self._filter.open()
         self.show_all()
 
     def action_search(self) -> None:
+        self._bring_in(self._search)
         self._search.open()
         self.show_all()
 
