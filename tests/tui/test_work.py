@@ -350,3 +350,21 @@ def test_an_arrival_out_of_sight_draws_no_row() -> None:
             assert app.screen.query_one(Rows).virtual_size.height == 202
 
     asyncio.run(run())
+
+
+def test_a_pane_in_which_no_line_is_left_is_drawn_all_the_same() -> None:
+    async def run() -> None:
+        script, app = crowd(5)
+        async with app.run_test(size=(160, 50)) as pilot:
+            await drawn(app, pilot)
+            pane = app.screen.query_one(Blocks)
+            pane.notify_style_update()
+            pane.redraw()  # it has lines that are yet to be painted,
+            pane.styles.height = pane.styles.min_height = 1  # and then its border alone
+            await pilot.pause()
+            assert pane.outer_size.height == 1
+            assert len(pane.render_lines(Region(0, 0, pane.outer_size.width, 1))) == 1
+            script.step()
+            await drawn(app, pilot)
+
+    asyncio.run(run())

@@ -106,7 +106,7 @@ class Painted(Inked):
             self._measure()
         before, looks = self._looks, self.looks(0, self._inside.height)
         changed = [y for y, look in enumerate(looks) if not is_same or look != before[y]]
-        if changed:
+        if changed or not is_same:  # which may have left no line at all
             # Lines that come back at another place are the same objects.
             strips = {
                 (id(line), mark): strip
