@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from rich.cells import set_cell_size
 
 from seqtop import format as fmt
-from seqtop.safe import is_narrow, safe_line, safe_text
+from seqtop.safe import MAX_LINE, is_narrow, safe_line, safe_text
 from seqtop.sequence import SequenceStage, SequenceStatus, latency
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.columns import (
@@ -213,7 +213,8 @@ def _ink(sequence: SequenceState) -> str:
 
 
 def _request(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
-    return _name(sequence_name(r, s), len(r.seq_ids) > 1, width, _ink(s) or "strong")
+    text = sequence_name(r, s)[:MAX_LINE]  # what is remembered of an endless one is little
+    return _name(text, len(r.seq_ids) > 1, width, _ink(s) or "strong")
 
 
 @lru_cache(maxsize=1024)
