@@ -270,12 +270,19 @@ class PagedAttention:
 
         Returns ``[T, heads * head_dim]``.
         """
-        if self.slots is NO_SLOTS and len(self.segments) == 1:
-            context = self.segments[0].context
-            assert isinstance(context, DecodeContext)
-            return _attend_to_copy(context, layer_idx, groups.flatten(0, 1)).view(len(groups), -1)
-        q, kv = groups[:, :, :-2].flatten(1, 2), groups[:, :, -2:].flatten(2)
-        return self(layer_idx, q, kv).flatten(1)
+        if self.slots is not NO_SLOTS:
+            kv = groups[:, :, -2:].flatten(2)
+            self.cache.slot_rows[layer_idx].index_copy_(0, self.slots, kv)
+        outputs = []
+        for segment in self.segments:
+            own = groups[segment.start : segment.end]
+            if isinstance(segment.context, DecodeContext):
+                attended = _attend_to_copy(segment.context, layer_idx, own.flatten(0, 1))
+                outputs.append(attended.view(len(own), -1))
+            else:
+                q, kv = own[:, :, :-2].flatten(1, 2), own[:, :, -2:].flatten(2)
+                outputs.append(self._attend(segment, layer_idx, q, kv).flatten(1))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _attend(self, segment: Segment, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
         """Attention of a segment's tokens."""
