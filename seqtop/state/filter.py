@@ -213,7 +213,10 @@ def _compare(column: Column, comparison: str, wanted: str) -> Test:
     number = quantity(wanted)
     if number is None and comparison in {"<", "<=", ">", ">="}:
         raise FilterError(f"{column.key}{comparison} needs a number, not {wanted!r}")
-    if column.values and not any(wanted.casefold() in each for each in column.values):
+    whole = comparison in {"=", "==", "!="}
+    if column.values and not any(
+        wanted.casefold() == each if whole else wanted.casefold() in each for each in column.values
+    ):
         close = difflib.get_close_matches(wanted.casefold(), column.values, n=1)
         hint = f"perhaps {close[0]}" if close else f"there are {', '.join(column.values)}"
         raise FilterError(f"no {column.key} {wanted!r}: {hint}")

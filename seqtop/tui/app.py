@@ -446,7 +446,9 @@ class SeqtopApp(KeyByKeyApp):
         """Whether the engine takes commands; tells the user if not."""
         with self.feed.lock:
             info, link = self.feed.state.info, self.feed.source.link.state
-        if info is None or link is not LinkState.LIVE:
+        if self.feed.replay is not None:
+            self._tell(f"Cannot {what} a recording: no engine is there.", severity="warning")
+        elif info is None or link is not LinkState.LIVE:
             self._tell(f"Cannot {what} this engine now: it is not connected.", severity="warning")
         elif not info.control:
             self._tell(f"Cannot {what} this engine: it lets others only watch.", severity="warning")

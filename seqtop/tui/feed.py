@@ -151,6 +151,12 @@ class Feed:
         return shown is None or newest is None or shown.incarnation == newest.incarnation
 
     @property
+    def may_be_controlled(self) -> bool:
+        """Whether there is an engine that takes commands, as far as is known."""
+        info = self.source.state.info
+        return self.replay is None and (info is None or info.control)
+
+    @property
     def silence(self) -> float:
         """Seconds since the last message arrived, by this machine's clock."""
         return max(self.clock() - self._heard, 0.0)

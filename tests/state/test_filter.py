@@ -103,7 +103,7 @@ def test_holds(source: str) -> None:
         '"a upon"',
         "re:/^seven/",
         "status:waiting",
-        "status=run",
+        "id=req",
         "prompt>1500",
         "prompt<1500",
         "blocks!=4",
@@ -125,6 +125,7 @@ def test_does_not_hold(source: str) -> None:
     ("source", "words"),
     [
         ("promt>1000", "no field 'promt': perhaps prompt"),
+        ("status=run", "no status 'run': perhaps running"),
         ("zzz:1", "no field 'zzz': the help lists them all"),
         ("prompt>many", "prompt> needs a number, not 'many'"),
         ("prompt>", "prompt> compares with nothing yet"),

@@ -11,8 +11,10 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
 from seqtop.link import ControlError, LinkState
+from seqtop.replay import ReplaySource
 from seqtop.sequence import ExecuteModelRequest, SequenceStatus
 from seqtop.state.columns import COLUMNS
+from seqtop.state.history import History
 from seqtop.state.view import Sort
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.keys import GROUPS
@@ -394,6 +396,8 @@ def test_an_engine_that_is_only_watched_says_so() -> None:
     app = SeqtopApp(source)
 
     async def act(pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: "n New" not in screen(app) and "space Pause" in screen(app))
+        assert "x Abort" not in screen(app)
         await pilot.press("n", "x")
         assert isinstance(app.screen, SequencesScreen)
         assert notices(app) == [
@@ -403,6 +407,20 @@ def test_an_engine_that_is_only_watched_says_so() -> None:
         source.connect(LinkState.LOST)
         await pilot.press("n")
         assert "it is not connected" in notices(app)[-1]
+
+    play(app, act)
+
+
+def test_a_recording_has_no_engine_to_control() -> None:
+    source = ScriptedSource(history=History())
+    scene(source, hostile="")
+    app = SeqtopApp(ReplaySource(source.history, "run.seqtop", paused=True), clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("right", "n", "x")
+        assert notices(app)[:1] == ["Cannot submit prompts to a recording: no engine is there."]
+        assert "n New" not in screen(app)
+        assert "x Abort" not in screen(app)
 
     play(app, act)
 

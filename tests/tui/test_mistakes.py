@@ -41,6 +41,26 @@ def test_a_value_that_cannot_be_is_named(app: SeqtopApp) -> None:
     play(app, act, (80, 24))
 
 
+def test_a_broken_filter_says_what_is_in_force_and_why_enter_stays(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        def words() -> str:
+            return " ".join(screen(app).split())
+
+        await pilot.press("slash", *"status:waitng")
+        broken = "no status 'waitng': perhaps waiting. Not applied; in force is status:wait."
+        assert broken in words()
+        assert len(app.feed.view) == 4
+        await pilot.press("enter")
+        assert f"{broken} Mend it, or Esc clears it." in words()
+        await pilot.press("backspace", "backspace", *"ing", "enter")
+        assert "Not applied" not in words()
+        assert not isinstance(app.focused, Input)
+        await pilot.press("escape", "slash", *"status=wait")
+        assert "no status 'wait': perhaps waiting. Not applied; in force is status." in words()
+
+    play(app, act, (80, 24))
+
+
 def test_an_engine_that_goes_while_one_looks(source: ScriptedSource) -> None:
     app = SeqtopApp(source, clock=lambda: 0.0)
     source.listener = app.feed.poll

@@ -19,6 +19,9 @@ from seqtop.tui.widgets.notice import Notice
 from seqtop.tui.widgets.screen_tabs import Tab
 from seqtop.tui.widgets.scrubber import Scrubber
 
+CONTROLS = frozenset({"submit", "abort"})
+"""Actions that ask something of the engine."""
+
 
 class LiveScreen(TabbedScreen):
     """A screen that is told what changed, at most thirty times a second.
@@ -42,6 +45,7 @@ class LiveScreen(TabbedScreen):
         self._header = Header(feed, title=title)
         self._notice = Notice(feed, lambda: sentence(feed, self.STEP_KEYS))
         self._scrubber = Scrubber(feed)
+        self._keys = KeyBar()
 
     def compose(self) -> ComposeResult:
         yield self._header
@@ -49,7 +53,7 @@ class LiveScreen(TabbedScreen):
         yield self._notice
         yield self._scrubber
         yield from self.body()
-        yield KeyBar()
+        yield self._keys
 
     def body(self) -> Iterable[Widget]:
         """The widgets between the tabs and the footer."""
@@ -71,6 +75,7 @@ class LiveScreen(TabbedScreen):
         if self.feed.missed and not self.feed.paused:
             self.notify(safe_line(self.feed.missed), timeout=4, markup=False)
             self.feed.missed = ""
+        self._keys.leave_out(frozenset() if self.feed.may_be_controlled else CONTROLS)
         self._header.update()
         self._notice.update()
         self._scrubber.update()

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from textual.binding import Binding
 from textual.widget import Widget
+from textual.widgets import Input
 
 from seqtop.state.columns import FIELDS
 from seqtop.state.filter import EVERYTHING as NO_FILTER
@@ -173,6 +174,11 @@ class SequencesScreen(LiveScreen):
 
     def on_filter_bar_left(self, _: FilterBar.Left) -> None:
         self._table.rows.focus()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "filter" and isinstance(self.focused, Input):
+            return False  # it is a letter there, which Textual knows of keys with other names only
+        return super().check_action(action, parameters)
 
     def action_filter(self) -> None:
         self._bring_in(self._filter)

@@ -46,6 +46,7 @@ class FilterBar(Vertical):
         self._count = Static("", classes="filter-count", markup=False)
         self._error = Static("", classes="filter-error", markup=False)
         self._error.display = False
+        self._in_force = EVERYTHING
 
     def compose(self) -> ComposeResult:
         with Horizontal():
@@ -63,6 +64,7 @@ class FilterBar(Vertical):
     def fill(self, wanted: Filter) -> None:
         """Say which filter is in force, if any is, without anybody having typed it."""
         self._input.value = wanted.source
+        self._in_force = wanted
         self.display = bool(wanted.source)
 
     def clear(self) -> None:
@@ -84,10 +86,10 @@ class FilterBar(Vertical):
         try:
             wanted = parse(event.value)
         except FilterError as error:
-            self._error.update(safe_line(f"{error}."))
-            self._error.display = True
+            self._complain(error)
             return
-        self._error.display = False
+        self._in_force = wanted
+        self._complain(None)
         self.post_message(self.Changed(self, wanted))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -98,12 +100,24 @@ class FilterBar(Vertical):
         self.clear()
 
     def action_done(self) -> None:
-        if self._error.display:  # what stands there is not the filter in force: mend it, or Esc
+        try:
+            parse(self._input.value)
+        except FilterError as error:  # what stands there is not what is in force
+            self._complain(error, " Mend it, or Esc clears it.")
             self.app.bell()
             return
         if not self._input.value.strip():
             self._close()
         self.post_message(self.Left())
+
+    def _complain(self, error: FilterError | None, more: str = "") -> None:
+        """Say what is wrong with what was typed, and what is in force instead of it."""
+        if error is not None:
+            instead = self._in_force.source or "nothing"
+            text = f"{error}. Not applied; in force is {instead}.{more}"
+            self._error.update(safe_line(text))
+        self._error.display = error is not None
+        self.set_class(error is not None, "-wrong")
 
     def _close(self) -> None:
         self.display = False

@@ -16,10 +16,21 @@ class KeyBar(Kept, Footer):
     def __init__(self) -> None:
         super().__init__(compact=True, show_command_palette=False)
         self._width = 0
+        self._without: frozenset[str] = frozenset()
+
+    def leave_out(self, actions: frozenset[str]) -> None:
+        """Offer no keys of these actions, which would only say that they cannot be."""
+        if actions != self._without:
+            self._without = actions
+            self.refresh(recompose=True)
 
     def compose(self) -> ComposeResult:
         self._width = self.app.size.width
-        keys = [each for each in super().compose() if isinstance(each, FooterKey)]
+        keys = [
+            each
+            for each in super().compose()
+            if isinstance(each, FooterKey) and _name(each) not in self._without
+        ]
         while len(keys) > 1 and sum(map(_cells, keys)) > self._width:
             keys.remove(max(keys, key=lambda key: (_rank(key), keys.index(key))))
         self.styles.grid_size_columns = max(len(keys), 1)
@@ -31,8 +42,12 @@ class KeyBar(Kept, Footer):
 
 
 def _rank(key: FooterKey) -> int:
-    name = key.action.rpartition(".")[2]
+    name = _name(key)
     return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+
+
+def _name(key: FooterKey) -> str:
+    return key.action.rpartition(".")[2]
 
 
 def _cells(key: FooterKey) -> int:
