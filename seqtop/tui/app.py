@@ -34,7 +34,7 @@ from seqtop.tui.pulse import Pulse
 from seqtop.tui.reviewer import Reviewer
 from seqtop.tui.screens.catalogue import BLOCKS, FLEET, SEQUENCES, TABS, screen_type
 from seqtop.tui.screens.live import LiveScreen
-from seqtop.tui.settings import DEFAULTS, Chosen, Memory, Settings
+from seqtop.tui.settings import DEFAULTS, Chosen, Memory, Settings, told
 from seqtop.tui.source import Source
 from seqtop.tui.taper import Taper
 from seqtop.tui.widgets.screen_tabs import Tab
@@ -178,8 +178,8 @@ class SeqtopApp(KeyByKeyApp):
             self.set_interval(GLANCE_SECONDS, self.glance)
             self.switch_mode(FLEET.name)
         self.theme_changed_signal.subscribe(self, lambda chosen: self.remember(theme=chosen.name))
-        for problem in self._problems:
-            self._tell(problem, severity="warning")
+        if self._problems:
+            self.notify(told(self._problems), severity="warning", markup=False)
         self.call_after_refresh(self._garbage.settle)
 
     def key_comes(self) -> None:

@@ -9,7 +9,7 @@ import difflib
 import os
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +17,7 @@ import msgspec
 from textual.message import Message
 from textual.theme import BUILTIN_THEMES
 
+from seqtop.safe import safe_line
 from seqtop.state import slo
 from seqtop.state.columns import FIELDS
 from seqtop.state.filter import FilterError, parse
@@ -30,6 +31,8 @@ from seqtop.tui.widgets.cells import COLUMN_KEYS, DEFAULT_COLUMNS
 THEMES = (theme.DARK.name, theme.LIGHT.name, *BUILTIN_THEMES)
 _LARGEST = 2**20
 """Bytes of a file that is read at all."""
+_MOST_TOLD = 3
+"""Problems that are told in full."""
 
 
 class SettingsError(ValueError):
@@ -230,6 +233,13 @@ class Memory:
             with contextlib.suppress(OSError):
                 Path(name).unlink()
             raise
+
+
+def told(problems: Sequence[str]) -> str:
+    """What is wrong with settings, harmless to terminals: the first few, and how many more."""
+    more = len(problems) - _MOST_TOLD
+    lines = [safe_line(problem) for problem in problems[:_MOST_TOLD]]
+    return "\n".join([*lines, *([f"… and {more} more."] if more > 0 else [])])
 
 
 def _checked(path: Path, values: dict[str, Any]) -> tuple[Settings, list[str]]:

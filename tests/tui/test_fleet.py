@@ -11,9 +11,11 @@ from seqtop.link import LinkState
 from seqtop.sequence import SequenceStatus
 from seqtop.state.filter import parse
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.ink import plain
 from seqtop.tui.screens.fleet import FleetScreen
 from seqtop.tui.screens.sequences import SequencesScreen
 from seqtop.tui.screens.steps import StepsScreen
+from seqtop.tui.widgets import fleet_cells
 from seqtop.wire.messages import RequestArrived
 
 
@@ -121,6 +123,26 @@ def test_nothing_is_done_to_an_engine_that_is_not_looked_at(
         assert "Abort" not in screen(fleet)
 
     play(fleet, act, (120, 24))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_an_endpoint_keeps_its_port(width: int) -> None:
+    feed = SeqtopApp(ScriptedSource(), clock=lambda: 0.0).feed
+    for endpoint in ("tcp://127.0.0.1:5557", "tcp://a-node-of-a-cluster.example.org:5558"):
+        feed.source.link.endpoint = endpoint
+        line = plain(fleet_cells.row(fleet_cells.arrange(width), feed))
+        assert f"{endpoint[-12:]} " in line
+        assert (endpoint in line) == (len(endpoint) <= 20)
+
+
+@pytest.mark.parametrize("state", [LinkState.LOST, LinkState.STOPPED])
+def test_what_no_longer_goes_on_has_no_rates(state: LinkState) -> None:
+    feed = SeqtopApp(ScriptedSource(), clock=lambda: 0.0).feed
+    feed._meter.rates = feed.rates._replace(steps=8.5, tokens_in=6.5, tokens_out=47.5)
+    slots = fleet_cells.arrange(200)
+    assert {"8.5", "6.5"} <= set(plain(fleet_cells.row(slots, feed)).split())
+    feed.source.link.state = state
+    assert not {"8.5", "6.5", "47.5"} & set(plain(fleet_cells.row(slots, feed)).split())
 
 
 def test_one_engine_is_no_fleet() -> None:

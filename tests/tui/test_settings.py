@@ -221,3 +221,14 @@ def test_the_command_line_names_what_it_does_not_know(
         cli.main([*command, *arguments])
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_many_problems_are_one_notice() -> None:
+    problems = [f"config.toml: no setting 'x{number}'." for number in range(9)]
+    app = SeqtopApp(ScriptedSource(), clock=lambda: 0.0, problems=problems)
+
+    async def act(pilot: Pilot[int]) -> None:
+        (notice,) = app._notifications
+        assert notice.message.splitlines() == [*problems[:3], "… and 6 more."]
+
+    play(app, act)

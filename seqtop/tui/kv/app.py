@@ -9,13 +9,13 @@ from pathlib import Path
 
 from textual.binding import Binding
 
-from seqtop.safe import safe_line
 from seqtop.tui import ending, theme
 from seqtop.tui.key_by_key import KeyByKeyApp
 from seqtop.tui.keys import APP_KEYS
 from seqtop.tui.kv.feed import Decode, KvFeed, KvSource
 from seqtop.tui.kv.screens import KvBlocksScreen, KvScreen, KvTreesScreen
 from seqtop.tui.screens.help import HelpScreen, Notes
+from seqtop.tui.settings import told
 
 FRAMES_PER_SECOND = 15
 SCREENS: tuple[type[KvScreen], ...] = (KvBlocksScreen, KvTreesScreen)
@@ -80,8 +80,8 @@ class KvApp(KeyByKeyApp):
     def on_mount(self) -> None:
         ending.heed(self)
         self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
-        for problem in self._problems:
-            self.notify(safe_line(problem), severity="warning", markup=False)
+        if self._problems:
+            self.notify(told(self._problems), severity="warning", markup=False)
 
     def draw(self) -> None:
         """Show what is new, if anything is."""

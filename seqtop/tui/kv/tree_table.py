@@ -15,7 +15,7 @@ from seqtop.tui.kv.feed import KvFeed
 from seqtop.tui.widgets.listing import MARGIN, Listing
 from seqtop.tui.widgets.pool_cells import owner_mark
 
-TITLES = f"  {'BLOCKS':>7} {'TOKENS':>9} {'SEEN':>8}  {'FIRST BLOCK':<11} BEGINS WITH"
+TITLES = f"  {'Blocks':>7} {'Tokens':>9} {'Seen':>8}  {'First block':<11} Begins with"
 
 
 class TreeTitles(Inked, can_focus=False):

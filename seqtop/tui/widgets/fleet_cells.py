@@ -8,9 +8,9 @@ from seqtop import format as fmt
 from seqtop.link import LinkState
 from seqtop.safe import safe_text
 from seqtop.sequence import SequenceStatus
-from seqtop.tui.draw import bar
+from seqtop.tui.draw import ELLIPSIS, bar, crop_left
 from seqtop.tui.feed import Feed
-from seqtop.tui.ink import PLAIN, Line, Span, fitted
+from seqtop.tui.ink import PLAIN, Line, Span, fitted, text_width
 from seqtop.tui.rates import kv_use
 from seqtop.tui.widgets.header import badges
 from seqtop.tui.widgets.slots import Slot
@@ -33,10 +33,16 @@ SLOTS = (
     Slot("endpoint", "Endpoint", 26, 8, right=False),
 )
 
+_LONGEST = 28
+"""Cells that an engine's name gets where there is room: those of `tcp://255.255.255.255:65535`."""
+
 
 @lru_cache(maxsize=64)
 def arrange(width: int) -> tuple[Slot, ...]:
-    """The columns that fit into `width` cells, two spaces apart; the last takes what is left."""
+    """The columns that fit into `width` cells, two spaces apart.
+
+    Of what is left the first takes up to `_LONGEST`.
+    """
     chosen: list[Slot] = []
     room = width
     for slot in sorted(SLOTS, key=lambda slot: slot.rank):
@@ -45,7 +51,12 @@ def arrange(width: int) -> tuple[Slot, ...]:
         room -= slot.width + 2
         chosen.append(slot)
     keys = {slot.key for slot in chosen}
-    return tuple(slot for slot in SLOTS if slot.key in keys)
+    more = max(min(_LONGEST - SLOTS[0].width, room), 0)
+    return tuple(
+        slot._replace(width=slot.width + more) if slot is SLOTS[0] else slot
+        for slot in SLOTS
+        if slot.key in keys
+    )
 
 
 def row(slots: tuple[Slot, ...], feed: Feed) -> Line:
@@ -58,9 +69,17 @@ def row(slots: tuple[Slot, ...], feed: Feed) -> Line:
     return tuple(spans)
 
 
-def _engine(feed: Feed, _: int) -> Line:
+def _engine(feed: Feed, width: int) -> Line:
     info = feed.source.state.info
-    return ((safe_text(info.engine_id if info else feed.source.link.endpoint), "strong"),)
+    if info is not None:
+        return ((safe_text(info.engine_id), "strong"),)
+    return ((_ending(feed.source.link.endpoint, width), "strong"),)
+
+
+def _ending(endpoint: str, width: int) -> str:
+    """An endpoint, cut in front where there is no room: it is its port that tells it apart."""
+    text = safe_text(endpoint)
+    return text if text_width(text) <= width else ELLIPSIS + crop_left(text, width - 1)
 
 
 def _model(feed: Feed, _: int) -> Line:
@@ -88,9 +107,10 @@ def _count(status: SequenceStatus, ink: str) -> Draw:
 
 
 def _rate(feed: Feed, per_second: float | None, width: int) -> Line:
-    """A rate; dim where it is that of what no longer goes on."""
-    goes_on = feed.source.link.state is LinkState.LIVE
-    return _number(fmt.rate(per_second), width, PLAIN if goes_on else "dim")
+    """A rate; none of what no longer goes on."""
+    if feed.source.link.state in {LinkState.LOST, LinkState.STOPPED}:
+        return _number(fmt.UNKNOWN, width, "dim")
+    return _number(fmt.rate(per_second), width)
 
 
 def _preempted(feed: Feed, width: int) -> Line:
@@ -115,5 +135,5 @@ _DRAW: dict[str, Draw] = {
     "steps": lambda feed, width: _rate(feed, feed.pace.steps, width),
     "step": _step,
     "preempt": _preempted,
-    "endpoint": lambda feed, _: ((safe_text(feed.source.link.endpoint), "dim"),),
+    "endpoint": lambda feed, width: ((_ending(feed.source.link.endpoint, width), "dim"),),
 }
