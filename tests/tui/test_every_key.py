@@ -164,5 +164,7 @@ def test_the_help_of_every_screen_lists_every_key(name: str) -> None:
             assert description, binding
             assert description in text
             assert app.get_key_display(binding) in text
+        for word in ("Focus Next", "Focus Previous", "super+c"):
+            assert word not in text
 
     play(app, act)

@@ -74,7 +74,11 @@ def test_moving(app: SeqtopApp) -> None:
 def test_detail(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         detail = app.screen.query_one(Detail)
-        assert not detail.display
+        for key in ("left_square_bracket", "right_square_bracket", "plus", "minus"):
+            assert not detail.display
+            await pilot.press(key)
+            assert detail.display, key
+            await pilot.press("escape")
         await pilot.press("enter")
         assert detail.display
         await pilot.press("enter")

@@ -29,10 +29,6 @@ WIDE = 140
 class KvScreen(TabbedScreen):
     """Header, tabs, a body, the keys."""
 
-    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        Binding("tab", "app.focus_next", "Go to the next pane", show=False, id="move.next"),
-    ]
-
     def __init__(self, feed: KvFeed, tabs: Sequence[Tab]) -> None:
         super().__init__(tabs)
         self.feed = feed

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.widget import Widget
 
 from seqtop.safe import safe_line
@@ -33,11 +32,6 @@ class LiveScreen(TabbedScreen):
 
     STEP_KEYS: ClassVar[str] = "← →"
     """The keys that go through time by steps, where a widget does not use them itself."""
-
-    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        Binding("tab", "app.focus_next", "Go to the next pane", show=False, id="move.next"),
-        Binding("shift+tab", "app.focus_previous", "Go back a pane", show=False, id="move.back"),
-    ]
 
     def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(tabs)

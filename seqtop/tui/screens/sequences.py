@@ -265,6 +265,7 @@ class SequencesScreen(LiveScreen):
 
     def action_resize(self, by: int) -> None:
         if not self._detail.display:
+            self.action_open_detail()
             return
         usual = USUAL_SHARE_BESIDE if self.has_class("-beside") else USUAL_SHARE
         share = max(min((self.feed.detail_share or usual) + by, 80), 20)
@@ -307,6 +308,8 @@ class SequencesScreen(LiveScreen):
     def action_turn(self, by: int) -> None:
         if self._detail.display:
             self._detail.turn(by)
+        else:
+            self.action_open_detail()
 
     def action_follow(self) -> None:
         self.feed.following = not self.feed.following

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from textual.binding import Binding
 from textual.screen import Screen
 
 from seqtop.tui.ink import INK_CLASSES
@@ -22,6 +23,18 @@ class TabbedScreen(Kept, Screen[None]):
     """Its key, what the app calls it (the mode to switch to, and the id of its key in the help),
     and what the tab says."""
 
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("tab", "app.focus_next", "Go to the next pane", show=False, id="move.next"),
+        Binding("shift+tab", "app.focus_previous", "Go back a pane", show=False, id="move.back"),
+        Binding(
+            "super+c",
+            "screen.copy_text",
+            "Copy the marked text",
+            show=False,
+            key_display="⌘c",
+            id="app.copy",
+        ),
+    ]
     COMPONENT_CLASSES = INK_CLASSES
 
     def __init__(self, tabs: Sequence[Tab]) -> None:
