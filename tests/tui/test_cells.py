@@ -10,7 +10,8 @@ from scripted import ScriptedSource
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, SequenceState, Span
 from seqtop.state.columns import COLUMNS, FIELDS, PREEMPTED, STATUS_WORDS
-from seqtop.tui.ink import INKS, line_width, plain
+from seqtop.state.family import Kin
+from seqtop.tui.ink import INKS, line_width, plain, text_width
 from seqtop.tui.widgets import cells
 from seqtop.tui.widgets.blocks import block_lines
 from seqtop.tui.widgets.timeline import scale, timeline_lines
@@ -233,3 +234,22 @@ def test_whatever_a_filter_can_name_can_be_a_column() -> None:
     )
     line = cells.row(cells.arrange(60, ("id", "ask")), request, SequenceState(1, "req-1"), 2.0)
     assert plain(line) == "req-1            Tell me␛[2J a story     "
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("cmpl-10_parallel_sample_0", "└ cmpl-1…0"),
+        ("cmpl-10_parallel_sample_12", "└ cmpl-…12"),
+        ("cmpl-10/2", "└ cmpl-…/2"),
+        ("昔々あるところに_parallel_sample_3", "└ 昔々あ…3"),
+        ("a-name-without-number", "└ a-name-…"),
+    ],
+)
+def test_a_part_shows_whose_and_which_it_is(name: str, shown: str) -> None:
+    metrics = RequestMetrics(0.0, 0.0, None, None, None)
+    request, sequence = RequestState(name, metrics, [1]), SequenceState(1, name)
+    slots = (cells.Slot("request", 10, 0, right=False),)
+    line = plain(cells.row(slots, request, sequence, 0.0, Kin(0, (False,))))
+    assert line.rstrip() == shown
+    assert text_width(line) == 10

@@ -3,6 +3,7 @@
 All of it is pure: a request, a sequence and a width go in, a line comes out.
 """
 
+import re
 from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
@@ -24,7 +25,7 @@ from seqtop.state.columns import (
     token_rate,
 )
 from seqtop.state.family import Kin
-from seqtop.tui.draw import ELLIPSIS, bar, crop_left, tail
+from seqtop.tui.draw import ELLIPSIS, bar, tail
 from seqtop.tui.ink import PLAIN, Line, Span, fitted, plain, text_width
 
 Draw: TypeAlias = Callable[[RequestState, SequenceState, float, int], Line]
@@ -43,6 +44,8 @@ GLYPHS = {
 """For each status word (and for a running sequence in its prefill) its sign and its ink."""
 
 
+_NUMBER = re.compile(r"/?[0-9]+$")
+"""What tells siblings apart: `/2`, or the end of `_parallel_sample_2`."""
 LATE = "!"
 UNFOLDED, FOLDED = "▾", "▸"
 _GAP = (" ", PLAIN)
@@ -238,9 +241,16 @@ def _branch(r: RequestState, s: SequenceState, kin: Kin, width: int) -> Line:
     name = safe_line(sequence_name(r, s))
     room = max(width - len(rails) - len(sign) - len(more), 1)
     if text_width(name) > room:
-        name = ELLIPSIS + crop_left(name, room - 1)
+        name = _shortened(name, room)
     line = ((rails, "dim"), (sign, "accent"), (name, _ink(s) or "strong"), (more, "accent"))
     return fitted(tuple(span for span in line if span[0]), width)
+
+
+def _shortened(name: str, room: int) -> str:
+    """A name without its middle: the head tells whose it is, the number at its end which one."""
+    number = _NUMBER.search(name)
+    end = number[0][-(room // 2) :] if number and room > 1 else ""
+    return set_cell_size(name, max(room - len(end) - 1, 0)).rstrip() + ELLIPSIS + end
 
 
 def _status(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
