@@ -116,6 +116,18 @@ def test_the_detail_scrolls_once_it_has_the_focus(app: SeqtopApp) -> None:
     play(app, act, (80, 24))
 
 
+@pytest.mark.parametrize("panes", [(), ("enter",), ("l",)], ids=repr)
+def test_the_selected_row_stays_in_sight_in_a_small_terminal(
+    app: SeqtopApp, panes: tuple[str, ...]
+) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("G", *panes)
+        await pilot.resize_terminal(40, 12)
+        await until(pilot, lambda: "▌" in screen(app))
+
+    play(app, act, (120, 40))
+
+
 def test_follow(source: ScriptedSource, app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         rows = app.screen.query_one(Rows)
