@@ -1,3 +1,4 @@
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +18,14 @@ def endpoint() -> Iterator[str]:
     """An IPC endpoint of the test's own; short, since socket paths are limited to 107 bytes."""
     with TemporaryDirectory(prefix="sq") as directory:
         yield f"ipc://{Path(directory, 'e')}"
+
+
+@pytest.fixture
+def collector_off() -> Iterator[None]:
+    """Without a garbage collector, which may not come by for hours either."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

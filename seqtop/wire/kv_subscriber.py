@@ -15,7 +15,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from seqtop import format as fmt
-from seqtop.link import Link, LinkState
+from seqtop.link import Link, LinkState, own_fault
 from seqtop.wire import closing, kv_events
 from seqtop.wire.endpoints import check
 from seqtop.wire.errors import WireError
@@ -111,11 +111,7 @@ class KvSubscriber:
         try:
             self._follow()
         except Exception as error:
-            # Nobody may go on taking what is shown for what is.
-            self._show(
-                LinkState.LOST,
-                f"seqtop itself failed, and follows no more: {error!r}; please report it",
-            )
+            self._show(LinkState.LOST, own_fault(error))
             raise
         finally:
             del self._sink  # it holds this subscriber: see `Subscriber._run`

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import zmq
 
-from seqtop.link import Link, LinkState
+from seqtop.link import Link, LinkState, own_fault
 from seqtop.wire import closing, codec, frames, parse
 from seqtop.wire.endpoints import check, snapshot_endpoint
 from seqtop.wire.errors import WireError
@@ -155,11 +155,7 @@ class Subscriber:
         try:
             self._follow()
         except Exception as error:
-            # Nobody may go on taking what is shown for what is.
-            self._show(
-                LinkState.LOST,
-                f"seqtop itself failed, and follows no more: {error!r}; please report it",
-            )
+            self._show(LinkState.LOST, own_fault(error))
             raise
         finally:
             # The sink holds this subscriber: together they would keep all that the sink knows

@@ -1,6 +1,5 @@
 """The viewer's end over real sockets, against an engine end that errs on command."""
 
-import gc
 import weakref
 
 import msgspec
@@ -63,17 +62,14 @@ def test_messages_that_arrive_before_the_snapshot_are_neither_lost_nor_applied_t
         assert session.state.num_anomalies == 0
 
 
+@pytest.mark.usefixtures("collector_off")
 def test_a_session_that_is_over_leaves_nothing_behind(endpoint: str) -> None:
     def followed() -> weakref.ref[Session]:
         with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
             joined(engine, session)
             return weakref.ref(session)
 
-    gc.disable()  # which may not come by for hours
-    try:
-        assert followed()() is None
-    finally:
-        gc.enable()
+    assert followed()() is None
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
