@@ -9,19 +9,17 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections import deque
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
-Item: TypeAlias = tuple[Any, ...]
+Item: TypeAlias = tuple[bytes, ...]
 """What it is, one of the names below, and what belongs to it."""
 
 EVENT: Final = b"E"
 """Followed by an encoded event."""
-LATER: Final = b"L"
-"""Followed by what makes an event when it is called, and the bytes that this counts as."""
 IN_FLIGHT: Final = b"I"
 """Followed by an encoded `InFlight`: for the mirror, not for the stream."""
 DROPPED: Final = b"D"
-"""Followed by how many events were dropped here."""
+"""Followed by how many events were dropped here, in ASCII digits."""
 REPLY: Final = b"R"
 """Followed by a viewer's identity and an encoded reply."""
 END: Final = b"."
@@ -49,7 +47,7 @@ class Inbox:
 
     # For the engine's thread.
 
-    def put(self, *item: Any) -> None:
+    def put(self, *item: bytes) -> None:
         """Add an item; raises `QueueFullError`."""
         if self._has_ended:
             raise QueueFullError("the publisher has been closed")

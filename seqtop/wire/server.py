@@ -28,7 +28,6 @@ from seqtop.wire.messages import (
     Submit,
 )
 from seqtop.wire.questions import QuestionDesk
-from seqtop.wire.redact import redact
 
 _MESSAGES_PER_ROUND = 1_000
 _SUBSCRIPTIONS_PER_ROUND = 1_000
@@ -56,10 +55,6 @@ class StreamServer:
     ) -> None:
         self.num_bytes_taken = 0
         """Bytes of messages taken from the queue so far; read by the engine's thread."""
-        self.num_lost = 0
-        """Events that could not be made."""
-        self.last_error: str | None = None
-        """Why the last of them could not."""
         self._live = live
         self._router = router
         self._inbox = queued
@@ -107,10 +102,6 @@ class StreamServer:
             if kind == inbox.EVENT:
                 self._send(rest[0])
                 self.num_bytes_taken += len(rest[0])
-            elif kind == inbox.LATER:
-                make, size = rest
-                self._make(make)
-                self.num_bytes_taken += size
             elif kind == inbox.IN_FLIGHT:
                 self._mirror.apply(codec.decode(rest[0], InFlight))
                 self._desk.has_moved_on()
@@ -118,23 +109,10 @@ class StreamServer:
                 self._desk.reply(*rest)
             elif kind == inbox.DROPPED:
                 # A hole in the numbers is how viewers learn that something is missing.
-                self._next_number += rest[0]
+                self._next_number += int(rest[0])
             else:
                 return False
         return True
-
-    def _make(self, make: Callable[[], Event]) -> None:
-        """Send an event that has yet to be made."""
-        try:
-            event = make()
-            payload = codec.encode(redact(event) if self._info.redacted else event)
-            frames.check_size(len(payload))
-        except Exception as error:  # noqa: BLE001 - it is counted, and viewers are not kept waiting
-            # The publisher makes the hole known, and asks the engine for what is right.
-            self.last_error = str(error)
-            self.num_lost += 1
-        else:
-            self._send(payload)
 
     def _send(self, payload: bytes) -> None:
         self._live.send_multipart(frames.pack(self._info.incarnation, self._next_number, payload))

@@ -3,8 +3,6 @@
 import socket
 import threading
 import time
-from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,16 +19,7 @@ from seqtop.state import EngineState
 from seqtop.wire import codec, frames, kept, publisher, questions, subscriber
 from seqtop.wire.endpoints import snapshot_endpoint
 from seqtop.wire.limits import Allowance
-from seqtop.wire.messages import (
-    Abort,
-    EngineStopped,
-    Event,
-    Heartbeat,
-    InFlight,
-    SequenceUpdate,
-    Snapshot,
-    SnapshotRequest,
-)
+from seqtop.wire.messages import Abort, InFlight, SequenceUpdate, Snapshot, SnapshotRequest
 from seqtop.wire.publisher import Publisher, PublishError
 from seqtop.wire.server import StreamServer
 
@@ -312,55 +301,3 @@ def test_file_in_the_place_of_a_socket_is_not_removed(endpoint: str) -> None:
     with pytest.raises(PublishError, match="is not a socket"):
         Publisher(endpoint, engine_info(), EngineState())
     assert path.read_text() == "years of work"
-
-
-def fail() -> Heartbeat:
-    raise RuntimeError("it cannot be made")
-
-
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        (fail, "it cannot be made"),
-        (lambda: EngineStopped(time=1.0, reason="\ud800"), "surrogates"),
-        (lambda: EngineStopped(time=1.0, reason="x" * 2**26), "more than viewers take"),
-    ],
-)
-def test_what_cannot_be_made_later_is_a_hole_that_is_counted_and_healed(
-    endpoint: str, make: Callable[[], Event], why: str
-) -> None:
-    truth = EngineState()
-    with (
-        Publisher(endpoint, engine_info(), EngineState(), repairs=True) as engine,
-        Session(endpoint) as session,
-    ):
-        session.await_engine(10)
-        truth.apply(arrival(1))
-        engine.publish_later(lambda: arrival(1))
-        wait_until(lambda: session.state.requests.keys() == {"req-1"})
-        engine.publish_later(make)
-        wait_until(lambda: engine._server.num_lost == 1)
-        engine.publish_later(lambda: arrival(3))  # dropped: nobody could understand it
-        assert engine.num_dropped == 2
-        assert why in str(engine.last_error)
-        truth.apply(arrival(3))
-        wait_until(engine.wants_in_flight)
-        engine.publish(in_flight(truth))
-        engine.publish_later(lambda: arrival(4))
-        wait_until(lambda: session.state.requests.keys() == {"req-1", "req-3", "req-4"})
-        assert session.link.num_missed == 2
-        assert not engine.wants_in_flight()
-
-
-def test_what_is_made_later_keeps_its_turn(endpoint: str) -> None:
-    with Publisher(endpoint, engine_info(), EngineState()) as engine, Session(endpoint) as session:
-        session.await_engine(10)
-        for number in range(1, 100):
-            if number % 3:
-                engine.publish_later(partial(arrival, number))
-            else:
-                engine.publish(arrival(number))
-        wait_until(lambda: len(session.state.requests) == 99)
-        assert list(session.state.requests) == [f"req-{number}" for number in range(1, 100)]
-        assert session.state.num_anomalies == 0
-        assert session.link.num_resyncs == 0
