@@ -108,6 +108,7 @@ def test_vllms_publisher_replays_and_restarts(directory: Path) -> None:
     first = publisher()
     for number in range(5):
         first.publish(KVEventBatch(ts=1.0, events=[stored(number, number - 1 if number else None)]))
+    first._event_queue.join()  # its thread has sent them all, and keeps the last three
     with Recorded(endpoint, replay=replay) as session:
         assert session.wait_for_batches(3)
         assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
