@@ -41,11 +41,6 @@ class Link(msgspec.Struct):
     last_error: str = ""
 
 
-def own_fault(error: Exception) -> str:
-    """What to show where the thread that follows an engine has died, rather than old figures."""
-    return f"seqtop itself failed, and follows no more: {error!r}; please report it"
-
-
 class ControlError(Exception):
     """A submit or abort did not happen; `str()` is one sentence for the user."""
 

@@ -51,8 +51,8 @@ class History(Timeline, Tape):
         self._decompressor = zstandard.ZstdDecompressor()
         self._living: dict[int, Ended] = {}
         """Finished requests that the newest keyframe names, as the viewer's own objects."""
-        self._uncompressed: list[Stored] = []
-        """What threads are compressing."""
+        self._uncompressed: dict[int, Stored] = {}
+        """What threads are compressing, by its identity."""
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
         with self.lock:
@@ -101,10 +101,9 @@ class History(Timeline, Tape):
         lowest = min(segment.lowest_ended for segment in self._segments)
         while self._ended and self._ended[0].first + self._ended[0].count <= lowest:
             gone.append(self._ended.pop(0).stored)
-        self.num_bytes -= sum(stored.size for stored in gone)
-        self._uncompressed = [
-            stored for stored in self._uncompressed if all(stored is not one for one in gone)
-        ]
+        for stored in gone:
+            self.num_bytes -= stored.size
+            self._uncompressed.pop(id(stored), None)
         self.marks.drop_before(self._segments[0].position)
         self.gaps = [gap for gap in self.gaps if gap.position >= self.first]
 
@@ -132,17 +131,15 @@ class History(Timeline, Tape):
         """Keep `data` as it is until a thread has compressed it, for which nobody has to wait."""
         self.num_bytes += size
         stored = Stored(data, size)
-        self._uncompressed.append(stored)
+        self._uncompressed[id(stored)] = stored
 
         def compress() -> None:
             compressed = _compress(zstandard.ZstdCompressor(level=_LEVEL), data, size)
             with self.lock:
-                waiting = [one for one in self._uncompressed if one is not stored]
-                if len(waiting) == len(self._uncompressed):
-                    return  # dropped meanwhile, and counts no more
-                self._uncompressed = waiting
-                self.num_bytes += len(compressed) - stored.size
-                stored.place, stored.size = compressed, len(compressed)
+                # What was dropped meanwhile counts no more.
+                if self._uncompressed.pop(id(stored), None) is not None:
+                    self.num_bytes += len(compressed) - stored.size
+                    stored.place, stored.size = compressed, len(compressed)
 
         threading.Thread(target=compress, name="seqtop-compress", daemon=True).start()
         return stored

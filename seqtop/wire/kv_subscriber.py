@@ -8,22 +8,21 @@ no goodbyes among these events; whether somebody is there, the connection itself
 
 from __future__ import annotations
 
-import threading
 from typing import Protocol
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from seqtop import format as fmt
-from seqtop.link import Link, LinkState, own_fault
-from seqtop.wire import closing, kv_events
+from seqtop.link import LinkState
+from seqtop.wire import kv_events
 from seqtop.wire.endpoints import check
 from seqtop.wire.errors import WireError
+from seqtop.wire.follower import Follower, LinkSink
 from seqtop.wire.keepalive import keep_alive
 from seqtop.wire.kept import Kept
 from seqtop.wire.kv_events import Batch, Message
 from seqtop.wire.kv_replay import Ended, Replay
-from seqtop.wire.waking import wake_pair
 
 MAX_UNREAD_MESSAGES = 10_000
 _MESSAGES_PER_ROUND = 500
@@ -34,7 +33,7 @@ _MOST_MISSED = 2**53
 _ANYTHING_BEFORE = "what was stored before the first message seen is not known"
 
 
-class KvSink(Protocol):
+class KvSink(LinkSink, Protocol):
     """Where a subscriber puts what it receives. Called on the subscriber's thread."""
 
     def apply(self, batch: Batch) -> None:
@@ -46,10 +45,8 @@ class KvSink(Protocol):
     def restarted(self) -> None:
         """The engine is another one: what was known of its cache is no longer so."""
 
-    def link_changed(self) -> None: ...
 
-
-class KvSubscriber:
+class KvSubscriber(Follower[KvSink]):
     """Follows one publisher on a thread of its own, from `start` to `close`.
 
     Args:
@@ -60,12 +57,13 @@ class KvSubscriber:
         EndpointError: an endpoint is malformed.
     """
 
+    THREAD_NAME = "seqtop-kv-events"
+
     def __init__(
         self, endpoint: str, sink: KvSink, *, replay: str | None = None, topic: str = ""
     ) -> None:
-        self.link = Link(check(endpoint))
+        super().__init__(endpoint, sink)
         self._replay_endpoint = replay if replay is None else check(replay)
-        self._sink = sink
         self._wanted_topic = topic.encode()
         self._topic: bytes | None = None
         """Of the one publisher that is followed."""
@@ -82,10 +80,8 @@ class KvSubscriber:
         self._kept = Kept[Message]()
         """Live messages that came while others are replayed."""
         self._connected = False
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._thread = threading.Thread(target=self._run, name="seqtop-kv-events", daemon=True)
 
-    def start(self) -> None:
+    def _open(self) -> None:
         self._live = self._context.socket(zmq.SUB)
         self._live.rcvhwm = MAX_UNREAD_MESSAGES
         self._live.maxmsgsize = kv_events.MAX_MESSAGE_BYTES
@@ -96,25 +92,6 @@ class KvSubscriber:
         )
         self._live.connect(self.link.endpoint)
         self._show(LinkState.CONNECTING, f"nothing answers at {self.link.endpoint} yet")
-        self._woken, self._wake = wake_pair(self._context)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop receiving, for good; returns when the thread has ended."""
-        if self._thread.is_alive():
-            self._wake.send(b"")
-            self._thread.join()
-            self._wake.close()
-        closing.end(self._context)
-
-    def _run(self) -> None:
-        try:
-            self._follow()
-        except Exception as error:
-            self._show(LinkState.LOST, own_fault(error))
-            raise
-        finally:
-            del self._sink  # it holds this subscriber: see `Subscriber._run`
 
     def _follow(self) -> None:
         while True:
@@ -336,11 +313,6 @@ class KvSubscriber:
             self._replay.close()
             self._replay = None
 
-    def _refused(self, error: WireError) -> None:
-        self.link.num_errors += 1
-        self.link.last_error = str(error)
-        self._sink.link_changed()
-
     def _foreign_sentence(self, parts: list[bytes], error: WireError) -> str:
         if parts[0].startswith(b"seqtop/"):
             return f"{self.link.endpoint} has seqtop's own stream: attach without --kv-events"
@@ -349,8 +321,3 @@ class KvSubscriber:
     def _show_live(self) -> None:
         if self._connected:
             self._show(LinkState.LIVE)
-
-    def _show(self, state: LinkState, detail: str = "") -> None:
-        self.link.state = state
-        self.link.detail = detail
-        self._sink.link_changed()

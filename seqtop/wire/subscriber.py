@@ -9,17 +9,17 @@ sends the subscriber through the same door again.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from dataclasses import dataclass
 from typing import Protocol
 
 import zmq
 
-from seqtop.link import Link, LinkState, own_fault
-from seqtop.wire import closing, codec, frames, parse
-from seqtop.wire.endpoints import check, snapshot_endpoint
+from seqtop.link import LinkState
+from seqtop.wire import codec, frames, parse
+from seqtop.wire.endpoints import snapshot_endpoint
 from seqtop.wire.errors import WireError
+from seqtop.wire.follower import Follower, LinkSink
 from seqtop.wire.frames import Frame, Greeting
 from seqtop.wire.handshake import HandshakeWatch
 from seqtop.wire.keepalive import keep_alive
@@ -35,7 +35,6 @@ from seqtop.wire.messages import (
     SnapshotPart,
     SnapshotRequest,
 )
-from seqtop.wire.waking import wake_pair
 
 MAX_SNAPSHOT_BYTES = 512 * 2**20
 MAX_UNREAD_MESSAGES = 1_000
@@ -56,7 +55,7 @@ _LONGEST_POLL_MS = 250
 """While something is awaited or has gone wrong."""
 
 
-class Sink(Protocol):
+class Sink(LinkSink, Protocol):
     """Where a subscriber puts what it receives. Called on the subscriber's thread."""
 
     def apply(self, frame: Frame, event: Event) -> None:
@@ -68,8 +67,6 @@ class Sink(Protocol):
     def restore(self, snapshot: Snapshot) -> None:
         """Replace the state by what has been loaded; raises `WireError` if that is none."""
 
-    def link_changed(self) -> None: ...
-
 
 @dataclass
 class _Coming:
@@ -80,16 +77,17 @@ class _Coming:
     num_bytes: int = 0
 
 
-class Subscriber:
+class Subscriber(Follower[Sink]):
     """Follows one engine on a thread of its own, from `start` to `close`.
 
     Raises:
         EndpointError: `endpoint` is malformed.
     """
 
+    THREAD_NAME = "seqtop-subscriber"
+
     def __init__(self, endpoint: str, sink: Sink, *, keys: ViewerKeys | None = None) -> None:
-        self.link = Link(check(endpoint))
-        self._sink = sink
+        super().__init__(endpoint, sink)
         self._keys = keys
         self._refused_at: float | None = None
         self._kept = Kept[Frame]()
@@ -105,10 +103,8 @@ class Subscriber:
         self._asked_at = 0.0
         self._retry_after = _SNAPSHOT_RETRY_SECONDS[0]
         self._heard_at: float | None = None
-        self._context = zmq.Context()
-        self._thread = threading.Thread(target=self._run, name="seqtop-subscriber", daemon=True)
 
-    def start(self) -> None:
+    def _open(self) -> None:
         self._live = self._context.socket(zmq.SUB)
         self._live.rcvhwm = MAX_UNREAD_MESSAGES
         self._live.maxmsgsize = frames.MAX_MESSAGE_BYTES
@@ -127,16 +123,6 @@ class Subscriber:
             self._live, self.link.endpoint, has_keys=self._keys is not None
         )
         self._connect()
-        self._woken, self._wake = wake_pair(self._context)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop receiving, for good; returns when the thread has ended."""
-        if self._thread.is_alive():
-            self._wake.send(b"")
-            self._thread.join()
-            self._wake.close()
-        closing.end(self._context)
 
     def _connect(self) -> None:
         self._live.connect(self.link.endpoint)
@@ -150,17 +136,6 @@ class Subscriber:
             with contextlib.suppress(zmq.ZMQError):  # refused, it may be gone already
                 socket.disconnect(endpoint)
         self._connect()
-
-    def _run(self) -> None:
-        try:
-            self._follow()
-        except Exception as error:
-            self._show(LinkState.LOST, own_fault(error))
-            raise
-        finally:
-            # The sink holds this subscriber: together they would keep all that the sink knows
-            # until the collector comes by, which may be never.
-            del self._sink
 
     def _follow(self) -> None:
         poller = zmq.Poller()
@@ -363,11 +338,6 @@ class Subscriber:
                 LinkState.LOST, f"nothing heard from {self.link.endpoint}; waiting for it to return"
             )
 
-    def _refused(self, error: WireError) -> None:
-        self.link.num_errors += 1
-        self.link.last_error = str(error)
-        self._sink.link_changed()
-
     def _foreign_sentence(self, error: WireError) -> str:
         if isinstance(error, frames.ProtocolVersionError):
             return str(error)
@@ -375,8 +345,3 @@ class Subscriber:
             f"what is published at {self.link.endpoint} is not a seqtop stream: {error}"
             " (KV-cache events are shown with --kv-events)"
         )
-
-    def _show(self, state: LinkState, detail: str = "") -> None:
-        self.link.state = state
-        self.link.detail = detail
-        self._sink.link_changed()
