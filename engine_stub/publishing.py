@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -82,10 +83,18 @@ class Sink(Protocol):
 
 
 class StepPublisher:
-    """Turns what one engine does into messages for `publisher`."""
+    """Turns what one engine does into messages for `publisher`.
 
-    def __init__(self, publisher: Sink) -> None:
+    Args:
+        later: Publishes what its argument makes, when another thread has time for it.
+            `Publisher.publish_later`, say; by default that is now.
+    """
+
+    def __init__(
+        self, publisher: Sink, later: Callable[[Callable[[], Event]], None] | None = None
+    ) -> None:
         self._publisher = publisher
+        self._later = later or (lambda make: publisher.publish(make()))
         self._groups: dict[str, SequenceGroup] = {}
         """Unfinished groups by request id."""
         self._request_ids: dict[int, str] = {}
@@ -95,7 +104,7 @@ class StepPublisher:
         request id, sequence id, logical position."""
         self._num_preemptions = 0
         self._step = -1
-        self._last_stats: messages.StepStats | None = None
+        self._last_stats: Callable[[], messages.StepStats] | None = None
 
     def arrived(self, group: SequenceGroup) -> None:
         """Publish that `group` has joined the waiting queue."""
@@ -113,7 +122,7 @@ class StepPublisher:
         return InFlight(
             time=time,
             step=self._step,
-            stats=self._last_stats,
+            stats=self._last_stats() if self._last_stats else None,
             requests=[_arrival(group) for group in groups],
             sequences=[
                 self._whole(group, seq, table_of(seq)) for group in groups for seq in group.seqs
@@ -132,49 +141,23 @@ class StepPublisher:
         for group in (*record.ignored, *record.aborted):
             self._ended(group, group.metrics.finished_time or record.start_time)
         self._num_preemptions += len(record.preemptions)
-        self._step, self._last_stats = record.step, self._stats(record)
-        step = messages.Step(
-            step=record.step,
-            start_time=record.start_time,
-            time=record.time,
-            execute=_execute(record),
-            sequences=[],
-            stats=self._last_stats,
-            wait_reasons=_wait_reasons(record),
-            newly_cached_blocks=self._newly_cached(record),
-            uncached_blocks=record.cache_changes.forgotten,
-            decodes=self._decodes(record),
-        )
-        if record.preemptions:
+        self._step = record.step
+        self._last_stats = partial(_stats, record, self._num_preemptions)
+        make = partial(_step, record, self._last_stats, self._newly_cached(record))
+        if not (record.preemptions or record.rest):
+            self._later(make)  # which reads nothing that the next step changes
+        else:
+            step = make()
+            lost = (row for each in record.preemptions for row in self._preempted(each))
+            step.sequences = [*lost, *self._updates(record)]
             step.preemptions = [_preemption(each) for each in record.preemptions]
-            step.sequences += (row for each in record.preemptions for row in self._preempted(each))
-        if record.rest:
-            step.sequences += self._updates(record)
             step.metrics = _changed_metrics(record)
-        self._publisher.publish(step)
+            self._publisher.publish(step)
         for update in record.rest_updates:
             if update.is_removed:
                 self._request_ids.pop(update.seq.seq_id, None)
         for group in record.finished:
             self._ended(group, record.time)
-
-    def _decodes(self, record: StepRecord) -> messages.Decodes | None:
-        """The columns; what they are made of is in the record as it is on the wire."""
-        columns, appended = record.decodes, record.table_changes.appended
-        if not columns.seq_ids:
-            return None
-        if record.rest_updates:
-            in_rows = {update.seq.seq_id for update in record.rest_updates}
-            appended = {
-                seq_id: blocks for seq_id, blocks in appended.items() if seq_id not in in_rows
-            }
-        return messages.Decodes(
-            seq_ids=columns.seq_ids,
-            new_token_ids=columns.new_token_ids,
-            text_deltas=columns.text_deltas,
-            new_logprobs=columns.new_logprobs,
-            new_blocks={seq_id: blocks[0] for seq_id, blocks in appended.items()},
-        )
 
     def _updates(self, record: StepRecord) -> Iterator[messages.SequenceUpdate]:
         """One for each sequence that is not in the columns."""
@@ -288,24 +271,62 @@ class StepPublisher:
             )
         )
 
-    def _stats(self, record: StepRecord) -> messages.StepStats:
-        return messages.StepStats(
-            num_running=record.num_running,
-            num_waiting=record.num_waiting,
-            num_used_blocks=record.blocks.used,
-            num_free_blocks=record.blocks.free,
-            num_cached_blocks=record.blocks.cached,
-            num_prefill_tokens=record.num_prefill_tokens,
-            num_decode_tokens=record.num_decode_tokens,
-            prefix_cache_queries=record.blocks.prefix_queries,
-            prefix_cache_hits=record.blocks.prefix_hits,
-            num_preemptions=self._num_preemptions,
-            scheduler_time=record.scheduler_time,
-            model_forward_time=record.model_forward_time,
-            model_execute_time=record.model_execute_time,
-            num_swapped=record.num_swapped if record.blocks.total_cpu else None,
-            num_free_cpu_blocks=record.blocks.free_cpu if record.blocks.total_cpu else None,
-        )
+
+def _step(
+    record: StepRecord,
+    stats: Callable[[], messages.StepStats],
+    newly_cached_blocks: list[CachedBlocks],
+) -> messages.Step:
+    """What there is to say of any step; of one that only decodes that is all."""
+    return messages.Step(
+        step=record.step,
+        start_time=record.start_time,
+        time=record.time,
+        execute=_execute(record),
+        sequences=[],
+        stats=stats(),
+        wait_reasons=_wait_reasons(record),
+        newly_cached_blocks=newly_cached_blocks,
+        uncached_blocks=record.cache_changes.forgotten,
+        decodes=_decodes(record),
+    )
+
+
+def _decodes(record: StepRecord) -> messages.Decodes | None:
+    """The columns; what they are made of is in the record as it is on the wire."""
+    columns, appended = record.decodes, record.table_changes.appended
+    if not columns.seq_ids:
+        return None
+    if record.rest_updates:
+        in_rows = {update.seq.seq_id for update in record.rest_updates}
+        appended = {seq_id: blocks for seq_id, blocks in appended.items() if seq_id not in in_rows}
+    return messages.Decodes(
+        seq_ids=columns.seq_ids,
+        new_token_ids=columns.new_token_ids,
+        text_deltas=columns.text_deltas,
+        new_logprobs=columns.new_logprobs,
+        new_blocks={seq_id: blocks[0] for seq_id, blocks in appended.items()},
+    )
+
+
+def _stats(record: StepRecord, num_preemptions: int) -> messages.StepStats:
+    return messages.StepStats(
+        num_running=record.num_running,
+        num_waiting=record.num_waiting,
+        num_used_blocks=record.blocks.used,
+        num_free_blocks=record.blocks.free,
+        num_cached_blocks=record.blocks.cached,
+        num_prefill_tokens=record.num_prefill_tokens,
+        num_decode_tokens=record.num_decode_tokens,
+        prefix_cache_queries=record.blocks.prefix_queries,
+        prefix_cache_hits=record.blocks.prefix_hits,
+        num_preemptions=num_preemptions,
+        scheduler_time=record.scheduler_time,
+        model_forward_time=record.model_forward_time,
+        model_execute_time=record.model_execute_time,
+        num_swapped=record.num_swapped if record.blocks.total_cpu else None,
+        num_free_cpu_blocks=record.blocks.free_cpu if record.blocks.total_cpu else None,
+    )
 
 
 def _arrival(group: SequenceGroup) -> RequestArrived:

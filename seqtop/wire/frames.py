@@ -67,6 +67,12 @@ def pack(incarnation: str, sequence_number: int, payload: bytes) -> list[Buffer]
     return seal([topic(incarnation), _SEQUENCE_NUMBER.pack(sequence_number), payload])
 
 
+def check_size(size: int) -> None:
+    """Raise `WireError` if a message of so many bytes is more than viewers take."""
+    if size > MAX_MESSAGE_BYTES:
+        raise WireError(f"a message of {size:,} bytes is more than viewers take")
+
+
 def unpack(frames: list[bytes]) -> Frame | Greeting:
     """Take one message apart.
 

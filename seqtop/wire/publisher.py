@@ -66,6 +66,12 @@ _MAX_SUBSCRIPTION_BYTES = 1024
 
 _SECONDS_BETWEEN_REPAIRS = 1.0
 
+_MADE_LATER_BYTES = 16 * 2**10
+"""What an event counts as in the queue that has not been made yet."""
+
+_MOST_BYTES_DOZING = 2**20
+"""What may be in the queue without waking the publisher's thread from a doze."""
+
 
 class PublishError(Exception):
     """The endpoint could not be bound; `str()` is one sentence for the user."""
@@ -121,6 +127,8 @@ class Publisher:
         """Messages that found the queue full or could not be encoded."""
         self.last_error: str | None = None
         self._num_unannounced = 0
+        self._num_lost = 0
+        """Of what was dropped, what the publisher's thread could not make."""
         self._repairs = repairs
         self._redacts = info.redacted
         self._repaired_at = -_SECONDS_BETWEEN_REPAIRS
@@ -172,11 +180,30 @@ class Publisher:
 
     def publish(self, event: Event | InFlight) -> None:
         """Send `event` to every viewer. Never blocks and never raises; drops are counted."""
+        self._look_for_losses()
         # What follows makes sense to nobody if what came before is lost.
-        if self._num_unannounced and self._repairs and not isinstance(event, InFlight):
+        if self._is_waiting_for_repair and not isinstance(event, InFlight):
             self._drop()
         else:
             self._publish(event)
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether anybody subscribes to anything."""
+        return self._server.num_topics_heard > 0
+
+    def publish_later(self, make: Callable[[], Event]) -> None:
+        """Send what `make` returns, in its turn. Never blocks and never raises; drops are counted.
+
+        It is called on the publisher's thread, so it may read only what nobody changes any more.
+        An engine's thread has better things to do: right after a forward pass nothing of what it
+        would have to look at, code included, is in the processor's caches.
+        """
+        self._look_for_losses()
+        if self._is_waiting_for_repair:
+            self._drop()
+        else:
+            self._queue(_MADE_LATER_BYTES, inbox.LATER, make, _MADE_LATER_BYTES)
 
     def wants_in_flight(self) -> bool:
         """Whether messages were lost before they had a number, and there is room again.
@@ -207,28 +234,44 @@ class Publisher:
             # An `InFlight` is sent to an almost empty queue and does not count: were it larger than
             # the queue, everything behind it would be dropped, and the next one sent for that.
             size = len(payload) if is_live else 0
+        except WireError as error:
+            self._drop(str(error))
+        else:
+            self._queue(size, inbox.EVENT if is_live else inbox.IN_FLIGHT, payload)
+
+    def _queue(self, size: int, *item: object) -> None:
+        """Hand an item that counts as so many bytes over to the publisher's thread."""
+        try:
             self._require_room(size)
             if self._num_unannounced:
-                self._inbox.put(inbox.DROPPED, str(self._num_unannounced).encode())
+                self._inbox.put(inbox.DROPPED, self._num_unannounced)
                 self._num_unannounced = 0
-            self._inbox.put(inbox.EVENT if is_live else inbox.IN_FLIGHT, payload)
+            is_urgent = item[0] is inbox.IN_FLIGHT or (
+                self._num_bytes_waiting + size > _MOST_BYTES_DOZING
+            )
+            self._inbox.put(*item, is_urgent=is_urgent)
             self._num_bytes_queued += size
         except (WireError, QueueFullError) as error:
-            self._drop()
-            self.last_error = str(error)
+            self._drop(str(error))
 
     def _require_room(self, size: int) -> None:
         """Refuse a message of so many bytes; 0 is always taken."""
-        if size > frames.MAX_MESSAGE_BYTES:
-            raise WireError(f"a message of {size:,} bytes is more than viewers take")
+        frames.check_size(size)
         waiting = self._num_bytes_queued - self._server.num_bytes_taken
         # Alone, anything goes: it could never be sent otherwise.
         if size and waiting and waiting + size > MAX_QUEUED_BYTES:
             raise WireError(f"{waiting:,} bytes wait to be sent already")
 
-    def _drop(self) -> None:
-        self.num_dropped += 1
-        self._num_unannounced += 1
+    def _drop(self, why: str | None = None, count: int = 1) -> None:
+        self.num_dropped += count
+        self._num_unannounced += count
+        self.last_error = why or self.last_error
+
+    def _look_for_losses(self) -> None:
+        """Count what could not be made on the publisher's thread among what was dropped."""
+        if lost := self._server.num_lost - self._num_lost:
+            self._num_lost += lost
+            self._drop(self._server.last_error, lost)
 
     def commands(self, timeout: float = 0.0) -> list[PendingCommand]:
         """Some of what viewers asked for; waits up to `timeout` seconds for the first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import queue
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import msgspec
 import zmq
 
 from seqtop.wire import codec, frames, inbox, parse, pieces
+from seqtop.wire.errors import WireError
 from seqtop.wire.inbox import Inbox
 from seqtop.wire.keys import EngineKeys
 from seqtop.wire.messages import (
@@ -28,9 +30,20 @@ from seqtop.wire.messages import (
     Submit,
 )
 from seqtop.wire.questions import QuestionDesk
+from seqtop.wire.redact import redact
 
 _MESSAGES_PER_ROUND = 1_000
 _SUBSCRIPTIONS_PER_ROUND = 1_000
+
+SECONDS_BETWEEN_ROUNDS = 0.025
+"""What is published within so much time goes out together. Screens are painted no more often, and
+a thread that wakes up for each step of a fast engine costs it much more."""
+
+SECONDS_BETWEEN_REFLECTIONS = 0.25
+"""How often the mirror is brought up to date, unless somebody looks into it."""
+
+MAX_UNREFLECTED_BYTES = 2**20
+"""What may wait for that."""
 
 
 class Mirror(Protocol):
@@ -55,6 +68,12 @@ class StreamServer:
     ) -> None:
         self.num_bytes_taken = 0
         """Bytes of messages taken from the queue so far; read by the engine's thread."""
+        self.num_lost = 0
+        """Events that could not be made."""
+        self.last_error: str | None = None
+        """Why the last of them could not."""
+        self.num_topics_heard = 0
+        """Topics that somebody subscribes to; any of them may be the stream's."""
         self._live = live
         self._router = router
         self._inbox = queued
@@ -64,7 +83,14 @@ class StreamServer:
         self._clock = clock
         self._next_number = 0
         self._step = -1
-        self._last_sent = time.monotonic()
+        self._unreflected: list[bytes] = []
+        """Messages that the mirror has yet to be told of."""
+        self._num_unreflected_bytes = 0
+        self._last_sent = self._last_round = self._last_reflection = time.monotonic()
+
+    @property
+    def _is_heard(self) -> bool:
+        return self.num_topics_heard > 0
 
     def run(self) -> None:
         """Serve until the engine's thread ends the inbox."""
@@ -76,18 +102,37 @@ class StreamServer:
             # A door that is shut for now is not listened at, or its knocking would wake us.
             is_open = self._desk.seconds_closed() == 0
             poller.register(self._router, zmq.POLLIN if is_open else 0)
-            timeout = self._milliseconds_to_wait() if self._inbox.may_sleep() else 0
-            ready = dict(poller.poll(timeout))
-            self._inbox.awake(was_woken=self._inbox.fileno() in ready)
+            ready = self._wait(poller)
+            # Before anything is sent: it is sent only to those who are counted.
+            if self._live in ready:
+                self._count_subscriptions()
             serving = self._forward()
+            if self._seconds_to_reflection() == 0:
+                self._reflect()
             if self._router in ready:
                 self._desk.read()
             self._desk.serve()
-            if self._live in ready:
-                self._skip_subscriptions()
             self._beat_if_idle()
         for socket in (self._live, self._router):
             socket.close()
+
+    def _wait(self, poller: zmq.Poller) -> set[object]:
+        """Sleep until there is something to do; return what can be read."""
+        timeout = self._milliseconds_to_wait() if self._inbox.may_sleep() else 0
+        ready = self._poll(poller, timeout)
+        if not ready - {self._inbox.fileno()}:
+            # If nobody listens, there is nothing to do but that.
+            pause = SECONDS_BETWEEN_ROUNDS if self._is_heard else SECONDS_BETWEEN_REFLECTIONS
+            left = self._last_round + pause - time.monotonic()
+            if left > 0 and self._inbox.may_doze():
+                ready |= self._poll(poller, int(left * 1000) + 1)
+        self._last_round = time.monotonic()
+        return ready
+
+    def _poll(self, poller: zmq.Poller, timeout: int) -> set[object]:
+        ready: set[object] = {readable for readable, _ in poller.poll(timeout)}
+        self._inbox.awake(was_woken=self._inbox.fileno() in ready)
+        return ready
 
     def _forward(self) -> bool:
         """Pass on what the engine has queued; return whether there will be more to come.
@@ -102,32 +147,76 @@ class StreamServer:
             if kind == inbox.EVENT:
                 self._send(rest[0])
                 self.num_bytes_taken += len(rest[0])
+            elif kind == inbox.LATER:
+                make, size = rest
+                self._make(make)
+                self.num_bytes_taken += size
             elif kind == inbox.IN_FLIGHT:
+                self._reflect()
                 self._mirror.apply(codec.decode(rest[0], InFlight))
                 self._desk.has_moved_on()
             elif kind == inbox.REPLY:
                 self._desk.reply(*rest)
             elif kind == inbox.DROPPED:
                 # A hole in the numbers is how viewers learn that something is missing.
-                self._next_number += int(rest[0])
+                self._next_number += rest[0]
             else:
                 return False
         return True
 
+    def _make(self, make: Callable[[], Event]) -> None:
+        """Send an event that has yet to be made."""
+        try:
+            event = make()
+            payload = codec.encode(redact(event) if self._info.redacted else event)
+            frames.check_size(len(payload))
+        except Exception as error:  # noqa: BLE001 - it is counted, and viewers are not kept waiting
+            self._lose(error)
+        else:
+            self._send(payload)
+
+    def _lose(self, error: Exception) -> None:
+        """The publisher makes the hole known, and asks the engine for what is right."""
+        self.last_error = str(error)
+        self.num_lost += 1
+
     def _send(self, payload: bytes) -> None:
-        self._live.send_multipart(frames.pack(self._info.incarnation, self._next_number, payload))
+        if self._is_heard:
+            message = frames.pack(self._info.incarnation, self._next_number, payload)
+            self._live.send_multipart(message)
         self._next_number += 1
         self._last_sent = time.monotonic()
         self._desk.has_moved_on()
-        # The mirror reads the bytes that viewers read, so it cannot come to differ from them.
-        event = parse.event(payload)
-        self._mirror.apply(event)
-        if isinstance(event, Step):
-            self._step = event.step
+        self._unreflected.append(payload)
+        self._num_unreflected_bytes += len(payload)
+
+    def _seconds_to_reflection(self) -> float:
+        if not self._unreflected:
+            return math.inf
+        if self._num_unreflected_bytes > MAX_UNREFLECTED_BYTES:
+            return 0.0
+        return max(0.0, self._last_reflection + SECONDS_BETWEEN_REFLECTIONS - time.monotonic())
+
+    def _reflect(self) -> None:
+        """Bring the mirror up to date; many messages at once take much less time each."""
+        for payload in self._unreflected:
+            try:
+                # The bytes that viewers read, so that it cannot come to differ from them.
+                event = parse.event(payload)
+            except WireError as error:
+                self._lose(error)
+                continue
+            self._mirror.apply(event)
+            if isinstance(event, Step):
+                self._step = event.step
+        self._unreflected.clear()
+        self._num_unreflected_bytes = 0
+        self._last_reflection = time.monotonic()
 
     def _milliseconds_to_wait(self) -> int:
         """Until there is something to do without anybody saying so."""
         waits = [self._last_sent + self._info.heartbeat_interval - time.monotonic()]
+        waits.append(self._seconds_to_reflection())
         if closed := self._desk.seconds_closed():
             waits.append(closed)
         if (until_snapshot := self._desk.seconds_to_snapshot()) is not None:
@@ -136,16 +225,20 @@ class StreamServer:
 
     def _beat_if_idle(self) -> None:
         if time.monotonic() - self._last_sent >= self._info.heartbeat_interval:
+            self._reflect()
             self._send(codec.encode(Heartbeat(time=self._clock(), step=self._step)))
 
-    def _skip_subscriptions(self) -> None:
-        """Who subscribes and leaves is of no interest, but must be read, or it would pile up."""
+    def _count_subscriptions(self) -> None:
+        """Of each topic, the first to subscribe is heard of, and the last to leave."""
         with contextlib.suppress(zmq.Again):
             for _ in range(_SUBSCRIPTIONS_PER_ROUND):
-                self._live.recv(zmq.DONTWAIT)
+                change = self._live.recv(zmq.DONTWAIT)
+                if change[:1] in (b"\0", b"\1"):  # anything else is a message of the viewer's own
+                    self.num_topics_heard += 1 if change[0] else -1
 
     def _encode_snapshot(self) -> Iterator[list[frames.Buffer]]:
         """The messages that are a snapshot: itself, and its parts if there are any."""
+        self._reflect()
         parts = pieces.cut(self._mirror)
         whole, more = next(parts), next(parts, None)
         snapshot = Snapshot(

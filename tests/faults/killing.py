@@ -72,8 +72,8 @@ def kill_recorder(seed: int, directory: str) -> str:
         recorder.wait()
     with Recording(path) as recording:
         found = recording.at(recording.last)
+        # Of what was cut in the middle nothing counts, so that it may all be in the first keyframe.
         number = recording.marks[recording.last].number
-        assert number > 0
         said = recording.damage or "no damage"
     _assert_is_after(found, seed, number)
     return f"{number} messages, {path.stat().st_size:,} bytes, {said}"

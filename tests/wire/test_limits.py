@@ -3,6 +3,8 @@
 import socket
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,10 +18,19 @@ from seqtop.link import LinkState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
-from seqtop.wire import codec, frames, kept, publisher, questions, subscriber
+from seqtop.wire import codec, frames, inbox, kept, publisher, questions, server, subscriber
 from seqtop.wire.endpoints import snapshot_endpoint
 from seqtop.wire.limits import Allowance
-from seqtop.wire.messages import Abort, InFlight, SequenceUpdate, Snapshot, SnapshotRequest
+from seqtop.wire.messages import (
+    Abort,
+    EngineStopped,
+    Event,
+    Heartbeat,
+    InFlight,
+    SequenceUpdate,
+    Snapshot,
+    SnapshotRequest,
+)
 from seqtop.wire.publisher import Publisher, PublishError
 from seqtop.wire.server import StreamServer
 
@@ -301,3 +312,110 @@ def test_file_in_the_place_of_a_socket_is_not_removed(endpoint: str) -> None:
     with pytest.raises(PublishError, match="is not a socket"):
         Publisher(endpoint, engine_info(), EngineState())
     assert path.read_text() == "years of work"
+
+
+def fail() -> Heartbeat:
+    raise RuntimeError("it cannot be made")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (fail, "it cannot be made"),
+        (lambda: EngineStopped(time=1.0, reason="\ud800"), "surrogates"),
+        (lambda: EngineStopped(time=1.0, reason="x" * 2**26), "more than viewers take"),
+    ],
+)
+def test_what_cannot_be_made_later_is_a_hole_that_is_counted_and_healed(
+    endpoint: str, make: Callable[[], Event], why: str
+) -> None:
+    truth = EngineState()
+    with (
+        Publisher(endpoint, engine_info(), EngineState(), repairs=True) as engine,
+        Session(endpoint) as session,
+    ):
+        session.await_engine(10)
+        truth.apply(arrival(1))
+        engine.publish_later(lambda: arrival(1))
+        wait_until(lambda: session.state.requests.keys() == {"req-1"})
+        engine.publish_later(make)
+        wait_until(lambda: engine._server.num_lost == 1)
+        engine.publish_later(lambda: arrival(3))  # dropped: nobody could understand it
+        assert engine.num_dropped == 2
+        assert why in str(engine.last_error)
+        truth.apply(arrival(3))
+        wait_until(engine.wants_in_flight)
+        engine.publish(in_flight(truth))
+        engine.publish_later(lambda: arrival(4))
+        wait_until(lambda: session.state.requests.keys() == {"req-1", "req-3", "req-4"})
+        assert session.link.num_missed == 2
+        assert not engine.wants_in_flight()
+
+
+def test_publisher_dozes_over_what_nobody_hears(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until somebody comes, or there is much of it."""
+    monkeypatch.setattr(server, "SECONDS_BETWEEN_REFLECTIONS", 1e6)
+    info = msgspec.structs.replace(engine_info(), heartbeat_interval=1e6)
+    made: list[int] = []
+
+    def make(number: int) -> Event:
+        made.append(number)
+        return arrival(number)
+
+    with Publisher(endpoint, info, EngineState()) as engine:
+        for number in range(1, 50):
+            engine.publish_later(partial(make, number))
+        wait_until(lambda: engine._inbox._dozing and engine._inbox._asleep)
+        assert not made
+        with Session(endpoint) as session:
+            wait_until(lambda: len(session.state.requests) == 49)
+            # From now on it is heard soon.
+            engine.publish_later(partial(make, 50))
+            wait_until(lambda: "req-50" in session.state.requests)
+            assert session.link.num_missed == 0
+        wait_until(lambda: not engine.has_listeners)
+        for number in range(51, 51 + inbox.MANY_ITEMS):
+            engine.publish_later(partial(make, number))
+        engine.publish_later(partial(make, 1000))
+        wait_until(lambda: made[-1] == 1000)
+        engine.publish_later(partial(make, 1001))
+        engine.publish(msgspec.structs.replace(arrival(1002), prompt="x" * 2**20))
+        wait_until(lambda: made[-1] == 1001)
+
+
+def test_what_the_mirror_cannot_read_is_a_hole_that_is_healed(endpoint: str) -> None:
+    truth = EngineState()
+    with (
+        Publisher(endpoint, engine_info(), EngineState(), repairs=True) as engine,
+        Session(endpoint) as session,
+    ):
+        session.await_engine(10)
+        truth.apply(arrival(1))
+        engine.publish(arrival(1))
+        # It can be encoded; but no viewer takes it either.
+        engine.publish(msgspec.structs.replace(arrival(2), request_id=2))
+        wait_until(lambda: engine._server.num_lost == 1)
+        engine.publish(arrival(3))  # dropped
+        assert engine.num_dropped == 2
+        assert "request_id" in str(engine.last_error)
+        truth.apply(arrival(4))
+        wait_until(engine.wants_in_flight)
+        engine.publish(in_flight(truth))
+        engine.publish(arrival(5))
+        wait_until(lambda: session.state.requests.keys() == {"req-1", "req-4", "req-5"})
+
+
+def test_what_is_made_later_keeps_its_turn(endpoint: str) -> None:
+    with Publisher(endpoint, engine_info(), EngineState()) as engine, Session(endpoint) as session:
+        session.await_engine(10)
+        for number in range(1, 100):
+            if number % 3:
+                engine.publish_later(partial(arrival, number))
+            else:
+                engine.publish(arrival(number))
+        wait_until(lambda: len(session.state.requests) == 99)
+        assert list(session.state.requests) == [f"req-{number}" for number in range(1, 100)]
+        assert session.state.num_anomalies == 0
+        assert session.link.num_resyncs == 0
