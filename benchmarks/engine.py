@@ -7,17 +7,18 @@ each way of serving works. The engine runs as users see it, with publishing on.
 * Requests that arrive at once, each 128 tokens in and 128 out: tokens of output per second of the
   whole run, prefill included, beside `generate()`, which runs them as one batch, and transformers'
   continuous batching.
-* `of bare` compares the median decode step of such a run, all requests decoding and none in
-  prefill, publishing included, with the products of as many rows with every weight matrix, one
-  after the other, in the same process and with the same threads: best of many, taken between the
-  rounds. `plain` are `torch`'s products with the weights as a checkpoint has them, which is what
-  `of bare` goes by; `packed` those with weights as MKL packs them for so many rows, if it can.
+* `of bare` compares decode steps of such a run, all requests decoding and none in prefill, with
+  the products of as many rows with every weight matrix, one after the other, in the same process
+  and with the same threads, many times in a row between the rounds: the median step with the
+  median of these, and the best with the best, since memory is now faster and now slower. `plain`
+  are `torch`'s products with the weights as a checkpoint has them, which is what `of bare` goes by;
+  `packed` those with weights as MKL packs them for so many rows, if it can.
 * A trace of requests of mixed lengths that arrive by chance, at first faster than anybody can serve
   them, in real time: tokens per second until the last is done, mean seconds from arrival to the
   last token, to the first one, and to the beginning.
-* What publishing costs: blocks of steps with and without it take turns within one engine. The CPU
-  time of the engine's thread, and the median of what the neighbouring blocks' times are to one
-  another.
+* What publishing costs, with nobody who listens and with a viewer: blocks of steps with and without
+  it take turns within one engine. The CPU time of the engine's thread, and the median of what the
+  neighbouring blocks' times are to one another.
 
     python benchmarks/engine.py                 # a 10 M-parameter Llama with random weights: 3 min
     python benchmarks/engine.py --bundled       # the model that ships
@@ -32,12 +33,14 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from listening import subscribed
 from serving import (
     MAX_MODEL_LEN,
     Request,
@@ -54,12 +57,17 @@ from torch.nn.functional import linear
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
+from engine_stub.engine import LLMEngine
 from engine_stub.loader import DEFAULT_MODEL
+from engine_stub.publishing import StepPublisher
 from seqtop.sequence import SamplingParams
+from seqtop.wire.publisher import Publisher
 
 _SIZES = (1, 8, 32)
-# Steps with or without publishing, before the other has its turn.
-_STEPS_PER_TURN = 8
+# Steps with or without publishing, before the other has its turn: many times as long as messages
+# wait at most, so that few of them are dealt with in the pause between turns.
+_STEPS_PER_TURN = {1: 240, 32: 60}
+_NUM_PRODUCTS = 200
 
 
 def main() -> None:
@@ -118,7 +126,7 @@ def measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
     print("\ntokens per second")
     print(
         f"{'all at once':<16}{'engine':>8}{'generate()':>12}{'ratio':>7}{'batching':>10}"
-        f"{'ratio':>7}{'step ms':>9}{'plain':>7}{'packed':>8}{'of bare':>9}"
+        f"{'ratio':>7}{'step ms':>9}{'plain':>7}{'packed':>8}{'of bare':>9}{'best':>6}"
     )
     return {
         "model": name,
@@ -136,7 +144,10 @@ def measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
             path, reference, arrivals(vocab_size, options.requests, options.rate), options.rounds
         ),
         "publishing": {
-            str(size): cost_of_publishing(path, vocab_size, size, options.rounds)
+            str(size): {
+                "unheard": cost_of_publishing(path, vocab_size, size, options.rounds),
+                "heard": cost_of_publishing(path, vocab_size, size, options.rounds, is_heard=True),
+            }
             for size in (1, 32)
         },
     }
@@ -147,33 +158,37 @@ def compare_at_once(
 ) -> dict[str, float]:
     """Print a line about requests that arrive together."""
     num_tokens = sum(each.num_outputs for each in requests)
-    engine, generate, batching, steps, plain, packed = ([float("inf")] for _ in range(6))
+    engine, generate, batching = ([float("inf")] for _ in range(3))
+    steps: list[float] = []
+    plain: list[float] = []
+    packed: list[float] = []
     for _ in range(rounds):
         run = serve_with_engine(path, requests)
         engine.append(run.seconds)
-        steps.append(median(run.decode_steps))
+        steps += run.decode_steps
         generate.append(serve_with_generate(reference, requests).seconds)
         batching.append(serve_with_batching(reference, requests).seconds)
-        plain.append(seconds_of_products(reference, len(requests), packed=False))
-        packed.append(seconds_of_products(reference, len(requests), packed=True))
+        plain += seconds_of_products(reference, len(requests), packed=False)
+        packed += seconds_of_products(reference, len(requests), packed=True)
     found = {
         "engine_tokens_per_second": num_tokens / min(engine),
         "generate_tokens_per_second": num_tokens / min(generate),
         "batching_tokens_per_second": num_tokens / min(batching),
         "of_generate": min(generate) / min(engine),
         "of_batching": min(batching) / min(engine),
-        "decode_step_seconds": min(steps),
-        "plain_products_seconds": min(plain),
-        "packed_products_seconds": min(packed),
-        "of_plain_products": min(plain) / min(steps),
-        "of_packed_products": min(packed) / min(steps),
+        "decode_step_seconds": median(steps),
+        "plain_products_seconds": median(plain),
+        "packed_products_seconds": median(packed),
+        "of_plain_products": median(plain) / median(steps),
+        "of_packed_products": median(packed) / median(steps),
+        "best_of_plain_products": min(plain) / min(steps),
     }
     print(
         f"{f'{len(requests)} x (128, 128)':<16}{found['engine_tokens_per_second']:>8.0f}"
         f"{found['generate_tokens_per_second']:>12.0f}{found['of_generate']:>7.2f}"
         f"{found['batching_tokens_per_second']:>10.0f}{found['of_batching']:>7.2f}"
-        f"{min(steps) * 1e3:>9.2f}{min(plain) * 1e3:>7.2f}{min(packed) * 1e3:>8.2f}"
-        f"{found['of_plain_products']:>9.0%}",
+        f"{median(steps) * 1e3:>9.2f}{median(plain) * 1e3:>7.2f}{median(packed) * 1e3:>8.2f}"
+        f"{found['of_plain_products']:>9.0%}{found['best_of_plain_products']:>6.0%}",
         flush=True,
     )
     return found
@@ -207,26 +222,27 @@ def compare_on_trace(
     return {"requests": len(trace), "arrive_in_seconds": trace[-1].arrival, **found}
 
 
-def cost_of_publishing(path: Path, vocab_size: int, size: int, rounds: int) -> dict[str, float]:
+def cost_of_publishing(
+    path: Path, vocab_size: int, size: int, rounds: int, *, is_heard: bool = False
+) -> dict[str, float]:
     """Print what publishing costs a step of `size` sequences."""
     rng = random.Random(size)
     ratios: list[float] = []
     cpu = {True: 0.0, False: 0.0}  # of the engine's thread: publishing, and all else
-    for _ in range(max(rounds, 4 // size)):
-        with published_engine(path) as (engine, publisher, steps):
-            num_outputs = MAX_MODEL_LEN - 16
-            for index in range(size):
-                prompt = [rng.randrange(2, vocab_size) for _ in range(16)]
-                params = SamplingParams(temperature=0.0, max_tokens=num_outputs, ignore_eos=True)
-                for group in engine.add_request(str(index), prompt, params):
-                    steps.arrived(group)
-            while engine.scheduler.waiting:
-                steps.stepped(engine.step())
-            for _ in range((num_outputs - 4) // (2 * _STEPS_PER_TURN)):
+    prompts = [[rng.randrange(2, vocab_size) for _ in range(16)] for _ in range(size)]
+    num_steps = _STEPS_PER_TURN[size]
+    num_outputs = MAX_MODEL_LEN - 16
+    requests = [Request(prompt, num_outputs) for prompt in prompts]
+    for _ in range(max(2 * rounds, 12 // size)):
+        with ExitStack() as stack:
+            engine, publisher, steps = stack.enter_context(decoding_engine(path, requests))
+            if is_heard:
+                stack.enter_context(subscribed(publisher))
+            for _ in range((num_outputs - 4) // (2 * num_steps)):
                 seconds = {}
                 for publishes in rng.sample((True, False), 2):
                     begin = time.perf_counter()
-                    for _ in range(_STEPS_PER_TURN):
+                    for _ in range(num_steps):
                         worked = time.thread_time()
                         record = engine.step()
                         stepped = time.thread_time()
@@ -239,24 +255,41 @@ def cost_of_publishing(path: Path, vocab_size: int, size: int, rounds: int) -> d
                     publisher.publish(
                         steps.in_flight(engine.clock(), engine.block_manager.get_block_table)
                     )
-                    time.sleep(0.003)
+                    time.sleep(0.02)
                 ratios.append(seconds[True] / seconds[False])
             while engine.has_unfinished_requests():
                 steps.stepped(engine.step())
             assert publisher.num_dropped == 0
     found = {"of_cpu_time": cpu[True] / cpu[False], "step_ratio": median(ratios)}
     print(
-        f"\npublishing, {size} in decode: {found['of_cpu_time']:.2%} of the CPU time of the"
-        f" engine's thread; a step takes {found['step_ratio']:.4f} times as long"
-        f" (median of {len(ratios)})",
+        f"\npublishing, {size} in decode, {'a viewer' if is_heard else 'nobody looking'}:"
+        f" {found['of_cpu_time']:.2%} of the CPU time of the engine's thread; a step takes"
+        f" {found['step_ratio']:.4f} times as long (median of {len(ratios)})",
         flush=True,
     )
     return found
 
 
+@contextmanager
+def decoding_engine(
+    path: Path, requests: list[Request]
+) -> Iterator[tuple[LLMEngine, Publisher, StepPublisher]]:
+    """An engine in which all of `requests` decode."""
+    with published_engine(path) as (engine, publisher, steps):
+        for index, request in enumerate(requests):
+            params = SamplingParams(
+                temperature=0.0, max_tokens=request.num_outputs, ignore_eos=True
+            )
+            for group in engine.add_request(str(index), request.prompt, params):
+                steps.arrived(group)
+        while not all(group.first_seq.get_output_len() for group in engine.seq_groups.values()):
+            steps.stepped(engine.step())
+        yield engine, publisher, steps
+
+
 @torch.inference_mode()
-def seconds_of_products(model: LlamaForCausalLM, num_rows: int, *, packed: bool) -> float:
-    """Time of the products of so many rows with every weight matrix, best of 50."""
+def seconds_of_products(model: LlamaForCausalLM, num_rows: int, *, packed: bool) -> list[float]:
+    """Times of the products of so many rows with every weight matrix, many in a row."""
     weights = [each.weight for each in model.modules() if isinstance(each, torch.nn.Linear)]
     inputs = [torch.randn(num_rows, weight.shape[1]) for weight in weights]
     product: Callable[[Tensor, Tensor], Tensor] = linear
@@ -268,13 +301,13 @@ def seconds_of_products(model: LlamaForCausalLM, num_rows: int, *, packed: bool)
             out: Tensor = torch.ops.mkl._mkl_linear(rows, packs[weight], weight, None, num_rows)
             return out
 
-    best = float("inf")
-    for _ in range(50):
+    seconds = []
+    for _ in range(_NUM_PRODUCTS):
         begin = time.perf_counter()
         for each, weight in zip(inputs, weights, strict=True):
             product(each, weight)
-        best = min(best, time.perf_counter() - begin)
-    return best
+        seconds.append(time.perf_counter() - begin)
+    return seconds
 
 
 if __name__ == "__main__":

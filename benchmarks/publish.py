@@ -1,19 +1,22 @@
 """What publishing costs the engine's thread, per step of 256 sequences in decode.
 
 The bundled engine runs its own model; CPU time of its thread for the step and for handing it over,
-turn by turn. Two peers: the step itself, and what vLLM would pay to encode the same step for its
-workers, an `ExecuteModelRequest` with every block table, by msgspec.
+turn by turn; with a viewer, and with nobody who looks. Two peers: the step itself, and what vLLM
+would pay to encode the same step for its workers, an `ExecuteModelRequest` with every block table,
+by msgspec.
 """
 
 from __future__ import annotations
 
 import gc
 import time
+from contextlib import ExitStack
 
 import msgspec
 
 from benchmarks import running
 from benchmarks.figure import Figure, Findings, Growth, Limit, middle
+from benchmarks.listening import subscribed
 from benchmarks.published import published
 
 TITLE = "Publishing, in the engine's thread"
@@ -29,11 +32,24 @@ def measure(*, tiny: bool = False) -> Findings:
     for size in SIZES[:1] if tiny else SIZES:
         ours, step, encoding = _spent(size, 5 if tiny else STEPS[size])
         points.append((size, middle(ours) * 1e6))
+    unheard, unheard_step, _ = _spent(size, 5 if tiny else STEPS[size], is_heard=False)
     value = middle(ours) * 1e6
     measured = f"CPU a step, median of {len(ours)}"
     figures = [
         Figure(
-            what=f"{size} in decode, beside the step",
+            what=f"{size} in decode, nobody looking",
+            measured=measured,
+            value=middle(unheard) * 1e6,
+            unit="µs",
+            limit=Limit(MAX_US),
+            peer="the bundled engine's step, one thread",
+            peer_value=middle(unheard_step) * 1e6,
+            ratio=middle(unheard) / middle(unheard_step),
+            ratio_unit="%",
+            ratio_limit=Limit(MAX_SHARE),
+        ),
+        Figure(
+            what=f"{size} in decode, with a viewer",
             measured=measured,
             value=value,
             unit="µs",
@@ -47,7 +63,7 @@ def measure(*, tiny: bool = False) -> Findings:
             " same record published a second time takes a quarter of it.",
         ),
         Figure(
-            what=f"{size} in decode, beside vLLM's encoding",
+            what=f"{size} in decode, with a viewer, beside vLLM's encoding",
             measured=measured,
             value=value,
             unit="µs",
@@ -61,11 +77,15 @@ def measure(*, tiny: bool = False) -> Findings:
     return Findings(figures, [] if tiny else growth)
 
 
-def _spent(size: int, num_steps: int) -> tuple[list[float], list[float], list[float]]:
+def _spent(
+    size: int, num_steps: int, *, is_heard: bool = True
+) -> tuple[list[float], list[float], list[float]]:
     """CPU seconds of publishing, of the step itself, and of vLLM's encoding of it."""
     ours, theirs, encoding = [], [], []
     encoder = msgspec.msgpack.Encoder(enc_hook=lambda tokens: tokens.tobytes())
-    with published(size) as scene:
+    with published(size) as scene, ExitStack() as stack:
+        if is_heard:
+            stack.enter_context(subscribed(scene.publisher))
         gc.collect()
         for _ in range(WARM_UP + num_steps):
             started = time.thread_time()
