@@ -278,7 +278,7 @@ class PagedAttention:
             own = groups[segment.start : segment.end]
             if isinstance(segment.context, DecodeContext):
                 attended = _attend_to_copy(segment.context, layer_idx, own.flatten(0, 1))
-                outputs.append(attended.view(len(own), -1))
+                outputs.append(attended.view(own.shape[0], -1))
             else:
                 q, kv = own[:, :, :-2].flatten(1, 2), own[:, :, -2:].flatten(2)
                 outputs.append(self._attend(segment, layer_idx, q, kv).flatten(1))

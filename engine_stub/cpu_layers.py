@@ -75,14 +75,20 @@ class CpuLayers(nn.Module):
         if norm is not None:
             self.norm_weight = norm.weight.detach() * math.sqrt(config.hidden_size)
         self.floor = math.sqrt(config.hidden_size * config.rms_norm_eps / _FLOOR_CHANNELS)
+        self._stream = torch.empty(0, config.hidden_size + _FLOOR_CHANNELS)
 
     def forward(self, x: Tensor, turns: Tensor, attend: GroupedAttend) -> Tensor:
         """Map ``x [T, hidden]`` to ``[T, hidden]``."""
-        stream = F.pad(x, (0, _FLOOR_CHANNELS), value=self.floor)
-        x = stream[:, :-_FLOOR_CHANNELS]
+        if self._stream.shape[0] != x.shape[0]:  # seldom, in steps that decode
+            self._stream = F.pad(x, (0, _FLOOR_CHANNELS), value=self.floor)
+        stream = self._stream
+        hidden = stream[:, :-_FLOOR_CHANNELS]
+        hidden.copy_(x)
         for layer in self.layers:
-            layer(x, stream, turns, attend)
-        return x.contiguous() if self.norm_weight is None else _unit(x, stream) * self.norm_weight
+            layer(hidden, stream, turns, attend)
+        if self.norm_weight is None:
+            return hidden.clone(memory_format=torch.contiguous_format)
+        return _unit(hidden, stream) * self.norm_weight
 
 
 class CpuLayer:
@@ -106,6 +112,7 @@ class CpuLayer:
             mlp.gate_up_proj.bias,
             keep_plain=keep_plain,
         )
+        self.gate_up_sizes = [config.intermediate_size] * 2
         self.down_proj = _Linear(mlp.down_proj.weight, mlp.down_proj.bias, keep_plain=keep_plain)
         self.head_norms: tuple[Tensor, Tensor] | None = None
         if attention.qk_norm:
@@ -124,12 +131,13 @@ class CpuLayer:
             stream: ``[T, hidden + _FLOOR_CHANNELS]``, of which `x` are the first channels.
         """
         qkv = self.qkv_proj(_unit(x, stream))
-        groups = qkv.view(len(x), self.n_kv_heads, -1, self.head_dim)
+        groups = qkv.view(x.shape[0], self.n_kv_heads, -1, self.head_dim)
         if self.head_norms is not None:
             self._norm_heads(groups, *self.head_norms)
         qkv.view(turns.dtype).mul_(turns)
         self.o_proj.add_to(x, attend.grouped(self.layer_idx, groups))
-        gate, up = self.gate_up_proj(_unit(x, stream)).chunk(2, dim=-1)
+        gate_up = self.gate_up_proj(_unit(x, stream))
+        gate, up = gate_up.split_with_sizes(self.gate_up_sizes, dim=-1)
         self.down_proj.add_to(x, F.silu(gate).mul_(up))
 
     def _norm_heads(self, groups: Tensor, q_norm: Tensor, k_norm: Tensor) -> None:
@@ -171,7 +179,7 @@ class _Linear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, keep_plain: bool) -> None:
-        self.weight = weight.detach().contiguous()
+        weight = weight.detach().contiguous()
         self.bias = None if bias is None else bias.detach()
         self.packed: Tensor | None = None
         self.fewest_packed_rows: float = math.inf
@@ -179,23 +187,27 @@ class _Linear:
             self.fewest_packed_rows = _FEWEST_PACKED_ROWS if keep_plain else 0
             # To be called by the overload's own name, which need not be found each time.
             self._packed_product = torch.ops.mkl._mkl_linear.default
-            self.packed = torch.ops.mkl._mkl_reorder_linear_weight(self.weight, _PACKED_FOR_ROWS)
+            self.packed = torch.ops.mkl._mkl_reorder_linear_weight(weight, _PACKED_FOR_ROWS)
             if not keep_plain:
                 # MKL's operator asks for it, and takes nothing from it but the shape.
-                self.weight = self.weight.new_empty(()).expand(weight.shape)
+                weight = weight.new_empty(()).expand(weight.shape)
+        self.weight = weight
+        self.transposed = weight.t()
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map ``x [T, in_features]`` to ``[T, out_features]``."""
-        num_rows = len(x)
-        if num_rows < self.fewest_packed_rows:
-            return F.linear(x, self.weight, self.bias)
-        out: Tensor = self._packed_product(x, self.packed, self.weight, self.bias, num_rows)
-        return out
+        num_rows = x.shape[0]
+        if num_rows >= self.fewest_packed_rows:
+            out: Tensor = self._packed_product(x, self.packed, self.weight, self.bias, num_rows)
+            return out
+        if self.bias is None:
+            return torch.mm(x, self.transposed)
+        return torch.addmm(self.bias, x, self.transposed)
 
     def add_to(self, total: Tensor, x: Tensor) -> None:
         """Add what becomes of ``x [T, in_features]`` to ``total [T, out_features]``."""
-        if self.bias is None and len(x) < self.fewest_packed_rows:
-            total.addmm_(x, self.weight.t())
+        if self.bias is None and x.shape[0] < self.fewest_packed_rows:
+            total.addmm_(x, self.transposed)
         else:
             total.add_(self(x))
 
