@@ -18,7 +18,7 @@ import zstandard
 
 from seqtop.state.tape import Batch
 from seqtop.wire import codec
-from seqtop.wire.frames import MAX_MESSAGE_BYTES
+from seqtop.wire.frames import MAX_MESSAGE_BYTES, MAX_SNAPSHOT_BYTES
 
 VERSION: Final = 2
 """Messages are of this version of the protocol; those of version 1 had no `Decodes`."""
@@ -28,6 +28,9 @@ OLDEST_VERSION: Final = 1
 
 MAX_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 2**20
 """No frame holds more, compressed or not: room for a batch that ends in the largest message."""
+
+MAX_KEYFRAME_BYTES: Final = MAX_SNAPSHOT_BYTES
+"""But keyframes do: whatever state a viewer can have, it can record."""
 
 SKIPPABLE: Final = struct.Struct("<II")
 """Magic number and size of the content: how every skippable frame begins."""
@@ -53,7 +56,7 @@ _COLUMNS: Final = ("sizes", "times", "steps", "kinds")
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-FrameBytes: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_FRAME_BYTES)]
+FrameBytes: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_KEYFRAME_BYTES)]
 
 _Column = TypeVar("_Column", int, float)
 
@@ -111,6 +114,13 @@ class KeyframeCaption(Caption, kw_only=True, tag="keyframe"):
 
 
 AnyCaption: TypeAlias = EventsCaption | EndedCaption | KeyframeCaption
+
+
+def check_size(caption: AnyCaption) -> None:
+    """Raise `ValueError` if the frame after a caption is larger than such a frame may be."""
+    limit = MAX_KEYFRAME_BYTES if isinstance(caption, KeyframeCaption) else MAX_FRAME_BYTES
+    if max(caption.size, caption.length) > limit:
+        raise ValueError(f"a frame of {max(caption.size, caption.length):,} bytes is too large")
 
 
 class Located(NamedTuple):

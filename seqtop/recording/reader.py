@@ -31,7 +31,7 @@ from seqtop.state.timeline import (
     Timeline,
 )
 
-MAX_STATE_BYTES = 256 * 2**20
+MAX_STATE_BYTES = 2 * layout.MAX_KEYFRAME_BYTES
 """Bytes, decompressed, that may be read to arrive at one state."""
 
 _ONE_EVENT = Kind.FINISH | Kind.PREEMPTION | Kind.SWAP
@@ -193,6 +193,7 @@ class Recording(Timeline):
 
     def _admit(self, offset: int, caption: AnyCaption) -> None:
         """Take up what a caption tells; raises `ValueError` if it does not follow on the last."""
+        layout.check_size(caption)
         stored = Stored((offset, caption.length), caption.size)
         match caption:
             case EventsCaption():

@@ -119,12 +119,14 @@ class RecordingWriter(Tape):
 
     def _write_frame(self, caption: AnyCaption, content: bytes) -> None:
         data = self._compressor.compress(content)
-        if max(len(data), len(content)) > layout.MAX_FRAME_BYTES:
+        caption.size, caption.length = len(data), len(content)
+        try:
+            layout.check_size(caption)
+        except ValueError as error:
             self._release()
             raise RecordingError(
                 f"{self.path} ends here: {len(content):,} bytes at once are more than it can hold"
-            )
-        caption.size, caption.length = len(data), len(content)
+            ) from error
         said = layout.pack_caption(caption)
         self._located.append(Located(self.num_bytes + len(said), caption))
         self._write(said + data)

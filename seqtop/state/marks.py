@@ -165,11 +165,6 @@ class Marks:
         with self._lock:
             return self._last_not_above(self._steps, step, *self._incarnation(near))
 
-    def at_number(self, number: int, *, near: int | None = None) -> int:
-        """The moment of message `number`, or the last one before it, as `at_step` does."""
-        with self._lock:
-            return self._last_not_above(self._numbers, number, *self._incarnation(near))
-
     def next(self, kind: Kind, position: int) -> int | None:
         """The first moment after `position` that is of `kind` (of any, if it is several)."""
         with self._lock:

@@ -129,10 +129,6 @@ class Timeline(ABC):
         """The state right before step `step + 1` began, of the engine's newest start."""
         return self.at(self.marks.at_step(step))
 
-    def seek_number(self, number: int) -> EngineState:
-        """The state right after message `number` of the engine's newest start."""
-        return self.at(self.marks.at_number(number))
-
     def events(self, start: int, stop: int) -> Iterator[tuple[int, Event | None]]:
         """Each moment after position `start` up to `stop` with its event.
 

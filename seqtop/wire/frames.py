@@ -24,6 +24,9 @@ from seqtop.wire.messages import OLDEST_VERSION, PROTOCOL_VERSION
 MAX_MESSAGE_BYTES = 64 * 2**20
 """Larger messages are refused by the receiving socket (`ZMQ_MAXMSGSIZE`) before any decoding."""
 
+MAX_SNAPSHOT_BYTES = 512 * 2**20
+"""What a snapshot may have, all its parts together."""
+
 _SEQUENCE_NUMBER = struct.Struct(">Q")
 _CHECKSUM = struct.Struct(">I")
 _MAX_TOPIC_BYTES = 256

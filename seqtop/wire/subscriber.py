@@ -36,7 +36,6 @@ from seqtop.wire.messages import (
     SnapshotRequest,
 )
 
-MAX_SNAPSHOT_BYTES = 512 * 2**20
 MAX_UNREAD_MESSAGES = 1_000
 """Live messages that may wait to be read (`ZMQ_RCVHWM`); then the engine's side holds the rest."""
 
@@ -112,7 +111,7 @@ class Subscriber(Follower[Sink]):
         self._live.subscribe(b"")
         keep_alive(self._live)
         self._questions = self._context.socket(zmq.DEALER)
-        self._questions.maxmsgsize = MAX_SNAPSHOT_BYTES
+        self._questions.maxmsgsize = frames.MAX_SNAPSHOT_BYTES
         self._questions.rcvhwm = _ANSWERS_PER_ROUND
         self._questions.linger = 0
         keep_alive(self._questions)
@@ -278,8 +277,8 @@ class Subscriber(Follower[Sink]):
             return
         coming.next_index += 1
         coming.num_bytes += len(state)
-        if coming.num_bytes > MAX_SNAPSHOT_BYTES:
-            raise WireError(f"the snapshot has more than {MAX_SNAPSHOT_BYTES:,} bytes")
+        if coming.num_bytes > frames.MAX_SNAPSHOT_BYTES:
+            raise WireError(f"the snapshot has more than {frames.MAX_SNAPSHOT_BYTES:,} bytes")
         self._asked_at = time.monotonic()
         self._sink.load(state, is_first=False)
         if part.is_last:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import zstandard
 from event_script import EventScript
+from hand_driven import arrival
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -347,6 +348,38 @@ def test_state_that_would_be_too_large_is_refused(
         with pytest.raises(RecordingError, match="too large"):
             recording.at(recording.last)
         assert len(list(recording.events(0, 150))) == 150  # going through it has no such limit
+
+
+def test_state_that_no_message_could_hold_is_recorded(tmp_path: Path) -> None:
+    path, state = tmp_path / "large.seqtop", EngineState()
+    for number in range(1, 4):
+        state.apply(msgspec.structs.replace(arrival(number), prompt=str(number) * 2**25))
+    with RecordingWriter(path) as writer:
+        writer.restore("one", 2, state)
+    with Recording(path) as recording:
+        assert recording.damage is None
+        assert recording.at(0) == state
+
+
+@pytest.mark.parametrize(
+    ("limit", "caption"),
+    [
+        ("MAX_FRAME_BYTES", layout.EndedCaption(size=0, length=0, first=0, count=1)),
+        (
+            "MAX_KEYFRAME_BYTES",
+            layout.KeyframeCaption(
+                size=0, length=0, position=0, number=-1, time=0.0, step=-1, incarnation="",
+                lowest_ended=0,
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_frames_have_limits_of_their_own(limit: str, caption: layout.AnyCaption) -> None:
+    caption.length = getattr(layout, limit)
+    layout.check_size(caption)
+    caption.length += 1
+    with pytest.raises(ValueError, match="is too large"):
+        layout.check_size(caption)
 
 
 def test_full_disk_ends_the_recording_and_leaves_the_rest_readable(

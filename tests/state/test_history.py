@@ -119,7 +119,7 @@ def test_states_belong_to_whoever_asked(long: History) -> None:
     assert_same(after, long.at(1_400))
 
 
-def test_seek_by_step_and_by_number(long: History) -> None:
+def test_seek_by_step(long: History) -> None:
     state = EngineState(max_finished=MAX_FINISHED)
     for payload in LONG:
         event = parse.event(payload)
@@ -127,7 +127,6 @@ def test_seek_by_step_and_by_number(long: History) -> None:
             break
         state.apply(event)
     assert_same(long.seek(700), state)
-    assert_same(long.seek_number(99), fed(LONG[:100]))
     assert long.seek(-1).info is not None  # what there was before step 0
     assert long.seek(-5) == long.at(0)
     assert long.seek(5_000) == long.at(long.last)
@@ -243,7 +242,6 @@ def test_nothing_seen_before_a_gap_or_a_restart_is_lost() -> None:
     assert_same(history.seek(8), fed_to_step(other, 8))
     old_step = history.marks[50].step
     assert history.at(history.marks.at_step(old_step, near=50)).step == old_step
-    assert history.marks.at_number(110, near=70) == 72
     assert [position for position, event in history.events(0, history.last) if event is None] == [
         61,
         82,

@@ -75,7 +75,7 @@ def test_there_are_never_more_parts_than_an_engine_keeps_for_a_viewer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pieces, "PART_BYTES", 2**6)
-    in_proportion = subscriber.MAX_SNAPSHOT_BYTES * pieces.PART_BYTES // 2**18
+    in_proportion = frames.MAX_SNAPSHOT_BYTES * pieces.PART_BYTES // 2**18
     struct = Two(dict.fromkeys(range(in_proportion // 8), "xx"))
     parts = cut(struct)
     assert sum(map(len, parts)) > in_proportion * 0.6
@@ -187,13 +187,13 @@ def test_half_a_snapshot_is_none_and_is_asked_for_again(
         for number in range(40):
             engine.send(arrival(number))
         if wrong == "too much":
-            monkeypatch.setattr(subscriber, "MAX_SNAPSHOT_BYTES", 4_500)
+            monkeypatch.setattr(frames, "MAX_SNAPSHOT_BYTES", 4_500)
         answer_in_parts(engine, wrong)
         if said is not None:
             wait_until(lambda: session.link.num_errors >= 1)
             assert said in session.link.last_error
         assert session.state.requests == {}
-        monkeypatch.setattr(subscriber, "MAX_SNAPSHOT_BYTES", 2**29)
+        monkeypatch.setattr(frames, "MAX_SNAPSHOT_BYTES", 2**29)
         Parts(engine).send_all()
         assert session.wait_for(LinkState.LIVE, timeout=10)
         assert codec.encode(session.state.requests) == codec.encode(engine.state.requests)
