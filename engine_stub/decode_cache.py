@@ -21,6 +21,8 @@ from engine_stub.row import Row
 
 # Columns that are left free for tokens to come; then everything is copied anew.
 _ROOM = 128
+# Rows of keys are multiples of this, so that each begins at a line of the processor's cache.
+_ALIGNMENT = 16
 # A call of attention costs about as much as reading this many tokens more.
 _TOKENS_PER_CALL = 200
 
@@ -221,7 +223,7 @@ class DecodeCache:
         per_token = self._cache.pool[:, 0, 0].numel()
         # With places for as many sequences again, or at least some room, if there may be.
         for places, room in ((2, _ROOM), (1, _ROOM), (1, _ROOM // 8)):
-            shapes = [(places * len(group), group[-1].end + room) for group in groups]
+            shapes = [(places * len(group), _aligned(group[-1].end + room)) for group in groups]
             sizes = [per_token * places * columns for places, columns in shapes]
             if sum(sizes) <= self._cache.pool.numel():
                 break
@@ -248,3 +250,7 @@ class DecodeCache:
             seq_ids=[],
             starts=[],
         )
+
+
+def _aligned(columns: int) -> int:
+    return -(-columns // _ALIGNMENT) * _ALIGNMENT
