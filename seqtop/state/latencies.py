@@ -9,12 +9,15 @@ scheduled, its TTFT at its first token, its E2E and its TPOT = (end - first toke
 at its end. ITL has a sample for each gap between two tokens of a sequence; where several tokens
 came in one event, each counts with the mean of their gaps. The tokens that a forked sequence has
 from its parent count as its parent's alone, and its first own one begins its first gap.
+
+All figures are of one start of the engine: a new one begins them anew, and what was measured of
+those before can only be looked back at.
 """
 
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -23,13 +26,18 @@ from seqtop.sequence import latency
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.slo import FIGURES, Slo, missed
+from seqtop.wire.messages import EngineInfo
 
 WINDOW = 60.0
 """Seconds of the engine's time that the figures look back."""
 LARGEST = 20_000
 """Samples in a window; where more came in its time, the newest count."""
 KEPT = 100_000
-"""Samples of each figure that are kept for looking back."""
+"""Samples of each figure that are kept for looking back, of one start of the engine."""
+KEPT_SECONDS = 3_600
+"""Medians of each figure that are: one for each second."""
+KEPT_STARTS = 4
+"""Starts of the engine, the newest, of which they are."""
 QUIET = 30.0
 """Seconds without a missed objective after which the next one is news again."""
 _MOST_TOKENS = 1_000
@@ -131,6 +139,24 @@ class Window(Samples):
         return self._ordered
 
 
+class Measured(NamedTuple):
+    """What there is to be shown of one moment: all of the same start of the engine."""
+
+    windows: Mapping[str, Window]
+    met: Window
+    """One for each request that ended having met all objectives, nought for the others."""
+    medians: Mapping[str, Sequence[float]]
+    """The p50 of each figure, once a second, the newest last."""
+
+
+class _Kept:
+    """What is kept of one start of the engine for looking back."""
+
+    def __init__(self) -> None:
+        self.samples = {key: Samples(KEPT) for key in (*FIGURES, "met")}
+        self.medians = {key: Samples(KEPT_SECONDS) for key in FIGURES}
+
+
 class _Seen(msgspec.Struct, gc=False):
     """What has been counted of a sequence."""
 
@@ -146,12 +172,9 @@ class Latencies:
 
     def __init__(self, slo: Slo = Slo()) -> None:  # noqa: B008 (it is frozen)
         self.slo = slo
-        self.windows = {key: Window() for key in FIGURES}
-        self.met = Window()
-        """One for each request that ended having met all objectives, nought for the others."""
-        self.medians: dict[str, deque[float]] = {key: deque(maxlen=120) for key in FIGURES}
-        """The p50 of each figure, once a second."""
-        self._record = {key: Samples(KEPT) for key in (*FIGURES, "met")}
+        self._starts: dict[str, _Kept] = {}
+        """By incarnation what is kept of each start of the engine, the newest last."""
+        self._begin_anew("")
         self._seen: dict[int, _Seen] = {}
         self._counted: dict[str, frozenset[str]] = {}
         """By request which of its figures have been counted. (The sequence that speaks for it may
@@ -166,7 +189,10 @@ class Latencies:
         """Count what is new in `state`, of which `touched` changed since the last look; `None`, or
         another state than before, means all.
         """
-        if touched is None or state is not self._state or state.time < self._time:
+        if _start(state.info) != self._start or state.time < self._time:
+            self._begin_anew(_start(state.info))
+            self._begin(state)
+        elif touched is None or state is not self._state:
             self._begin(state)
         else:
             self._look(state, touched)
@@ -176,17 +202,30 @@ class Latencies:
             window.expire(state.time)
         if math.isfinite(state.time) and state.time // 1 != second_before // 1:
             for key, window in self.windows.items():
-                self.medians[key].append(window.percentile(50))
+                self._kept.medians[key].extend((state.time,), (window.percentile(50),))
 
-    def at(self, time: float) -> tuple[dict[str, Window], Window]:
-        """The windows as they were at `time`, as far as their samples are kept."""
+    @property
+    def now(self) -> Measured:
+        """What has been observed last."""
+        medians = {key: kept.values for key, kept in self._kept.medians.items()}
+        return Measured(self.windows, self.met, medians)
+
+    def at(self, info: EngineInfo | None, time: float) -> Measured:
+        """What was to be seen at `time` of the engine's start that `info` tells of, as far as it
+        is kept.
+        """
+        kept = self._starts.get(_start(info), _Kept())
         windows = {}
-        for key, record in self._record.items():
+        for key, samples in kept.samples.items():
             windows[key] = window = Window()
-            for moment, value in zip(record.times, record.values, strict=True):
+            for moment, value in zip(samples.times, samples.values, strict=True):
                 if time - WINDOW < moment <= time:
                     window.add(moment, value)
-        return windows, windows.pop("met")
+        medians = {
+            key: [*each.values][: bisect_right(each.times, time)]
+            for key, each in kept.medians.items()
+        }
+        return Measured(windows, windows.pop("met"), medians)
 
     def take_news(self) -> list[tuple[str, dict[str, float]]]:
         """Who has missed what, if that begins a burst; nothing while one goes on."""
@@ -197,14 +236,25 @@ class Latencies:
         self._last_late = self._time
         return news if begins else []
 
+    def _begin_anew(self, start: str) -> None:
+        """Nothing has been measured yet of this start of the engine."""
+        self._start, self._kept = start, _Kept()
+        self._starts.pop(start, None)
+        self._starts[start] = self._kept
+        for oldest in [*self._starts][:-KEPT_STARTS]:
+            del self._starts[oldest]
+        self.windows = {key: Window() for key in FIGURES}
+        self.met = Window()
+        self._last_late = -math.inf
+
     def _begin(self, state: EngineState) -> None:
         """Count what a whole state tells: everything but the gaps between its tokens."""
-        for key in FIGURES:
-            if key != "itl" or state.time < self._time:
+        for key in self._kept.samples:
+            if key != "itl":
                 self._clear(key)
-        self._clear("met")
         self._seen.clear()
         self._counted.clear()
+        self._late.clear()
         for sequence in state.sequences.values():
             request = state.requests[sequence.request_id]
             # Its tokens came before anybody looked.
@@ -213,7 +263,7 @@ class Latencies:
         self._news.clear()  # of old
 
     def _clear(self, key: str) -> None:
-        self._record[key] = Samples(KEPT)
+        self._kept.samples[key] = Samples(KEPT)
         if key == "met":
             self.met = Window()
         else:
@@ -314,7 +364,7 @@ class Latencies:
     def _add(
         self, state: EngineState, key: str, times: Sequence[float], values: Sequence[float]
     ) -> None:
-        self._record[key].extend(times, values)
+        self._kept.samples[key].extend(times, values)
         window, begin = self.met if key == "met" else self.windows[key], state.time - WINDOW
         if min(times) > begin:
             window.extend(times, values)
@@ -322,6 +372,11 @@ class Latencies:
             for time, value in zip(times, values, strict=True):
                 if time > begin:
                     window.add(time, value)
+
+
+def _start(info: EngineInfo | None) -> str:
+    """Which start of the engine it is; nothing while it has not said."""
+    return info.incarnation if info else ""
 
 
 def _seen_whole(request: RequestState, sequence: SequenceState) -> _Seen:

@@ -17,7 +17,7 @@ from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.columns import COLUMNS
 from seqtop.state.filter import EVERYTHING as NO_FILTER
 from seqtop.state.filter import Filter
-from seqtop.state.latencies import Latencies, Window
+from seqtop.state.latencies import Latencies, Measured
 from seqtop.state.review import Found, Review
 from seqtop.state.timeline import RecordingError
 from seqtop.state.view import SequenceView, Sort
@@ -162,11 +162,11 @@ class Feed:
         return max(self.clock() - self._heard, 0.0)
 
     @property
-    def latency_windows(self) -> tuple[dict[str, Window], Window]:
+    def measured(self) -> Measured:
         """Latencies, and who met their objectives, in the time before what is on show."""
         if self._past is None:
-            return self.latencies.windows, self.latencies.met
-        return self.latencies.at(self.now)
+            return self.latencies.now
+        return self.latencies.at(self.state.info, self.now)
 
     @property
     def selection(self) -> tuple[RequestState, SequenceState] | None:

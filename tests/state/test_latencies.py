@@ -8,11 +8,11 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted import START, STEP_TIME, Script, ScriptedSource
+from scripted import START, STEP_TIME, Script, ScriptedSource, engine_info
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, latencies
-from seqtop.state.latencies import QUIET, WINDOW, Latencies, Window
+from seqtop.state.latencies import KEPT_STARTS, QUIET, WINDOW, Latencies, Measured, Window
 from seqtop.state.slo import Slo, SloError, missed, parse
 from seqtop.tui.feed import Feed
 from seqtop.wire.messages import Heartbeat
@@ -121,9 +121,61 @@ def test_old_samples_leave_and_can_be_looked_back_at() -> None:
     then = script.time
     script.source.apply(Heartbeat(time=then + WINDOW + 1, step=0))
     assert len(found.windows["ttft"]) == 0
-    windows, _ = found.at(then)
-    assert len(windows["ttft"]) == 1
-    assert len(found.at(then - 1)[0]["ttft"]) == 0
+    assert len(found.at(script.info, then).windows["ttft"]) == 1
+    assert len(found.at(script.info, then - 1).windows["ttft"]) == 0
+
+
+def sizes(measured: Measured) -> dict[str, int]:
+    return {key: len(window) for key, window in measured.windows.items()}
+
+
+def restarted(script: Script, *, after: float = 2.0) -> Script:
+    """The engine of `script`, started anew so many seconds later."""
+    info = engine_info(incarnation="b2")
+    script.source.replace(EngineState(info=info, time=script.time + after))
+    anew = Script(script.source, incarnation="b2")
+    anew.time = script.time + after
+    return anew
+
+
+@pytest.mark.parametrize("after", [2.0, -2.0], ids=["later", "by a clock that is behind"])
+def test_an_engine_started_anew_has_figures_of_its_own(after: float) -> None:
+    script, found = observed(Slo(ttft=0.001))
+    script.arrive("a", num_prompt=32)
+    script.step(prefill={"a": 32})
+    for _ in range(30):
+        script.step()
+    script.step(stop={"a": SequenceStatus.FINISHED_STOPPED})
+    old, met = sizes(found.now), len(found.met)
+    medians = {key: [*p50s] for key, p50s in found.now.medians.items()}
+    assert old == {"ttft": 1, "itl": 31, "tpot": 1, "queue": 1, "e2e": 1}
+    assert len(medians["itl"]) > 1
+    assert found.take_news() != []
+    anew = restarted(script, after=after)
+    assert {*sizes(found.now).values()} == {0}
+    assert len(found.met) == 0
+    assert max(map(len, found.now.medians.values())) <= 1
+    anew.arrive("a", num_prompt=8)
+    anew.step(prefill={"a": 8})
+    anew.step()
+    assert sizes(found.now) == {"ttft": 1, "itl": 1, "tpot": 0, "queue": 1, "e2e": 0}
+    assert found.take_news() != []
+    before = found.at(script.info, script.time)
+    assert (sizes(before), len(before.met)) == (old, met)
+    assert before.medians == medians
+    assert sizes(found.at(anew.info, anew.time)) == sizes(found.now)
+
+
+def test_of_many_starts_the_newest_are_kept() -> None:
+    script, found = observed()
+    for number in range(KEPT_STARTS + 1):
+        script.source.replace(EngineState())
+        script = Script(script.source, incarnation=f"start-{number}")
+        script.arrive("a", num_prompt=8)
+        script.step(prefill={"a": 8})
+    infos = [engine_info(incarnation=f"start-{number}") for number in range(KEPT_STARTS + 1)]
+    kept = [sizes(found.at(info, script.time))["ttft"] for info in infos]
+    assert kept == [0] + [1] * KEPT_STARTS
 
 
 def test_who_joins_late_learns_what_the_state_tells() -> None:

@@ -1,11 +1,14 @@
 """Latencies and objectives on the screen."""
 
 from piloting import play, screen
-from scripted import Script, ScriptedSource, scene
+from scripted import Script, ScriptedSource, engine_info, scene
 from textual.pilot import Pilot
 
 from seqtop import format as fmt
+from seqtop.state import EngineState
+from seqtop.state.slo import FIGURES
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.draw import SPARKS
 from seqtop.tui.settings import Settings
 
 
@@ -65,6 +68,41 @@ def test_what_was_is_shown_while_paused() -> None:
         assert ttft().split()[8:10] == ["s", "2"]
 
     play(app, act, (100, 40))
+
+
+def test_an_engine_started_anew_is_not_mixed_with_what_it_was_before() -> None:
+    script, app = watching(Settings(latency=True))
+
+    async def act(pilot: Pilot[int]) -> None:
+        def figures() -> dict[str, str]:
+            lines = [line for line in screen(app).splitlines() if line.strip()]
+            return {line.split()[0]: line for line in lines if line.split()[0] in FIGURES.values()}
+
+        before = figures()
+        await pilot.press("space")
+        await pilot.pause()
+        assert figures() == before
+        script.source.listener = None
+        info = engine_info(incarnation="b2")
+        script.source.replace(EngineState(info=info, time=script.time + 1.0))
+        anew = Script(script.source, incarnation="b2")
+        anew.time = script.time + 1.5
+        app.draw()
+        await pilot.pause()
+        assert figures() == before  # the moment on show is of the old start
+        await pilot.press("space")
+        await pilot.pause()
+        for line in figures().values():
+            assert line.split()[1:] == [fmt.UNKNOWN] * 4 + ["0"] + line.split()[6:]
+            assert not {*SPARKS[1:]} & {*line}
+        anew.arrive("first", num_prompt=8)
+        anew.step(prefill={"first": 8})
+        app.draw()
+        await pilot.pause()
+        assert figures()["TTFT"].split()[9] == "1"
+        assert figures()["ITL"].split()[5] == "0"
+
+    play(app, act, (130, 40))
 
 
 def test_a_burst_is_one_notice() -> None:

@@ -1,7 +1,7 @@
 """Latencies of the last minute: percentiles, their spread and their course."""
 
 from seqtop import format as fmt
-from seqtop.state.latencies import WINDOW, Latencies, Window
+from seqtop.state.latencies import WINDOW, Measured, Window
 from seqtop.state.slo import FIGURES, Slo
 from seqtop.tui.draw import row, sparkline
 from seqtop.tui.feed import Feed
@@ -28,17 +28,15 @@ class LatencyPanel(Lines):
         self.display = self._feed.latency_wanted
         if not self.display or not self.outer_size:
             return
-        windows, met = self._feed.latency_windows
-        self.set_lines(latency_lines(self._feed.latencies, windows, met, self.text_width))
+        slo = self._feed.latencies.slo
+        self.set_lines(latency_lines(slo, self._feed.measured, self.text_width))
 
     def on_resize(self) -> None:
         with self._feed.lock:
             self.update()
 
 
-def latency_lines(
-    latencies: Latencies, windows: dict[str, Window], met: Window, width: int
-) -> list[Line]:
+def latency_lines(slo: Slo, measured: Measured, width: int) -> list[Line]:
     """Titles, a line for each figure, and how many requests have met their objectives."""
     heads = [f"{head:>{_NUMBER}}" for head in ("p50", "p90", "p99", "max")]
     titles = row(
@@ -50,10 +48,9 @@ def latency_lines(
         ],
         width,
     )
-    limits = latencies.slo.limits
     lines = [titles]
     for key, title in FIGURES.items():
-        window, limit = windows[key], limits.get(key)
+        window, limit = measured.windows[key], slo.limits.get(key)
         figures = window.figures()
         numbers: list[Span] = [(f"{title:<{_NAME}}", "strong")]
         for value in figures[1:]:
@@ -63,7 +60,7 @@ def latency_lines(
             ink = "alert" if over else PLAIN if figures.num else "dim"
             numbers.append((f"{text:>{_NUMBER}}", ink))
         bins = window.histogram(_BINS) if figures.num else []
-        course = sparkline([0.0 if m != m else m for m in latencies.medians[key]], 60)
+        course = sparkline([0.0 if m != m else m for m in measured.medians[key]], 60)
         lines.append(
             row(
                 [
@@ -80,7 +77,7 @@ def latency_lines(
                 width,
             )
         )
-    lines.append(goodput(latencies.slo, met, width))
+    lines.append(goodput(slo, measured.met, width))
     return lines
 
 
