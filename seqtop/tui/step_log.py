@@ -70,6 +70,17 @@ class StepLog:
                 self._infos[restart] = None
         return self._infos[restart]
 
+    def is_after_restart(self, position: int) -> bool:
+        """Whether this is the first step on record of an engine that was started anew."""
+        timeline = self.timeline
+        if timeline is None:
+            return False
+        restart = timeline.marks.previous(Kind.RESTART, position + 1)
+        if restart is None:
+            return False
+        before = timeline.marks.num_steps_until(restart)
+        return timeline.marks.steps(before, before + 1) == [position]
+
     def _read(self, position: int) -> Step | None:
         timeline = self.timeline
         if timeline is None:

@@ -3,10 +3,11 @@
 import pytest
 from event_script import EventScript
 from piloting import SCREENS, play, screen
-from scripted import Script, ScriptedSource, scene
+from scripted import Script, ScriptedSource, engine_info, scene
 from textual.pilot import Pilot
 
 from seqtop.replay import ReplaySource
+from seqtop.state import EngineState
 from seqtop.state.history import History
 from seqtop.state.timeline import RecordingError, Stored
 from seqtop.tui.app import SeqtopApp
@@ -171,6 +172,34 @@ def test_the_detail_can_be_shown_and_hidden(app: SeqtopApp) -> None:
         assert "req-9 waited for a place" in screen(app)
 
     play(app, act, (100, 40))
+
+
+@pytest.mark.parametrize("width", [60, 100, 160])
+def test_the_first_step_of_an_engine_started_anew_says_so(width: int) -> None:
+    source = recorded()
+    source.replace(EngineState(info=engine_info(incarnation="b2")))
+    script = Script(source, incarnation="b2")
+    script.arrive("runs")
+    script.step(prefill={"runs": 40})
+    script.step()
+    app = SeqtopApp(source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        rows = await opened(app, pilot)
+        listed = [line for line in screen(app).splitlines() if "engine started anew;" in line]
+        assert [line.split()[0] for line in listed] == ["0"]
+        assert step_at(app, rows.cursor) == 1
+        told = "The engine was started anew before this step"
+        assert told not in screen(app)
+        await pilot.press("up")
+        await pilot.pause()
+        assert told in screen(app)
+        await pilot.press("up")
+        await pilot.pause()
+        assert step_at(app, rows.cursor) == 40
+        assert told not in screen(app)
+
+    play(app, act, (width, 40))
 
 
 def test_without_a_record_one_is_told() -> None:

@@ -49,6 +49,7 @@ SLOTS = (
     Slot("execute", "Execute", 7, 7),
     Slot("rest", "Rest", 7, 7),
 )
+_RESTARTED: Span = ("engine started anew; ", "accent")
 _GROWTH = ("shares", "tokens")
 """Columns that share what room is left once every column is there."""
 
@@ -80,13 +81,22 @@ def arrange(width: int) -> tuple[Slot, ...]:
     )
 
 
-def row(slots: tuple[Slot, ...], step: StepSummary, info: EngineInfo | None) -> Line:
-    """The line of one step."""
+def row(
+    slots: tuple[Slot, ...],
+    step: StepSummary,
+    info: EngineInfo | None,
+    *,
+    restarted: bool = False,
+) -> Line:
+    """The line of one step; it says so where the engine was `restarted` before it."""
     spans: list[Span] = []
     for index, slot in enumerate(slots):
         if index:
             spans.append((" ", PLAIN))
-        spans.extend(_DRAW[slot.key](step, info, slot.width))
+        cell = _DRAW[slot.key](step, info, slot.width)
+        if restarted and slot.key == "limit":
+            cell = fitted((_RESTARTED, *cell), slot.width)
+        spans.extend(cell)
     return tuple(spans)
 
 

@@ -25,7 +25,7 @@ from seqtop.wire.messages import EngineInfo, Step
 MAX_SENTENCES = 4
 """Preemptions and waits that are told; the rest is counted."""
 
-
+_RESTARTED = "The engine was started anew before this step: its numbers begin again."
 _NONE_YET = -1
 
 
@@ -54,7 +54,9 @@ class StepDetail(Vertical):
             self._facts.set_lines([((text, "dim"),)])
             self.members.set_members(())
             return
-        lines = facts(step, self._log.info(position), self._facts.text_width)
+        restarted = self._log.is_after_restart(position)
+        width = self._facts.text_width
+        lines = facts(step, self._log.info(position), width, restarted=restarted)
         self._facts.styles.height = min(len(lines), max(self.size.height - 3, 1))
         self._facts.set_lines(lines)
         self.members.set_members(self.members.of(step))
@@ -129,11 +131,16 @@ class Members(Listing):
         self.redraw()
 
 
-def facts(step: Step, info: EngineInfo | None, width: int) -> list[Line]:
-    """The figures of a step, where its time went, and what happened in it, in sentences."""
+def facts(
+    step: Step, info: EngineInfo | None, width: int, *, restarted: bool = False
+) -> list[Line]:
+    """The figures of a step, where its time went, and what happened in it, in sentences; and
+    before it, if the engine was `restarted`.
+    """
     figures = steps.summary(step)
     lines = [headline(figures, info, width), _times(figures, width)]
     told = [
+        *([(_RESTARTED, "accent")] if restarted else ()),
         *((steps.preempted(each), "preempted") for each in step.preemptions[:MAX_SENTENCES]),
         *((steps.waits(each, info), "waiting") for each in step.wait_reasons[:MAX_SENTENCES]),
     ]

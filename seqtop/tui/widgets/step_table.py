@@ -83,7 +83,8 @@ class StepRows(Listing):
         if step is None:
             return (*mark, ("This step cannot be read.", "alert"))
         slots = step_cells.arrange(self.text_width - 2 * MARGIN)
-        return (*mark, *step_cells.row(slots, step, self._log.info(key)))
+        restarted = self._log.is_after_restart(key)
+        return (*mark, *step_cells.row(slots, step, self._log.info(key), restarted=restarted))
 
     def show(self) -> None:
         """Draw what is new; call it under the feed's lock."""
