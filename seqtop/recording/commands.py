@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+from seqtop.link import Link, LinkState
 from seqtop.recording.recorder import Recorder
 from seqtop.recording.writer import RecordingWriter
 from seqtop.safe import safe_line
@@ -20,6 +21,8 @@ from seqtop.state.timeline import RecordingError
 from seqtop.wire.keys import ViewerKeys
 
 _STATUS_SECONDS = 0.5
+_SILENCE_SECONDS = 2.0
+"""An engine that was silent for this long at the end, for two heartbeats, is worth a word."""
 _ERASE_LINE = "\r\x1b[K"
 
 
@@ -35,7 +38,8 @@ def record(
 ) -> None:
     """Record the engine at `endpoint` to `path` for `duration` seconds, or until SIGINT or SIGTERM.
 
-    How it goes stands in one line on stderr, what has become of it on stdout.
+    How it goes stands in one line on stderr, what has become of it on stdout. Whether the engine
+    had gone silent by the end is said on stderr, too.
 
     Args:
         timeout: Seconds to wait for the engine at first.
@@ -62,12 +66,14 @@ def record(
         try:
             with until_signalled() as ended:
                 _watch(session, recorder, path, ended, duration)
+            remark = _silence(session.link, recorder.silence)
         finally:
             session.unlisten(recorder)
             recorder.close()
     if recorder.error is not None:
         raise RecordingError(recorder.error)
     sys.stdout.write(f"{_named(path)}: {_figures(recorder, time.monotonic() - started)}\n")
+    _show(remark)
 
 
 def _watch(
@@ -93,6 +99,16 @@ def _watch(
             _show(_ERASE_LINE + line[: shutil.get_terminal_size().columns - 1])
     if shown:
         _show(_ERASE_LINE)
+
+
+def _silence(link: Link, seconds: float) -> str:
+    """What to say of an engine that was silent for so long at the end; nothing if it was not."""
+    if link.state is LinkState.LIVE and seconds < _SILENCE_SECONDS:
+        return ""
+    said = f"nothing has come from {link.endpoint} for {seconds:,.1f} s"
+    is_unknown = link.state in (LinkState.LIVE, LinkState.LOST)
+    why = "; is the engine still running there?" if is_unknown else f": {link.detail}"
+    return f"seqtop: {safe_line(said + why)}\n"
 
 
 def _named(path: str | os.PathLike[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from seqtop.recording.writer import RecordingWriter
 from seqtop.state import EngineState
@@ -24,6 +25,7 @@ class Recorder:
         self.error: str | None = None
         """One sentence on why nothing more is recorded, if so."""
         self.num_messages = 0
+        self._heard_at = time.monotonic()
         self._writer = writer
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -45,7 +47,13 @@ class Recorder:
         """Bytes in the file."""
         return self._writer.num_bytes
 
+    @property
+    def silence(self) -> float:
+        """Seconds since the engine was heard of last."""
+        return time.monotonic() - self._heard_at
+
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
+        self._heard_at = time.monotonic()
         with self._lock:
             if self.error is None:
                 try:
@@ -55,6 +63,7 @@ class Recorder:
                     self.error = str(error)
 
     def restore(self, incarnation: str, number: int, state: EngineState) -> None:
+        self._heard_at = time.monotonic()
         with self._lock:
             if self.error is None:
                 try:

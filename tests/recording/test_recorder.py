@@ -1,9 +1,11 @@
 """Histories and recordings of live sessions, over real sockets; the command from outside."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
@@ -247,6 +249,51 @@ def test_record_command_says_when_nobody_answers(
     assert cli.main(["record", endpoint, "-o", str(path), "--timeout", "0.1"]) == 1
     assert f"no engine answered at {endpoint} within 0.1 s" in capsys.readouterr().err
     assert not path.exists()
+
+
+def test_record_command_says_when_the_engine_went_silent(
+    endpoint: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "run.seqtop"
+    arguments = ["record", endpoint, "-o", str(path), "--duration", "0.3", "--force"]
+    with Publisher(endpoint, engine_info(), EngineState()):  # which has its heartbeats
+        assert cli.main(arguments) == 0
+    assert "nothing has come" not in capsys.readouterr().err
+    monkeypatch.setattr("seqtop.recording.commands._SILENCE_SECONDS", 0.2)
+    with HandDrivenEngine(endpoint) as engine:  # which has none, as if it had been killed
+
+        def be_found() -> None:
+            engine.await_viewer()
+            engine.answer()
+
+        engine.send(engine_info())
+        thread = threading.Thread(target=be_found)
+        thread.start()
+        assert cli.main(arguments) == 0
+        thread.join()
+    told = capsys.readouterr()
+    assert ", 0 messages" in told.out
+    silent = rf"seqtop: nothing has come from {endpoint} for \d+\.\d s; is the engine still running"
+    assert re.search(silent, told.err)
+
+
+def test_record_command_says_that_the_engine_stopped(endpoint: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.seqtop"
+    recording = command("record", endpoint, "-o", path)
+    try:
+        with Publisher(endpoint, engine_info(), EngineState()):
+            wait_until(path.exists, seconds=30)
+            wait_until(lambda: path.stat().st_size > 26)  # it holds the first keyframe
+        wait_until(lambda: final_state(path).stopped is not None)
+        recording.send_signal(signal.SIGINT)
+        _, err = recording.communicate(timeout=20)
+    finally:
+        recording.kill()
+    assert recording.returncode == 0, err
+    assert re.search(rf"nothing has come from {endpoint} for \d+\.\d s: ", err)
 
 
 def test_killed_recorder_leaves_what_it_had_flushed(endpoint: str, tmp_path: Path) -> None:
