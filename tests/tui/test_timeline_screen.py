@@ -5,6 +5,7 @@ from piloting import SCREENS, play, screen
 from scripted import STEP_TIME, Script, ScriptedSource, scene
 from textual.pilot import Pilot
 
+from seqtop import format as fmt
 from seqtop.replay import ReplaySource
 from seqtop.state import Span
 from seqtop.state.filter import parse
@@ -119,6 +120,41 @@ def test_the_moment_on_show_is_marked_and_kept_in_sight(app: SeqtopApp) -> None:
         assert "╷" in screen(app)
 
     play(app, act, (100, 40))
+
+
+@pytest.mark.parametrize("keys", ["p", "space", "0", "0 right right"])
+@pytest.mark.parametrize("replayed", [False, True], ids=["live", "replayed"])
+def test_opened_while_held_it_has_the_scale_it_has_when_live(
+    app: SeqtopApp, keys: str, replayed: bool
+) -> None:
+    history = app.feed.source.history
+    assert history is not None
+    scales: list[float] = []
+
+    async def look(pilot: Pilot[int], *held: str) -> None:
+        await pilot.press(*held)
+        rows = await opened(pilot.app, pilot)
+        scales.append(rows.window.cell)
+        assert rows.moment is not None or not held
+        assert f"{fmt.seconds(rows.window.cell)}/cell" in screen(pilot.app)
+
+    async def live(pilot: Pilot[int]) -> None:
+        await look(pilot)
+
+    async def held(pilot: Pilot[int]) -> None:
+        if replayed:
+            await pilot.press("L")
+        await look(pilot, *keys.split())
+
+    play(app, live, (100, 40))
+    source = ScriptedSource(history=History())
+    scene(source, hostile="?")
+    if replayed:
+        other = SeqtopApp(ReplaySource(history, "run.seqtop", paused=True), clock=lambda: 0.0)
+    else:
+        other = SeqtopApp(source, clock=lambda: 0.0)
+    play(other, held, (100, 40))
+    assert scales[0] == scales[1] < 1
 
 
 def test_to_the_preemptions_of_the_selected_request(app: SeqtopApp) -> None:

@@ -73,11 +73,13 @@ class TimelineScreen(LiveScreen):
         self.show_all()
 
     def update(self, frame: Frame) -> None:
+        self._hint.update()
+        if not self._rows.size:
+            return  # nothing can be fitted into no width, nor brought into sight there
         self._rows.show(frame)
         if (expected := self.feed.take_expected()) is not None:
             self._rows.select(expected)
         self._axis.update(self._rows)
-        self._hint.update()
 
     def action_zoom(self, by: int) -> None:
         self._look(lambda: self._lens.zoom(self._rows.extent, self._rows.window.width, by))

@@ -9,7 +9,7 @@ from seqtop.sequence import SequenceStatus, latency
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.columns import queue_time, sequence_name
 from seqtop.state.view import SequenceView, Sort
-from seqtop.tui import gantt
+from seqtop.tui import gantt, past
 from seqtop.tui.draw import row
 from seqtop.tui.feed import Feed, Frame
 from seqtop.tui.ink import PLAIN, Line, fitted
@@ -79,13 +79,17 @@ class GanttRows(SequenceRows):
     def extent(self) -> Extent:
         """What there is to look at."""
         feed = self._feed
-        now = feed.now
-        request = next(iter(feed.state.requests.values()), None)
-        first = request.metrics.arrival_time if request is not None else now
-        if feed.replay is None:
-            return Extent(first, max(feed.source.state.time, now), now, ends=False)
-        marks = feed.replay.history.marks
-        return Extent(first, marks[marks.last].time, now, ends=True)
+        now, newest = feed.now, feed.source.state
+        end = max(newest.time, now)
+        if (timeline := feed.source.history) is not None:
+            with timeline.lock:
+                begin, recorded = past.bounds(timeline)
+            now = max(now, begin)  # before the first event there is no time at all
+            end = recorded if feed.replay is not None else end
+        # A moment before the first arrival is looked at among those that have come since.
+        heads = (next(iter(state.requests.values()), None) for state in (feed.state, newest))
+        first = min((head.metrics.arrival_time for head in heads if head is not None), default=now)
+        return Extent(first, end, now, ends=feed.replay is not None)
 
     def show(self, frame: Frame) -> None:
         feed, extent, width = self._feed, self.extent, self.layout_columns.bar
@@ -95,7 +99,7 @@ class GanttRows(SequenceRows):
         before = self._window, self._moment
         self._window = self._lens.window(extent, width)
         held = feed.paused or feed.replay is not None
-        self._moment = self._window.column(feed.now) if held else None
+        self._moment = self._window.column(extent.now) if held else None
         if (self._window, self._moment) != before or frame.touched is None:
             self._bars.clear()
         if self.by_arrival:
