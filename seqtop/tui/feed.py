@@ -412,6 +412,7 @@ class Feed:
         """Move what is replayed; where that fails, the link says so."""
         assert self.replay is not None
         self.replay.move(position)
+        self._meter.sample(self.replay.state)
         return self._advance()
 
     def _look_back(self, position: int) -> Frame:

@@ -54,7 +54,8 @@ class RateMeter:
             # The first look, or another engine (or a restarted one) in the old one's place.
             self._last = now if state.time > 0 else None
             del self._samples[self._count_until(state.time) :]
-            self.rates = self.rates._replace(steps=None, tokens_in=None, tokens_out=None)
+            known = self.at(state.time)
+            self.rates = Rates(out_history=known.out_history, kv_history=known.kv_history)
             return
         elapsed = now[0] - self._last[0]
         if elapsed < INTERVAL or not math.isfinite(elapsed):

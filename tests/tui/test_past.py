@@ -468,3 +468,35 @@ def test_rates_are_those_of_the_moment() -> None:
         assert app.feed.rates == newest
 
     play(app, act)
+
+
+def test_sparklines_of_a_replay_end_at_the_moment_on_show() -> None:
+    history = History()
+    script = Script(ScriptedSource(history=history))
+    script.arrive("req", num_prompt=4)
+    script.step(prefill={"req": 4})
+    for count in range(6):
+        script.time += 1.0
+        for _ in range(count + 1):
+            script.step()
+    replay = ReplaySource(history, "run.seqtop", paused=True)
+    app = SeqtopApp(replay, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        async def shown(*keys: str) -> int:
+            await pilot.press(*keys)
+            await pilot.pause()
+            rates = app.feed.rates
+            assert len(rates.kv_history) == len(rates.out_history)
+            titles = [title for title in ("   tok/s ", "KV use ") if title in screen(app)]
+            assert len(titles) == (2 if rates.out_history else 0)
+            return len(rates.out_history)
+
+        assert await shown() == 0
+        while not replay.at_end:
+            await pilot.press("right")
+        assert await shown() == 6
+        assert await shown("colon", *"2.5s", "enter") == 2
+        assert await shown("0") == 0
+
+    play(app, act, (200, 40))
