@@ -430,6 +430,7 @@ class SeqtopApp(KeyByKeyApp):
             else:
                 self.feed.expected = request_id
                 self._tell(f"Submitted as {request_id}.")
+                self.call_from_thread(self._show_again)  # it may have arrived before the answer
 
         if wanted is not None:
             self.run_worker(lambda: ask(wanted), thread=True)

@@ -105,6 +105,8 @@ class Feed:
         """The number of the finding that the cursor of the checks screen is on."""
         self.expected: str | None = None
         """A request to select as soon as it arrives: the one just submitted."""
+        self.settling: int | None = None
+        """The sequence last expected, until it has left the queue: its row stays in sight."""
         self._past: Past | None = None
         self._touched: set[int] | None = None
         """What the source has touched since it was last shown."""
@@ -194,8 +196,19 @@ class Feed:
         request = self.state.requests.get(self.expected or "")
         if request is None or not request.seq_ids:
             return None
-        self.expected = None
-        return request.seq_ids[0]
+        seq_id = request.seq_ids[0]
+        if self.view.is_behind and seq_id not in self.view:
+            return None  # where its row is to stand is looked at for a later frame
+        self.expected, self.settling = None, seq_id
+        return seq_id
+
+    def settles(self) -> bool:
+        """Whether the selected sequence is still coming to where it runs; for the last time when it
+        has come there."""
+        found, is_it = self.selection, self.selected == self.settling
+        if found is None or not is_it or found[1].status != SequenceStatus.WAITING:
+            self.settling = None
+        return found is not None and is_it
 
     @property
     def has_news(self) -> bool:

@@ -145,7 +145,8 @@ class Inked(Kept, ScrollView):
             self.set_reactive(Widget.virtual_size, size)
             if self.show_vertical_scrollbar:
                 self.vertical_scrollbar.window_virtual_size = new
-            self.scroll_to(y=min(self.scroll_offset.y, self.max_scroll_y), animate=False)
+            if self.scroll_offset.y > self.max_scroll_y:
+                self.scroll_to(y=self.max_scroll_y, animate=False)
         else:
             self.virtual_size = size
 

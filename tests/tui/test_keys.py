@@ -12,7 +12,7 @@ from textual.widgets import Input, OptionList
 
 from seqtop.link import ControlError, LinkState
 from seqtop.replay import ReplaySource
-from seqtop.sequence import ExecuteModelRequest, SequenceStatus
+from seqtop.sequence import ExecuteModelRequest, SamplingParams, SequenceStatus
 from seqtop.state.columns import COLUMNS
 from seqtop.state.history import History
 from seqtop.state.view import Sort
@@ -354,6 +354,53 @@ def test_submit(source: ScriptedSource, app: SeqtopApp) -> None:
         assert selected(app) == "new-1"
 
     play(app, act)
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["told-first", "arrives-first"])
+def test_what_was_submitted_is_in_sight_until_it_runs(
+    monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    for index in range(12):
+        script.arrive(f"runs-{index}", num_prompt=4)
+    script.step(prefill={f"runs-{index}": 4 for index in range(12)})
+    for index in range(30):
+        script.arrive(f"waits-{index}", num_prompt=4)
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    submit = source.submit
+
+    def answer_late(prompt: str, params: SamplingParams) -> str:
+        script.arrive("new-1", num_prompt=4)
+        app.call_from_thread(app.draw)
+        return submit(prompt, params)
+
+    if early:
+        monkeypatch.setattr(source, "submit", answer_late)
+
+    async def act(pilot: Pilot[int]) -> None:
+        def is_in_sight() -> bool:
+            return any(line[1:].startswith("new-1 ") for line in screen(app).splitlines())
+
+        await pilot.press("G", "n", *"Hi", "enter")
+        if not early:
+            await until(pilot, lambda: app.feed.expected == "new-1")
+            script.arrive("new-1", num_prompt=4)
+            app.draw()
+        await until(pilot, lambda: selected(app) == "new-1")
+        await until(pilot, is_in_sight)
+        script.step(prefill={"new-1": 4})
+        app.draw()
+        assert app.feed.view.index(app.feed.selected) == 12
+        await until(pilot, is_in_sight)
+        script.step(stop={"runs-0": SequenceStatus.FINISHED_STOPPED})
+        app.draw()
+        await pilot.pause()
+        assert is_in_sight()
+        await pilot.press("G")
+        await until(pilot, lambda: not is_in_sight())
+
+    play(app, act, (80, 24))
 
 
 @pytest.mark.parametrize(("tokens", "temperature"), [("0", "1"), ("", "1"), ("9", "-1")])

@@ -89,13 +89,15 @@ class Listing(Painted, can_focus=True, inherit_bindings=False):
         keys: list[int | None] = [*self.page(top, top + height)]
         return keys + [None] * (height - len(keys))
 
-    def reveal(self, row: int) -> None:
-        """Scroll no more than it takes to see a row."""
+    def reveal(self, row: int, *, around: bool = False) -> None:
+        """Scroll no more than it takes to see a row; or so far that it has others `around` it,
+        among which it may move and stay in sight."""
         top, height = self.scroll_offset.y, self.size.height
+        spare = height // 2 if around else 0
         if row < top:
-            self.scroll_to(y=row, animate=False)
+            self.scroll_to(y=max(row - spare, 0), animate=False)
         elif height and row >= top + height:  # the scroll bar may be about to appear only now
-            self.scroll_to(y=row - height + 1, animate=False, force=True)
+            self.scroll_to(y=row - height + 1 + spare, animate=False, force=True)
 
     def on_resize(self) -> None:
         top, bottom = self.scroll_offset.y, self.scroll_offset.y + self._height

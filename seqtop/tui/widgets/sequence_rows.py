@@ -90,7 +90,7 @@ class SequenceRows(Listing):
                 self._feed.block = None
             if (row := self.cursor_row) is not None:
                 self._cursor = row
-                self.reveal(row)
+                self.reveal(row, around=self._feed.settling == key)
             self.redraw()
         if changed:
             self.post_message(self.Moved())
@@ -120,9 +120,9 @@ class SequenceRows(Listing):
             feed.selected = keys[0] if keys else None
             self.post_message(self.Moved())
             return
-        self._cursor = row
-        if feed.following:
-            self.reveal(row)
+        moved, self._cursor = row != self._cursor, row
+        if (feed.settles() and moved) or feed.following:
+            self.reveal(row, around=not feed.following)
 
     def _forget_waiting(self) -> None:
         """A second has passed: what has waited has waited longer."""
