@@ -128,6 +128,27 @@ def test_the_selected_row_stays_in_sight_in_a_small_terminal(
     play(app, act, (120, 40))
 
 
+@pytest.mark.parametrize("keys", ["d l", "l d", "d l space", "d l plus plus plus plus"])
+@pytest.mark.parametrize("size", [(80, 24), (100, 20)], ids="{0[0]}x{0[1]}".format)
+def test_both_panes_leave_the_table_its_rows(
+    app: SeqtopApp, keys: str, size: tuple[int, int]
+) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("G", *keys.split())
+        rows, detail = app.screen.query_one(Rows), app.screen.query_one(Detail)
+        await until(pilot, lambda: rows.size.height >= 3)
+        await pilot.pause()
+        assert rows.size.height >= 3
+        assert detail.region.bottom <= app.screen.query_one("#latency").region.y
+        row = rows.cursor_row
+        assert row is not None
+        assert rows.scroll_offset.y <= row < rows.scroll_offset.y + rows.size.height
+        assert "▌" in screen(app)
+        assert selected(app) in screen(app)
+
+    play(app, act, size)
+
+
 def test_follow(source: ScriptedSource, app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         rows = app.screen.query_one(Rows)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from textual.binding import Binding
+from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -27,6 +28,9 @@ WIDE = 160
 """From this width on there is room for the detail pane beside the table."""
 TALL = 30
 """From this height on there is room for it below."""
+LEAST_LIST, MOST_BELOW = 4, 18
+"""Lines that the pane below leaves to the titles and rows of the table, whatever else is open; and
+that it takes at most, unless somebody has chosen its share."""
 USUAL_SHARE, USUAL_SHARE_BESIDE = 45, 36
 """Percent that the pane takes below and beside the table, as the stylesheet has it."""
 
@@ -34,6 +38,16 @@ USUAL_SHARE, USUAL_SHARE_BESIDE = 45, 36
 def _quiet(key: str, action: str, description: str, name: str) -> Binding:
     """A binding that the help lists and the footer has no room for."""
     return Binding(key, action, description, show=False, id=name)
+
+
+class Body(Box):
+    """The table and the detail pane, which share what the header and other panes leave."""
+
+    class Resized(Message):
+        """There is another number of lines to share."""
+
+    def on_resize(self) -> None:
+        self.post_message(self.Resized())
 
 
 class SequencesScreen(LiveScreen):
@@ -105,7 +119,7 @@ class SequencesScreen(LiveScreen):
         self._table = SequenceTable(feed)
         self._hint = Hint(feed)
         self._detail = Detail(feed)
-        self._body = Box(Box(self._table, self._hint, id="list"), self._detail, id="body")
+        self._body = Body(Box(self._table, self._hint, id="list"), self._detail, id="body")
         self._latency = LatencyPanel(feed)
 
     def body(self) -> Iterable[Widget]:
@@ -130,6 +144,9 @@ class SequencesScreen(LiveScreen):
 
     def on_resize(self) -> None:
         super().on_resize()
+        self._place()
+
+    def on_body_resized(self) -> None:
         self._place()
 
     def on_screen_resume(self) -> None:
@@ -339,7 +356,9 @@ class SequencesScreen(LiveScreen):
         share, styles = self.feed.detail_share, self._detail.styles
         styles.width = f"{share}%" if share and beside else None
         styles.height = f"{share}%" if share and not beside and not alone else None
-        styles.max_height = "100%" if share else None
+        most = max((self._body.size.height or height) - LEAST_LIST, 1)
+        below = not beside and not alone
+        styles.max_height = (most if share else min(most, MOST_BELOW)) if below else None
         self.set_class(beside, "-beside")
         self.set_class(alone, "-alone")
         with self.feed.lock:
