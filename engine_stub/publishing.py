@@ -104,7 +104,7 @@ class StepPublisher:
         request id, sequence id, logical position."""
         self._num_preemptions = 0
         self._step = -1
-        self._last_stats: Callable[[], messages.StepStats] | None = None
+        self._last_stats: messages.StepStats | None = None
 
     def arrived(self, group: SequenceGroup) -> None:
         """Publish that `group` has joined the waiting queue."""
@@ -122,7 +122,7 @@ class StepPublisher:
         return InFlight(
             time=time,
             step=self._step,
-            stats=self._last_stats() if self._last_stats else None,
+            stats=self._last_stats,
             requests=[_arrival(group) for group in groups],
             sequences=[
                 self._whole(group, seq, table_of(seq)) for group in groups for seq in group.seqs
@@ -142,7 +142,8 @@ class StepPublisher:
             self._ended(group, group.metrics.finished_time or record.start_time)
         self._num_preemptions += len(record.preemptions)
         self._step = record.step
-        self._last_stats = partial(_stats, record, self._num_preemptions)
+        # Not the record: whoever is the last to have it takes the time to free what is in it.
+        self._last_stats = _stats(record, self._num_preemptions)
         make = partial(_step, record, self._last_stats, self._newly_cached(record))
         if not (record.preemptions or record.rest):
             self._later(make)  # which reads nothing that the next step changes
@@ -274,7 +275,7 @@ class StepPublisher:
 
 def _step(
     record: StepRecord,
-    stats: Callable[[], messages.StepStats],
+    stats: messages.StepStats,
     newly_cached_blocks: list[CachedBlocks],
 ) -> messages.Step:
     """What there is to say of any step; of one that only decodes that is all."""
@@ -284,7 +285,7 @@ def _step(
         time=record.time,
         execute=_execute(record),
         sequences=[],
-        stats=stats(),
+        stats=stats,
         wait_reasons=_wait_reasons(record),
         newly_cached_blocks=newly_cached_blocks,
         uncached_blocks=record.cache_changes.forgotten,

@@ -37,7 +37,11 @@ _SUBSCRIPTIONS_PER_ROUND = 1_000
 
 SECONDS_BETWEEN_ROUNDS = 0.025
 """What is published within so much time goes out together. Screens are painted no more often, and
-a thread that wakes up for each step of a fast engine costs it much more."""
+a thread that is woken at the end of each step wants the interpreter's lock just when the engine's
+thread does; by itself, it wakes up in a forward pass more often than not."""
+
+SECONDS_UNTIL_SLEEP = 1.0
+"""After so long a rest, the thread is woken by what is published next."""
 
 SECONDS_BETWEEN_REFLECTIONS = 0.25
 """How often the mirror is brought up to date, unless somebody looks into it."""
@@ -86,7 +90,8 @@ class StreamServer:
         self._unreflected: list[bytes] = []
         """Messages that the mirror has yet to be told of."""
         self._num_unreflected_bytes = 0
-        self._last_sent = self._last_round = self._last_reflection = time.monotonic()
+        self._last_sent = self._last_reflection = time.monotonic()
+        self._last_taken = -math.inf
 
     @property
     def _is_heard(self) -> bool:
@@ -118,18 +123,14 @@ class StreamServer:
 
     def _wait(self, poller: zmq.Poller) -> set[object]:
         """Sleep until there is something to do; return what can be read."""
-        timeout = self._milliseconds_to_wait() if self._inbox.may_sleep() else 0
-        ready = self._poll(poller, timeout)
-        if not ready - {self._inbox.fileno()}:
-            # If nobody listens, there is nothing to do but that.
+        timeout = self._milliseconds_to_wait()
+        rested = time.monotonic() - self._last_taken
+        if rested < SECONDS_UNTIL_SLEEP and self._inbox.may_doze():
+            # If nobody listens, there is nothing to do but bring the mirror up to date.
             pause = SECONDS_BETWEEN_ROUNDS if self._is_heard else SECONDS_BETWEEN_REFLECTIONS
-            left = self._last_round + pause - time.monotonic()
-            if left > 0 and self._inbox.may_doze():
-                ready |= self._poll(poller, int(left * 1000) + 1)
-        self._last_round = time.monotonic()
-        return ready
-
-    def _poll(self, poller: zmq.Poller, timeout: int) -> set[object]:
+            timeout = min(timeout, int(pause * 1000))
+        elif not self._inbox.may_sleep():
+            timeout = 0
         ready: set[object] = {readable for readable, _ in poller.poll(timeout)}
         self._inbox.awake(was_woken=self._inbox.fileno() in ready)
         return ready
@@ -143,6 +144,7 @@ class StreamServer:
             item = self._inbox.take()
             if item is None:
                 return True
+            self._last_taken = time.monotonic()
             kind, *rest = item
             if kind == inbox.EVENT:
                 self._send(rest[0])

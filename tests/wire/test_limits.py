@@ -365,9 +365,9 @@ def test_publisher_dozes_over_what_nobody_hears(
         return arrival(number)
 
     with Publisher(endpoint, info, EngineState()) as engine:
+        wait_until(lambda: engine._inbox._dozing and engine._inbox._asleep)
         for number in range(1, 50):
             engine.publish_later(partial(make, number))
-        wait_until(lambda: engine._inbox._dozing and engine._inbox._asleep)
         assert not made
         with Session(endpoint) as session:
             wait_until(lambda: len(session.state.requests) == 49)
