@@ -365,7 +365,11 @@ def test_publisher_dozes_over_what_nobody_hears(
         return arrival(number)
 
     with Publisher(endpoint, info, EngineState()) as engine:
-        wait_until(lambda: engine._inbox._dozing and engine._inbox._asleep)
+
+        def is_dozing() -> bool:
+            return engine._inbox._dozing and engine._inbox._asleep
+
+        wait_until(is_dozing)
         for number in range(1, 50):
             engine.publish_later(partial(make, number))
         assert not made
@@ -375,11 +379,12 @@ def test_publisher_dozes_over_what_nobody_hears(
             engine.publish_later(partial(make, 50))
             wait_until(lambda: "req-50" in session.state.requests)
             assert session.link.num_missed == 0
-        wait_until(lambda: not engine.has_listeners)
+        wait_until(lambda: not engine.has_listeners and is_dozing())
         for number in range(51, 51 + inbox.MANY_ITEMS):
             engine.publish_later(partial(make, number))
+        assert made[-1] == 50
         engine.publish_later(partial(make, 1000))
-        wait_until(lambda: made[-1] == 1000)
+        wait_until(lambda: made[-1] == 1000 and is_dozing())
         engine.publish_later(partial(make, 1001))
         engine.publish(msgspec.structs.replace(arrival(1002), prompt="x" * 2**20))
         wait_until(lambda: made[-1] == 1001)
