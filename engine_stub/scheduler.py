@@ -210,7 +210,7 @@ class Scheduler:
             request_id = seq_group.request_id
             num_places -= max_num_running_seqs(seq_group)
             if num_places < 0:
-                return admitted, HeadWait(request_id, "seq_limit", 0)
+                return admitted, HeadWait(request_id, "seq_limit", -num_places)
             reserve = self._watermark if self.running else 0
             admit = self._admit_swapped if queue is self.swapped else self._admit_waiting
             found = admit(seq_group, budget, reserve, may_admit=may_admit)

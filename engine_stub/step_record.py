@@ -62,7 +62,7 @@ class HeadWait:
 
     Attributes:
         num_missing: Blocks for "no_blocks" (0 if the step preempted, and so admits nobody), tokens
-            of the budget for "token_budget", else 0.
+            of the budget for "token_budget", places of `max_num_seqs` for "seq_limit".
     """
 
     request_id: str

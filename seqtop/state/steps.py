@@ -125,7 +125,8 @@ class Member(msgspec.Struct, frozen=True):
     seq_id: int
     is_prompt: bool
     chunk: int
-    """Tokens computed."""
+    """Tokens computed, drafts that were verified among them."""
+    num_drafted: int = 0
     status: SequenceStatus | None = None
     """What the step made of it, if it says; so are all that follow."""
     num_computed_tokens: int | None = None
@@ -170,11 +171,14 @@ def _member(
 ) -> Member:
     if update is None:
         return Member(request_id, seq_id, is_prompt, chunk)
+    drafted = update.num_draft_tokens or 0
     return Member(
         request_id,
         seq_id,
         is_prompt,
-        chunk,
+        # A decode may go on for several iterations.
+        chunk if is_prompt else max(chunk + drafted, len(update.new_token_ids)),
+        drafted,
         update.status,
         update.num_computed_tokens,
         len(update.new_blocks),
@@ -225,5 +229,8 @@ def waits(reason: WaitReason, info: EngineInfo | None) -> str:
             more = f"; {fmt.plural(missing, 'token')} more would have done" if missing else ""
             return f"{reason.request_id} waited as the token budget was spent{more}."
         case "seq_limit":
-            limit = f" all {info.max_num_seqs:,}" if info else " all"
-            return f"{reason.request_id} waited for a place:{limit} were taken."
+            most = f" {info.max_num_seqs:,}" if info else ""
+            if not missing:
+                return f"{reason.request_id} waited for a place: all{most} were taken."
+            more = fmt.plural(missing, "more place")
+            return f"{reason.request_id} waited for {more}{most and f' of the{most}'}."

@@ -11,7 +11,7 @@ from seqtop.state.view import SequenceView
 from seqtop.wire.messages import WaitReason
 
 MOST_NAMED = 4
-"""Writers of blocks, and runs of blocks, that are named; of more, how many there are."""
+"""Writers of blocks, and runs of neighbouring blocks, that are named."""
 
 
 def why(state: EngineState, view: SequenceView, sequence: SequenceState) -> str:
@@ -59,9 +59,9 @@ def _hits(state: EngineState, request: RequestState, sequence: SequenceState) ->
         by_writer.setdefault(known.request_id if known else "", []).append(block)
     parts: list[str] = []
     for writer, blocks in itertools.islice(by_writer.items(), MOST_NAMED):
-        by = f" written by {'itself' if writer == request.request_id else writer}"
-        noun = "block" if len(blocks) == 1 else "blocks"
-        parts.append(f"{noun} {_numbers(blocks)}{by if writer else ''}")
+        by = "that it wrote itself" if writer == request.request_id else f"written by {writer}"
+        said_by = f" {by}" if writer else ""
+        parts.append(f"{_tokens(len(blocks), 'block')}{said_by} ({_numbers(blocks)})")
     if len(by_writer) > MOST_NAMED:
         parts.append(f"and of {_tokens(len(by_writer) - MOST_NAMED, 'other')}")
     return f"{said}: {'; '.join(parts)}." if parts else f"{said}."
@@ -75,7 +75,7 @@ def _numbers(blocks: list[int]) -> str:
             runs[-1][1:] = [block]
         else:
             runs.append([block])
-    more = f" and {len(runs) - MOST_NAMED} more runs" if len(runs) > MOST_NAMED else ""
+    more = " and more" if len(runs) > MOST_NAMED else ""
     return ", ".join("-".join(map(str, run)) for run in runs[:MOST_NAMED]) + more
 
 
@@ -145,8 +145,10 @@ def _reason(state: EngineState, reason: WaitReason) -> str:
             more = f"; {_tokens(missing)} more would do" if missing > 0 else ""
             return f"Waiting: the step's token budget{budget} is spent{more}."
         case "seq_limit":
-            limit = f" all {info.max_num_seqs:,}" if info else " all"
-            return f"Waiting for a place:{limit} sequences that may run at once do."
+            most = f" {info.max_num_seqs:,}" if info else ""
+            if missing <= 0:
+                return f"Waiting for a place: all{most} sequences that may run at once do."
+            return f"Waiting for {_tokens(missing, 'more place')}{most and f' of the{most}'}."
 
 
 def _ended(request: RequestState, sequence: SequenceState, *, redacted: bool) -> str:

@@ -160,7 +160,8 @@ class WaitReason(Message):
     request_id: str
     cause: WaitCause
     num_missing: int = 0
-    """Blocks missing for `no_blocks`, tokens of budget missing for `token_budget`."""
+    """Blocks missing for `no_blocks`, tokens of budget missing for `token_budget`, places missing
+    for `seq_limit`; 0 if that is not known."""
 
 
 class StepStats(Message):

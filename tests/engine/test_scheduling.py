@@ -70,7 +70,7 @@ def test_the_head_waits_for_a_place(make_engine) -> None:
     engine.add_request("b", [2] * 5, greedy(2))
     engine.add_request("c", [3] * 5, greedy(2))
     record = engine.step()
-    assert record.head_wait == HeadWait("b", "seq_limit", 0)
+    assert record.head_wait == HeadWait("b", "seq_limit", 1)
     assert (record.num_running, record.num_waiting) == (1, 2)
     engine.step()
     assert ran(engine.step()) == {"b": 5}

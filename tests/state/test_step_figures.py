@@ -157,6 +157,19 @@ def test_a_member_that_nobody_knows_is_listed_all_the_same() -> None:
     assert (member.request_id, member.seq_id, member.num_computed_tokens) == (None, 9, 3)
 
 
+def test_a_member_computes_as_many_tokens_as_its_iterations_and_drafts() -> None:
+    several = SequenceUpdate(
+        seq_id=8, status=SequenceStatus.RUNNING, num_computed_tokens=9, new_token_ids=[1, 2, 3, 4]
+    )
+    drafted = SequenceUpdate(
+        seq_id=9, status=SequenceStatus.RUNNING, num_computed_tokens=9, new_token_ids=[1, 2],
+        num_draft_tokens=4, num_accepted_tokens=1,
+    )  # fmt: skip
+    step = a_step(stats(), sequences=[several, drafted])
+    found = steps.members(step, EngineState())
+    assert [(each.chunk, each.num_drafted) for each in found] == [(4, 0), (5, 4)]
+
+
 def test_a_decode_in_columns_is_a_member_like_any_other() -> None:
     """And what later steps have changed about it is not told as if this one had."""
     for columns in (False, True):
@@ -199,6 +212,7 @@ def test_a_preemption_is_told_in_a_sentence() -> None:
         ("token_budget", 8, "a waited as the token budget was spent; 8 tokens more would have do"),
         ("token_budget", 0, "a waited as the token budget was spent."),
         ("seq_limit", 0, f"a waited for a place: all {info().max_num_seqs} were taken."),
+        ("seq_limit", 2, f"a waited for 2 more places of the {info().max_num_seqs}."),
     ],
 )
 def test_a_wait_is_told_in_a_sentence(cause: str, missing: int, expected: str) -> None:

@@ -70,6 +70,7 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
             reason("seq_limit"),
             {},
         ),
+        ("Waiting for 2 more places.", WAITING, reason("seq_limit", 2), {}),
         (
             (
                 "Preempted at step 1,120 to make room for req-9; 212 computed tokens will be "
@@ -186,7 +187,7 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         (
             (
                 "Decoding: 1 token so far. 32 tokens found in the prefix cache: "
-                "blocks 4, 9 written by req-1."
+                "2 blocks written by req-1 (4, 9)."
             ),
             RUNNING,
             {},
@@ -195,11 +196,21 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         (
             (
                 "Decoding: 1 token so far. 96 tokens found in the prefix cache: "
-                "blocks 4-6, 9 written by req-1; block 12 written by itself; block 13."
+                "4 blocks written by req-1 (4-6, 9); 1 block that it wrote itself (12); "
+                "1 block (13)."
             ),
             RUNNING,
             {},
             DECODING | {"num_cached_tokens": 96, "block_table": [4, 5, 6, 9, 12, 13, 11]},
+        ),
+        (
+            (
+                "Decoding: 1 token so far. 96 tokens found in the prefix cache: "
+                "6 blocks (20, 22, 24, 26 and more)."
+            ),
+            RUNNING,
+            {},
+            DECODING | {"num_cached_tokens": 96, "block_table": [20, 22, 24, 26, 28, 30]},
         ),
         (
             "Decoding: 1 token so far. 32 tokens found in the prefix cache.",

@@ -221,6 +221,8 @@ def member_line(member: Member, width: int) -> Line:
         (f" {sign} {status:<8}", ink),
         (f"{fmt.count(member.chunk):>6} {'token' if member.chunk == 1 else 'tokens'}", PLAIN),
     )
+    if member.num_drafted:
+        line = (*line, (f", {fmt.count(member.num_drafted)} drafted", "dim"))
     if member.status is not None:
         computed = member.num_computed_tokens
         told = "" if computed is None else f"{fmt.count(computed)} computed"
