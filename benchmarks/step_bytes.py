@@ -54,6 +54,8 @@ def _bytes(scene: Published, size: int) -> tuple[float, float]:
         socket.subscribe(b"")
         socket.connect(scene.endpoint)
         frames.unpack(socket.recv_multipart())  # the greeting: from here on, nothing is missed
+        while socket.poll(100):  # what had not been sent yet
+            socket.recv_multipart()
         theirs = 0
         for _ in range(STEPS):
             record = scene.engine.step()

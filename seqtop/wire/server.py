@@ -49,6 +49,11 @@ SECONDS_BETWEEN_REFLECTIONS = 0.25
 MAX_UNREFLECTED_BYTES = 2**20
 """What may wait for that."""
 
+_SECONDS_AT_A_TIME = 0.0002
+"""How long the interpreter's lock is kept from the engine's thread, but for a longer message."""
+_SECONDS_TO_GIVE_WAY = 0.00005
+"""Long enough for a thread that waits for the lock to get it."""
+
 
 class Mirror(Protocol):
     """The engine side's copy of the state: fed every event, encoded whole for a snapshot."""
@@ -92,6 +97,7 @@ class StreamServer:
         self._num_unreflected_bytes = 0
         self._last_sent = self._last_reflection = time.monotonic()
         self._last_taken = -math.inf
+        self._busy_since = time.monotonic()
 
     @property
     def _is_heard(self) -> bool:
@@ -133,7 +139,14 @@ class StreamServer:
             timeout = 0
         ready: set[object] = {readable for readable, _ in poller.poll(timeout)}
         self._inbox.awake(was_woken=self._inbox.fileno() in ready)
+        self._busy_since = time.monotonic()
         return ready
+
+    def _give_way(self) -> None:
+        """Let the engine's thread have the interpreter's lock, if it is time."""
+        if time.monotonic() - self._busy_since > _SECONDS_AT_A_TIME:
+            time.sleep(_SECONDS_TO_GIVE_WAY)
+            self._busy_since = time.monotonic()
 
     def _forward(self) -> bool:
         """Pass on what the engine has queued; return whether there will be more to come.
@@ -145,6 +158,7 @@ class StreamServer:
             if item is None:
                 return True
             self._last_taken = time.monotonic()
+            self._give_way()
             kind, *rest = item
             if kind == inbox.EVENT:
                 self._send(rest[0])
@@ -202,6 +216,7 @@ class StreamServer:
     def _reflect(self) -> None:
         """Bring the mirror up to date; many messages at once take much less time each."""
         for payload in self._unreflected:
+            self._give_way()
             try:
                 # The bytes that viewers read, so that it cannot come to differ from them.
                 event = parse.event(payload)
