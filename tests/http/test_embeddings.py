@@ -14,6 +14,7 @@ from waiting import wait_until
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from seqtop.sequence import PoolingParams
+from seqtop.state import RequestState
 
 TEXTS = ["The lantern", "A fox by the river", "Bread."]
 CONTEXT = 1024
@@ -66,9 +67,14 @@ def test_fewer_dimensions_and_a_full_context(served: Served) -> None:
 
 def test_requests_are_seen(served: Served) -> None:
     served.client.embeddings.create(model=MODEL, input="seen by viewers", dimensions=3)
-    with served.session.lock:
-        requests = [*served.session.state.requests.values()]
-    (request,) = (each for each in requests if each.prompt == "seen by viewers")
+
+    def seen() -> list[RequestState]:
+        with served.session.lock:
+            requests = [*served.session.state.requests.values()]
+        return [each for each in requests if each.prompt == "seen by viewers"]
+
+    wait_until(seen)  # viewers see it a little later
+    (request,) = seen()
     assert request.pooling_params == PoolingParams(dimensions=3)
     wait_until(lambda: served.request(request.request_id).finish_reason == "stop")
 
