@@ -114,15 +114,14 @@ class StreamServer:
             is_open = self._desk.seconds_closed() == 0
             poller.register(self._router, zmq.POLLIN if is_open else 0)
             ready = self._wait(poller)
-            # Before anything is sent: it is sent only to those who are counted.
-            if self._live in ready:
-                self._count_subscriptions()
             serving = self._forward()
             if self._seconds_to_reflection() == 0:
                 self._reflect()
             if self._router in ready:
                 self._desk.read()
             self._desk.serve()
+            if self._live in ready:
+                self._count_subscriptions()
             self._beat_if_idle()
         for socket in (self._live, self._router):
             socket.close()
@@ -197,9 +196,7 @@ class StreamServer:
         self.num_lost += 1
 
     def _send(self, payload: bytes) -> None:
-        if self._is_heard:
-            message = frames.pack(self._info.incarnation, self._next_number, payload)
-            self._live.send_multipart(message)
+        self._live.send_multipart(frames.pack(self._info.incarnation, self._next_number, payload))
         self._next_number += 1
         self._last_sent = time.monotonic()
         self._desk.has_moved_on()
@@ -246,12 +243,16 @@ class StreamServer:
             self._send(codec.encode(Heartbeat(time=self._clock(), step=self._step)))
 
     def _count_subscriptions(self) -> None:
-        """Of each topic, the first to subscribe is heard of, and the last to leave."""
+        """Of each topic, the first to subscribe is heard of, and the last to leave.
+
+        Anybody can say that he leaves who never came. So nothing but the length of a pause follows
+        from the count.
+        """
         with contextlib.suppress(zmq.Again):
             for _ in range(_SUBSCRIPTIONS_PER_ROUND):
                 change = self._live.recv(zmq.DONTWAIT)
                 if change[:1] in (b"\0", b"\1"):  # anything else is a message of the viewer's own
-                    self.num_topics_heard += 1 if change[0] else -1
+                    self.num_topics_heard += 1 if change[0] else -(self.num_topics_heard > 0)
 
     def _encode_snapshot(self) -> Iterator[list[frames.Buffer]]:
         """The messages that are a snapshot: itself, and its parts if there are any."""
