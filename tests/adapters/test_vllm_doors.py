@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from fake_vllm import Request, Scheduler
 from test_vllm_follow import step
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 from seqtop.adapters import vllm as adapter
 from seqtop.adapters.vllm.hook import follow
@@ -48,8 +48,8 @@ def test_holders_of_keys_are_let_in_alone(
     assert follow(scheduler, settings)
     keys = viewer_keys(str(server), client_secret)
     with Session(endpoint, keys=keys) as invited, Session(endpoint) as stranger:
-        assert invited.wait_for(LinkState.LIVE, timeout=30)
-        assert stranger.wait_for(LinkState.REFUSED, timeout=30)
+        assert invited.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert stranger.wait_for(LinkState.REFUSED, timeout=SECONDS)
         scheduler.add_request(Request("one-00000000", [1, 2, 3], 2))
         step(scheduler)
         wait_until(lambda: invited.state.step == 0)
@@ -100,7 +100,7 @@ def test_texts_and_token_ids_stay_where_they_are(
     session = Session(endpoint)
     session.listen(tape)
     with session:
-        assert session.wait_for(LinkState.LIVE, timeout=30)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         scheduler.add_request(Request("one-00000000", [SECRET_ID] * 4, 3))
         num_steps = 0
         while scheduler.requests:

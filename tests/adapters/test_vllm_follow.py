@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fake_vllm import Request, RequestStatus, Scheduler
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 from seqtop.adapters.vllm.hook import follow
 from seqtop.adapters.vllm.settings import Settings
@@ -121,7 +121,7 @@ def test_viewer_shows_the_scheduler_at_every_step(
     session = Session(endpoint)
     session.listen(watch)
     with session:
-        assert session.wait_for(LinkState.LIVE, timeout=30)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         for request in REQUESTS:
             scheduler.add_request(request)
         num_steps = 0
@@ -152,7 +152,7 @@ def test_viewer_shows_the_scheduler_at_every_step(
         assert metrics.time_in_queue is not None
         assert metrics.model_forward_time is None
         scheduler.shutdown()
-        assert session.wait_for(LinkState.STOPPED, timeout=10)
+        assert session.wait_for(LinkState.STOPPED, timeout=SECONDS)
 
 
 def test_kinds_of_waiting_are_told(scheduler: Scheduler, wrapping: Wrapping, endpoint: str) -> None:
@@ -160,7 +160,7 @@ def test_kinds_of_waiting_are_told(scheduler: Scheduler, wrapping: Wrapping, end
     request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
     scheduler.deferred_waiting.add(request)
     with Session(endpoint) as session:
-        assert session.wait_for(LinkState.LIVE, timeout=30)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         scheduler.add_request(Request("plain-00000000", SHARED, 3))
         scheduler.add_request(request)
         step(scheduler)

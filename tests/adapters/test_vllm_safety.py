@@ -154,7 +154,7 @@ def test_publisher_that_dies_is_noticed(
         step(scheduler)
         return not wrapping.active
 
-    wait_until(noticed, seconds=30)
+    wait_until(noticed)
     assert wrapped(scheduler) == []
     assert "exit status 3" in caplog.text
 

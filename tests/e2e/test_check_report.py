@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from hand_driven import HandDrivenEngine, arrival, engine_info, step
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 from seqtop.checking import Report, check_live, check_recording
 from seqtop.cli import main
@@ -57,7 +57,9 @@ def test_live_engine_until_it_stops(endpoint: str) -> None:
     reports: list[Report] = []
 
     def check() -> None:
-        reports.append(check_live(endpoint, ended=threading.Event(), duration=None, timeout=10.0))
+        reports.append(
+            check_live(endpoint, ended=threading.Event(), duration=None, timeout=SECONDS)
+        )
 
     with HandDrivenEngine(endpoint) as engine:
         checking = threading.Thread(target=check)

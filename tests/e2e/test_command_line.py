@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import zmq
+from waiting import MILLISECONDS, SECONDS
 
 from engine_stub.cli import main as engine_main
 from seqtop.cli import main
@@ -21,7 +22,7 @@ ENGINE = (sys.executable, "-m", "engine_stub")
 
 
 def run(*command: str, **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, **options)
 
 
 def assert_one_sentence(done: subprocess.CompletedProcess[str], status: int, *words: str) -> None:
@@ -47,7 +48,7 @@ def engine() -> Iterator[str]:
         assert "published at" in process.stdout.readline()
         yield endpoint
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(SECONDS) == 0
 
 
 def test_show_json_is_the_state(engine: str) -> None:
@@ -106,10 +107,10 @@ def test_foreign_publisher(endpoint: str, frames: list[bytes], words: tuple[str,
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert publisher.poll(30_000)
+        assert publisher.poll(MILLISECONDS)
         publisher.recv()
         publisher.send_multipart(frames)
-        stdout, stderr = viewer.communicate(timeout=60)
+        stdout, stderr = viewer.communicate(timeout=SECONDS)
         done = subprocess.CompletedProcess([], viewer.returncode, stdout, stderr)
         assert_one_sentence(done, 1, *words)
 
@@ -186,7 +187,7 @@ def test_keys_open_an_engine_to_their_holders_alone(tmp_path: Path) -> None:
         assert_one_sentence(half, 2, "belong together")
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(SECONDS) == 0
 
 
 def test_engine_refuses_to_bind_in_the_open_unasked() -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from hand_driven import HandDrivenEngine, arrival, engine_info
+from waiting import SECONDS
 
 SEQTOP = (sys.executable, "-m", "seqtop")
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SEQTOP, *command], capture_output=True, text=True, timeout=120)
+    return subprocess.run([*SEQTOP, *command], capture_output=True, text=True, timeout=SECONDS)
 
 
 def test_a_trace_goes_to_a_file_of_its_owner_s(recording: str, tmp_path: Path) -> None:
@@ -86,5 +87,5 @@ def test_mistakes(recording: str, arguments: list[str], status: int, words: str)
 
 def test_a_closed_pipe_is_quiet(recording: str) -> None:
     command = f"{' '.join(SEQTOP)} export {recording} --perfetto | head -c 10"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=SECONDS)
     assert (done.stdout, done.stderr) == ('{"displayT', "")

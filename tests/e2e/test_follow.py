@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hand_driven import HandDrivenEngine, arrival, engine_info, stats, step
+from waiting import SECONDS
 
 from seqtop.cli import main
 from seqtop.sequence import SequenceStatus
@@ -85,7 +86,7 @@ def test_each_step_is_a_line_of_what_changed(engine: HandDrivenEngine, endpoint:
         while end["kind"] == "change":
             end = line(process)
         assert (end["kind"], end["reason"], end["time"]) == ("end", "maintenance", 300.0)
-        assert process.wait(20) == 0
+        assert process.wait(SECONDS) == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
 
@@ -125,7 +126,7 @@ def test_a_signal_ends_it_in_good_order(
         process.send_signal(number)
         end = line(process)
         assert (end["kind"], end["reason"]) == ("end", "interrupted")
-        assert process.wait(20) == 0
+        assert process.wait(SECONDS) == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
 
@@ -137,7 +138,7 @@ def test_a_reader_that_goes_ends_it_though_the_engine_is_idle(
         line(process)
         assert process.stdout is not None
         process.stdout.close()
-        assert process.wait(20) == 141
+        assert process.wait(SECONDS) == 141
         assert process.stderr is not None
         assert process.stderr.read() == b""
 
@@ -145,7 +146,7 @@ def test_a_reader_that_goes_ends_it_though_the_engine_is_idle(
 def show(*options: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"COLUMNS": "120"}
     command = [*SEQTOP, "show", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
 
 
 def test_table_of_chosen_columns_rows_and_order(recording: str) -> None:

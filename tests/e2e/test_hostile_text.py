@@ -212,12 +212,12 @@ def test_app_on_a_real_terminal(engine: Publisher) -> None:
                 due = next(presses)
             return awaited in written[before:]
 
-        wait_until(is_there, seconds=30)
+        wait_until(is_there)
 
     reading = threading.Thread(target=read)
     reading.start()
     try:
-        wait_until(lambda: "␛]0;owned␇".encode() in written, seconds=60)
+        wait_until(lambda: "␛]0;owned␇".encode() in written)
         for keys, awaited in (
             # The next sequence, and a notification that this one has finished. The two go
             # together: what is drawn at the start looks just like an answer to the first.

@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 import pyte
 import pytest
 from browsing import a_page
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 from seqtop.cli import main
 
@@ -33,12 +33,12 @@ def url(recording: str) -> Iterator[str]:
         wait_until(lambda: status(f"http://127.0.0.1:{port}/") == 200)
         yield f"http://127.0.0.1:{port}/"
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(SECONDS) == 0
 
 
 def status(url: str, **headers: str) -> int | None:
     try:
-        with urlopen(Request(url, headers=headers), timeout=20) as answer:
+        with urlopen(Request(url, headers=headers), timeout=SECONDS) as answer:
             return answer.status
     except HTTPError as error:
         return error.code
@@ -151,7 +151,7 @@ def test_a_port_that_is_taken(recording: str) -> None:
             "replay",
             recording,
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 1
     assert f"127.0.0.1:{port} cannot be used" in done.stderr
     assert "--port picks another" in done.stderr

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import zmq
 import zstandard
-from waiting import wait_until
+from waiting import MILLISECONDS, SECONDS, wait_until
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
@@ -264,8 +264,8 @@ def test_neither_stream_nor_snapshot_nor_recording_says_a_word(
     ):
         live.subscribe(b"")
         live.connect(endpoint)
-        assert live.poll(10_000)  # greeted
-        session.await_engine(10)
+        assert live.poll(MILLISECONDS)  # greeted
+        session.await_engine(SECONDS)
         recorder = Recorder(RecordingWriter(file))
         session.listen(recorder)
         steps = StepPublisher(publisher, publisher.publish_later)
@@ -283,7 +283,7 @@ def test_neither_stream_nor_snapshot_nor_recording_says_a_word(
             if record.step == 20:
                 questions.connect(snapshot_endpoint(endpoint))
                 questions.send(codec.encode(SnapshotRequest()))
-                assert questions.poll(10_000)
+                assert questions.poll(MILLISECONDS)
                 stream += b"".join(questions.recv_multipart())
                 publisher.publish(
                     steps.in_flight(engine.clock(), engine.block_manager.get_block_table)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import SECONDS
 
 from engine_stub.cli import main as engine_main
 from seqtop.cli import main
@@ -27,7 +28,7 @@ def script(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -
 
 
 def said_by(*command: str, **options: object) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

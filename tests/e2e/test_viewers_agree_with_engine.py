@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 from engine_stub.beam_search import BeamSearchParams
 from engine_stub.config import EngineConfig
@@ -168,7 +168,7 @@ def test_both_show_the_engine_at_every_step(
     with ExitStack() as stack:
         early = stack.enter_context(Session(publisher.endpoint))
         viewers = [early]
-        assert early.wait_for(LinkState.LIVE, timeout=10)
+        assert early.wait_for(LinkState.LIVE, timeout=SECONDS)
         for number, prompt in enumerate(PROMPTS):
             add(f"req-{number}", prompt, max_tokens=90, logprobs=2 if number == 0 else None)
         for group in engine.add_request("beams", PROMPTS[0], BEAMS):
@@ -182,7 +182,7 @@ def test_both_show_the_engine_at_every_step(
             seen_cached |= record.blocks.prefix_hits > 0
             if record.step == 20:
                 viewers.append(stack.enter_context(Session(publisher.endpoint)))
-                assert viewers[-1].wait_for(LinkState.LIVE, timeout=10)
+                assert viewers[-1].wait_for(LinkState.LIVE, timeout=SECONDS)
             for session in viewers:
                 catch_up(session, publisher)
                 assert_shows(session, engine, record)
@@ -215,7 +215,7 @@ def test_who_comes_late_sees_the_engine(engine: LLMEngine, publisher: CountingPu
         if record.step % 10 == 9:
             num_late += server.num_bytes_taken < publisher._num_bytes_queued
             with Session(publisher.endpoint) as session:
-                session.await_engine(10)
+                session.await_engine(SECONDS)
                 catch_up(session, publisher)
                 assert_shows(session, engine, record)
             wait_until(lambda: not publisher.has_listeners)
@@ -259,14 +259,14 @@ def test_viewer_shows_the_engine_again_after_its_queue_has_overflowed(
                     catch_up(session, publisher)
                     assert_shows(session, engine, record)
 
-        session.await_engine(10)
+        session.await_engine(SECONDS)
         for number, prompt in enumerate(PROMPTS[:4]):
             add(f"early-{number}", prompt)
         play(20, shown=True)
         assert session.state.requests.keys() == engine.seq_groups.keys()
         opened.clear()
         play(1, shown=False)
-        assert is_held_up.wait(10)
+        assert is_held_up.wait(SECONDS)
         play(30, shown=False)
         for number, prompt in enumerate(PROMPTS[4:] * 2):
             add(f"lost-{number}", prompt)

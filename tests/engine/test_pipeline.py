@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 from checkpoints import add_draft_head, generate, make_checkpoint
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 from engine_stub.beam_search import BeamSearchParams
 from engine_stub.config import EngineConfig
@@ -185,17 +185,17 @@ def test_nothing_outlives_an_engine_that_was_killed(endpoint: str) -> None:
     with served(endpoint) as (process, children):
         assert len(stages_of(children)) == 2
         process.kill()
-        wait_until(gone(children), seconds=20)
+        wait_until(gone(children))
 
 
 def test_the_command_says_that_a_stage_has_died(endpoint: str) -> None:
     with served(endpoint) as (process, children):
         stages_of(children)[1].send_signal(signal.SIGKILL)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=SECONDS)
         assert process.returncode == 1
         (sentence,) = stderr.strip().splitlines()
         assert "has ended with status -9; start the engine again" in sentence
-        wait_until(gone(children), seconds=20)
+        wait_until(gone(children))
 
 
 def test_embeddings_come_from_the_last_stage(checkpoint: Path, staged: LLMEngine) -> None:

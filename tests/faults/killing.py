@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 from event_script import EventScript
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 from seqtop.link import LinkState
 from seqtop.recording import Recording
@@ -65,9 +65,9 @@ def kill_recorder(seed: int, directory: str) -> str:
     with engine(endpoint, seed):
         command = [sys.executable, "-m", "seqtop", "record", endpoint, "-o", str(path)]
         recorder = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_until(path.exists, seconds=60)
+        wait_until(path.exists)
         size = choose.randint(1_000, 60_000)
-        wait_until(lambda: path.stat().st_size >= size, seconds=60)
+        wait_until(lambda: path.stat().st_size >= size)
         recorder.send_signal(signal.SIGKILL)
         recorder.wait()
     with Recording(path) as recording:
@@ -85,16 +85,16 @@ def kill_engine(seed: int, directory: str) -> str:
     endpoint, path = f"ipc://{directory}/e", Path(directory, "run.seqtop")
     with Session(endpoint) as session:
         with engine(endpoint, seed):
-            assert session.wait_for(LinkState.LIVE, timeout=60)
+            assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
             recorder = Recorder(RecordingWriter(path))
             session.listen(recorder)
             target = session.sequence_number + choose.randint(1, 400)
-            wait_until(lambda: session.sequence_number >= target, seconds=60)
+            wait_until(lambda: session.sequence_number >= target)
         seen = session.history.last
         remembered = codec.encode(session.history.at(seen))
         number = session.sequence_number
         with engine(endpoint, seed + 1, "two"):
-            wait_until(lambda: _incarnation(session) == "two", seconds=60)
+            wait_until(lambda: _incarnation(session) == "two")
             assert codec.encode(session.history.at(seen)) == remembered
         session.unlisten(recorder)
         recorder.close()
@@ -112,14 +112,14 @@ def kill_viewer(seed: int, directory: str) -> str:
     choose = random.Random(seed)
     endpoint = f"ipc://{directory}/e"
     with engine(endpoint, seed), Session(endpoint) as session:
-        assert session.wait_for(LinkState.LIVE, timeout=60)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         command = [sys.executable, "-m", "seqtop", "show", "--json", endpoint]
         viewer = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         time.sleep(choose.uniform(0.0, 0.5))  # a random moment of its life, from its first on
         viewer.kill()
         viewer.wait()
         target = session.sequence_number + 50
-        wait_until(lambda: session.sequence_number >= target, seconds=60)
+        wait_until(lambda: session.sequence_number >= target)
         assert session.link.num_missed == session.link.num_resyncs == session.link.num_errors == 0
         with session.lock:
             number = session.sequence_number

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 from event_script import EventScript
 from fault_proxy import HARMLESS, FaultProxy, Faults
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 from seqtop.link import LinkState
 from seqtop.session import Session
@@ -159,7 +159,7 @@ def run(seed: int, directory: str) -> Outcome:
         FaultProxy(f"ipc://{directory}/e", viewer_endpoint, seed) as proxy,
         Session(viewer_endpoint) as session,
     ):
-        assert session.wait_for(LinkState.LIVE, timeout=20)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         numbers = _Numbers()
         session.listen(numbers)
         engine.play(STEPS_BEFORE)
@@ -173,7 +173,7 @@ def run(seed: int, directory: str) -> Outcome:
         proxy.faults = HARMLESS
         healthy = time.monotonic()
         engine.play(STEPS_AFTER)
-        wait_until(lambda: same(session, engine.mirror), seconds=20)
+        wait_until(lambda: same(session, engine.mirror))
         seconds = time.monotonic() - healthy
 
         with session.lock:

@@ -9,7 +9,7 @@ import openai
 import pytest
 import torch
 from test_front_door import MODEL, Served, serve
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
@@ -98,7 +98,7 @@ def test_requests_are_seen(served: Served) -> None:
 def test_mistakes_are_answered_in_one_sentence(
     served: Served, given: dict[str, object], words: str | None
 ) -> None:
-    answer = httpx.post(f"{served.url}/v1/embeddings", json=given, timeout=30)
+    answer = httpx.post(f"{served.url}/v1/embeddings", json=given, timeout=SECONDS)
     if words is None:
         assert answer.status_code == 200  # the model puts a token before each text
         return

@@ -17,7 +17,7 @@ import openai
 import pytest
 from checkpoints import make_checkpoint
 from transformers import AutoTokenizer
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 from engine_stub.loader import DEFAULT_MODEL
 from engine_stub.tokenizer import Tokenizer
@@ -51,7 +51,9 @@ class Served:
 
     @property
     def client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=60)
+        return openai.OpenAI(
+            base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=SECONDS
+        )
 
     def request(self, request_id: str) -> RequestState | None:
         with self.session.lock:
@@ -99,12 +101,12 @@ def serve(*arguments: str) -> Iterator[Served]:
         session = Session(endpoint)
         session.start()
         try:
-            assert session.wait_for(LinkState.LIVE, timeout=10)
+            assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
             yield Served(process, f"http://{address}", session)
         finally:
             session.close()
             process.terminate()
-            _, stderr = process.communicate(timeout=60)
+            _, stderr = process.communicate(timeout=SECONDS)
         assert process.returncode == 0
         assert stderr == ""
 
@@ -266,7 +268,7 @@ def test_curl_streams(served: Served) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=SECONDS,
         check=True,
     )
     events = [event.removeprefix("data: ") for event in done.stdout.split("\n\n") if event]
@@ -325,7 +327,7 @@ def test_a_viewer_aborts_and_the_waiting_client_is_told(served: Served) -> None:
     with post_by_hand(served, body, len(body)) as client:
         wait_until(served.running)
         served.session.abort(served.running()[0])
-        client.settimeout(10)
+        client.settimeout(SECONDS)
         answer = client.recv(4096)
     assert answer.startswith(b"HTTP/1.1 503")
     wait_until(lambda: not served.running())
@@ -458,7 +460,7 @@ def test_chat_is_refused_for_models_without_a_template(tmp_path: Path) -> None:
 
 
 def refusal(*arguments: str) -> tuple[int, str]:
-    done = subprocess.run([*ENGINE, *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*ENGINE, *arguments], capture_output=True, text=True, timeout=SECONDS)
     (sentence,) = done.stderr.strip().splitlines()
     return done.returncode, sentence
 

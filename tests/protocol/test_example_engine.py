@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 from seqtop.checking import Report, check_live
 from seqtop.link import LinkState
@@ -103,7 +103,7 @@ def test_runs_without_seqtop_and_check_finds_nothing(endpoint: str) -> None:
 
     def check() -> None:
         ended = threading.Event()
-        reports.append(check_live(endpoint, ended=ended, duration=30.0, timeout=30.0))
+        reports.append(check_live(endpoint, ended=ended, duration=30.0, timeout=SECONDS))
 
     checking = threading.Thread(target=check)
     checking.start()
@@ -112,7 +112,7 @@ def test_runs_without_seqtop_and_check_finds_nothing(endpoint: str) -> None:
         "import runpy, sys; sys.modules['seqtop'] = sys.modules['msgspec'] = None;"
         f" runpy.run_path({str(EXAMPLE)!r}, run_name='__main__')"
     )
-    subprocess.run([sys.executable, "-c", program, endpoint, "8"], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", program, endpoint, "8"], check=True, timeout=SECONDS)
     checking.join()
     (report,) = reports
     assert report.as_text().endswith("0 findings")

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from event_script import EventScript
 from hand_driven import HandDrivenEngine, arrival, engine_info, step
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 from seqtop import cli
 from seqtop.link import LinkState
@@ -51,7 +51,7 @@ def live_through_a_gap_and_a_restart(endpoint: str, session: Session) -> None:
         session.start()
         engine.await_viewer()
         engine.answer()
-        assert session.wait_for(LinkState.LIVE, timeout=10)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         for number in range(3):
             engine.send(step(number))
         for number in (2, 3):
@@ -59,7 +59,7 @@ def live_through_a_gap_and_a_restart(endpoint: str, session: Session) -> None:
         engine.send(arrival(4))
         wait_until(lambda: session.link.state is LinkState.SYNCING)
         engine.answer()
-        assert session.wait_for(LinkState.LIVE, timeout=10)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         engine.send(step(3))
         wait_until(lambda: session.state.step == 3)
     with HandDrivenEngine(endpoint, incarnation="two") as engine:
@@ -110,7 +110,7 @@ def test_recording_begins_in_the_middle_of_a_session_and_ends_there(
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.answer()
-        assert session.wait_for(LinkState.LIVE, timeout=10)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         engine.send(engine_info())
         engine.send(arrival(1))
         wait_until(lambda: session.sequence_number == 1)
@@ -159,7 +159,7 @@ def test_disk_that_fails_ends_the_recording_and_not_the_session(
         monkeypatch.setattr("seqtop.recording.writer.os.write", full)
         engine.await_viewer()
         engine.answer()
-        assert session.wait_for(LinkState.LIVE, timeout=10)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         engine.send(arrival(1))
         wait_until(lambda: "req-1" in session.state.requests)
         assert "No space left on device" in (recorder.error or "")
@@ -203,13 +203,13 @@ def test_record_command_ends_cleanly_on_a_signal(
     with Publisher(endpoint, info, EngineState()) as engine:
         recording = command("record", endpoint, "-o", path)
         try:
-            wait_until(path.exists, seconds=30)
+            wait_until(path.exists)
             wait_until(lambda: path.stat().st_size > 26)  # it holds the first keyframe
             for event in events:
                 engine.publish(event)
             wait_until(lambda: final_state(path).step == 59)
             recording.send_signal(number)
-            out, err = recording.communicate(timeout=20)
+            out, err = recording.communicate(timeout=SECONDS)
         finally:
             recording.kill()
     assert recording.returncode == 0, err
@@ -285,11 +285,11 @@ def test_record_command_says_that_the_engine_stopped(endpoint: str, tmp_path: Pa
     recording = command("record", endpoint, "-o", path)
     try:
         with Publisher(endpoint, engine_info(), EngineState()):
-            wait_until(path.exists, seconds=30)
+            wait_until(path.exists)
             wait_until(lambda: path.stat().st_size > 26)  # it holds the first keyframe
         wait_until(lambda: final_state(path).stopped is not None)
         recording.send_signal(signal.SIGINT)
-        _, err = recording.communicate(timeout=20)
+        _, err = recording.communicate(timeout=SECONDS)
     finally:
         recording.kill()
     assert recording.returncode == 0, err
@@ -301,7 +301,7 @@ def test_killed_recorder_leaves_what_it_had_flushed(endpoint: str, tmp_path: Pat
     with Publisher(endpoint, engine_info(), EngineState()) as engine:
         recording = command("record", endpoint, "-o", path)
         try:
-            wait_until(path.exists, seconds=30)
+            wait_until(path.exists)
             engine.publish(arrival(1))
             wait_until(lambda: "req-1" in final_state(path).requests)
         finally:

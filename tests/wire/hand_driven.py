@@ -4,6 +4,7 @@ from types import TracebackType
 
 import msgspec
 import zmq
+from waiting import MILLISECONDS
 
 from seqtop.sequence import ExecuteModelRequest
 from seqtop.state import EngineState
@@ -103,7 +104,7 @@ class HandDrivenEngine:
 
     def await_viewer(self) -> None:
         """Wait until a viewer's subscription has arrived: from then on it misses nothing."""
-        assert self.live.poll(10_000), "no viewer subscribed"
+        assert self.live.poll(MILLISECONDS), "no viewer subscribed"
         assert self.live.recv() == b"\x01"
 
     def send(self, event: Event, *, lose: bool = False) -> None:
@@ -122,7 +123,7 @@ class HandDrivenEngine:
 
         Returns the question.
         """
-        assert self.router.poll(10_000), "no viewer asked"
+        assert self.router.poll(MILLISECONDS), "no viewer asked"
         identity, question = self.router.recv_multipart()
         if reply is None:
             reply = Snapshot(

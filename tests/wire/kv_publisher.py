@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import zmq
+from waiting import MILLISECONDS
 
 END = (-1).to_bytes(8, "big", signed=True)
 
@@ -77,7 +78,7 @@ class KvPublisher:
 
     def await_viewer(self) -> None:
         """Wait until a viewer's subscription has arrived: from then on it misses nothing."""
-        assert self.live.poll(10_000), "no viewer subscribed"
+        assert self.live.poll(MILLISECONDS), "no viewer subscribed"
         assert self.live.recv().startswith(b"\x01")
 
     def send(self, *events: Any, lose: bool = False, as_map: bool = False, **more: Any) -> None:
@@ -93,7 +94,7 @@ class KvPublisher:
     def answer(self) -> int:
         """Wait for one question and answer it; returns the number that was asked for."""
         assert self.router is not None
-        assert self.router.poll(10_000), "no viewer asked"
+        assert self.router.poll(MILLISECONDS), "no viewer asked"
         identity, empty, start = self.router.recv_multipart()
         assert empty == b""
         first = int.from_bytes(start, "big")

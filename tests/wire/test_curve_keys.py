@@ -10,7 +10,7 @@ import pytest
 import zmq
 import zmq.auth
 from hand_driven import arrival, engine_info
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 from seqtop.link import ControlError, LinkState, UnreachableError
 from seqtop.sequence import SamplingParams
@@ -57,7 +57,7 @@ def refusal(endpoint: str, own: ViewerKeys | None) -> str:
     """What a viewer that is not let in is told; it must have seen nothing."""
     with Session(endpoint, keys=own) as session:
         with pytest.raises(UnreachableError) as error:
-            session.await_engine(10)
+            session.await_engine(SECONDS)
         assert session.link.state is LinkState.REFUSED
         assert session.link.num_messages == session.link.num_bytes == 0
         assert session.state == EngineState(max_finished=session.state.max_finished)
@@ -66,7 +66,7 @@ def refusal(endpoint: str, own: ViewerKeys | None) -> str:
 
 def test_whoever_is_on_the_list_sees_snapshot_and_stream(engine: Publisher, place: Path) -> None:
     with Session(engine.endpoint, keys=of(place, "onlooker")) as session:
-        session.await_engine(10)
+        session.await_engine(SECONDS)
         assert "req-1" in session.state.requests
         engine.publish(arrival(2))
         wait_until(lambda: "req-2" in session.state.requests)
@@ -74,14 +74,14 @@ def test_whoever_is_on_the_list_sees_snapshot_and_stream(engine: Publisher, plac
 
 def test_control_belongs_to_those_who_were_given_it(engine: Publisher, place: Path) -> None:
     with Session(engine.endpoint, keys=of(place, "onlooker")) as session:
-        session.await_engine(10)
+        session.await_engine(SECONDS)
         with pytest.raises(ControlError, match="may look at this engine, but not control it"):
             session.submit("Once", SamplingParams())
         assert engine.commands() == []
     with Session(engine.endpoint, keys=of(place, "controller")) as session:
         asking = threading.Thread(target=session.abort, args=("req-1",))
         asking.start()
-        (pending,) = engine.commands(timeout=10)
+        (pending,) = engine.commands(timeout=SECONDS)
         pending.accept("req-1")
         asking.join()
 
@@ -127,7 +127,7 @@ def test_neither_socket_gives_the_uninvited_one_byte(
             watch.close()
         # And whoever is invited, and asks after them, is served.
         with Session(engine.endpoint, keys=of(place, "onlooker")) as session:
-            session.await_engine(10)
+            session.await_engine(SECONDS)
         assert not live.poll(0)
         assert not questions.poll(0)
         live.close()
@@ -142,10 +142,10 @@ def test_refused_viewer_gets_in_once_it_is_let(
     with Session(endpoint, keys=of(place, "stranger")) as session:
         strict = keys.engine_keys(secret, place / "onlooker.key")
         with Publisher(endpoint, engine_info(), EngineState(), keys=strict):
-            assert session.wait_for(LinkState.REFUSED, timeout=10)
+            assert session.wait_for(LinkState.REFUSED, timeout=SECONDS)
         lenient = keys.engine_keys(secret, place / "stranger.key")
         with Publisher(endpoint, engine_info(), EngineState(), keys=lenient):
-            assert session.wait_for(LinkState.LIVE, timeout=10)
+            assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
 
 
 def test_everything_is_encrypted(endpoint: str, place: Path) -> None:
@@ -160,7 +160,7 @@ def test_everything_is_encrypted(endpoint: str, place: Path) -> None:
             Relay(snapshot_endpoint(endpoint), snapshot_endpoint(far), seen),
             Session(endpoint, keys=of(place, "onlooker")) as session,
         ):
-            session.await_engine(10)
+            session.await_engine(SECONDS)
             engine.publish(arrival(2))
             wait_until(lambda: "req-2" in session.state.requests)
     assert len(seen) > 1_000
@@ -253,7 +253,7 @@ class Relay:
         for each in (self._listener, *self._open):
             each.shutdown(socket.SHUT_RDWR)
             each.close()
-        self._thread.join(10)
+        self._thread.join(SECONDS)
 
     def _accept(self) -> None:
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import zmq
 from hand_driven import HandDrivenEngine, arrival, engine_info, step
-from waiting import wait_until
+from waiting import MILLISECONDS, SECONDS, wait_until
 
 from seqtop.link import LinkState
 from seqtop.sequence import SequenceStatus
@@ -56,7 +56,7 @@ def test_queue_is_bounded_by_bytes(endpoint: str, monkeypatch: pytest.MonkeyPatc
     gate = Gate()
     engine = Publisher(endpoint, engine_info(), gate.mirror)
     try:
-        assert gate.reached.wait(10)
+        assert gate.reached.wait(SECONDS)
         for number in range(1_000):
             engine.publish(arrival(number))
         num_queued = 1_000 - engine.num_dropped
@@ -71,7 +71,7 @@ def test_message_that_viewers_would_refuse_is_not_sent(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Publisher(endpoint, engine_info(), EngineState()) as engine, Session(endpoint) as session:
-        session.await_engine(10)
+        session.await_engine(SECONDS)
         monkeypatch.setattr(frames, "MAX_MESSAGE_BYTES", 1_000)
         engine.publish(msgspec.structs.replace(arrival(1), prompt="x" * 1_000))
         assert "more than viewers take" in (engine.last_error or "")
@@ -94,14 +94,14 @@ def test_after_an_overflow_viewers_show_the_engine_again(
         engine.publish(event)
 
     try:
-        assert gate.reached.wait(10)
+        assert gate.reached.wait(SECONDS)
         for number in range(200):
             publish(arrival(number))
         assert engine.num_dropped > 100
         assert not engine.wants_in_flight()  # there is no room yet
         gate.opened.set()
         with Session(endpoint) as session:
-            session.await_engine(10)
+            session.await_engine(SECONDS)
             wait_until(engine.wants_in_flight)
             before = engine.num_dropped
             publish(step(0))  # cannot be understood without what was lost: it is not sent
@@ -153,7 +153,7 @@ def test_flood_of_snapshot_requests_costs_a_share_of_the_time_and_no_message(
         Session(endpoint) as session,
         zmq.Context() as context,
     ):
-        session.await_engine(10)
+        session.await_engine(SECONDS)
         before = session.sequence_number
         flooding = []
         for _ in range(10):
@@ -171,7 +171,7 @@ def test_flood_of_snapshot_requests_costs_a_share_of_the_time_and_no_message(
                     if flood.poll(0, zmq.POLLOUT):
                         flood.send(question)  # and none of them ever reads an answer
             with Session(endpoint) as late:  # who asks once is served all the same
-                late.await_engine(10)
+                late.await_engine(SECONDS)
         wait_until(lambda: f"req-{number}" in session.state.requests)
         assert session.link.num_missed == session.link.num_resyncs == 0
         assert session.sequence_number >= before + number
@@ -191,9 +191,9 @@ def test_flood_of_commands_reaches_the_engine_in_small_portions(endpoint: str) -
         flood.connect(snapshot_endpoint(endpoint))
         for number in range(publisher.MAX_PENDING_COMMANDS + 10):
             flood.send(codec.encode(Abort(request_id=f"req-{number}")))
-        assert flood.poll(10_000)  # the first that finds no room
+        assert flood.poll(MILLISECONDS)  # the first that finds no room
         assert b"too many commands" in flood.recv_multipart()[0]
-        taken = engine.commands(timeout=10)
+        taken = engine.commands(timeout=SECONDS)
         assert len(taken) == publisher.COMMANDS_AT_ONCE
         num_taken = len(taken)
         while taken := engine.commands():
@@ -211,7 +211,7 @@ def test_viewer_that_stops_reading_is_kept_so_many_messages_and_no_more(
         zmq.Context() as context,
         context.socket(zmq.SUB) as stalled,
     ):
-        reading.await_engine(10)
+        reading.await_engine(SECONDS)
         stall(stalled, endpoint)
         for number in range(200):
             publish_large(engine, number)
@@ -231,7 +231,7 @@ def stall(viewer: zmq.Socket[bytes], endpoint: str) -> None:
     viewer.rcvhwm = 1
     viewer.subscribe(b"")
     viewer.connect(endpoint)
-    assert viewer.poll(10_000)
+    assert viewer.poll(MILLISECONDS)
     viewer.recv()
 
 
@@ -285,7 +285,7 @@ def test_path_that_another_engine_uses_is_left_to_it(endpoint: str) -> None:
         for taken in (endpoint, endpoint.removesuffix(".snapshot")):
             with pytest.raises(PublishError, match="already in use"):
                 Publisher(taken, engine_info(incarnation="two"), EngineState())
-        session.await_engine(10)
+        session.await_engine(SECONDS)
         first.publish(arrival(1))
         wait_until(lambda: "req-1" in session.state.requests)
 
@@ -303,7 +303,7 @@ def test_socket_that_a_crash_has_left_behind_is_no_obstacle(endpoint: str) -> No
         dead.bind(path)
     assert Path(path).is_socket()
     with Publisher(endpoint, engine_info(), EngineState()), Session(endpoint) as session:
-        session.await_engine(10)
+        session.await_engine(SECONDS)
 
 
 def test_file_in_the_place_of_a_socket_is_not_removed(endpoint: str) -> None:
@@ -334,7 +334,7 @@ def test_what_cannot_be_made_later_is_a_hole_that_is_counted_and_healed(
         Publisher(endpoint, engine_info(), EngineState(), repairs=True) as engine,
         Session(endpoint) as session,
     ):
-        session.await_engine(10)
+        session.await_engine(SECONDS)
         truth.apply(arrival(1))
         engine.publish_later(lambda: arrival(1))
         wait_until(lambda: session.state.requests.keys() == {"req-1"})
@@ -396,7 +396,7 @@ def test_what_the_mirror_cannot_read_is_a_hole_that_is_healed(endpoint: str) -> 
         Publisher(endpoint, engine_info(), EngineState(), repairs=True) as engine,
         Session(endpoint) as session,
     ):
-        session.await_engine(10)
+        session.await_engine(SECONDS)
         truth.apply(arrival(1))
         engine.publish(arrival(1))
         # It can be encoded; but no viewer takes it either.
@@ -414,7 +414,7 @@ def test_what_the_mirror_cannot_read_is_a_hole_that_is_healed(endpoint: str) -> 
 
 def test_what_is_made_later_keeps_its_turn(endpoint: str) -> None:
     with Publisher(endpoint, engine_info(), EngineState()) as engine, Session(endpoint) as session:
-        session.await_engine(10)
+        session.await_engine(SECONDS)
         for number in range(1, 100):
             if number % 3:
                 engine.publish_later(partial(arrival, number))

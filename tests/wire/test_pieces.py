@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from event_script import EventScript
 from hand_driven import HandDrivenEngine, arrival, engine_info
-from waiting import wait_until
+from waiting import MILLISECONDS, SECONDS, wait_until
 
 from seqtop.link import LinkState
 from seqtop.session import Session
@@ -100,7 +100,7 @@ def test_viewers_join_by_parts_and_can_go_back_to_that_moment(endpoint: str) -> 
     *_, engine_state = scripted()
     wanted = codec.encode(engine_state)
     with Publisher(endpoint, engine_info(), engine_state), Session(endpoint) as session:
-        session.await_engine(10)
+        session.await_engine(SECONDS)
         with session.lock:
             session.state.max_finished = engine_state.max_finished
             session.state.time = codec.decode(wanted, EngineState).time  # heartbeats move it on
@@ -119,7 +119,7 @@ class Parts:
         self._engine = engine
         first, *self.parts = cut(engine.state)
         assert len(self.parts) > 2
-        assert engine.router.poll(10_000), "no viewer asked"
+        assert engine.router.poll(MILLISECONDS), "no viewer asked"
         self._identity, _ = engine.router.recv_multipart()
         self._send(
             Snapshot(
@@ -195,7 +195,7 @@ def test_half_a_snapshot_is_none_and_is_asked_for_again(
         assert session.state.requests == {}
         monkeypatch.setattr(frames, "MAX_SNAPSHOT_BYTES", 2**29)
         Parts(engine).send_all()
-        assert session.wait_for(LinkState.LIVE, timeout=10)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         assert codec.encode(session.state.requests) == codec.encode(engine.state.requests)
         assert session.link.num_errors == (said is not None)
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import zmq
 from hand_driven import arrival, engine_info, step
-from waiting import wait_until
+from waiting import MILLISECONDS, SECONDS, wait_until
 
 from seqtop.link import ControlError, LinkState
 from seqtop.sequence import SamplingParams
@@ -29,11 +29,11 @@ def engine(endpoint: str) -> Iterator[Publisher]:
 
 def test_two_viewers_that_join_at_different_times_agree(engine: Publisher) -> None:
     with Session(engine.endpoint) as early:
-        assert early.wait_for(LinkState.LIVE, timeout=10)
+        assert early.wait_for(LinkState.LIVE, timeout=SECONDS)
         for number in range(5):
             engine.publish(arrival(number))
         with Session(engine.endpoint) as late:
-            assert late.wait_for(LinkState.LIVE, timeout=10)
+            assert late.wait_for(LinkState.LIVE, timeout=SECONDS)
             engine.publish(step(0))
             wait_until(lambda: early.state.step == late.state.step == 0)
             wait_until(lambda: early.sequence_number == late.sequence_number)
@@ -44,7 +44,7 @@ def test_two_viewers_that_join_at_different_times_agree(engine: Publisher) -> No
 
 def test_heartbeats_keep_an_idle_engine_alive_in_the_viewer(engine: Publisher) -> None:
     with Session(engine.endpoint) as session:
-        assert session.wait_for(LinkState.LIVE, timeout=10)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         before = session.sequence_number
         wait_until(lambda: session.sequence_number >= before + 3)
         assert session.link.num_missed == 0
@@ -52,10 +52,10 @@ def test_heartbeats_keep_an_idle_engine_alive_in_the_viewer(engine: Publisher) -
 
 def test_goodbye_arrives(engine: Publisher) -> None:
     with Session(engine.endpoint) as session:
-        assert session.wait_for(LinkState.LIVE, timeout=10)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         engine.publish(arrival(1))
         engine.close("time to go")
-        assert session.wait_for(LinkState.STOPPED, timeout=10)
+        assert session.wait_for(LinkState.STOPPED, timeout=SECONDS)
         assert session.link.detail == "time to go"
         assert "req-1" in session.state.requests
 
@@ -65,13 +65,13 @@ def test_dropped_messages_are_counted_and_healed(endpoint: str) -> None:
         Publisher(endpoint, engine_info(), EngineState()) as engine,
         Session(endpoint) as session,
     ):
-        assert session.wait_for(LinkState.LIVE, timeout=10)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         engine.publish(object())  # type: ignore[arg-type]  # cannot be encoded
         assert engine.num_dropped == 1
         assert "object has no form on the wire" in (engine.last_error or "")
         engine.publish(arrival(1))
         wait_until(lambda: session.link.num_missed == 1)
-        assert session.wait_for(LinkState.LIVE, timeout=10)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         wait_until(lambda: "req-1" in session.state.requests)
 
 
@@ -88,7 +88,7 @@ def test_publishing_to_a_stalled_thread_drops_instead_of_blocking(
 
     engine = Publisher(endpoint, engine_info(), StallingMirror())
     try:
-        assert stalled.wait(10)
+        assert stalled.wait(SECONDS)
         for number in range(1_000):
             engine.publish(arrival(number))
         assert engine.num_dropped > 900
@@ -131,12 +131,12 @@ def test_submit_and_abort_reach_the_engine_and_its_answer_returns(engine: Publis
 
     viewer = threading.Thread(target=view)
     viewer.start()
-    (submit,) = engine.commands(timeout=10)
+    (submit,) = engine.commands(timeout=SECONDS)
     assert isinstance(submit.command, Submit)
     assert submit.command.prompt == "Once"
     assert submit.command.sampling_params.max_tokens == 3
     submit.accept("req-1")
-    (abort,) = engine.commands(timeout=10)
+    (abort,) = engine.commands(timeout=SECONDS)
     assert isinstance(abort.command, Abort)
     abort.refuse("no such request: req-9")
     viewer.join()
@@ -163,10 +163,10 @@ def test_viewer_of_another_version_is_told_so(engine: Publisher) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.connect(snapshot_endpoint(engine.endpoint))
         socket.send(codec.encode(SnapshotRequest(protocol_version=99)))
-        assert socket.poll(10_000)
+        assert socket.poll(MILLISECONDS)
         assert b"speaks version 2" in socket.recv_multipart()[0]
         socket.send(b"\xc1 garbage")
-        assert socket.poll(10_000)
+        assert socket.poll(MILLISECONDS)
         assert b"cannot be read" in socket.recv_multipart()[0]
 
 

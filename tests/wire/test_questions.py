@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import zmq
 from hand_driven import engine_info
+from waiting import MILLISECONDS
 
 from seqtop.wire import codec, questions
 from seqtop.wire.messages import PROTOCOL_VERSION, SnapshotRequest
@@ -53,13 +54,13 @@ def test_the_next_snapshot_is_as_far_off_as_this_one_was_work(
 
     def ask() -> None:
         viewer.send(question)
-        assert router.poll(10_000)
+        assert router.poll(MILLISECONDS)
         desk.read()
 
     ask()
     assert desk.seconds_to_snapshot() == 0
     desk.serve()
-    assert viewer.poll(10_000)
+    assert viewer.poll(MILLISECONDS)
     desk.has_moved_on()
     ask()
     assert desk.seconds_to_snapshot() == pytest.approx(next_after)

@@ -5,7 +5,7 @@ import weakref
 import msgspec
 import pytest
 from hand_driven import HandDrivenEngine, arrival, engine_info, step
-from waiting import wait_until
+from waiting import SECONDS, wait_until
 
 from seqtop.link import LinkState
 from seqtop.session import Session
@@ -30,7 +30,7 @@ def same(viewer: EngineState, engine: EngineState) -> bool:
 def joined(engine: HandDrivenEngine, session: Session) -> None:
     engine.await_viewer()
     engine.answer()
-    assert session.wait_for(LinkState.LIVE, timeout=10)
+    assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
 
 
 def test_late_joiner_has_what_came_before_and_what_comes_after(endpoint: str) -> None:
@@ -84,7 +84,7 @@ def test_a_fault_of_its_own_is_not_shown_as_live(endpoint: str) -> None:
     ):
         joined(engine, session)
         engine.send(arrival(1))
-        assert session.wait_for(LinkState.LOST, timeout=10)
+        assert session.wait_for(LinkState.LOST, timeout=SECONDS)
         assert "seqtop itself failed" in session.link.detail
         assert "a fault" in session.link.detail
 
@@ -99,7 +99,7 @@ def test_gap_is_counted_and_healed(endpoint: str) -> None:
         wait_until(lambda: session.link.state is LinkState.SYNCING)
         assert "3 messages were missed" in session.link.detail
         engine.answer()
-        assert session.wait_for(LinkState.LIVE, timeout=10)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         assert same(session.state, engine.state)
         assert session.link.num_missed == 3
         assert session.link.num_resyncs == 1
@@ -140,7 +140,7 @@ def test_unreadable_message_is_named_and_healed(endpoint: str) -> None:
         assert "could not be read" in session.link.detail
         engine.send(engine_info())
         engine.answer()
-        assert session.wait_for(LinkState.LIVE, timeout=10)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         assert same(session.state, engine.state)
 
 
@@ -183,7 +183,7 @@ def test_history_survives_a_resync_that_has_forgotten_it(endpoint: str) -> None:
         engine.send(arrival(3))
         wait_until(lambda: session.link.state is LinkState.SYNCING)
         engine.answer()
-        assert session.wait_for(LinkState.LIVE, timeout=10)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         assert list(session.state.requests) == ["req-1", "req-2", "req-3"]
         assert session.state.requests["req-1"].finish_reason == "abort"
         assert sum(session.state.num_by_status) == 3
@@ -193,7 +193,7 @@ def test_goodbye_is_shown(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         joined(engine, session)
         engine.send(EngineStopped(time=5.0, reason="maintenance"))
-        assert session.wait_for(LinkState.STOPPED, timeout=10)
+        assert session.wait_for(LinkState.STOPPED, timeout=SECONDS)
         assert session.link.detail == "maintenance"
 
 
@@ -202,11 +202,11 @@ def test_silence_is_noticed_and_forgiven(endpoint: str, monkeypatch: pytest.Monk
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         joined(engine, session)
         engine.send(arrival(1))
-        assert session.wait_for(LinkState.LOST, timeout=10)
+        assert session.wait_for(LinkState.LOST, timeout=SECONDS)
         assert "req-1" in session.state.requests  # what was seen stays
         monkeypatch.setattr(subscriber, "SILENCE_SECONDS", 60.0)
         engine.send(Heartbeat(time=4.0, step=3))
-        assert session.wait_for(LinkState.LIVE, timeout=10)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
 
 
 def test_nobody_there_is_said_in_a_sentence(endpoint: str) -> None:
@@ -220,7 +220,7 @@ def test_other_version_on_the_live_stream(endpoint: str) -> None:
     with HandDrivenEngine(endpoint, greets=False) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send_frames([b"seqtop/3/one", bytes(8), b"whatever"])
-        assert session.wait_for(LinkState.INCOMPATIBLE, timeout=10)
+        assert session.wait_for(LinkState.INCOMPATIBLE, timeout=SECONDS)
         assert "speaks version 3" in session.link.detail
 
 
@@ -239,14 +239,14 @@ def test_an_engine_of_version_1_is_asked_in_version_1(endpoint: str) -> None:
             )
         )
         assert parse.command(question) == SnapshotRequest(protocol_version=1)
-        assert session.wait_for(LinkState.LIVE, timeout=10)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
 
 
 def test_other_version_on_the_snapshot_socket(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.answer(Refused(error="this engine speaks version 2"))
-        assert session.wait_for(LinkState.INCOMPATIBLE, timeout=10)
+        assert session.wait_for(LinkState.INCOMPATIBLE, timeout=SECONDS)
         assert session.link.detail == "this engine speaks version 2"
 
 
@@ -265,7 +265,7 @@ def test_foreign_publisher(endpoint: str, parts: list[bytes]) -> None:
     with HandDrivenEngine(endpoint, greets=False) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send_frames(parts)
-        assert session.wait_for(LinkState.INCOMPATIBLE, timeout=10)
+        assert session.wait_for(LinkState.INCOMPATIBLE, timeout=SECONDS)
         assert "is not a seqtop stream" in session.link.detail
         assert session.link.num_errors == 1
 
@@ -295,7 +295,7 @@ def test_snapshot_that_contradicts_itself_is_refused(endpoint: str, spoil: objec
         assert session.state.requests == {}
         engine.state = good
         engine.answer()  # the viewer asks again by itself
-        assert session.wait_for(LinkState.LIVE, timeout=10)
+        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
         assert same(session.state, good)
 
 
