@@ -13,14 +13,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyte
+from waiting import SECONDS
 
 COLUMNS, ROWS = 120, 40
+MARKS_ASKED = b"\x1b[?2026$p"
+"""Asks whether the terminal knows synchronised output."""
+MARKS_KNOWN = b"\x1b[?2026;2$y"
+FRAME_BEGINS, FRAME_ENDS = b"\x1b[?2026h", b"\x1b[?2026l"
+_UNFINISHED = re.compile(rb"\x1b(\[[0-?]*[ -/]*)?$")
+"""An escape sequence whose end has not been read."""
 
 
 class Terminal:
     """A program on a pseudo-terminal of `size` (columns, rows), and what a person would see of it.
 
-    It runs in the folder `cwd`, by default this process's.
+    It runs in the folder `cwd`, by default this process's. The terminal knows synchronised output:
+    a frame that the program marks as such is seen once all of it has come, however it is split on
+    the way.
     """
 
     def __init__(
@@ -33,6 +42,8 @@ class Terminal:
         self.output = b""
         """All that the program has written."""
         self._stream = pyte.ByteStream(self.screen)
+        self._held = b""
+        """Read, but not seen: the beginning of a frame."""
         environment = {
             **os.environ,
             "TERM": "xterm-256color",
@@ -51,9 +62,9 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
-    def wait_until(self, condition: Callable[[], object], *, seconds: float = 60.0) -> None:
-        """Go on reading the screen until `condition` holds."""
-        deadline = time.monotonic() + seconds
+    def wait_until(self, condition: Callable[[], object]) -> None:
+        """Go on reading the screen until `condition` holds, which sees whole frames only."""
+        deadline = time.monotonic() + SECONDS
         while not condition():
             assert time.monotonic() < deadline, f"it never came; the screen:\n{self.text}"
             self.read(0.05)
@@ -62,12 +73,27 @@ class Terminal:
         ready, _, _ = select.select([self._master], [], [], seconds)
         if ready:
             try:
-                # DECRQM replies and the like matter to Textual only, so nothing is answered.
                 data = os.read(self._master, 65536)
-                self.output += data
-                self._stream.feed(_without_private_csi(data))
             except OSError:  # the program has closed its end
                 time.sleep(seconds)
+            else:
+                self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        before = len(self.output)
+        self.output += data
+        # Of all that a program asks, only this is answered: it changes what is drawn.
+        if MARKS_ASKED in self.output[max(before - len(MARKS_ASKED) + 1, 0) :]:
+            os.write(self._master, MARKS_KNOWN)
+        self._held += data
+        begins = self._held.rfind(FRAME_BEGINS)
+        if begins > self._held.rfind(FRAME_ENDS):
+            whole = begins
+        else:
+            unfinished = _UNFINISHED.search(self._held)
+            whole = unfinished.start() if unfinished else len(self._held)
+        self._stream.feed(_without_private_csi(self._held[:whole]))
+        self._held = self._held[whole:]
 
     def hang_up(self) -> None:
         """Close the terminal; the program goes on if it likes."""

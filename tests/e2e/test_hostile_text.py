@@ -5,15 +5,11 @@ overrides, invisible characters and markup. Nothing of it may reach a terminal a
 characters to look at.
 """
 
-import itertools
 import json
-import os
-import pty
 import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +18,8 @@ from hand_driven import HandDrivenEngine, engine_info, step
 from piloting import play, screen
 from scripted import Script, ScriptedSource
 from scripted import engine_info as scripted_info
-from waiting import wait_until
+from terminal import Terminal
+from waiting import SECONDS
 
 from seqtop import safe
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
@@ -124,7 +121,7 @@ def engine(endpoint: str) -> Iterator[Publisher]:
 
 
 def run(*command: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(command, capture_output=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
 
 
 def assert_run_is_harmless(*command: str) -> bytes:
@@ -177,64 +174,21 @@ def test_findings_are_said_harmlessly(engine: Publisher) -> None:
 
 def test_app_on_a_real_terminal(engine: Publisher) -> None:
     """Every byte that it writes while it shows the attacks: table, detail, header, dialogs."""
-    master, slave = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "150", "LINES": "40"}
-    viewer = subprocess.Popen(
-        [*SEQTOP, "attach", engine.endpoint],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env=environment,
-        start_new_session=True,
-    )
-    os.close(slave)
-    written = bytearray()
-
-    def read() -> None:
-        while True:
-            try:
-                data = os.read(master, 65_536)
-            except OSError:  # the other side has gone
-                return
-            if not data:
-                return
-            written.extend(data)
-
-    def press_until(keys: bytes, awaited: bytes) -> None:
-        """A key that comes while the app lays itself out may draw nothing: it is pressed again."""
-        before, presses = len(written), itertools.count(time.monotonic(), 3.0)
-        due = next(presses)
-
-        def is_there() -> bool:
-            nonlocal due
-            if time.monotonic() >= due:
-                os.write(master, keys)
-                due = next(presses)
-            return awaited in written[before:]
-
-        wait_until(is_there)
-
-    reading = threading.Thread(target=read)
-    reading.start()
+    app = Terminal(*SEQTOP, "attach", engine.endpoint, size=(150, 40))
     try:
-        wait_until(lambda: "␛]0;owned␇".encode() in written)
-        for keys, awaited in (
-            # The next sequence, and a notification that this one has finished. The two go
-            # together: what is drawn at the start looks just like an answer to the first.
-            (b"\x1b[Bx", "already"),
-            (b"d", "␛"),  # the table alone
-        ):
-            press_until(keys, awaited.encode())
-        os.write(master, b"q")
-        assert viewer.wait(30) == 0
+        app.wait_until(lambda: "␛]0;owned␇" in app.text and "Arrived" in app.text)
+        app.press("\x1b[Bx")  # the next sequence, and a notification that it has finished
+        app.wait_until(lambda: "already" in app.text)
+        app.press("d")  # the table alone
+        app.wait_until(lambda: "Arrived" not in app.text)
+        app.press("q")
+        app.wait_until(lambda: b"\x1b[?1049l" in app.output)
+        assert app.process.wait(SECONDS) == 0
     finally:
-        viewer.kill()
-        viewer.wait()
-        reading.join(10)
-        os.close(master)
+        app.close()
     # Textual itself chooses the pointer's shape by one such sequence.
-    assert_harmless(re.sub(rb"\x1b\]22;[a-z]*\x07", b"", bytes(written)), drawn=True)
-    assert b"[@click=app.quit]" in written  # as it stands, not as markup
+    assert_harmless(re.sub(rb"\x1b\]22;[a-z]*\x07", b"", app.output), drawn=True)
+    assert b"[@click=app.quit]" in app.output  # as it stands, not as markup
 
 
 def test_frame_looks_at_no_more_than_it_draws(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def test_attach_in_a_terminal_shows_tokens_as_the_models_text(endpoints: tuple[s
         try:
             terminal.wait_until(lambda: "● LIVE" in terminal.text)
             terminal.wait_until(lambda: "Once upon a time" in terminal.text)
-            assert "0000000000000005" in terminal.text
+            terminal.wait_until(lambda: "0000000000000005" in terminal.text)
             terminal.press("q")
             terminal.wait_until(lambda: terminal.process.poll() is not None)
             assert terminal.process.returncode == 0

@@ -18,6 +18,6 @@ def test_keys_typed_ahead_reach_what_they_are_meant_for(
         app.wait_until(lambda: "Block 17 " in app.text)
         app.press("1:40\rb")
         app.wait_until(lambda: "Go to block" in app.text and "Queue▼" in app.text)
-        assert " step 40 " in app.screen.display[1]
+        app.wait_until(lambda: " step 40 " in app.screen.display[1])
     finally:
         app.close()
