@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from terminal import Terminal
-from waiting import wait_until
-
-from seqtop.wire.endpoints import DEFAULT_ENDPOINT
+from waiting import SECONDS, wait_until
 
 MODES_OFF = (
     b"\x1b[?1049l",  # the alternate screen
@@ -32,8 +30,9 @@ with Session("ipc:///nowhere/e") as session:
 
 
 @pytest.fixture
-def attached() -> Iterator[Terminal]:
-    terminal = Terminal(sys.executable, "-m", "seqtop", "attach", DEFAULT_ENDPOINT)
+def attached(endpoint: str) -> Iterator[Terminal]:
+    """The app at an endpoint where nobody publishes."""
+    terminal = Terminal(sys.executable, "-m", "seqtop", "attach", endpoint)
     terminal.wait_until(lambda: "CONNECTING" in terminal.text)
     yield terminal
     terminal.close()
@@ -66,13 +65,13 @@ def assert_restored(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("of", [[], ["--kv-events"]], ids=["sequences", "KV events"])
-def test_a_terminal_that_closes_without_a_word(of: list[str]) -> None:
+def test_a_terminal_that_closes_without_a_word(of: list[str], endpoint: str) -> None:
     """As that of a program which its shell does not control: nobody sends it SIGHUP."""
-    terminal = Terminal(sys.executable, "-m", "seqtop", "attach", *of, DEFAULT_ENDPOINT)
+    terminal = Terminal(sys.executable, "-m", "seqtop", "attach", *of, endpoint)
     try:
         terminal.wait_until(lambda: "CONNECTING" in terminal.text)
         terminal.hang_up()
-        assert terminal.process.wait(60) == 128 + signal.SIGHUP
+        assert terminal.process.wait(SECONDS) == 128 + signal.SIGHUP
     finally:
         terminal.close()
 
