@@ -16,13 +16,17 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def heed(app: App[int]) -> None:
-    """Have `app` heed all that from now on; called on its own thread, as it starts."""
+    """Have `app` heed all that from now on; called on its own thread, as it starts.
+
+    One without a terminal is part of another program, whose signals are that program's.
+    """
+    if app.is_headless:
+        return
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, app.exit, 128 + number)
-    if not app.is_headless:
-        _resume_only_what_was_suspended()
-        threading.Thread(target=_watch_terminal, args=(app, loop), daemon=True).start()
+    _resume_only_what_was_suspended()
+    threading.Thread(target=_watch_terminal, args=(app, loop), daemon=True).start()
 
 
 def _watch_terminal(app: App[int], loop: asyncio.AbstractEventLoop) -> None:
