@@ -4,6 +4,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+import settling
 from hypothesis import settings
 
 # The same examples each time, and no clock: a failure is a change's, not the day's. To search
@@ -26,6 +27,16 @@ def collector_off() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patient_pilot() -> Iterator[None]:
+    """All that a pilot does, a snapshot's too, ends when the app has come to rest."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("app", "pilot"):
+            patch.setattr(f"textual.{module}.wait_for_idle", settling.wait_for_idle)
+        patch.setattr("textual.pilot.Pilot._wait_for_screen", settling.wait_for_screen)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

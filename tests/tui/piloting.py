@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from textual import events
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
+from waiting import SECONDS
 
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.catalogue import TABS, screen_type
 
 Play = Callable[[Pilot[int]], Awaitable[None]]
-SECONDS = 10.0
 KEYS = {"\r": "enter", "\x1b": "escape", "\t": "tab", "\x7f": "backspace", "↓": "down"}
 SCREENS = tuple(map(screen_type, TABS))
 
@@ -50,8 +50,9 @@ async def checked(app: SeqtopApp, pilot: Pilot[int]) -> None:
 
 
 async def until(pilot: Pilot[int], condition: Callable[[], bool]) -> None:
-    """Wait for something to become true."""
+    """Wait for something that a thread or a timer makes true."""
     deadline = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
-        await pilot.pause(0.01)
+        await asyncio.sleep(0.005)
+        await pilot.pause()

@@ -5,6 +5,7 @@ import gc
 from collections.abc import Iterator
 
 import pytest
+from piloting import until
 from scripted import Script, ScriptedSource
 
 from seqtop.tui.app import SeqtopApp
@@ -73,8 +74,7 @@ def test_the_app_leaves_the_collector_as_it_was() -> None:
         async with app.run_test() as pilot:
             app.draw()
             await pilot.pause()
-            while gc.get_threshold() == before:
-                await pilot.pause(0.01)
+            await until(pilot, lambda: gc.get_threshold() != before)
             assert gc.get_freeze_count() > 0
 
     asyncio.run(run())

@@ -43,7 +43,6 @@ async def drawn(app: SeqtopApp, pilot: Pilot[int]) -> dict[str, int]:
     """Wait until nothing is left to draw; how many lines each region has drawn so far."""
     app.draw()
     await pilot.pause()
-    await pilot.pause()
     widgets = [*app.screen.query(Lines), *app.screen.query(Rows)]
     return {widget.id or type(widget).__name__: widget.lines_rendered for widget in widgets}
 
