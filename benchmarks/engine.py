@@ -58,10 +58,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
 from engine_stub.engine import LLMEngine
-from engine_stub.loader import DEFAULT_MODEL
-from engine_stub.publishing import StepPublisher
+from engine_stub.entrypoints.publishing import StepPublisher
+from engine_stub.model_executor.loader import DEFAULT_MODEL
 from seqtop.sequence import SamplingParams
-from seqtop.wire.publisher import Publisher
+from seqtop.transport.publisher import Publisher
 
 _SIZES = (1, 8, 32)
 # Steps with or without publishing, before the other has its turn: many times as long as messages

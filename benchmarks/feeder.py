@@ -22,8 +22,8 @@ import msgspec
 import zmq
 
 from seqtop.state import EngineState
+from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.wire import codec, frames
-from seqtop.wire.endpoints import snapshot_endpoint
 from seqtop.wire.messages import PROTOCOL_VERSION, Event, Snapshot
 
 INCARNATION = "feeder"

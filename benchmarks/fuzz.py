@@ -19,7 +19,7 @@ import psutil
 _TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(_TESTS), str(_TESTS / "fuzz")]
 
-from bombardment import Bombardment  # noqa: E402  (it lives beside the tests that run it)
+from tests.support.bombardment import Bombardment  # noqa: E402  (it lives beside the tests that run it)
 
 INPUTS_A_SEED = 20_000
 

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 _TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(_TESTS), str(_TESTS / "faults")]
 
-import scenario  # noqa: E402  (it lives beside the tests that run it)
+from tests.support import scenario  # noqa: E402  (it lives beside the tests that run it)
 
 TITLES = ("stories", "done", "resyncs", "p50", "p95", "max")
 

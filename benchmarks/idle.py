@@ -16,7 +16,7 @@ from benchmarks.figure import Figure, Findings, Growth, Limit
 from benchmarks.pseudo_terminal import EMPTY_APP, OnTerminal, on_terminal
 from benchmarks.scenes import Crowd
 from seqtop.state import EngineState
-from seqtop.wire.publisher import Publisher
+from seqtop.transport.publisher import Publisher
 
 TITLE = "An idle viewer"
 MAX_SHARE = 0.005

@@ -22,10 +22,10 @@ from benchmarks.figure import Figure, Findings, Growth, Limit, middle
 from benchmarks.scenes import Crowd, decoding, in_rows, num_deltas
 from seqtop.session import Session
 from seqtop.state import EngineState, snapshot
-from seqtop.wire import codec, parse
+from seqtop.transport.subscriber import Subscriber
+from seqtop.wire import codec, parsing
 from seqtop.wire.frames import Frame
 from seqtop.wire.messages import Event, Snapshot, Step
-from seqtop.wire.subscriber import Subscriber
 
 TITLE = "Ingest: receive, decode, apply"
 MIN_RATE = 400_000.0
@@ -168,7 +168,7 @@ def session_seconds(stream: Stream) -> float:
 def decode_seconds(payloads: list[bytes]) -> float:
     started = time.process_time()
     for payload in payloads:
-        parse.event(payload)
+        parsing.event(payload)
     return time.process_time() - started
 
 

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 _TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(_TESTS), str(_TESTS / "faults")]
 
-import killing  # noqa: E402  (it lives beside the tests that run it)
+from tests.support import killing  # noqa: E402  (it lives beside the tests that run it)
 
 ROUNDS = ((killing.kill_recorder, 40), (killing.kill_engine, 30), (killing.kill_viewer, 30))
 

@@ -23,12 +23,12 @@ from tempfile import TemporaryDirectory
 from benchmarks import running
 from benchmarks.figure import Figure, Findings, Growth, Limit, middle, percentile
 from benchmarks.scenes import Crowd
-from seqtop.link import LinkState
+from seqtop.connection import LinkState
 from seqtop.session import Session
 from seqtop.state import EngineState
+from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec
-from seqtop.wire.arrays import Ints
-from seqtop.wire.publisher import Publisher
+from seqtop.wire.columns import Ints
 
 TITLE = "Late join"
 MAX_MS = 150.0

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import zmq
 
-from seqtop.wire.publisher import Publisher
+from seqtop.transport.publisher import Publisher
 
 
 @contextmanager

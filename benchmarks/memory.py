@@ -14,10 +14,10 @@ from benchmarks.feeder import feeding
 from benchmarks.figure import Figure, Findings, Growth, Limit
 from benchmarks.pseudo_terminal import EMPTY_APP, SIZE, on_terminal
 from benchmarks.scenes import Crowd
+from seqtop.history.memory_store import DEFAULT_MAX_BYTES
 from seqtop.sequence import SequenceStatus
 from seqtop.session import DEFAULT_HISTORY, Session
 from seqtop.state import EngineState
-from seqtop.state.history import DEFAULT_MAX_BYTES
 from seqtop.wire import codec
 
 TITLE = "Memory"

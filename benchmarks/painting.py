@@ -21,7 +21,7 @@ from textual.widgets import DataTable
 from benchmarks import ready_lines, running, terminal
 from benchmarks.figure import Figure, Findings, Growth, Limit, middle
 from benchmarks.scenes import Crowd, ScriptedSource
-from seqtop.state.columns import COLUMNS
+from seqtop.state.fields import COLUMNS
 from seqtop.tui.app import SeqtopApp
 
 TITLE = "Paint, all cells changing"

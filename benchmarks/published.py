@@ -11,10 +11,10 @@ import torch
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
-from seqtop.wire.publisher import Publisher
+from seqtop.transport.publisher import Publisher
 
 SHARED_TOKENS = 256
 """Of each prompt, so that the prefix cache has most of it and sequences are long all the same."""

@@ -11,9 +11,6 @@ from msgspec import structs
 _TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path[:0] = [str(_TESTS), str(_TESTS / "tui")]
 
-from event_script import WORDS, EventScript  # noqa: E402  (they live beside the tests)
-from scripted import ScriptedSource, engine_info  # noqa: E402
-
 from seqtop.sequence import (  # noqa: E402
     ExecuteModelRequest,
     RequestMetrics,
@@ -24,7 +21,7 @@ from seqtop.sequence import (  # noqa: E402
     SequenceStage,
     SequenceStatus,
 )
-from seqtop.wire import rows  # noqa: E402
+from seqtop.wire import decode_rows  # noqa: E402
 from seqtop.wire.messages import (  # noqa: E402
     Decodes,
     EngineInfo,
@@ -35,6 +32,8 @@ from seqtop.wire.messages import (  # noqa: E402
     Step,
     StepStats,
 )
+from tests.support.event_script import WORDS, EventScript  # noqa: E402  (they live beside the tests)
+from tests.support.scripted import ScriptedSource, engine_info  # noqa: E402
 
 __all__ = ["Crowd", "EventScript", "ScriptedSource", "decoding", "in_rows", "num_deltas", "stats"]
 
@@ -66,7 +65,7 @@ def in_rows(step: Step) -> Step:
     """`step` of a `Crowd`, with a delta and an update in the place of each of its decodes."""
     deltas: list[SequenceGroupMetadataLike] = []
     updates = []
-    for each in rows.decodes(step):
+    for each in decode_rows.decodes(step):
         data = SequenceDataDelta([each.new_token_id], 0.0, PROMPT_TOKENS, SequenceStage.DECODE)
         deltas.append(
             SequenceGroupMetadataDelta(

@@ -16,10 +16,10 @@ from pathlib import Path
 from benchmarks import running
 from benchmarks.figure import Figure, Findings, Growth, Limit, middle, percentile
 from benchmarks.scenes import decoding
-from seqtop.recording import Recording, RecordingWriter
+from seqtop.history import Recording, RecordingWriter
+from seqtop.history.memory_store import History
 from seqtop.state import EngineState
-from seqtop.state.history import History
-from seqtop.wire import codec, parse
+from seqtop.wire import codec, parsing
 
 TITLE = "Going back: seek"
 MAX_MS = 50.0
@@ -79,7 +79,7 @@ def _record(payloads: Sequence[bytes], path: Path) -> History:
     state, history = EngineState(max_finished=MAX_FINISHED), History()
     with RecordingWriter(path) as writer:
         for number, payload in enumerate(payloads):
-            event = parse.event(payload)
+            event = parsing.event(payload)
             state.apply(event)
             history.append(number, payload, event, state)
             writer.append(number, payload, event, state)
@@ -99,7 +99,7 @@ def _seconds(find: Callable[[int], EngineState], positions: Sequence[int]) -> li
 def _from_start(payloads: Sequence[bytes], position: int) -> EngineState:
     state = EngineState(max_finished=MAX_FINISHED)
     for payload in payloads[:position]:
-        state.apply(parse.event(payload))
+        state.apply(parsing.event(payload))
     return state
 
 

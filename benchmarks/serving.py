@@ -23,10 +23,10 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaForCau
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
-from seqtop.wire.publisher import Publisher
+from seqtop.transport.publisher import Publisher
 
 MOST_AT_ONCE = 32
 """Sequences that run at the same time, whoever serves."""

@@ -29,14 +29,13 @@ import psutil
 _TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(_TESTS)]
 
-from event_script import EventScript  # noqa: E402  (it lives beside the tests that use it)
-
-from seqtop.link import LinkState  # noqa: E402
+from seqtop.connection import LinkState  # noqa: E402
+from seqtop.history.memory_store import History  # noqa: E402
 from seqtop.session import Session  # noqa: E402
 from seqtop.state import EngineState  # noqa: E402
-from seqtop.state.history import History  # noqa: E402
+from seqtop.transport.publisher import Publisher  # noqa: E402
 from seqtop.wire.messages import EngineInfo, Step  # noqa: E402
-from seqtop.wire.publisher import Publisher  # noqa: E402
+from tests.support.event_script import EventScript  # noqa: E402  (it lives beside the tests that use it)
 
 SAMPLE_SECONDS = 2.0
 WARM_UP = 0.25

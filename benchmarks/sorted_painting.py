@@ -14,7 +14,7 @@ from benchmarks import running, terminal
 from benchmarks.figure import Figure, Findings, Growth, Limit, middle, percentile
 from benchmarks.scenes import Crowd, ScriptedSource
 from seqtop.state.filter import parse
-from seqtop.state.view import Sort
+from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp
 
 TITLE = "Paint, 100,000 sequences live, sorted and filtered"

@@ -15,7 +15,7 @@ from benchmarks import running
 from benchmarks.figure import Figure, Findings, Growth, Limit
 from benchmarks.published import Published, published
 from seqtop.sequence import ExecuteModelRequest
-from seqtop.wire import codec, frames, parse
+from seqtop.wire import codec, frames, parsing
 from seqtop.wire.messages import Step
 
 TITLE = "Bytes of a decode step"
@@ -65,7 +65,7 @@ def _bytes(scene: Published, size: int) -> tuple[float, float]:
         while num_steps < STEPS:
             frame = frames.unpack(socket.recv_multipart())
             assert isinstance(frame, frames.Frame)
-            if isinstance(parse.event(frame.payload), Step):
+            if isinstance(parsing.event(frame.payload), Step):
                 ours += len(frame.payload)
                 num_steps += 1
     return ours / STEPS, theirs / STEPS

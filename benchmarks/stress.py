@@ -24,8 +24,8 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from engine_stub.beam_search import BeamSearchParams
 from engine_stub.config import EngineConfig, PreemptionMode
+from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from seqtop.sequence import SamplingParams, SequenceStatus
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from argparse_manpage.manpage import Manpage
 
 from seqtop import __version__
-from seqtop.commands import usage
+from seqtop.cli import usage
 
 PATH = Path(__file__).with_name("seqtop.1")
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from engine_stub.cli import main
+from engine_stub.entrypoints.cli import main
 
 sys.exit(main())

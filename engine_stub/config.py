@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from engine_stub.loader import DEFAULT_MODEL
+from engine_stub.model_executor.loader import DEFAULT_MODEL
 
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
 PreemptionVictim: TypeAlias = Literal["last", "largest"]

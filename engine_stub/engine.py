@@ -13,27 +13,27 @@ from typing import Any
 import msgspec
 import torch
 
-from engine_stub.attention import PagedKVCache
-from engine_stub.block_manager import BlockManager
 from engine_stub.config import EngineConfig
-from engine_stub.detokenizer import Detokenizer
-from engine_stub.groups import unfinished
-from engine_stub.hub import find_model
-from engine_stub.input_processor import InputProcessor, Params, Prompt
-from engine_stub.model_config import ModelConfig
-from engine_stub.model_runner import ModelOutput
-from engine_stub.output_processor import OutputProcessor, is_plain
-from engine_stub.pipeline import Pipeline
-from engine_stub.scheduler import Scheduler, SchedulerOutputs
+from engine_stub.core.block_manager import BlockManager
+from engine_stub.core.groups import unfinished
+from engine_stub.core.scheduler import Scheduler, SchedulerOutputs
+from engine_stub.core.table_changes import TableChanges
+from engine_stub.model_executor.attention import PagedKVCache
+from engine_stub.model_executor.hub import find_model
+from engine_stub.model_executor.model_config import ModelConfig
+from engine_stub.processing.detokenizer import Detokenizer
+from engine_stub.processing.input_processor import InputProcessor, Params, Prompt
+from engine_stub.processing.output_processor import OutputProcessor, is_plain
+from engine_stub.processing.tokenizer import Tokenizer
 from engine_stub.step_record import (
     Decodes,
     ScheduledSequenceGroup,
     SequenceUpdate,
     StepRecord,
 )
-from engine_stub.table_changes import TableChanges
-from engine_stub.tokenizer import Tokenizer
-from engine_stub.worker import Worker, resolve_device, resolve_dtype
+from engine_stub.worker.model_runner import ModelOutput
+from engine_stub.worker.pipeline import Pipeline
+from engine_stub.worker.worker import Worker, resolve_device, resolve_dtype
 from seqtop.sequence import (
     CompletionSequenceGroupOutput,
     ParallelSampleSequenceGroup,

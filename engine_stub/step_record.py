@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from engine_stub.block_stats import BlockStats, CacheChanges
 from engine_stub.config import PreemptionMode
-from engine_stub.table_changes import TableChanges
+from engine_stub.core.block_stats import BlockStats, CacheChanges
+from engine_stub.core.table_changes import TableChanges
 from seqtop.sequence import ExecuteModelRequest, Logprob, Sequence, SequenceGroup
 
 WaitCause: TypeAlias = Literal["no_blocks", "token_budget", "seq_limit"]

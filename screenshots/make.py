@@ -17,14 +17,14 @@ from textual.pilot import Pilot
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.publishing import StepPublisher, engine_info
-from engine_stub.workload import DEMO_LIMITS, arrivals
-from seqtop.link import ControlError, Link, LinkState
+from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.workload import DEMO_LIMITS, arrivals
+from seqtop.connection import ControlError, Link, LinkState
+from seqtop.history.memory_store import History
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
-from seqtop.state.history import History
 from seqtop.tui.app import SeqtopApp
-from seqtop.wire import codec, parse
+from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
 
 SIZES = ((80, 24), (120, 40), (200, 60))
@@ -63,7 +63,7 @@ class RunSource:
 
     def publish(self, event: Event) -> None:
         payload = codec.encode(event)
-        event = parse.event(payload)
+        event = parsing.event(payload)
         self.state.apply(event)
         self.history.append(self.link.num_messages, payload, event, self.state)
         self.link.num_messages += 1

@@ -2,6 +2,6 @@
 
 import sys
 
-from seqtop.cli import main
+from seqtop.cli.main import main
 
 sys.exit(main())

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from seqtop.link import Link, LinkState
+from seqtop.connection import Link, LinkState
 from seqtop.session import Session
 
 _SECONDS_TO_START = 60.0

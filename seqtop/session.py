@@ -10,18 +10,19 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias, cast
 
-from seqtop.changing import Changing
-from seqtop.link import Link, LinkState, UnreachableError
+from seqtop.connection import Link, LinkState, UnreachableError
+from seqtop.history.memory_store import History
+from seqtop.observable import Changing
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, sharing, snapshot
-from seqtop.state.history import History
-from seqtop.state.redact import redacted
-from seqtop.wire import codec, control
+from seqtop.state.redaction import redacted
+from seqtop.transport import control_client
+from seqtop.transport.curve_keys import ViewerKeys
+from seqtop.transport.subscriber import Subscriber
+from seqtop.wire import codec
 from seqtop.wire.frames import Frame
-from seqtop.wire.keys import ViewerKeys
 from seqtop.wire.messages import Abort, Event, Heartbeat, Snapshot, Submit
-from seqtop.wire.redact import redact
-from seqtop.wire.subscriber import Subscriber
+from seqtop.wire.redaction import redact
 
 DEFAULT_HISTORY = 10_000
 """Finished requests a viewer keeps."""
@@ -137,11 +138,11 @@ class Session(Changing):
         Blocks for up to two seconds. Raises `ControlError`.
         """
         command = Submit(prompt=prompt, sampling_params=params)
-        return control.ask(self.link.endpoint, command, keys=self._keys).request_id
+        return control_client.ask(self.link.endpoint, command, keys=self._keys).request_id
 
     def abort(self, request_id: str) -> None:
         """Have the engine end a request. Blocks for up to two seconds; raises `ControlError`."""
-        control.ask(self.link.endpoint, Abort(request_id=request_id), keys=self._keys)
+        control_client.ask(self.link.endpoint, Abort(request_id=request_id), keys=self._keys)
 
     def listen(self, listener: Listener) -> None:
         """Tell `listener` the state as it is, if there is one, and all that happens from now on."""

@@ -4,8 +4,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-import settling
 from hypothesis import settings
+
+from tests.support import settling
 
 # The same examples each time, and no clock: a failure is a change's, not the day's. To search
 # further: pytest --hypothesis-profile explore

@@ -5,12 +5,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from seqtop.link import Link, LinkState
-from seqtop.state.kv_cache import KvCache
-from seqtop.tui.ink import Line
-from seqtop.tui.kv import cells, header
-from seqtop.tui.kv.feed import KvFeed
-from seqtop.tui.widgets import fleet_cells, pool_cells
+from seqtop.connection import Link, LinkState
+from seqtop.kv_events.cache import KvCache
+from seqtop.tui.rendering.style import Line
+from seqtop.tui.screens.blocks import cells as pool_cells
+from seqtop.tui.screens.fleet import cells as fleet_cells
+from seqtop.tui.screens.kv import cells, header
+from seqtop.tui.screens.kv.feed import KvFeed
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,13 +7,13 @@ import pytest
 
 INSPECTOR = (
     "seqtop",
-    "seqtop.cli",
+    "seqtop.cli.main",
     "seqtop.sequence",
     "seqtop.wire",
     "seqtop.state",
     "seqtop.session",
     "seqtop.demo",
-    "seqtop.export.document",
+    "seqtop.export.json_document",
     "seqtop.tui.app",
 )
 
@@ -25,10 +25,10 @@ def test_inspector_does_not_load(forbidden: str) -> None:
 
 
 ATTACH = (
-    "seqtop.cli",
-    "seqtop.commands.attach",
+    "seqtop.cli.main",
+    "seqtop.cli.attach",
     "seqtop.session",
-    "seqtop.state.history",
+    "seqtop.history.memory_store",
     "seqtop.tui.app",
     "seqtop.tui.settings",
 )
@@ -43,14 +43,14 @@ NOT_FOR_ATTACH = (
     "tokenizers",
     "zmq.auth.thread",
     "seqtop.adapters",
-    "seqtop.checking",
+    "seqtop.checks.report",
     "seqtop.demo",
     "seqtop.export",
-    "seqtop.tui.kv.app",
+    "seqtop.tui.screens.kv.app",
     "seqtop.web",
-    "seqtop.wire.kv_subscriber",
-    "seqtop.wire.publisher",
-    "seqtop.wire.server",
+    "seqtop.kv_events.subscriber",
+    "seqtop.transport.publisher",
+    "seqtop.transport.stream_server",
 )
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from engine_stub.loader import DEFAULT_MODEL
-from engine_stub.model_config import ModelConfig
+from engine_stub.model_executor.loader import DEFAULT_MODEL
+from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.train.card import write_card
 from engine_stub.train.export import export
 from engine_stub.train.loop import Recipe, train

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from engine_stub.model import Decoder
+from engine_stub.model_executor.model import Decoder
 from engine_stub.train.loop import Measurement, Recipe
 from engine_stub.train.samples import Sampling, write_samples
 

@@ -17,9 +17,9 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
-from engine_stub.draft_head import FILE_NAME, DraftHead
-from engine_stub.loader import DEFAULT_MODEL, load_model
-from engine_stub.model import Decoder
+from engine_stub.model_executor.loader import DEFAULT_MODEL, load_model
+from engine_stub.model_executor.model import Decoder
+from engine_stub.spec_decode.draft_head import FILE_NAME, DraftHead
 from engine_stub.train.corpus import draw_batch
 from engine_stub.train.loop import causal_attention
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from engine_stub.loader import save_pretrained
-from engine_stub.model import Decoder
+from engine_stub.model_executor.loader import save_pretrained
+from engine_stub.model_executor.model import Decoder
 from engine_stub.train.tokenise import save_tokenizer
 
 

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
-from engine_stub.model import Attend, Decoder
-from engine_stub.model_config import ModelConfig
+from engine_stub.model_executor.model import Attend, Decoder
+from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.train.corpus import IGNORED, draw_batch
 
 

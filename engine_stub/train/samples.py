@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine_stub.loader import load_model
-from engine_stub.model import Decoder
-from engine_stub.tokenizer import Tokenizer
+from engine_stub.model_executor.loader import load_model
+from engine_stub.model_executor.model import Decoder
+from engine_stub.processing.tokenizer import Tokenizer
 from engine_stub.train.loop import causal_attention
 
 PROMPTS = (

@@ -14,12 +14,12 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from seqtop.link import Link, LinkState, UnreachableError
-from seqtop.safe import safe_json
+from seqtop.connection import Link, LinkState, UnreachableError
+from seqtop.sanitize import safe_json
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
-from seqtop.state.columns import FIELDS
+from seqtop.state.fields import FIELDS
 from seqtop.state.filter import EVERYTHING, Filter
 from seqtop.wire.messages import Event
 

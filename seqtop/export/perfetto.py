@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from seqtop.export.lives import Life, Run, StepRecord
-from seqtop.safe import safe_text
+from seqtop.export.lifecycle import Life, Run, StepRecord
+from seqtop.sanitize import safe_text
 from seqtop.sequence import latency
 from seqtop.state import SequenceState, Span
 

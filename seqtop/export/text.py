@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from rich.cells import cell_len, set_cell_size, split_graphemes
 
 from seqtop import format as fmt
-from seqtop.safe import safe_line, safe_text
+from seqtop.sanitize import safe_line, safe_text
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.columns import FIELDS
+from seqtop.state.fields import FIELDS
 from seqtop.state.filter import EVERYTHING, Filter
-from seqtop.state.view import SequenceView, Sort
+from seqtop.state.ordering import SequenceView, Sort
 
 _PLAIN_WIDTH = 160
 """Cells to a line where standard output is not a terminal."""
@@ -45,7 +45,7 @@ def table(
     """One line per sequence; hold the lock of `state` meanwhile.
 
     Args:
-        columns: Keys of `seqtop.state.columns.FIELDS`; by default those there is room for.
+        columns: Keys of `seqtop.state.fields.FIELDS`; by default those there is room for.
         sort: By default the app's own order.
     """
     view = SequenceView()

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from seqtop.sequence import SequenceStatus
-from seqtop.state import in_flight, reducer
+from seqtop.state import reducer, repair
 from seqtop.state.model import CachedBlock, RequestState, SequenceState, Span
 from seqtop.wire.messages import EngineInfo, Event, InFlight, StepStats
 
@@ -65,7 +65,7 @@ class EngineState(msgspec.Struct):
         (finished ones beyond `max_finished`), so that a view can redraw those alone.
         """
         if isinstance(event, InFlight):
-            return in_flight.apply(self, event)
+            return repair.apply(self, event)
         return reducer.apply(self, event)
 
     def retire(self, request_id: str) -> list[int]:

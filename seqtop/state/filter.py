@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from seqtop.state.columns import FIELDS, Column
+from seqtop.state.fields import FIELDS, Column
 from seqtop.state.model import RequestState, SequenceState
 
 Test: TypeAlias = Callable[[RequestState, SequenceState, float], bool]

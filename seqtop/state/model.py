@@ -2,7 +2,7 @@
 
 Everything here is a msgspec struct, so a state can be encoded whole (a snapshot), compared field
 by field and kept by the hundred thousand without burdening the garbage collector. What there is a
-number of for each token is in columns (`seqtop.wire.arrays`): copied whole, and never one by one.
+number of for each token is in columns (`seqtop.wire.columns`): copied whole, and never one by one.
 """
 
 from functools import partial
@@ -17,7 +17,7 @@ from seqtop.sequence import (
     SamplingParams,
     SequenceStatus,
 )
-from seqtop.wire.arrays import Floats, Ints
+from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.messages import PreemptionMode, WaitReason
 
 SpanKind: TypeAlias = Literal["queued", "prefill", "decode", "preempted", "swapped"]

@@ -18,7 +18,7 @@ from seqtop.sequence import (
 )
 from seqtop.state import decodes
 from seqtop.state.model import CachedBlock, RequestState, SequenceState, Span, SpanKind
-from seqtop.wire.arrays import Ints
+from seqtop.wire.columns import Ints
 from seqtop.wire.messages import (
     CachedBlocks,
     EngineInfo,

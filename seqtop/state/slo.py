@@ -6,7 +6,7 @@ from functools import cached_property
 
 from seqtop import format as fmt
 from seqtop.sequence import latency
-from seqtop.state.columns import queue_time
+from seqtop.state.fields import queue_time
 from seqtop.state.filter import FilterError, quantity
 from seqtop.state.model import RequestState, SequenceState
 

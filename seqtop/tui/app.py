@@ -18,31 +18,31 @@ from textual.screen import Screen
 from textual.widget import AwaitMount
 
 from seqtop import format as fmt
-from seqtop.link import ControlError, LinkState
-from seqtop.safe import safe_line
-from seqtop.state.marks import Kind
-from seqtop.state.review import Review
+from seqtop.checks.background import Review
+from seqtop.connection import ControlError, LinkState
+from seqtop.history.event_index import Kind
+from seqtop.history.timeline import RecordingError, Timeline
+from seqtop.sanitize import safe_line
 from seqtop.state.slo import FIGURES
-from seqtop.state.timeline import RecordingError, Timeline
-from seqtop.tui import ending, past, theme
+from seqtop.tui import signals, theme, time_travel
+from seqtop.tui.background_checker import Reviewer
+from seqtop.tui.chrome.tabs import Tab
+from seqtop.tui.engines import Fleet
 from seqtop.tui.feed import EVERYTHING, NOTHING, Feed, Frame
-from seqtop.tui.fleet import Fleet
 from seqtop.tui.garbage import Collector
 from seqtop.tui.key_by_key import KeyByKeyApp
-from seqtop.tui.keys import APP_KEYS, group_of
-from seqtop.tui.pulse import Pulse
-from seqtop.tui.reviewer import Reviewer
-from seqtop.tui.screens.catalogue import BLOCKS, FLEET, SEQUENCES, TABS, screen_type
-from seqtop.tui.screens.live import LiveScreen
+from seqtop.tui.keymap import APP_KEYS, group_of
+from seqtop.tui.recording_control import Taper
+from seqtop.tui.refresher import Pulse
+from seqtop.tui.screens.engine_screen import LiveScreen
+from seqtop.tui.screens.registry import BLOCKS, FLEET, SEQUENCES, TABS, screen_type
 from seqtop.tui.settings import DEFAULTS, Chosen, Memory, Settings, told
 from seqtop.tui.source import Source
-from seqtop.tui.taper import Taper
-from seqtop.tui.widgets.screen_tabs import Tab
 
 if TYPE_CHECKING:
-    from seqtop.tui.moment import Moment
-    from seqtop.tui.screens.checks import ChecksScreen
-    from seqtop.tui.screens.submit import Submission
+    from seqtop.tui.dialogs.submit import Submission
+    from seqtop.tui.moment_input import Moment
+    from seqtop.tui.screens.checks.screen import ChecksScreen
 
 FLEET_ACTIONS = frozenset({"go_to", "help", "quit", "turn_theme"})
 """What the app itself does while all engines are on show; the rest is about one of them."""
@@ -148,7 +148,7 @@ class SeqtopApp(KeyByKeyApp):
         return screen_type(tab)(feed, title=self.title, tabs=self._tabs)
 
     def _fleet_screen(self) -> Screen[None]:
-        from seqtop.tui.screens.fleet import FleetScreen
+        from seqtop.tui.screens.fleet.screen import FleetScreen
 
         return FleetScreen(self.fleet, self._tabs)
 
@@ -171,7 +171,7 @@ class SeqtopApp(KeyByKeyApp):
         self._garbage.start()  # lest a full collection delays the first frame
 
     def on_mount(self) -> None:
-        ending.heed(self)
+        signals.heed(self)
         self._add_modes()
         self._pulse.start()
         if len(self.fleet) > 1:
@@ -211,7 +211,7 @@ class SeqtopApp(KeyByKeyApp):
 
     def glance(self) -> None:
         """Keep up with the engines that are not on show, and show how they all are."""
-        from seqtop.tui.screens.fleet import FleetScreen
+        from seqtop.tui.screens.fleet.screen import FleetScreen
 
         self.fleet.glance()
         for screen in self.screen_stack:
@@ -248,7 +248,7 @@ class SeqtopApp(KeyByKeyApp):
         self.theme = (theme.LIGHT if self.current_theme.dark else theme.DARK).name
 
     def action_help(self) -> None:
-        from seqtop.tui.screens.help import HelpScreen
+        from seqtop.tui.dialogs.help import HelpScreen
 
         self.push_screen(HelpScreen(self.screen.active_bindings))
 
@@ -262,30 +262,30 @@ class SeqtopApp(KeyByKeyApp):
 
     def action_step(self, count: int) -> None:
         end = "newest moment so far" if count > 0 else "oldest moment on record"
-        self._go(past.by_steps(count), f"This is the {end}.")
+        self._go(time_travel.by_steps(count), f"This is the {end}.")
 
     def action_jump(self, kind: str, direction: int) -> None:
         what = {"preemption": "preemption", "finish": "request's end", "swap": "swap"}[kind]
         where = "after" if direction > 0 else "before"
         missing = f"No {what} is on record {where} this."
         with self.feed.lock:
-            self._show(self.feed.jump(past.to_kind(Kind[kind.upper()], direction), missing))
+            self._show(self.feed.jump(time_travel.to_kind(Kind[kind.upper()], direction), missing))
 
     def action_oldest(self) -> None:
-        self._go(past.to_end(-1), "This is the oldest moment on record.")
+        self._go(time_travel.to_end(-1), "This is the oldest moment on record.")
 
     def action_newest(self) -> None:
         if self.feed.replay is not None:
-            self._go(past.to_end(1), "This is the end of the recording.")
+            self._go(time_travel.to_end(1), "This is the end of the recording.")
         elif self.feed.paused:
             self.action_pause()
 
     def action_scrub(self, direction: int) -> None:
         end = "newest moment so far" if direction > 0 else "oldest moment on record"
-        self._go(past.by_share(direction / 20), f"This is the {end}.")
+        self._go(time_travel.by_share(direction / 20), f"This is the {end}.")
 
     def action_go_to_moment(self) -> None:
-        from seqtop.tui.screens.moment import MomentPrompt
+        from seqtop.tui.dialogs.moment_prompt import MomentPrompt
 
         def chosen(wanted: Moment | None) -> None:
             if wanted is None:
@@ -317,19 +317,19 @@ class SeqtopApp(KeyByKeyApp):
         self.review()
 
     def on_checks_screen_chosen(self, message: ChecksScreen.Chosen) -> None:
-        from seqtop.tui.widgets.findings import sentence
+        from seqtop.tui.screens.checks.findings import sentence
 
         with self.feed.lock:
             self._show(self.feed.go_to_finding(message.found, sentence([message.found])))
         self.switch_mode(SEQUENCES.name)
 
     def action_check(self, direction: int) -> None:
-        from seqtop.tui.widgets.findings import sentence
+        from seqtop.tui.screens.checks.findings import sentence
 
         review = self.review()
         with self.feed.lock:
             if review is None:
-                self._show(self.feed.go(past.to_end(1), ""))  # which says that nothing is
+                self._show(self.feed.go(time_travel.to_end(1), ""))  # which says that nothing is
                 return
             find = review.next if direction > 0 else review.previous
             found = find(self.feed.position)
@@ -342,7 +342,7 @@ class SeqtopApp(KeyByKeyApp):
         self._tell(f"No failed check is known {where} this: {steps} checked{so_far}.")
 
     def action_go_to_block(self) -> None:
-        from seqtop.tui.screens.block import BlockPrompt
+        from seqtop.tui.dialogs.block_prompt import BlockPrompt
 
         def chosen(block: int | None) -> None:
             if block is None:
@@ -359,7 +359,7 @@ class SeqtopApp(KeyByKeyApp):
 
         self.push_screen(BlockPrompt(), chosen)
 
-    def _go(self, find: past.Find, otherwise: str) -> None:
+    def _go(self, find: time_travel.Find, otherwise: str) -> None:
         with self.feed.lock:
             self._show(self.feed.go(find, otherwise))
 
@@ -398,13 +398,13 @@ class SeqtopApp(KeyByKeyApp):
         self.farewell = " ".join(filter(None, told)) or None
 
     def action_submit(self) -> None:
-        from seqtop.tui.screens.submit import SubmitDialog
+        from seqtop.tui.dialogs.submit import SubmitDialog
 
         if self._may_control("submit prompts to"):
             self.push_screen(SubmitDialog(), self._submit)
 
     def action_abort(self) -> None:
-        from seqtop.tui.screens.confirm import Confirm
+        from seqtop.tui.dialogs.confirm import Confirm
 
         with self.feed.lock:
             selection = self.feed.selection

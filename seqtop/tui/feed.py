@@ -10,22 +10,22 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from seqtop.link import LinkState
-from seqtop.replay import ReplaySource
+from seqtop.checks.background import Found, Review
+from seqtop.connection import LinkState
+from seqtop.history.playback import ReplaySource
+from seqtop.history.timeline import RecordingError
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.columns import COLUMNS
+from seqtop.state.fields import COLUMNS
 from seqtop.state.filter import EVERYTHING as NO_FILTER
 from seqtop.state.filter import Filter
-from seqtop.state.latencies import Latencies, Measured
-from seqtop.state.review import Found, Review
-from seqtop.state.timeline import RecordingError
-from seqtop.state.view import SequenceView, Sort
-from seqtop.tui.past import Find, Past, holes, lead
+from seqtop.state.latency import Latencies, Measured
+from seqtop.state.ordering import SequenceView, Sort
 from seqtop.tui.rates import RateMeter, Rates
+from seqtop.tui.recording_control import Recordable, Taper
+from seqtop.tui.screens.sequences.token_marks import Marking
 from seqtop.tui.source import Source
-from seqtop.tui.taper import Recordable, Taper
-from seqtop.tui.token_marks import Marking
+from seqtop.tui.time_travel import Find, Past, holes, lead
 
 
 class Frame(NamedTuple):
@@ -140,7 +140,7 @@ class Feed:
 
     @property
     def position(self) -> int:
-        """Where on record the picture is (`seqtop.state.marks`); 0 if nothing is on record."""
+        """Where on record the picture is (`seqtop.history.event_index`); 0 if nothing is on record."""
         moving = self.replay or self._past
         if moving is not None:
             return moving.position

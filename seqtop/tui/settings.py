@@ -17,16 +17,16 @@ import msgspec
 from textual.message import Message
 from textual.theme import BUILTIN_THEMES
 
-from seqtop.safe import safe_line
+from seqtop.sanitize import safe_line
 from seqtop.state import slo
-from seqtop.state.columns import FIELDS
+from seqtop.state.fields import FIELDS
 from seqtop.state.filter import FilterError, parse
-from seqtop.state.latencies import Latencies
+from seqtop.state.latency import Latencies
+from seqtop.state.ordering import Sort
 from seqtop.state.slo import Slo, SloError
-from seqtop.state.view import Sort
 from seqtop.tui import theme
 from seqtop.tui.feed import Feed
-from seqtop.tui.widgets.cells import COLUMN_KEYS, DEFAULT_COLUMNS
+from seqtop.tui.screens.sequences.cells import COLUMN_KEYS, DEFAULT_COLUMNS
 
 THEMES = (theme.DARK.name, theme.LIGHT.name, *BUILTIN_THEMES)
 _LARGEST = 2**20

@@ -4,11 +4,11 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from seqtop.link import Link
+from seqtop.connection import Link
+from seqtop.history.timeline import Timeline
 from seqtop.sequence import SamplingParams
 from seqtop.session import Watcher
 from seqtop.state import EngineState
-from seqtop.state.timeline import Timeline
 
 
 class Source(Protocol):

@@ -4,7 +4,7 @@ The format is MessagePack, laid out by the struct definitions in `seqtop.sequenc
 MessagePack has:
 
 - An array of token ids is `bin`: signed, 8 bytes per id, little-endian, on every machine.
-- A column of a state is the extension described in `seqtop.wire.arrays`.
+- A column of a state is the extension described in `seqtop.wire.columns`.
 - A tensor is the extension described in `seqtop.wire.tensors`. Where vLLM would send nil in the
   place of a tensor, this encoder sends the tensor; nil from vLLM decodes to None.
 - Multimodal inputs are nil where there are none, which is what every plain prompt has.
@@ -27,10 +27,10 @@ import msgspec
 from seqtop.sequence.inputs import MultiModalKwargs
 from seqtop.sequence.tensors import Tensor
 from seqtop.sequence.tokens import VLLM_TOKEN_ID_ARRAY_TYPE, TokenArray
-from seqtop.wire import arrays
-from seqtop.wire.arrays import Floats, Ints
+from seqtop.wire import columns
+from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.error_location import blame, explain, name_of
 from seqtop.wire.errors import WireError
-from seqtop.wire.paths import blame, explain, name_of
 from seqtop.wire.tensors import TENSOR_CODE, pack_tensor, unpack_tensor
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ def _no_form(obj: Any, error: Exception) -> WireError:
 def _encode_other(obj: Any) -> Any:
     if isinstance(obj, array):
         if isinstance(obj, Ints | Floats):
-            return arrays.pack(obj)
+            return columns.pack(obj)
         return _token_bytes(obj)
     if isinstance(obj, Tensor):
         return pack_tensor(obj)
@@ -114,7 +114,7 @@ def _decode_other(expected: type, obj: Any) -> Any:
     if type(obj) is expected:
         return obj
     if expected is Ints or expected is Floats:
-        return arrays.column(expected, obj)
+        return columns.column(expected, obj)
     if expected is array:
         return _token_array(obj)
     if expected is MultiModalKwargs and isinstance(obj, dict):
@@ -125,8 +125,8 @@ def _decode_other(expected: type, obj: Any) -> Any:
 
 
 def _decode_extension(code: int, data: memoryview) -> Any:
-    if code in arrays.CODES:
-        return arrays.unpack(code, data)
+    if code in columns.CODES:
+        return columns.unpack(code, data)
     if code == TENSOR_CODE:
         return unpack_tensor(data)
     raise ValueError(f"unknown extension type {code}")

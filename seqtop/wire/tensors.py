@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 
 from seqtop.sequence.tensors import Tensor
-from seqtop.wire.paths import explain
+from seqtop.wire.error_location import explain
 
 TENSOR_CODE: Final = ord("T")
 

@@ -8,18 +8,18 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from fake_vllm import Request, Scheduler
-from test_vllm_follow import step
-from waiting import SECONDS, wait_until
 
 from seqtop.adapters import vllm as adapter
 from seqtop.adapters.vllm.hook import follow
 from seqtop.adapters.vllm.settings import Settings, endpoint_of, from_environment
-from seqtop.link import LinkState
+from seqtop.connection import LinkState
 from seqtop.session import Session
 from seqtop.state import EngineState
-from seqtop.wire.keys import create_pair, viewer_keys
+from seqtop.transport.curve_keys import create_pair, viewer_keys
 from seqtop.wire.messages import Event
+from tests.adapters.test_vllm_follow import step
+from tests.support.fake_vllm import Request, Scheduler
+from tests.support.waiting import SECONDS, wait_until
 
 SECRET_ID = 0x5EC2E711
 """A token id whose bytes are found nowhere else."""

@@ -6,21 +6,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_vllm import Request, RequestStatus, Scheduler
-from waiting import SECONDS, wait_until
 
 from seqtop.adapters.vllm.hook import follow
 from seqtop.adapters.vllm.settings import Settings
 from seqtop.adapters.vllm.wrapping import Wrapping
-from seqtop.link import LinkState
+from seqtop.checks import Checker, Finding
+from seqtop.connection import LinkState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
-from seqtop.state.checks import Checker, Finding
-from seqtop.state.view import SequenceView
-from seqtop.wire import parse
+from seqtop.state.ordering import SequenceView
+from seqtop.wire import parsing
+from seqtop.wire.decode_rows import num_decodes
 from seqtop.wire.messages import Event, Step
-from seqtop.wire.rows import num_decodes
+from tests.support.fake_vllm import Request, RequestStatus, Scheduler
+from tests.support.waiting import SECONDS, wait_until
 
 SHARED = list(range(100, 112))
 REQUESTS = [
@@ -38,7 +38,7 @@ class Watch:
         self.num_in_rows = self.num_in_columns = 0
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        self.findings += self.checker.apply(parse.event(payload))
+        self.findings += self.checker.apply(parsing.event(payload))
         if isinstance(event, Step):
             self.num_in_rows += len(event.sequences)
             self.num_in_columns += num_decodes(event)

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_vllm import Request, Scheduler
-from test_vllm_follow import step
-from waiting import wait_until
 
 from seqtop.adapters import vllm as adapter
 from seqtop.adapters.vllm import hook
 from seqtop.adapters.vllm.collect import Collector
 from seqtop.adapters.vllm.settings import Settings, endpoint_of, from_environment
-from seqtop.wire.endpoints import EndpointError
+from seqtop.transport.endpoints import EndpointError
+from tests.adapters.test_vllm_follow import step
+from tests.support.fake_vllm import Request, Scheduler
+from tests.support.waiting import wait_until
 
 
 def wrapped(scheduler: Scheduler) -> list[str]:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine_stub.loader import DEFAULT_MODEL
-from engine_stub.tokenizer import Tokenizer
+from engine_stub.model_executor.loader import DEFAULT_MODEL
+from engine_stub.processing.tokenizer import Tokenizer
 from seqtop.adapters.vllm import text
 from seqtop.adapters.vllm.request import Names, end_status, engine_status, sampling_params
 from seqtop.adapters.vllm.text import Texts, TokenizerError

@@ -1,9 +1,9 @@
 import pytest
-from event_script import EventScript
 
-from seqtop.recording import RecordingWriter
+from seqtop.history import RecordingWriter
 from seqtop.state import EngineState
-from seqtop.wire import codec, parse
+from seqtop.wire import codec, parsing
+from tests.support.event_script import EventScript
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +13,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
     with RecordingWriter(path) as writer:
         for number, event in enumerate(EventScript(8, 80)):
             payload = codec.encode(event)
-            event = parse.event(payload)
+            event = parsing.event(payload)
             state.apply(event)
             writer.append(number, payload, event, state)
     return str(path)

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoints import add_draft_head, make_checkpoint
 
-from engine_stub.beam_search import BeamSearchParams
 from engine_stub.config import EngineConfig
+from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
-from engine_stub.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from seqtop.checks import Checker, Finding
 from seqtop.sequence import PoolingParams, SamplingParams, SequenceGroup
-from seqtop.state.checks import Checker, Finding
-from seqtop.wire import codec, parse
+from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event, Step
+from tests.support.checkpoints import add_draft_head, make_checkpoint
 
 NUM_WORKLOADS = 50
 MAX_MODEL_LEN = 48
@@ -43,7 +43,7 @@ class Watched:
         self.publish(engine_info(engine, engine_id="test", control=False))
 
     def publish(self, event: Event) -> None:
-        self.findings += self.checker.apply(parse.event(codec.encode(event)))
+        self.findings += self.checker.apply(parsing.event(codec.encode(event)))
         if isinstance(event, Step):
             self.seen.update(each.mode for each in event.preemptions)
             self.seen["forks"] += sum(each.parent_seq_id is not None for each in event.sequences)

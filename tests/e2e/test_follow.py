@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from hand_driven import HandDrivenEngine, arrival, engine_info, stats, step
-from waiting import SECONDS
 
-from seqtop.cli import main
+from seqtop.cli.main import main
 from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import EngineStopped, Heartbeat, SequenceUpdate
+from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, stats, step
+from tests.support.waiting import SECONDS
 
 SEQTOP = (sys.executable, "-m", "seqtop")
 

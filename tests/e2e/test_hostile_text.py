@@ -14,20 +14,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hand_driven import HandDrivenEngine, engine_info, step
-from piloting import play, screen
-from scripted import Script, ScriptedSource
-from scripted import engine_info as scripted_info
-from terminal import Terminal
-from waiting import SECONDS
 
-from seqtop import safe
+from seqtop import sanitize
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 from seqtop.state import EngineState
+from seqtop.transport.publisher import Publisher
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.widgets.story import MAX_CHARACTERS
+from seqtop.tui.screens.sequences.text_pane import MAX_CHARACTERS
 from seqtop.wire.messages import Refused, RequestArrived, RequestFinished, SequenceUpdate
-from seqtop.wire.publisher import Publisher
+from tests.support.hand_driven import HandDrivenEngine, engine_info, step
+from tests.support.piloting import play, screen
+from tests.support.scripted import Script, ScriptedSource
+from tests.support.scripted import engine_info as scripted_info
+from tests.support.terminal import Terminal
+from tests.support.waiting import SECONDS
 
 SEQTOP = (sys.executable, "-m", "seqtop")
 ENGINE = (sys.executable, "-m", "engine_stub")
@@ -194,14 +194,14 @@ def test_app_on_a_real_terminal(engine: Publisher) -> None:
 def test_frame_looks_at_no_more_than_it_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the names and texts are: characters are counted, not seconds."""
     looked_at = 0
-    plain = safe._shown.__wrapped__
+    plain = sanitize._shown.__wrapped__
 
     def counting(character: str) -> tuple[str, bool]:
         nonlocal looked_at
         looked_at += 1
         return plain(character)
 
-    monkeypatch.setattr(safe, "_shown", counting)
+    monkeypatch.setattr(sanitize, "_shown", counting)
     huge = "\x1b[31m\u202e" * 500_000
     source = ScriptedSource(scripted_info(model=huge, engine_id=huge))
     script = Script(source, model=huge, engine_id=huge)

@@ -10,10 +10,10 @@ from urllib.request import Request, urlopen
 
 import pyte
 import pytest
-from browsing import a_page
-from waiting import SECONDS, wait_until
 
-from seqtop.cli import main
+from seqtop.cli.main import main
+from tests.support.browsing import a_page
+from tests.support.waiting import SECONDS, wait_until
 
 pytest.importorskip("textual_serve", reason="textual-serve is not installed")
 

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 import zmq
 import zstandard
-from waiting import MILLISECONDS, SECONDS, wait_until
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.publishing import StepPublisher, engine_info
-from seqtop.recording import Recording
-from seqtop.recording.recorder import Recorder
-from seqtop.recording.writer import RecordingWriter
+from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from seqtop.checks import Checker
+from seqtop.history import Recording
+from seqtop.history.file_writer import RecordingWriter
+from seqtop.history.recorder import Recorder
 from seqtop.sequence import (
     ExecuteModelRequest,
     GuidedDecodingParams,
@@ -33,13 +33,13 @@ from seqtop.sequence import (
 )
 from seqtop.session import Session
 from seqtop.state import EngineState
-from seqtop.state import redact as state_
-from seqtop.state.checks import Checker
+from seqtop.state import redaction as state_
 from seqtop.state.model import RequestState, SequenceState
-from seqtop.state.redact import redacted
+from seqtop.state.redaction import redacted
+from seqtop.transport.endpoints import snapshot_endpoint
+from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec
-from seqtop.wire import redact as wire
-from seqtop.wire.endpoints import snapshot_endpoint
+from seqtop.wire import redaction as wire
 from seqtop.wire.messages import (
     Decodes,
     Event,
@@ -51,8 +51,8 @@ from seqtop.wire.messages import (
     Step,
     StepStats,
 )
-from seqtop.wire.publisher import Publisher
-from seqtop.wire.redact import redact
+from seqtop.wire.redaction import redact
+from tests.support.waiting import MILLISECONDS, SECONDS, wait_until
 
 SECRET = "xylophone"
 ID = 0x5EC2E7_11

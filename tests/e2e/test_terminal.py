@@ -2,7 +2,7 @@
 
 import sys
 
-from terminal import Terminal
+from tests.support.terminal import Terminal
 
 PROGRAM = r"""
 import sys, tty

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from terminal import Terminal
-from waiting import SECONDS, wait_until
+
+from tests.support.terminal import Terminal
+from tests.support.waiting import SECONDS, wait_until
 
 MODES_OFF = (
     b"\x1b[?1049l",  # the alternate screen

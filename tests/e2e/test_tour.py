@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from terminal import Terminal
-from waiting import SECONDS
+
+from tests.support.terminal import Terminal
+from tests.support.waiting import SECONDS
 
 SEQTOP = (sys.executable, "-m", "seqtop")
 BLOCK = 17

@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from terminal import Terminal
+
+from tests.support.terminal import Terminal
 
 
 def test_keys_typed_ahead_reach_what_they_are_meant_for(

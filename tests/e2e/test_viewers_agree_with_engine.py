@@ -9,20 +9,20 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from waiting import SECONDS, wait_until
 
-from engine_stub.beam_search import BeamSearchParams
 from engine_stub.config import EngineConfig
+from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
-from engine_stub.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.step_record import StepRecord
-from seqtop.link import LinkState
+from seqtop.connection import LinkState
 from seqtop.sequence import SamplingParams, SequenceGroup, SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
-from seqtop.wire import publisher as publisher_module
+from seqtop.transport import publisher as publisher_module
+from seqtop.transport.publisher import Publisher
 from seqtop.wire.messages import Event, InFlight
-from seqtop.wire.publisher import Publisher
+from tests.support.waiting import SECONDS, wait_until
 
 PROMPTS = (
     "Once upon a time",

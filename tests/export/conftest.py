@@ -6,11 +6,11 @@ import pytest
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.publishing import StepPublisher, engine_info
-from seqtop.recording import RecordingWriter
+from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from seqtop.history import RecordingWriter
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
-from seqtop.wire import codec, parse
+from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
 
 
@@ -24,7 +24,7 @@ class WritingSink:
 
     def publish(self, event: Event) -> None:
         payload = codec.encode(event)
-        event = parse.event(payload)
+        event = parsing.event(payload)
         self.state.apply(event)
         self._number += 1
         self._writer.append(self._number, payload, event, self.state)

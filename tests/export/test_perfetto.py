@@ -6,17 +6,17 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-import trace_format
-from event_script import EventScript
-from trace_format import Begin, CounterSample, End, Instant, Metadata, Trace
 
 from seqtop.export import perfetto
-from seqtop.export.lives import Life, Run, gather
-from seqtop.recording import Recording
+from seqtop.export.lifecycle import Life, Run, gather
+from seqtop.history import Recording
+from seqtop.history.memory_store import History
 from seqtop.state import EngineState
-from seqtop.state.history import History
-from seqtop.wire import codec, parse
+from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
+from tests.support import trace_format
+from tests.support.event_script import EventScript
+from tests.support.trace_format import Begin, CounterSample, End, Instant, Metadata, Trace
 
 NANOSECOND = 1e-9
 
@@ -152,7 +152,7 @@ def history_of(*scripts: list[Event]) -> History:
         history.restore(script[0].incarnation, 0, state)
         for number, event in enumerate(script[1:], 1):
             payload = codec.encode(event)
-            event = parse.event(payload)
+            event = parsing.event(payload)
             state.apply(event)
             history.append(number, payload, event, state)
     return history

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import a_page
 
 from seqtop.export import perfetto
-from seqtop.export.lives import gather
-from seqtop.recording import Recording
+from seqtop.export.lifecycle import gather
+from seqtop.history import Recording
+from tests.support.browsing import a_page
 
 _QUERY = """async (sql) => {
   const result = await self.app.trace.engine.query(sql);

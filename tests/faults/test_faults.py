@@ -4,7 +4,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-import scenario
+
+from tests.support import scenario
 
 
 @pytest.mark.parametrize("seed", range(200))

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from tempfile import TemporaryDirectory
 
-import killing
 import pytest
+
+from tests.support import killing
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """A few thousand spoilt inputs; `benchmarks/fuzz.py` throws as many as one likes."""
 
 import pytest
-from bombardment import Bombardment
+
+from tests.support.bombardment import Bombardment
 
 
 @pytest.mark.parametrize("seed", range(4))

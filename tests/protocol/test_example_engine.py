@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import SECONDS, wait_until
 
-from seqtop.checking import Report, check_live
-from seqtop.link import LinkState
+from seqtop.checks.report import Report, check_live
+from seqtop.connection import LinkState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
+from tests.support.waiting import SECONDS, wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example_engine.py"
 PROMPTS = ("Once", "There was a king", "Far away and long ago")

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sequence_golden import tolerance
 
 import seqtop.sequence
 from seqtop.sequence import (
@@ -20,6 +19,7 @@ from seqtop.sequence import (
     token_inputs,
 )
 from seqtop.wire import WireError, decode, encode
+from tests.support.golden import tolerance
 
 DECODING = [case for case in tolerance() if case["type"] != "encode"]
 

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sequence_golden import streams, vectors
 
 import seqtop.sequence
 from seqtop.sequence import (
@@ -28,6 +27,7 @@ from seqtop.sequence import (
     SequenceStage,
 )
 from seqtop.wire import WireError, decode, encode
+from tests.support.golden import streams, vectors
 
 ints = st.integers(-(2**63), 2**63 - 1)
 floats = st.floats(allow_nan=False)

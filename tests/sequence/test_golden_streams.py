@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from sequence_golden import build, plain, received, streams
 
 from seqtop.sequence import (
     ExecuteModelRequest,
@@ -14,6 +13,7 @@ from seqtop.sequence import (
     SequenceStage,
 )
 from seqtop.wire import decode, encode
+from tests.support.golden import build, plain, received, streams
 
 
 def by_name(stream: dict[str, Any]) -> str:

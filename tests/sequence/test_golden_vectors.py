@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from sequence_golden import build, plain, vectors
 
 import seqtop.sequence
 from seqtop.sequence import MultiModalKwargs
 from seqtop.wire import WireError, decode, encode
+from tests.support.golden import build, plain, vectors
 
 
 def type_of(vector: dict[str, Any]) -> Any:

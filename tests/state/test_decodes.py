@@ -3,11 +3,10 @@
 from itertools import repeat
 
 import pytest
-from event_script import EventScript
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_reducer import RUNNING, arrived, prefilled, step, update
 
+from seqtop.checks import Checker
 from seqtop.sequence import (
     SequenceDataDelta,
     SequenceGroupMetadataDelta,
@@ -15,10 +14,11 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 from seqtop.state import EngineState, sharing
-from seqtop.state.checks import Checker
-from seqtop.wire import WireError, codec, parse
+from seqtop.wire import WireError, codec, parsing
+from seqtop.wire.decode_rows import Decode, decode_of, num_decodes
 from seqtop.wire.messages import Decodes, Event, SequenceUpdate, Step
-from seqtop.wire.rows import Decode, decode_of, num_decodes
+from tests.state.test_reducer import RUNNING, arrived, prefilled, step, update
+from tests.support.event_script import EventScript
 
 
 def decodes(seq_id: int = 1, token: int = 6, text: str = " x", **fields: object) -> Decodes:
@@ -69,7 +69,7 @@ def step_with(event: Step, execute: object, updates: list[SequenceUpdate]) -> St
 
 
 def travelled(event: Event) -> Event:
-    return parse.event(codec.encode(event))
+    return parsing.event(codec.encode(event))
 
 
 @settings(max_examples=25, deadline=None)

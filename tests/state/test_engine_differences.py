@@ -1,13 +1,12 @@
 """What only some engines have or do, as the protocol lets them say it."""
 
-from hand_driven import arrival, engine_info, stats, step
-
+from seqtop.checks import Checker
 from seqtop.sequence import SequenceGroupMetadataDelta, SequenceStatus
 from seqtop.state import EngineState
-from seqtop.state.checks import Checker
-from seqtop.state.view import SequenceView
-from seqtop.state.why import why
+from seqtop.state.explain import why
+from seqtop.state.ordering import SequenceView
 from seqtop.wire.messages import Preemption, SequenceUpdate
+from tests.support.hand_driven import arrival, engine_info, stats, step
 
 RUNNING, WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
 

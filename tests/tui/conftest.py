@@ -1,9 +1,9 @@
 import time
 
 import pytest
-from scripted import ScriptedSource, scene
 
 from seqtop.tui.app import SeqtopApp
+from tests.support.scripted import ScriptedSource, scene
 
 
 @pytest.fixture(autouse=True)

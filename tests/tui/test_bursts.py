@@ -3,20 +3,20 @@
 from collections.abc import Callable
 
 import pytest
-from piloting import burst, play, until
-from scripted import HOSTILE, ScriptedSource, scene
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from seqtop.state.history import History
-from seqtop.state.view import Sort
+from seqtop.history.memory_store import History
+from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.screens.block import BlockPrompt
-from seqtop.tui.screens.blocks import BlocksScreen
-from seqtop.tui.screens.help import HelpScreen
-from seqtop.tui.screens.sequences import SequencesScreen
-from seqtop.tui.screens.submit import SubmitDialog
-from seqtop.tui.screens.timeline import TimelineScreen
+from seqtop.tui.dialogs.block_prompt import BlockPrompt
+from seqtop.tui.dialogs.help import HelpScreen
+from seqtop.tui.dialogs.submit import SubmitDialog
+from seqtop.tui.screens.blocks.screen import BlocksScreen
+from seqtop.tui.screens.sequences.screen import SequencesScreen
+from seqtop.tui.screens.timeline.screen import TimelineScreen
+from tests.support.piloting import burst, play, until
+from tests.support.scripted import HOSTILE, ScriptedSource, scene
 
 
 @pytest.fixture

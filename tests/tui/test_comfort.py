@@ -6,19 +6,19 @@ import random
 import re
 
 import pytest
-from piloting import play, screen, until
-from scripted import HOSTILE, MIXED, Script, ScriptedSource
 from textual.pilot import Pilot
 
 from seqtop.sequence import RequestMetrics
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.columns import FIELDS
+from seqtop.state.fields import FIELDS
 from seqtop.state.filter import parse
-from seqtop.state.view import SequenceView, Sort
+from seqtop.state.ordering import SequenceView, Sort
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.ink import line_width, marked, plain
+from seqtop.tui.rendering.style import line_width, marked, plain
+from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.settings import Memory
-from seqtop.tui.widgets.detail import Detail
+from tests.support.piloting import play, screen, until
+from tests.support.scripted import HOSTILE, MIXED, Script, ScriptedSource
 
 
 def test_a_search_hides_nothing_and_is_gone_through(app: SeqtopApp) -> None:

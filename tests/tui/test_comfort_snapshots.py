@@ -3,12 +3,12 @@
 from collections.abc import Callable
 
 import pytest
-from scripted import HOSTILE, ScriptedSource, scene
 from textual.pilot import Pilot
 
-from seqtop.state.history import History
+from seqtop.history.memory_store import History
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.settings import Settings
+from tests.support.scripted import HOSTILE, ScriptedSource, scene
 
 SIZES = [(80, 24), (160, 50)]
 LOOKS = ["dark", "light", "no-colour"]

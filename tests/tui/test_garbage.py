@@ -5,12 +5,12 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from piloting import until
-from scripted import Script, ScriptedSource
 
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.garbage import CALM, SELDOM, Collector
-from seqtop.tui.ink import Painted
+from seqtop.tui.rendering.style import Painted
+from tests.support.piloting import until
+from tests.support.scripted import Script, ScriptedSource
 
 
 class Clock:

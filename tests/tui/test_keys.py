@@ -3,31 +3,31 @@
 from pathlib import Path
 
 import pytest
-from piloting import play, screen, until
-from scripted import START, Script, ScriptedSource, scene
 from textual import events
 from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
-from seqtop.link import ControlError, LinkState
-from seqtop.replay import ReplaySource
+from seqtop.connection import ControlError, LinkState
+from seqtop.history.memory_store import History
+from seqtop.history.playback import ReplaySource
 from seqtop.sequence import ExecuteModelRequest, SamplingParams, SequenceStatus
-from seqtop.state.columns import COLUMNS
-from seqtop.state.history import History
-from seqtop.state.view import Sort
+from seqtop.state.fields import COLUMNS
+from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.keys import GROUPS
-from seqtop.tui.screens.confirm import Confirm
-from seqtop.tui.screens.help import HelpScreen, grouped
-from seqtop.tui.screens.sequences import SequencesScreen
-from seqtop.tui.screens.sort import SortChooser
-from seqtop.tui.screens.submit import SubmitDialog
-from seqtop.tui.widgets.detail import Detail
-from seqtop.tui.widgets.filter_bar import FilterBar
-from seqtop.tui.widgets.story import Story
-from seqtop.tui.widgets.table import Rows, Titles
+from seqtop.tui.dialogs.confirm import Confirm
+from seqtop.tui.dialogs.help import HelpScreen, grouped
+from seqtop.tui.dialogs.sort_chooser import SortChooser
+from seqtop.tui.dialogs.submit import SubmitDialog
+from seqtop.tui.keymap import GROUPS
+from seqtop.tui.screens.sequences.detail import Detail
+from seqtop.tui.screens.sequences.filter_bar import FilterBar
+from seqtop.tui.screens.sequences.screen import SequencesScreen
+from seqtop.tui.screens.sequences.table import Rows, Titles
+from seqtop.tui.screens.sequences.text_pane import Story
 from seqtop.wire.messages import RequestArrived, RequestFinished, SequenceUpdate, Step
+from tests.support.piloting import play, screen, until
+from tests.support.scripted import START, Script, ScriptedSource, scene
 
 
 def selected(app: SeqtopApp) -> str:

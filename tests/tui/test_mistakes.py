@@ -1,15 +1,15 @@
 """What users get wrong, or meet, leaves a screen that can be read."""
 
 import pytest
-from piloting import burst, play, screen, until
-from scripted import ScriptedSource
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from seqtop.link import LinkState
+from seqtop.connection import LinkState
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.screens.dialog import Dialog
-from seqtop.tui.screens.sequences import SequencesScreen
+from seqtop.tui.dialogs.dialog import Dialog
+from seqtop.tui.screens.sequences.screen import SequencesScreen
+from tests.support.piloting import burst, play, screen, until
+from tests.support.scripted import ScriptedSource
 
 
 def test_an_unknown_key_does_nothing(app: SeqtopApp) -> None:
@@ -79,7 +79,7 @@ def test_an_engine_that_goes_while_one_looks(source: ScriptedSource) -> None:
 
 
 def test_rates_of_a_lost_engine_are_dim(source: ScriptedSource, app: SeqtopApp) -> None:
-    from seqtop.tui.widgets.header import throughput
+    from seqtop.tui.chrome.header import throughput
 
     app.feed.rates = app.feed.rates._replace(steps=5.0, tokens_in=6.0, tokens_out=7.0)
     rates = ("5.0", "6.0", "7.0")

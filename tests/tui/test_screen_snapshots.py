@@ -6,13 +6,13 @@ The pictures were looked at. More of the block map and the checks is in `test_sn
 from collections.abc import Callable
 
 import pytest
-from piloting import checked
-from scripted import HOSTILE, ScriptedSource, scene
 from textual.pilot import Pilot
 
-from seqtop.link import LinkState
-from seqtop.state.history import History
+from seqtop.connection import LinkState
+from seqtop.history.memory_store import History
 from seqtop.tui.app import SeqtopApp
+from tests.support.piloting import checked
+from tests.support.scripted import HOSTILE, ScriptedSource, scene
 
 SIZES = [(80, 24), (160, 50)]
 LOOKS = ["dark", "light", "no-colour"]

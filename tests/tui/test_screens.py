@@ -1,13 +1,13 @@
 """Going from screen to screen: by key and by click, with one selection on all of them."""
 
 import pytest
-from piloting import SCREENS, play, screen
 from textual.pilot import Pilot
 
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.screens.live import LiveScreen
-from seqtop.tui.screens.sequences import SequencesScreen
-from seqtop.tui.widgets.screen_tabs import ScreenTabs
+from seqtop.tui.chrome.tabs import ScreenTabs
+from seqtop.tui.screens.engine_screen import LiveScreen
+from seqtop.tui.screens.sequences.screen import SequencesScreen
+from tests.support.piloting import SCREENS, play, screen
 
 
 def titles(app: SeqtopApp) -> list[str]:

@@ -4,16 +4,17 @@ import json
 from pathlib import Path
 
 import pytest
-from piloting import play, screen
-from scripted import ScriptedSource
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from seqtop import cli, locations
-from seqtop.state.columns import FIELDS
-from seqtop.state.view import Sort
+from seqtop import paths
+from seqtop.cli import main
+from seqtop.state.fields import FIELDS
+from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.screens.columns import ColumnChooser
+from seqtop.tui.dialogs.column_chooser import ColumnChooser
+from seqtop.tui.screens.sequences.cells import DEFAULT_COLUMNS
+from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.settings import (
     Memory,
     Settings,
@@ -23,8 +24,8 @@ from seqtop.tui.settings import (
     read,
     sort_text,
 )
-from seqtop.tui.widgets.cells import DEFAULT_COLUMNS
-from seqtop.tui.widgets.detail import Detail
+from tests.support.piloting import play, screen
+from tests.support.scripted import ScriptedSource
 
 
 def titles(app: SeqtopApp) -> list[str]:
@@ -36,10 +37,10 @@ def test_files_are_where_the_xdg_variables_say(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("XDG_CONFIG_HOME", "/somewhere")
     monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
     monkeypatch.setenv("HOME", "/home/you")
-    assert locations.config_file() == Path("/somewhere/seqtop/config.toml")
-    assert locations.memory_file() == Path("/home/you/.local/state/seqtop/remembered.json")
+    assert paths.config_file() == Path("/somewhere/seqtop/config.toml")
+    assert paths.memory_file() == Path("/home/you/.local/state/seqtop/remembered.json")
     monkeypatch.delenv("XDG_CONFIG_HOME")
-    assert locations.config_file() == Path("/home/you/.config/seqtop/config.toml")
+    assert paths.config_file() == Path("/home/you/.config/seqtop/config.toml")
 
 
 def test_the_file_is_read(tmp_path: Path) -> None:
@@ -218,7 +219,7 @@ def test_the_command_line_names_what_it_does_not_know(
     command: list[str], arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main([*command, *arguments])
+        main.main([*command, *arguments])
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
 

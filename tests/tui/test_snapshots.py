@@ -3,14 +3,14 @@
 from collections.abc import Callable
 
 import pytest
-from piloting import SCREENS, checked
-from scripted import HOSTILE, Script, ScriptedSource, scene
 from textual.pilot import Pilot
 
-from seqtop.link import LinkState
-from seqtop.state.history import History
+from seqtop.connection import LinkState
+from seqtop.history.memory_store import History
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.screens.checks import ChecksScreen
+from seqtop.tui.screens.checks.screen import ChecksScreen
+from tests.support.piloting import SCREENS, checked
+from tests.support.scripted import HOSTILE, Script, ScriptedSource, scene
 
 CHECKS = str(SCREENS.index(ChecksScreen) + 1)
 SIZES = [(80, 24), (120, 40), (200, 60)]

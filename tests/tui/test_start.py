@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
-from scripted import ScriptedSource, scene
 from textual.css.stylesheet import Stylesheet
 
-from seqtop.commands import NAMES
+from seqtop.cli import NAMES
 from seqtop.tui.app import SeqtopApp
+from tests.support.scripted import ScriptedSource, scene
 
 
 def test_style_sheets_are_not_parsed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,9 +38,9 @@ def test_screens_dialogs_and_commands_are_imported_when_they_are_opened() -> Non
     code = """
 import asyncio, sys
 from seqtop import cli
-from seqtop.replay import ReplaySource
+from seqtop.history.playback import ReplaySource
 from seqtop.state import EngineState
-from seqtop.state.history import History
+from seqtop.history.memory_store import History
 from seqtop.tui.app import SeqtopApp
 
 try:
@@ -61,6 +61,6 @@ print(*sys.modules, sep="\\n")
     loaded = set(done.stdout.split())
     screens = {name.rpartition(".")[2] for name in loaded if name.startswith("seqtop.tui.screens.")}
     assert screens == {"catalogue", "live", "sequences", "tabbed"}
-    commands = {name.rpartition(".")[2] for name in loaded if name.startswith("seqtop.commands.")}
+    commands = {name.rpartition(".")[2] for name in loaded if name.startswith("seqtop.cli.")}
     assert commands & {*NAMES} == {"attach"}
-    assert not {name for name in loaded if name.startswith("seqtop.tui.kv")}
+    assert not {name for name in loaded if name.startswith("seqtop.tui.screens.kv")}

@@ -3,16 +3,16 @@
 import random
 
 import pytest
-from piloting import play, screen
-from scripted import HOSTILE, MIXED, Script, ScriptedSource, engine_info, scene
 from textual.pilot import Pilot
 
-from seqtop.link import LinkState
+from seqtop.connection import LinkState
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.widgets.header import SENTENCES
-from seqtop.tui.widgets.table import Rows
+from seqtop.tui.chrome.header import SENTENCES
+from seqtop.tui.screens.sequences.table import Rows
+from tests.support.piloting import play, screen
+from tests.support.scripted import HOSTILE, MIXED, Script, ScriptedSource, engine_info, scene
 
 
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 60)])

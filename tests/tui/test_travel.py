@@ -3,17 +3,17 @@
 import re
 
 import pytest
-from event_script import EventScript
-from piloting import SCREENS, play, screen
-from scripted import START, ScriptedSource, scene
 from textual.pilot import Pilot
 
-from seqtop.replay import ReplaySource
-from seqtop.state.history import History
-from seqtop.state.marks import Kind
+from seqtop.history.event_index import Kind
+from seqtop.history.memory_store import History
+from seqtop.history.playback import ReplaySource
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.ink import plain
-from seqtop.tui.widgets.scrubber import Scrubber, track
+from seqtop.tui.chrome.scrubber import Scrubber, track
+from seqtop.tui.rendering.style import plain
+from tests.support.event_script import EventScript
+from tests.support.piloting import SCREENS, play, screen
+from tests.support.scripted import START, ScriptedSource, scene
 
 
 @pytest.fixture

@@ -3,27 +3,27 @@
 import asyncio
 
 import pytest
-from piloting import until
-from scripted import Script, ScriptedSource
 from textual.geometry import Region
 from textual.pilot import Pilot
 
-from seqtop.link import LinkState
+from seqtop.connection import LinkState
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.chrome.footer import KeyBar
+from seqtop.tui.chrome.header import Header
+from seqtop.tui.chrome.tabs import ScreenTabs
 from seqtop.tui.feed import PLACED_AT_ONCE, Feed
-from seqtop.tui.ink import plain
-from seqtop.tui.widgets.bare import Box
-from seqtop.tui.widgets.blocks import BLOCKS_AT_ONCE, Blocks, Sharers
-from seqtop.tui.widgets.detail import Detail
-from seqtop.tui.widgets.header import Header
-from seqtop.tui.widgets.key_bar import KeyBar
-from seqtop.tui.widgets.lines import Lines
-from seqtop.tui.widgets.painted import Painted
-from seqtop.tui.widgets.pool import PoolMap
-from seqtop.tui.widgets.screen_tabs import ScreenTabs
-from seqtop.tui.widgets.table import Rows, Titles
+from seqtop.tui.rendering.line_view import Painted
+from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.style import plain
+from seqtop.tui.rendering.transparent import Box
+from seqtop.tui.screens.blocks.block_map import PoolMap
+from seqtop.tui.screens.sequences.block_table import BLOCKS_AT_ONCE, Blocks, Sharers
+from seqtop.tui.screens.sequences.detail import Detail
+from seqtop.tui.screens.sequences.table import Rows, Titles
 from seqtop.wire.messages import Heartbeat
+from tests.support.piloting import until
+from tests.support.scripted import Script, ScriptedSource
 
 MANY = 10_000
 

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from serve import ABORTED_AFTER, MODEL, NUM_REQUESTS
 
-from seqtop.link import LinkState
+from seqtop.checks import Checker, Finding
+from seqtop.connection import LinkState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
-from seqtop.state.checks import Checker, Finding
-from seqtop.state.view import SequenceView
-from seqtop.wire import parse
+from seqtop.state.ordering import SequenceView
+from seqtop.wire import parsing
 from seqtop.wire.messages import Event, Step
 
 HERE = Path(__file__).resolve().parent
@@ -54,7 +54,7 @@ class Seen:
             self._checker.apply(state.info)
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        self.findings += self._checker.apply(parse.event(payload))
+        self.findings += self._checker.apply(parsing.event(payload))
         if isinstance(event, Step):
             self.steps.append(shown(state))
 

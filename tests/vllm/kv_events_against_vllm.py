@@ -22,9 +22,9 @@ from vllm.distributed.kv_events import (
     ZmqEventPublisher,
 )
 
-from seqtop.kv_session import KvSession
-from seqtop.link import LinkState
-from seqtop.wire.kv_events import Batch
+from seqtop.connection import LinkState
+from seqtop.kv_events.messages import Batch
+from seqtop.kv_events.session import KvSession
 
 SECONDS = 60
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import msgspec
-from hand_driven import step
 
 from seqtop.sequence import (
     ExecuteModelRequest,
@@ -11,8 +10,9 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStage,
 )
-from seqtop.wire import codec, parse
+from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Decodes, Step
+from tests.support.hand_driven import step
 
 NUM_BLOCKS = 512
 """Of each sequence's table: 8,192 tokens."""
@@ -55,7 +55,7 @@ def test_a_step_takes_three_hundredths_of_vllms_own_deltas_at_most() -> None:
 
 
 def test_a_decode_adds_no_object_that_is_read() -> None:
-    few, many = (parse.event(codec.encode(in_columns(num))) for num in (16, 256))
+    few, many = (parsing.event(codec.encode(in_columns(num))) for num in (16, 256))
     assert sum(1 for _ in structs(few)) == sum(1 for _ in structs(many))
 
 

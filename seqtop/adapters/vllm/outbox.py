@@ -14,7 +14,7 @@ import zmq
 
 from seqtop.adapters.vllm.notes import AnyNote, Goodbye
 from seqtop.adapters.vllm.settings import Settings
-from seqtop.wire import closing
+from seqtop.transport import closing
 
 MAX_BACKLOG = 10_000
 """Notes that may wait for the publisher; each is a step, or an arrival."""

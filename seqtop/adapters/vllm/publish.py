@@ -21,9 +21,9 @@ from seqtop.adapters.vllm.notes import AnyNote, Arrived, Goodbye, Hello, Stepped
 from seqtop.adapters.vllm.settings import Settings
 from seqtop.adapters.vllm.translate import Translator, engine_info
 from seqtop.state import EngineState
-from seqtop.wire.endpoints import EndpointError
-from seqtop.wire.keys import KeyFileError
-from seqtop.wire.publisher import Publisher, PublishError
+from seqtop.transport.curve_keys import KeyFileError
+from seqtop.transport.endpoints import EndpointError
+from seqtop.transport.publisher import Publisher, PublishError
 
 _POLL_MS = 200
 _NICENESS = 10

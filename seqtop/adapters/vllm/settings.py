@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from seqtop.wire.endpoints import check_bind, rank_endpoint
-from seqtop.wire.keys import EngineKeys, KeyFileError, engine_keys
+from seqtop.transport.curve_keys import EngineKeys, KeyFileError, engine_keys
+from seqtop.transport.endpoints import check_bind, rank_endpoint
 
 
 class Settings(msgspec.Struct, frozen=True):

@@ -1,0 +1,331 @@
+"""Which sequence groups run in the next step, on which blocks, for how many tokens.
+
+Three queues in one order, by priority and then by arrival: RUNNING groups own blocks on the device,
+SWAPPED ones in host memory, WAITING ones own none. A step's token budget goes to running decodes
+(one token a sequence), then to prefills under way, then to the first of those that wait or are
+swapped out; a prefill takes what is left of the budget and goes on in the next step. When a decode
+finds no block, a running group behind it is preempted: it gives up its blocks and waits again, to
+be recomputed or swapped in. So the first running group always moves on, and every group gets its
+turn.
+
+A step that only decodes may look ahead: each sequence is given slots for more tokens than one, as
+far as budget and free blocks allow, so that the worker can go on by itself.
+
+A group may hold several sequences, the beams of a search. Those that are unfinished are of one
+length, run together, and wait together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sortedcontainers import SortedKeyList
+
+from engine_stub.config import EngineConfig, PreemptionMode
+from engine_stub.core.beam_search import max_num_running_seqs
+from engine_stub.core.block_manager import BlockManager
+from engine_stub.core.groups import unfinished
+from engine_stub.core.lookahead_slots import Lookahead
+from engine_stub.core.metadata import MetadataBuilder
+from engine_stub.core.waiting_queue import WaitingQueue
+from engine_stub.step_record import HeadWait, Preemption, ScheduledSequenceGroup
+from seqtop.sequence import ExecuteModelRequest, Sequence, SequenceGroup, SequenceStatus
+
+# Blocks that an admission leaves for the running groups to grow into, as a share of the pool.
+_WATERMARK = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutputs:
+    """A step as planned; the fields are those of `StepRecord`."""
+
+    execute_model_req: ExecuteModelRequest
+    scheduled: list[ScheduledSequenceGroup]
+    preemptions: list[Preemption]
+    head_wait: HeadWait | None
+    num_prefill_tokens: int
+    num_decode_tokens: int
+
+
+@dataclass(slots=True)
+class _BlockMoves:
+    """What the worker has to do to blocks before a step, in this order."""
+
+    swap_out: list[tuple[int, int]] = field(default_factory=list)
+    swap_in: list[tuple[int, int]] = field(default_factory=list)
+    copy: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Scheduler:
+    """Plans steps.
+
+    Args:
+        config: With `max_num_seqs`, `max_num_batched_tokens`, `enable_chunked_prefill` and the
+            settings of preemption.
+        block_manager: Of a pool that holds whichever group the engine accepts, with all its
+            sequences at their longest.
+    """
+
+    def __init__(self, config: EngineConfig, block_manager: BlockManager) -> None:
+        self.config = config
+        self.block_manager = block_manager
+        self._lookahead = Lookahead(config, block_manager)
+        self._metadata = MetadataBuilder(block_manager)
+        self.waiting = WaitingQueue(self._rank)
+        self.running = SortedKeyList(key=self._rank)
+        self.swapped = WaitingQueue(self._rank)
+        self._watermark = int(_WATERMARK * block_manager.device.num_blocks)
+        self._ranks: dict[str, tuple[int, int]] = {}
+        self._num_arrived = 0
+        self._finished_requests_ids: list[str] = []
+        self._moves = _BlockMoves()
+
+    def add_seq_group(self, seq_group: SequenceGroup) -> None:
+        """Put a new group into the waiting queue."""
+        self._ranks[seq_group.request_id] = seq_group.priority, self._num_arrived
+        self._num_arrived += 1
+        self.waiting.add(seq_group)
+
+    def fork_seq(self, parent: Sequence, child: Sequence) -> None:
+        """Let a sequence that was just forked from a running one share its blocks."""
+        self.block_manager.fork(parent, child)
+
+    def free_seq(self, seq: Sequence) -> None:
+        """Free the blocks of a sequence that its group goes on without."""
+        self.block_manager.free(seq)
+
+    def finish_seq_group(self, seq_group: SequenceGroup) -> None:
+        """Drop a group whose sequences are finished, from whichever queue, and free its blocks."""
+        for queue in (self.running, self.waiting, self.swapped):
+            queue.discard(seq_group)
+        for seq in seq_group.seqs:
+            self.block_manager.free(seq)
+        del self._ranks[seq_group.request_id]
+        self._metadata.forget(seq_group.request_id)
+        self._finished_requests_ids.append(seq_group.request_id)
+
+    def has_work(self) -> bool:
+        """Whether groups are to be run or the worker has to be told of finished ones."""
+        return bool(self.running or self.waiting or self.swapped or self._finished_requests_ids)
+
+    def schedule(self) -> SchedulerOutputs:
+        """Plan the next step and allocate its blocks.
+
+        Nothing is planned only if there is no group at all.
+        """
+        budget = self.config.max_num_batched_tokens
+        decoding, prefilling = self._running_by_stage()
+        decodes, preemptions = self._schedule_decodes(decoding)
+        budget -= _num_tokens(decodes)
+        prefills = self._schedule_prefills(prefilling, budget)
+        budget -= _num_tokens(prefills)
+        admitted, head_wait = self._schedule_waiting(budget, may_admit=not preemptions)
+
+        scheduled = self._lookahead.extend(prefills + admitted + decodes)
+        num_prefill_tokens = _num_tokens([each for each in scheduled if each.is_prompt])
+        num_lookahead_slots = max((each.num_lookahead_slots for each in scheduled), default=0)
+        finished_requests_ids, self._finished_requests_ids = self._finished_requests_ids, []
+        moves, self._moves = self._moves, _BlockMoves()
+        execute_model_req = ExecuteModelRequest(
+            seq_group_metadata_list=[self._metadata.build(each) for each in scheduled],
+            blocks_to_swap_in=moves.swap_in,
+            blocks_to_swap_out=moves.swap_out,
+            blocks_to_copy=moves.copy,
+            running_queue_size=len(self.running),
+            num_lookahead_slots=num_lookahead_slots,
+            # A draft is looked at in one forward pass.
+            num_steps=1 if self.config.speculative else 1 + num_lookahead_slots,
+            finished_requests_ids=finished_requests_ids,
+        )
+        return SchedulerOutputs(
+            execute_model_req=execute_model_req,
+            scheduled=scheduled,
+            preemptions=preemptions,
+            head_wait=head_wait,
+            num_prefill_tokens=num_prefill_tokens,
+            num_decode_tokens=_num_tokens(scheduled) - num_prefill_tokens,
+        )
+
+    def _running_by_stage(self) -> tuple[list[SequenceGroup], list[SequenceGroup]]:
+        """The running groups that decode, and those whose prefills are under way, in order."""
+        decoding: list[SequenceGroup] = []
+        prefilling: list[SequenceGroup] = []
+        for seq_group in self.running:
+            (prefilling if seq_group.is_prefill() else decoding).append(seq_group)
+        return decoding, prefilling
+
+    def _schedule_decodes(
+        self, seq_groups: list[SequenceGroup]
+    ) -> tuple[list[ScheduledSequenceGroup], list[Preemption]]:
+        """Give each group, in order, the slots it needs, if need be another's blocks."""
+        manager = self.block_manager
+        decodes: list[ScheduledSequenceGroup] = []
+        preemptions: list[Preemption] = []
+        for seq_group in seq_groups:
+            # A group preempted by one before it no longer runs.
+            while seq_group.first_seq.status is SequenceStatus.RUNNING:
+                seqs = unfinished(seq_group)
+                has_room = manager.have_room(seqs)
+                if has_room or manager.num_to_append(seqs) <= manager.num_available:
+                    if not has_room:
+                        self._moves.copy += manager.append_slots(seqs)
+                    decodes.append(ScheduledSequenceGroup(seq_group, 1, len(seqs), is_prompt=False))
+                    break
+                preemptions.append(self._preempt(self._victim(seq_group), seq_group))
+        return decodes, preemptions
+
+    def _schedule_prefills(
+        self, seq_groups: list[SequenceGroup], budget: int
+    ) -> list[ScheduledSequenceGroup]:
+        """Continue prefills under way, if nobody took their blocks; they have them all already."""
+        prefills: list[ScheduledSequenceGroup] = []
+        for seq_group in seq_groups:
+            if seq_group.first_seq.status is SequenceStatus.RUNNING:
+                num_seqs = len(unfinished(seq_group))
+                chunk = min(seq_group.first_seq.get_num_new_tokens(), budget // num_seqs)
+                if chunk == 0:
+                    break
+                num_tokens = chunk * num_seqs
+                budget -= num_tokens
+                prefills.append(
+                    ScheduledSequenceGroup(seq_group, chunk, num_tokens, is_prompt=True)
+                )
+        return prefills
+
+    def _schedule_waiting(
+        self, budget: int, *, may_admit: bool
+    ) -> tuple[list[ScheduledSequenceGroup], HeadWait | None]:
+        """Admit groups that wait or are swapped out, in order, until one cannot be.
+
+        Args:
+            may_admit: False in a step that preempted: what was freed is for those who run.
+        """
+        admitted: list[ScheduledSequenceGroup] = []
+        if not (self.waiting or self.swapped):
+            return admitted, None
+        num_places = self.config.max_num_seqs - sum(map(max_num_running_seqs, self.running))
+        while queues := [queue for queue in (self.waiting, self.swapped) if queue]:
+            queue = min(queues, key=lambda queue: self._rank(queue.head))
+            seq_group = queue.head
+            request_id = seq_group.request_id
+            num_places -= max_num_running_seqs(seq_group)
+            if num_places < 0:
+                return admitted, HeadWait(request_id, "seq_limit", -num_places)
+            reserve = self._watermark if self.running else 0
+            admit = self._admit_swapped if queue is self.swapped else self._admit_waiting
+            found = admit(seq_group, budget, reserve, may_admit=may_admit)
+            if isinstance(found, HeadWait):
+                return admitted, found
+            queue.discard(seq_group)
+            self.running.add(seq_group)
+            for seq in unfinished(seq_group):
+                seq.status = SequenceStatus.RUNNING
+            budget -= found.num_batched_tokens
+            admitted.append(found)
+        return admitted, None
+
+    def _admit_waiting(
+        self, seq_group: SequenceGroup, budget: int, reserve: int, *, may_admit: bool
+    ) -> ScheduledSequenceGroup | HeadWait:
+        """Give a group that has no blocks the blocks for all its tokens, and a first chunk."""
+        manager, seqs = self.block_manager, unfinished(seq_group)
+        placement = manager.place(seqs, use_cache=_may_use_cache(seq_group))
+        num_cached = len(placement.hits) * manager.block_size
+        num_new = seqs[0].get_len() - num_cached
+        num_least = len(seqs) * (1 if self.config.enable_chunked_prefill else num_new)
+        if num_least > budget:
+            return HeadWait(seq_group.request_id, "token_budget", num_least - budget)
+        num_missing = manager.num_missing(placement.num_blocks, reserve)
+        if num_missing or not may_admit:
+            return HeadWait(seq_group.request_id, "no_blocks", num_missing)
+        manager.allocate(seqs, placement)
+        for seq in seqs:
+            seq.data.update_num_cached_tokens(num_cached)
+        chunk = min(num_new, budget // len(seqs))
+        return ScheduledSequenceGroup(
+            seq_group, num_cached + chunk, chunk * len(seqs), is_prompt=True
+        )
+
+    def _admit_swapped(
+        self, seq_group: SequenceGroup, budget: int, reserve: int, *, may_admit: bool
+    ) -> ScheduledSequenceGroup | HeadWait:
+        """Bring a group's blocks back; it goes on where it was."""
+        manager, seqs = self.block_manager, unfinished(seq_group)
+        if len(seqs) > budget:
+            return HeadWait(seq_group.request_id, "token_budget", len(seqs) - budget)
+        num_missing = manager.num_missing(manager.num_to_swap_in(seqs), reserve)
+        if num_missing or not may_admit:
+            return HeadWait(seq_group.request_id, "no_blocks", num_missing)
+        self._moves.swap_in += manager.swap_in(seqs)
+        self._moves.copy += manager.append_slots(seqs)
+        chunk = min(seqs[0].get_num_new_tokens(), budget // len(seqs))
+        return ScheduledSequenceGroup(
+            seq_group, chunk, chunk * len(seqs), is_prompt=seq_group.is_prefill()
+        )
+
+    def _victim(self, beneficiary: SequenceGroup) -> SequenceGroup:
+        """Whom to preempt for a group: one behind it, and so not scheduled yet, or itself."""
+        behind = self.running[self.running.index(beneficiary) + 1 :]
+        if not behind:
+            return beneficiary
+        if self.config.preemption_victim == "last":
+            last: SequenceGroup = behind[-1]
+            return last
+        largest: SequenceGroup = max(reversed(behind), key=self._num_blocks)
+        return largest
+
+    def _preempt(self, victim: SequenceGroup, beneficiary: SequenceGroup) -> Preemption:
+        """Send a running group back to a queue, without blocks on the device."""
+        seqs = unfinished(victim)
+        mode = self._preemption_mode(victim)
+        preemption = Preemption(
+            request_id=victim.request_id,
+            mode=mode,
+            seq_ids=[seq.seq_id for seq in seqs],
+            num_lost_tokens=(
+                0 if mode == "swap" else sum(seq.get_num_computed_tokens() for seq in seqs)
+            ),
+            for_request_id=beneficiary.request_id,
+        )
+        self.running.remove(victim)
+        if mode == "swap":
+            self._moves.swap_out += self.block_manager.swap_out(seqs)
+            self.swapped.add(victim)
+        else:
+            self._metadata.forget(victim.request_id)
+            self.waiting.add(victim)
+        for seq in seqs:
+            if mode == "swap":
+                seq.status = SequenceStatus.SWAPPED
+            else:
+                self.block_manager.free(seq)
+                seq.reset_state_for_recompute()
+                seq.status = SequenceStatus.WAITING
+        return preemption
+
+    def _preemption_mode(self, victim: SequenceGroup) -> PreemptionMode:
+        seqs = unfinished(victim)
+        is_wanted = self.config.preemption_mode == "swap" or len(seqs) > 1
+        # Several sequences that are being recomputed share blocks that are still to be written,
+        # which a swap would take for shared by forks; little is lost by beginning again.
+        is_possible = len(seqs) == 1 or not victim.is_prefill()
+        if is_wanted and is_possible and self.block_manager.can_swap_out(seqs):
+            return "swap"
+        return "recompute"
+
+    def _rank(self, seq_group: SequenceGroup) -> tuple[int, int]:
+        return self._ranks[seq_group.request_id]
+
+    def _num_blocks(self, seq_group: SequenceGroup) -> int:
+        tables = [self.block_manager.get_block_table(seq) for seq in unfinished(seq_group)]
+        return len({block for table in tables for block in table})
+
+
+def _num_tokens(scheduled: list[ScheduledSequenceGroup]) -> int:
+    return sum(each.num_batched_tokens for each in scheduled)
+
+
+def _may_use_cache(seq_group: SequenceGroup) -> bool:
+    """Log probabilities of prompt tokens, and pooling, take a forward pass over each of them."""
+    params = seq_group.sampling_params
+    return params is not None and params.prompt_logprobs is None

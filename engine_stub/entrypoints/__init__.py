@@ -1,0 +1,1 @@
+"""The ways into the engine: command line, ZeroMQ and HTTP."""

@@ -1,0 +1,328 @@
+"""The `engine-stub` command.
+
+Exit status: 0 for success, 1 when the engine cannot be started, 2 for wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import logging
+import shlex
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seqtop import __version__
+from seqtop.argparse_ext import SHELLS, CommandParser, completion, not_negative
+from seqtop.sanitize import safe_line
+from seqtop.transport.curve_keys import EngineKeys, KeyFileError, engine_keys
+from seqtop.transport.endpoints import DEFAULT_ENDPOINT, EndpointError, check_bind, is_loopback
+from seqtop.transport.publisher import Publisher, PublishError
+
+if TYPE_CHECKING:
+    from engine_stub.engine import LLMEngine
+    from engine_stub.entrypoints.openai.http_server import HttpListener
+    from seqtop.wire.messages import EngineInfo
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], int] = options.run
+    return run(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = CommandParser(
+        prog="engine-stub", description="The small inference engine that comes with seqtop."
+    )
+    parser.add_argument("--version", action="version", version=f"engine-stub {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    serve = commands.add_parser(
+        "serve",
+        help="run a model and publish what happens to its sequences",
+        description="Run a model and publish what happens to its sequences.",
+        epilog="example: engine-stub serve --control, then in another terminal: seqtop attach",
+    )
+    _add_serve(serve)
+    serve.set_defaults(run=_serve)
+    completes = commands.add_parser(
+        "completion",
+        help="print what lets a shell complete all this",
+        description="Print a script that lets a shell complete commands, options and files.",
+        epilog='example: eval "$(engine-stub completion bash)"',
+    )
+    completes.add_argument("shell", choices=SHELLS)
+    completes.set_defaults(run=_complete)
+    return parser
+
+
+def _complete(options: argparse.Namespace) -> int:
+    print(completion(_parser(), options.shell))
+    return 0
+
+
+def _add_serve(serve: argparse.ArgumentParser) -> None:
+    serve.add_argument(
+        "--bind",
+        default=DEFAULT_ENDPOINT,
+        metavar="ENDPOINT",
+        help=f"where to publish; snapshots are served one port higher ({DEFAULT_ENDPOINT})",
+    )
+    serve.add_argument(
+        "--insecure",
+        action="store_true",
+        help="allow --bind and --http to be reachable from other machines: whoever reaches them"
+        " can read all prompts, or send some",
+    )
+    serve.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="serve OpenAI's API there, 127.0.0.1:8000 say; there is no authentication",
+    )
+    serve.add_argument(
+        "--control", action="store_true", help="let viewers submit prompts and abort requests"
+    )
+    serve.add_argument(
+        "--redact",
+        action="store_true",
+        help="publish no prompts, outputs and token ids, only how many there are",
+    )
+    _add_keys(serve)
+    serve.add_argument("--name", default="engine-stub", help="what viewers call this engine")
+    serve.add_argument(
+        "--pace", type=not_negative, default=0.0, metavar="STEPS", help="steps per second"
+    )
+    serve.add_argument("--demo", action="store_true", help="make requests without end")
+    serve.add_argument(
+        "--until-stdin-closes",
+        action="store_true",
+        help="end when standard input does (for a parent process)",
+    )
+    engine = serve.add_argument_group("engine")
+    engine.add_argument(
+        "--model",
+        type=Path,
+        metavar="MODEL",
+        help="a Llama, Mistral, Qwen2 or Qwen3 checkpoint: a Hugging Face directory, or"
+        " organisation/name on the Hugging Face Hub (default: the bundled one)",
+    )
+    engine.add_argument("--device", help="cpu, cuda or auto")
+    engine.add_argument("--dtype", help="float32, bfloat16, float16 or auto")
+    engine.add_argument("--seed", type=int, help="of requests that bring none")
+    engine.add_argument(
+        "--threads", type=int, metavar="N", help="of torch on a CPU (default: torch's; demo: 1)"
+    )
+    for name, what in (
+        ("block-size", "slots per KV-cache block"),
+        ("num-gpu-blocks", "blocks in the KV pool"),
+        ("max-num-seqs", "sequences that run at once"),
+        ("max-num-batched-tokens", "token budget of a step"),
+        ("max-model-len", "longest prompt and output together, in tokens"),
+        ("num-speculative-tokens", "longest guess of speculative decoding, in tokens"),
+        ("num-scheduler-steps", "decode iterations that run without going back to the scheduler"),
+        ("pipeline-parallel-size", "stages, each a process, that the decoder is cut into"),
+    ):
+        engine.add_argument(f"--{name}", type=int, metavar="N", help=what)
+    engine.add_argument(
+        *("--cpu-blocks", "--num-cpu-blocks"),
+        dest="num_cpu_blocks",
+        type=int,
+        metavar="N",
+        help="blocks in host memory, to swap to (default, if swapping: as many as in the pool, "
+        "up to 4 GiB)",
+    )
+    for name, choices, what in (
+        ("preemption-mode", ("recompute", "swap"), "what becomes of a preempted request's blocks"),
+        (
+            "preemption-victim",
+            ("last", "largest"),
+            "who of those behind is preempted",
+        ),
+        ("speculative", ("ngram", "draft-head"), "what guesses tokens for the model to verify"),
+        ("pooling-type", ("LAST", "MEAN"), "tokens whose hidden states make an embedding"),
+    ):
+        engine.add_argument(f"--{name}", choices=choices, help=what)
+    for name in ("enable-chunked-prefill", "enable-prefix-caching", "pooling-normalize"):
+        engine.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
+    engine.add_argument(
+        "--enforce-eager",
+        action=argparse.BooleanOptionalAction,
+        help="compute decodes on CUDA without CUDA graphs",
+    )
+
+
+def _add_keys(serve: argparse.ArgumentParser) -> None:
+    keys = serve.add_argument_group("keys", "to let in holders of keys alone, and to encrypt")
+    keys.add_argument(
+        "--server-secret-key",
+        metavar="FILE",
+        help="this engine's secret key file, made by seqtop keygen",
+    )
+    keys.add_argument(
+        "--authorized-clients",
+        metavar="DIR|FILE",
+        help="who may look: the public key file of a viewer, or a directory of such (*.key)",
+    )
+    keys.add_argument(
+        "--control-clients",
+        metavar="DIR|FILE",
+        help="who may look and, with --control, submit and abort (default: all authorized)",
+    )
+
+
+def _keys(options: argparse.Namespace) -> EngineKeys | None:
+    given = (options.server_secret_key, options.authorized_clients)
+    if given == (None, None) and options.control_clients is None:
+        return None
+    if None in given:
+        raise KeyFileError("--server-secret-key and --authorized-clients belong together")
+    return engine_keys(*given, options.control_clients)
+
+
+def _check_http(address: str, *, insecure: bool) -> None:
+    """Raises `EndpointError` unless HTTP may be served there."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise EndpointError(f"--http {address!r} is no HOST:PORT, such as 127.0.0.1:8000")
+    if not (insecure or is_loopback(host)):
+        raise EndpointError(
+            f"--http {address} can be reached from other machines, and whoever reaches it can send"
+            " prompts, as it has no authentication; serve 127.0.0.1 and tunnel, or pass --insecure"
+        )
+
+
+def _serve(options: argparse.Namespace) -> int:
+    try:
+        keys = _keys(options)
+        check_bind(options.bind, insecure=options.insecure, has_keys=keys is not None)
+        if options.http is not None:
+            _check_http(options.http, insecure=options.insecure)
+    except (EndpointError, KeyFileError) as error:
+        return _fail(str(error), status=2)
+    # The engine needs no numpy; torch mentions its absence in a way that alarms.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+    logging.basicConfig(format="engine-stub: %(message)s")
+    logging.getLogger("engine_stub").setLevel(logging.INFO)
+    # torch takes seconds to import: not before the arguments are known to make sense.
+    import torch
+
+    from engine_stub.config import EngineConfig
+    from engine_stub.engine import LLMEngine
+    from engine_stub.entrypoints.publishing import engine_info
+    from engine_stub.entrypoints.server import EngineServer, FrontDoor
+    from engine_stub.entrypoints.workload import DEMO_LIMITS, arrivals
+    from engine_stub.worker.pipeline import StageError
+    from seqtop.state import EngineState
+
+    given = {
+        field.name: value
+        for field in dataclasses.fields(EngineConfig)
+        if (value := getattr(options, field.name)) is not None
+    }
+    if options.demo:
+        given = DEMO_LIMITS | given
+    # The demo's small model gains nothing by a second thread, and loses much on a busy machine.
+    if threads := options.threads or (1 if options.demo else 0):
+        torch.set_num_threads(threads)
+    try:
+        engine = LLMEngine(EngineConfig(**given))
+        info = engine_info(
+            engine,
+            engine_id=options.name,
+            control=options.control,
+            redacted=options.redact,
+        )
+        publisher = Publisher(
+            options.bind,
+            info,
+            EngineState(),
+            keys=keys,
+            insecure=options.insecure,
+            repairs=True,
+        )
+    except (ValueError, OSError, PublishError, StageError) as error:
+        return _fail(str(error))
+    except torch.OutOfMemoryError as error:
+        return _fail(f"the device has too little memory for the model; {error}")
+    workload = arrivals() if options.demo else ()
+    with contextlib.ExitStack() as running:
+        running.callback(engine.close)
+        running.enter_context(publisher)
+        doors: list[FrontDoor] = []
+        if options.http is not None:
+            try:
+                listener = running.enter_context(_http_listener(options, engine, info))
+            except ValueError as error:
+                return _fail(str(error))
+            except OSError as error:
+                return _fail(f"--http {options.http} cannot be served: {error.strerror}")
+            doors.append(listener.bridge)
+        print(f"engine-stub: {safe_line(info.model)} on {info.device}, published at {options.bind}")
+        print(f"engine-stub: look at it with: {_look(options)}")
+        if options.http is not None:
+            print(f"engine-stub: OpenAI's API is served at {listener.url}")
+        sys.stdout.flush()
+        server = EngineServer(engine, publisher, pace=options.pace, workload=workload, doors=doors)
+        try:
+            server.run(_stop_signal(watch_stdin=options.until_stdin_closes))
+        except StageError as error:
+            return _fail(str(error))
+    return 0
+
+
+def _look(options: argparse.Namespace) -> str:
+    """The command that shows this engine; of the viewer's own key the name is not known here."""
+    command = ["seqtop", "attach", options.bind]
+    if options.server_secret_key is not None:
+        public = options.server_secret_key.removesuffix("_secret")  # as keygen names the two
+        command += ["--server-key", public, "--client-key", "YOURS.key_secret"]
+    return shlex.join(command)
+
+
+def _http_listener(
+    options: argparse.Namespace, engine: LLMEngine, info: EngineInfo
+) -> HttpListener:
+    # Only whoever serves over HTTP pays for importing what that takes.
+    from engine_stub.entrypoints.openai.app import ServedModel
+    from engine_stub.entrypoints.openai.chat import BUNDLED_STOPS
+    from engine_stub.entrypoints.openai.http_server import HttpListener
+    from engine_stub.model_executor.loader import DEFAULT_MODEL
+    from engine_stub.processing.chat_template import ChatTemplate
+
+    path = engine.config.model
+    model = ServedModel(
+        name=info.model.replace(" ", "-"),
+        max_model_len=engine.max_model_len,
+        chat_template=ChatTemplate.from_pretrained(path),
+        chat_stops=BUNDLED_STOPS if path == DEFAULT_MODEL else (),
+        created=int(info.start_time),
+    )
+    return HttpListener(options.http, engine, model, insecure=options.insecure)
+
+
+def _stop_signal(*, watch_stdin: bool) -> Callable[[], bool]:
+    """A function that tells whether SIGINT, SIGTERM or the end of standard input has come."""
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    if watch_stdin:
+
+        def watch() -> None:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdin.buffer.read()
+            stopped.set()
+
+        threading.Thread(target=watch, name="stdin-watch", daemon=True).start()
+    return stopped.is_set
+
+
+def _fail(sentence: str, *, status: int = 1) -> int:
+    print(f"engine-stub: {safe_line(sentence)}", file=sys.stderr)
+    return status

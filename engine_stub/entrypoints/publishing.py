@@ -1,0 +1,406 @@
+"""What a step record becomes on the wire.
+
+The only module that knows both: the engine records steps without knowing who looks, and the
+protocol's messages know nothing of this engine.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from engine_stub.config import EngineConfig
+from engine_stub.engine import LLMEngine
+from engine_stub.model_executor.hub import model_name
+from engine_stub.model_executor.loader import DEFAULT_MODEL
+from engine_stub.step_record import Preemption, SequenceUpdate, StepRecord
+from seqtop import __version__
+from seqtop.sequence import (
+    ExecuteModelRequest,
+    RequestMetrics,
+    SampleLogprobs,
+    Sequence,
+    SequenceGroup,
+    SequenceGroupMetadata,
+    SequenceGroupMetadataDelta,
+    SequenceGroupMetadataLike,
+)
+from seqtop.wire import messages
+from seqtop.wire.messages import (
+    PROTOCOL_VERSION,
+    CachedBlocks,
+    EngineInfo,
+    Event,
+    InFlight,
+    RequestArrived,
+    RequestFinished,
+)
+
+
+def engine_info(
+    engine: LLMEngine, *, engine_id: str, control: bool, redacted: bool = False
+) -> EngineInfo:
+    """Describe `engine`, as it starts, to its viewers."""
+    config: EngineConfig = engine.config
+    assert config.num_gpu_blocks is not None
+    assert config.max_model_len is not None
+    return EngineInfo(
+        protocol_version=PROTOCOL_VERSION,
+        engine_id=engine_id,
+        incarnation=uuid.uuid4().hex,
+        engine=f"engine_stub {__version__}",
+        model=_model_name(config.model),
+        dtype=str(config.dtype).removeprefix("torch."),
+        device=str(config.device),
+        start_time=engine.clock(),
+        block_size=config.block_size,
+        num_gpu_blocks=config.num_gpu_blocks,
+        num_cpu_blocks=config.num_cpu_blocks or None,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=config.max_model_len,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        enable_prefix_caching=config.enable_prefix_caching,
+        preemption_mode=config.preemption_mode,
+        control=control,
+        redacted=redacted,
+    )
+
+
+def _model_name(path: Path) -> str:
+    return "bundled stories" if path == DEFAULT_MODEL else model_name(path)
+
+
+class Sink(Protocol):
+    """Where messages go: a `seqtop.transport.publisher.Publisher`, say."""
+
+    def publish(self, event: Event) -> None: ...
+
+
+class StepPublisher:
+    """Turns what one engine does into messages for `publisher`.
+
+    Args:
+        later: Publishes what its argument makes, when another thread has time for it.
+            `Publisher.publish_later`, say; by default that is now.
+    """
+
+    def __init__(
+        self, publisher: Sink, later: Callable[[Callable[[], Event]], None] | None = None
+    ) -> None:
+        self._publisher = publisher
+        self._later = later or (lambda make: publisher.publish(make()))
+        self._groups: dict[str, SequenceGroup] = {}
+        """Unfinished groups by request id."""
+        self._request_ids: dict[int, str] = {}
+        """By sequence id, of unfinished groups."""
+        self._cached: dict[int, tuple[str, int, int]] = {}
+        """By the block, for each that the prefix cache knows, whose it is and where in the table:
+        request id, sequence id, logical position."""
+        self._num_preemptions = 0
+        self._step = -1
+        self._last_stats: messages.StepStats | None = None
+
+    def arrived(self, group: SequenceGroup) -> None:
+        """Publish that `group` has joined the waiting queue."""
+        self._groups[group.request_id] = group
+        self._request_ids.update((seq.seq_id, group.request_id) for seq in group.seqs)
+        self._publisher.publish(_arrival(group))
+
+    def in_flight(self, time: float, table_of: Callable[[Sequence], list[int]]) -> InFlight:
+        """All that is unfinished at `time`, which is between two steps.
+
+        Args:
+            table_of: The block table of a sequence, `BlockManager.get_block_table`.
+        """
+        groups = list(self._groups.values())
+        return InFlight(
+            time=time,
+            step=self._step,
+            stats=self._last_stats,
+            requests=[_arrival(group) for group in groups],
+            sequences=[
+                self._whole(group, seq, table_of(seq)) for group in groups for seq in group.seqs
+            ],
+            cached_blocks=[
+                CachedBlocks(
+                    request_id=request_id, seq_id=seq_id, position=position, blocks=[block]
+                )
+                for block, (request_id, seq_id, position) in self._cached.items()
+            ],
+        )
+
+    def stepped(self, record: StepRecord) -> None:
+        """Publish a step and the ends of the requests that it ended."""
+        # These ended before the step, which may have given their blocks to others.
+        for group in (*record.ignored, *record.aborted):
+            self._ended(group, group.metrics.finished_time or record.start_time)
+        self._num_preemptions += len(record.preemptions)
+        self._step = record.step
+        # Not the record: whoever is the last to have it takes the time to free what is in it.
+        self._last_stats = _stats(record, self._num_preemptions)
+        make = partial(_step, record, self._last_stats, self._newly_cached(record))
+        if not (record.preemptions or record.rest):
+            self._later(make)  # which reads nothing that the next step changes
+        else:
+            step = make()
+            lost = (row for each in record.preemptions for row in self._preempted(each))
+            step.sequences = [*lost, *self._updates(record)]
+            step.preemptions = [_preemption(each) for each in record.preemptions]
+            step.metrics = _changed_metrics(record)
+            self._publisher.publish(step)
+        for update in record.rest_updates:
+            if update.is_removed:
+                self._request_ids.pop(update.seq.seq_id, None)
+        for group in record.finished:
+            self._ended(group, record.time)
+
+    def _updates(self, record: StepRecord) -> Iterator[messages.SequenceUpdate]:
+        """One for each sequence that is not in the columns."""
+        changes, groups = record.table_changes, record.execute_model_req.seq_group_metadata_list
+        in_full = {
+            seq_id
+            for group in map(groups.__getitem__, record.rest)
+            if isinstance(group, SequenceGroupMetadata)
+            for seq_id in group.block_tables
+        }
+        for update in record.rest_updates:
+            seq_id = update.seq.seq_id
+            if update.parent_seq_id is not None:
+                self._request_ids[seq_id] = update.request_id
+            new_blocks: list[int] = []
+            table: list[int] | None = None
+            if update.seq.is_finished():
+                table = []
+            elif seq_id not in in_full:  # which brings its tables along
+                new_blocks = changes.appended.get(seq_id, [])
+                table = changes.replaced.get(seq_id)
+            yield self._update(update, new_blocks, table)
+
+    def _newly_cached(self, record: StepRecord) -> list[CachedBlocks]:
+        """What the prefix cache has come to know, neighbours in one table together."""
+        cached, request_ids = self._cached, self._request_ids
+        for block in record.cache_changes.forgotten:
+            cached.pop(block, None)
+        runs: list[CachedBlocks] = []
+        neighbour = None
+        for block, seq_id, position in record.cache_changes.known:
+            request_id = request_ids[seq_id]
+            cached[block] = request_id, seq_id, position
+            if (seq_id, position) == neighbour:
+                runs[-1].blocks.append(block)
+            else:
+                run = CachedBlocks(
+                    request_id=request_id, seq_id=seq_id, position=position, blocks=[block]
+                )
+                runs.append(run)
+            neighbour = seq_id, position + 1
+        return runs
+
+    def _update(
+        self, update: SequenceUpdate, new_blocks: list[int], block_table: list[int] | None
+    ) -> messages.SequenceUpdate:
+        seq = update.seq
+        wants_candidates = _wants_candidates(self._groups[update.request_id])
+        return messages.SequenceUpdate(
+            seq_id=seq.seq_id,
+            status=seq.status,
+            num_computed_tokens=seq.get_num_computed_tokens(),
+            num_cached_tokens=seq.data.get_num_cached_tokens(),
+            new_token_ids=update.new_token_ids,
+            new_logprobs=_sampled_logprobs(update.new_token_ids, update.new_logprobs),
+            text_delta=update.text_delta,
+            new_blocks=new_blocks,
+            block_table=block_table,
+            stop_reason=seq.stop_reason,
+            top_logprobs=update.new_logprobs if wants_candidates else None,
+            parent_seq_id=update.parent_seq_id,
+            request_id=None if update.parent_seq_id is None else update.request_id,
+            num_draft_tokens=update.num_draft_tokens,
+            num_accepted_tokens=update.num_accepted_tokens,
+            is_removed=update.is_removed,
+        )
+
+    def _whole(
+        self, group: SequenceGroup, seq: Sequence, table: list[int]
+    ) -> messages.SequenceUpdate:
+        """All there is of a sequence, as if one step had brought it."""
+        token_ids = list(seq.get_output_token_ids())
+        return messages.SequenceUpdate(
+            seq_id=seq.seq_id,
+            status=seq.status,
+            num_computed_tokens=seq.get_num_computed_tokens(),
+            num_cached_tokens=seq.data.get_num_cached_tokens(),
+            new_token_ids=token_ids,
+            new_logprobs=_sampled_logprobs(token_ids, seq.output_logprobs),
+            text_delta=seq.output_text,
+            block_table=table,
+            stop_reason=seq.stop_reason,
+            top_logprobs=seq.output_logprobs if _wants_candidates(group) else None,
+            request_id=group.request_id,
+        )
+
+    def _preempted(self, preemption: Preemption) -> Iterator[messages.SequenceUpdate]:
+        group = self._groups[preemption.request_id]
+        for seq_id in preemption.seq_ids:
+            seq = group.seqs_dict[seq_id]
+            yield messages.SequenceUpdate(
+                seq_id=seq_id,
+                status=seq.status,
+                num_computed_tokens=seq.get_num_computed_tokens(),
+                num_cached_tokens=seq.data.get_num_cached_tokens(),
+                block_table=[],
+            )
+
+    def _ended(self, group: SequenceGroup, time: float) -> None:
+        del self._groups[group.request_id]
+        for seq in group.seqs:
+            self._request_ids.pop(seq.seq_id, None)
+        self._publisher.publish(
+            RequestFinished(
+                request_id=group.request_id,
+                time=time,
+                status=group.first_seq.status,
+                metrics=group.metrics,
+                text_lengths=[len(seq.output_text) for seq in group.seqs],
+                seq_ids=[seq.seq_id for seq in group.seqs],
+            )
+        )
+
+
+def _step(
+    record: StepRecord,
+    stats: messages.StepStats,
+    newly_cached_blocks: list[CachedBlocks],
+) -> messages.Step:
+    """What there is to say of any step; of one that only decodes that is all."""
+    return messages.Step(
+        step=record.step,
+        start_time=record.start_time,
+        time=record.time,
+        execute=_execute(record),
+        sequences=[],
+        stats=stats,
+        wait_reasons=_wait_reasons(record),
+        newly_cached_blocks=newly_cached_blocks,
+        uncached_blocks=record.cache_changes.forgotten,
+        decodes=_decodes(record),
+    )
+
+
+def _decodes(record: StepRecord) -> messages.Decodes | None:
+    """The columns; what they are made of is in the record as it is on the wire."""
+    columns, appended = record.decodes, record.table_changes.appended
+    if not columns.seq_ids:
+        return None
+    if record.rest_updates:
+        in_rows = {update.seq.seq_id for update in record.rest_updates}
+        appended = {seq_id: blocks for seq_id, blocks in appended.items() if seq_id not in in_rows}
+    return messages.Decodes(
+        seq_ids=columns.seq_ids,
+        new_token_ids=columns.new_token_ids,
+        text_deltas=columns.text_deltas,
+        new_logprobs=columns.new_logprobs,
+        new_blocks={seq_id: blocks[0] for seq_id, blocks in appended.items()},
+    )
+
+
+def _stats(record: StepRecord, num_preemptions: int) -> messages.StepStats:
+    return messages.StepStats(
+        num_running=record.num_running,
+        num_waiting=record.num_waiting,
+        num_used_blocks=record.blocks.used,
+        num_free_blocks=record.blocks.free,
+        num_cached_blocks=record.blocks.cached,
+        num_prefill_tokens=record.num_prefill_tokens,
+        num_decode_tokens=record.num_decode_tokens,
+        prefix_cache_queries=record.blocks.prefix_queries,
+        prefix_cache_hits=record.blocks.prefix_hits,
+        num_preemptions=num_preemptions,
+        scheduler_time=record.scheduler_time,
+        model_forward_time=record.model_forward_time,
+        model_execute_time=record.model_execute_time,
+        num_swapped=record.num_swapped if record.blocks.total_cpu else None,
+        num_free_cpu_blocks=record.blocks.free_cpu if record.blocks.total_cpu else None,
+    )
+
+
+def _arrival(group: SequenceGroup) -> RequestArrived:
+    return RequestArrived(
+        request_id=group.request_id,
+        arrival_time=group.arrival_time,
+        seq_ids=[seq.seq_id for seq in group.seqs],
+        num_prompt_tokens=group.first_seq.get_prompt_len(),
+        prompt=group.prompt,
+        prompt_token_ids=group.prompt_token_ids,
+        sampling_params=group.sampling_params,
+        pooling_params=group.pooling_params,
+        priority=group.priority,
+        metrics=group.metrics,
+    )
+
+
+def _wants_candidates(group: SequenceGroup) -> bool:
+    params = group.sampling_params
+    return params is not None and params.logprobs is not None
+
+
+def _sampled_logprobs(token_ids: list[int], candidates: SampleLogprobs) -> list[float]:
+    """Of each token, its log-probability among the candidates there."""
+    return [each[token_id].logprob for token_id, each in zip(token_ids, candidates, strict=True)]
+
+
+def _execute(record: StepRecord) -> ExecuteModelRequest:
+    """What the worker was sent, without what is in the columns, and without the deltas' tables.
+
+    `SequenceUpdate` carries what changed in these.
+    """
+    request = record.execute_model_req
+    groups = request.seq_group_metadata_list
+    return replace(
+        request,
+        seq_group_metadata_list=[_without_tables(groups[index]) for index in record.rest],
+    )
+
+
+def _without_tables(group: SequenceGroupMetadataLike) -> SequenceGroupMetadataLike:
+    if isinstance(group, SequenceGroupMetadataDelta):
+        return replace(group, block_tables={})
+    return group
+
+
+def _preemption(preemption: Preemption) -> messages.Preemption:
+    return messages.Preemption(
+        request_id=preemption.request_id,
+        mode=preemption.mode,
+        num_lost_tokens=preemption.num_lost_tokens,
+        for_request_id=preemption.for_request_id,
+    )
+
+
+def _changed_metrics(record: StepRecord) -> dict[str, RequestMetrics]:
+    """Metrics in which the step did more than the additions that every step makes."""
+    groups = [record.scheduled[index].seq_group for index in record.rest]
+    return {
+        group.request_id: group.metrics
+        for group in groups
+        if record.start_time == group.metrics.first_scheduled_time
+        or record.time == group.metrics.first_token_time
+        or len(group.metrics.spec_token_acceptance_counts or ()) > 1  # counted there
+    }
+
+
+def _wait_reasons(record: StepRecord) -> list[messages.WaitReason]:
+    wait = record.head_wait
+    if wait is None:
+        return []
+    return [
+        messages.WaitReason(
+            request_id=wait.request_id, cause=wait.cause, num_missing=wait.num_missing
+        )
+    ]

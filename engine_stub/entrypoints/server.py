@@ -1,0 +1,121 @@
+"""Runs an engine for others: viewers watch it, submit to it, abort in it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from engine_stub.engine import LLMEngine
+from engine_stub.entrypoints.publishing import StepPublisher
+from engine_stub.entrypoints.workload import Arrival
+from engine_stub.processing.input_processor import Params, Prompt
+from engine_stub.step_record import StepRecord
+from seqtop.sequence import SequenceGroup
+from seqtop.transport.publisher import PendingCommand, Publisher
+from seqtop.wire.messages import Submit
+
+_IDLE_SECONDS = 0.01
+"""How long an idle engine may leave a front door unanswered."""
+
+
+class FrontDoor(Protocol):
+    """A way in besides the viewers' own. Called on the engine's thread, which must not wait."""
+
+    def serve(self, server: EngineServer) -> None:
+        """Pass on what was asked for since the last call."""
+
+    def stepped(self, record: StepRecord) -> None:
+        """Take what a step brought; its groups change with the next one."""
+
+
+class EngineServer:
+    """Steps `engine` while it has work and publishes what it does.
+
+    Args:
+        pace: The most steps per second, for people to follow; 0 for no limit.
+        workload: Requests to make by itself, in the order of their ticks.
+        doors: Where else requests come from.
+    """
+
+    def __init__(
+        self,
+        engine: LLMEngine,
+        publisher: Publisher,
+        *,
+        pace: float = 0.0,
+        workload: Iterable[Arrival] = (),
+        doors: Sequence[FrontDoor] = (),
+    ) -> None:
+        self._engine = engine
+        self._publisher = publisher
+        self._steps = StepPublisher(publisher, publisher.publish_later)
+        self._seconds_per_tick = 1 / pace if pace > 0 else 0.0
+        self._workload = iter(workload)
+        self._next_arrival = next(self._workload, None)
+        self._ids = itertools.count(1)
+        self._doors = doors
+
+    def run(self, stopped: Callable[[], bool]) -> None:
+        """Serve until `stopped()`."""
+        for tick in itertools.count():
+            if stopped():
+                return
+            tick_start = time.monotonic()
+            if self._publisher.wants_in_flight():
+                engine = self._engine
+                table_of = engine.block_manager.get_block_table
+                self._publisher.publish(self._steps.in_flight(engine.clock(), table_of))
+            self._arrivals_due(tick)
+            for pending in self._publisher.commands():
+                self._obey(pending)
+            for door in self._doors:
+                door.serve(self)
+            if self._engine.has_unfinished_requests():
+                self._step()
+                idle = self._seconds_per_tick - (time.monotonic() - tick_start)
+            else:
+                idle = self._seconds_per_tick or _IDLE_SECONDS
+            if idle > 0:
+                for pending in self._publisher.commands(timeout=idle):
+                    self._obey(pending)
+
+    def add(
+        self, request_id: str, prompt: Prompt, params: Params, priority: int = 0
+    ) -> list[SequenceGroup]:
+        """Add a request and publish that it has arrived; see `LLMEngine.add_request`."""
+        groups = self._engine.add_request(request_id, prompt, params, priority=priority)
+        for group in groups:
+            self._steps.arrived(group)
+        return groups
+
+    def abort(self, request_id: str) -> bool:
+        """End a request, see `LLMEngine.abort_request`."""
+        return self._engine.abort_request(request_id)
+
+    def _step(self) -> None:
+        record = self._engine.step()
+        self._steps.stepped(record)
+        for door in self._doors:
+            door.stepped(record)
+
+    def _arrivals_due(self, tick: int) -> None:
+        while self._next_arrival and self._next_arrival.tick <= tick:
+            due, self._next_arrival = self._next_arrival, next(self._workload, None)
+            self.add(due.request_id, due.prompt, due.params)
+
+    def _obey(self, pending: PendingCommand) -> None:
+        command = pending.command
+        if isinstance(command, Submit):
+            request_id = f"user-{next(self._ids)}"
+            try:
+                self.add(request_id, command.prompt, command.sampling_params, command.priority)
+            except ValueError as error:
+                pending.refuse(str(error))
+            else:
+                pending.accept(request_id)
+        elif self.abort(command.request_id):
+            pending.accept(command.request_id)
+        else:
+            pending.refuse(f"there is no unfinished request {command.request_id}")

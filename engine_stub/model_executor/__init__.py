@@ -1,0 +1,1 @@
+"""The model: layers, attention, weights and sampling."""

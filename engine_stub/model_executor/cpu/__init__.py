@@ -1,0 +1,1 @@
+"""Fast paths for decode steps on a CPU."""

@@ -1,0 +1,197 @@
+"""A decoder of the Llama family over a flat batch of tokens.
+
+Llama, Mistral, Qwen2 and Qwen3 differ in a few switches of `ModelConfig`: biases, a norm on queries
+and keys, rotary scaling. Sliding windows are `attend`'s business.
+
+All tokens of all sequences of a step come as one dimension, ``[T]``, each with its own position.
+The decoder knows nothing of sequences: whoever calls it passes `attend`, which sees each layer's
+queries, keys and values and decides which token looks at which. The engine's version keeps keys
+and values in a paged cache; training's is plain causal attention.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - torch's own convention
+
+from engine_stub.model_executor.model_config import ModelConfig
+from engine_stub.model_executor.rotary import RotaryEmbedding, Turns, rotate
+from engine_stub.model_executor.stages import Stage
+from seqtop.sequence import IntermediateTensors
+
+WHOLE = Stage()
+
+
+class Attend(Protocol):
+    """Attention over whatever keys and values the caller keeps."""
+
+    def __call__(self, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
+        """Attend with ``q [T, n_heads, head_dim]``.
+
+        ``kv`` is ``[T, n_kv_heads, 2 * head_dim]``, the step's own keys, each with its value beside
+        it; rotary embedding is already in queries and keys. Returns ``[T, n_heads, head_dim]``.
+        """
+        ...
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm; computed in float32, cast back before the weight is applied.
+
+    The order of cast and weight is that of transformers, so that bfloat16 rounds alike.
+    """
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``x [..., size]`` over its last dimension."""
+        wide = x.float()
+        # One pass over the row, and no copy of its squares.
+        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = torch.rsqrt(norm.square() / x.shape[-1] + self.eps)
+        return self.weight * (wide * scale).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with one fused projection for queries, keys and values."""
+
+    def __init__(self, config: ModelConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.layer_idx = layer_idx
+        self.head_dim = config.head_dim
+        self.n_heads = config.num_attention_heads
+        self.n_kv_heads = config.num_key_value_heads
+        fused = (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
+        self.qkv_proj = nn.Linear(config.hidden_size, fused, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(
+            self.n_heads * self.head_dim, config.hidden_size, bias=config.o_bias
+        )
+        if config.qk_norm:
+            self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
+            self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
+        self.qk_norm = config.qk_norm
+
+    def forward(self, x: Tensor, turns: Turns, attend: Attend) -> Tensor:
+        """Map ``x [T, hidden]`` to ``[T, hidden]``."""
+        heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))
+        qk, v = torch.split(heads, [self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=1)
+        if self.qk_norm:
+            q, k = torch.split(qk, [self.n_heads, self.n_kv_heads], dim=1)
+            qk = torch.cat((self.q_norm(q), self.k_norm(k)), dim=1)
+        # Queries and keys lie side by side, so one rotation turns both.
+        q, k = torch.split(rotate(qk, turns), [self.n_heads, self.n_kv_heads], dim=1)
+        attended = attend(self.layer_idx, q, torch.cat((k, v), dim=-1))
+        projected: Tensor = self.o_proj(attended.flatten(1))
+        return projected
+
+
+class MLP(nn.Module):
+    """SwiGLU feed-forward with the gate and up projections fused."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        hidden, intermediate, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self.gate_up_proj = nn.Linear(hidden, 2 * intermediate, bias=bias)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``x [T, hidden]`` to ``[T, hidden]``."""
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        projected: Tensor = self.down_proj(F.silu(gate) * up)
+        return projected
+
+
+class DecoderLayer(nn.Module):
+    """Attention, then feed-forward, each normed first and added to the residual stream."""
+
+    def __init__(self, config: ModelConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn = Attention(config, layer_idx)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, turns: Turns, attend: Attend) -> Tensor:
+        """Map ``x [T, hidden]`` to ``[T, hidden]``."""
+        x = x + self.self_attn(self.input_layernorm(x), turns, attend)
+        stream: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return stream
+
+
+class Layers(nn.ModuleDict):
+    """Layers one after another, by their names in the checkpoint."""
+
+    def forward(self, x: Tensor, turns: Turns, attend: Attend) -> Tensor:
+        """Map ``x [T, hidden]`` to ``[T, hidden]``."""
+        for layer in self.values():
+            x = layer(x, turns, attend)
+        return x
+
+
+class Decoder(nn.Module):
+    """The model: embedding, layers, final norm, and the projection onto the vocabulary.
+
+    Args:
+        stage: Which part of it to be.
+        embeds: Whether to have the embedding in any stage.
+    """
+
+    def __init__(self, config: ModelConfig, stage: Stage = WHOLE, *, embeds: bool = False) -> None:
+        super().__init__()
+        self.config = config
+        self.stage = stage
+        if embeds or stage.is_first or (stage.is_last and config.tie_word_embeddings):
+            self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.rotary = RotaryEmbedding(config)
+        # Named by their place in the whole model, as in the checkpoint; `attend` knows layers by
+        # their place in this part of it.
+        self.layers = Layers(
+            {
+                str(layer): DecoderLayer(config, layer_idx)
+                for layer_idx, layer in enumerate(stage.layers(config.num_hidden_layers))
+            }
+        )
+        if stage.is_last:
+            self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+            if not config.tie_word_embeddings:
+                self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        attend: Attend,
+        intermediate_tensors: IntermediateTensors | None = None,
+    ) -> Tensor:
+        """Run the layers.
+
+        Args:
+            input_ids: ``[T]`` int64, the tokens of every sequence of the step, one after another.
+            positions: ``[T]`` int64, each token's index within its own sequence.
+            attend: called once per layer.
+            intermediate_tensors: What the stage before returned, as ``hidden_states``; None in
+                the first stage.
+
+        Returns:
+            Hidden states, ``[T, hidden]``, of the last stage normed.
+        """
+        x: Tensor = (
+            self.embed_tokens(input_ids)
+            if intermediate_tensors is None
+            else intermediate_tensors["hidden_states"]
+        )
+        x = self.layers(x, self.rotary(positions, x.dtype), attend)
+        if not self.stage.is_last:
+            return x
+        normed: Tensor = self.norm(x)
+        return normed
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Project ``hidden [N, hidden]`` onto the vocabulary: ``[N, vocab]`` float32."""
+        head = self.embed_tokens if self.config.tie_word_embeddings else self.lm_head
+        return F.linear(hidden, head.weight).float()

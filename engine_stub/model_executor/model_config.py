@@ -1,0 +1,286 @@
+"""The numbers that shape a decoder, read from a Hugging Face ``config.json``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+SUPPORTED_ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}
+"""Architectures that `engine_stub.model_executor.model` implements, with their ``model_type``."""
+
+# What others would need in `engine_stub.model_executor.model` before they could run.
+_MISSING_FOR_ARCHITECTURE = {
+    "GemmaForCausalLM": "GELU and embeddings scaled by the hidden size",
+    "Gemma2ForCausalLM": "soft-capped logits and norms after each block",
+    "Gemma3ForCausalLM": "norms after each block and another rotary base in sliding layers",
+    "MixtralForCausalLM": "a mixture of experts",
+    "Phi3ForCausalLM": "fused projections in the checkpoint and longrope scaling",
+    "Qwen2MoeForCausalLM": "a mixture of experts",
+    "Qwen3MoeForCausalLM": "a mixture of experts",
+    "DeepseekV3ForCausalLM": "latent attention and a mixture of experts",
+    "GPT2LMHeadModel": "learned positions and layer norms",
+}
+
+_REQUIRED_OF_ROPE_TYPE = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": (),
+}
+"""Rotary scalings that `engine_stub.model_executor.rotary` implements, and what each cannot do without."""
+
+
+class UnsupportedModel(ValueError):  # noqa: N818 - the name is part of the engine's interface
+    """The model directory describes a model that this engine cannot run."""
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """How rotary frequencies are stretched; the field names are those of ``rope_parameters``."""
+
+    rope_type: str = "default"
+    factor: float = 1.0
+    original_max_position_embeddings: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Shape of a decoder of the Llama family; the field names are those of ``config.json``.
+
+    Attributes:
+        eos_token_id: Where the model stops: the config's tokens, then the generation config's.
+        qkv_bias: Whether queries, keys and values are projected with a bias.
+        o_bias: Whether attention's output is.
+        qk_norm: Whether each head of queries and keys is normed before it is rotated.
+        layer_windows: For each layer, how many tokens back attention sees, the token itself
+            among them; None for all. Empty if no layer has a window.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    max_position_embeddings: int
+    tie_word_embeddings: bool
+    bos_token_id: int | None
+    eos_token_id: tuple[int, ...]
+    architecture: str = "LlamaForCausalLM"
+    torch_dtype: str = "float32"
+    rope_scaling: RopeScaling = RopeScaling()
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    layer_windows: tuple[int | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise UnsupportedModel(
+                f"{self.num_attention_heads} attention heads cannot share "
+                f"{self.num_key_value_heads} key-value heads evenly"
+            )
+
+    @classmethod
+    def from_pretrained(cls, path: Path) -> Self:
+        """Read ``path/config.json`` and the stop tokens of ``path/generation_config.json``.
+
+        Raises:
+            FileNotFoundError: the directory holds no ``config.json``.
+            UnsupportedModel: the architecture, or a feature the file switches on, is not
+                implemented; the message says which.
+        """
+        config_path = path / "config.json"
+        if not config_path.is_file():
+            raise FileNotFoundError(f"{path} is not a model directory: it has no config.json")
+        raw = _read_object(config_path)
+        architecture = _supported_architecture(raw, config_path)
+        attention_bias = bool(raw.get("attention_bias", False))
+        try:
+            heads = raw["num_attention_heads"]
+            return cls(
+                vocab_size=raw["vocab_size"],
+                hidden_size=raw["hidden_size"],
+                intermediate_size=raw["intermediate_size"],
+                num_hidden_layers=raw["num_hidden_layers"],
+                num_attention_heads=heads,
+                num_key_value_heads=raw.get("num_key_value_heads") or heads,
+                head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
+                rms_norm_eps=raw.get("rms_norm_eps", 1e-6),
+                rope_theta=_rope_theta(raw),
+                max_position_embeddings=raw["max_position_embeddings"],
+                tie_word_embeddings=raw.get("tie_word_embeddings", False),
+                bos_token_id=raw.get("bos_token_id"),
+                eos_token_id=_eos_token_ids(raw, path),
+                architecture=architecture,
+                torch_dtype=raw.get("dtype") or raw.get("torch_dtype") or "float32",
+                rope_scaling=_rope_scaling(raw, config_path),
+                qkv_bias=architecture == "Qwen2ForCausalLM" or attention_bias,
+                o_bias=architecture != "Qwen2ForCausalLM" and attention_bias,
+                mlp_bias=bool(raw.get("mlp_bias", False)),
+                qk_norm=architecture == "Qwen3ForCausalLM",
+                layer_windows=_layer_windows(raw, architecture),
+            )
+        except KeyError as error:
+            raise UnsupportedModel(f"{config_path} lacks {error}") from error
+
+    def to_hf(self) -> dict[str, Any]:
+        """Return the ``config.json`` from which `from_pretrained` and transformers rebuild this.
+
+        For a Llama without scaled rotary embeddings, which is what `engine_stub.train` makes.
+        """
+        return {
+            "architectures": [self.architecture],
+            "model_type": SUPPORTED_ARCHITECTURES[self.architecture],
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "num_attention_heads": self.num_attention_heads,
+            "num_key_value_heads": self.num_key_value_heads,
+            "head_dim": self.head_dim,
+            "hidden_act": "silu",
+            "rms_norm_eps": self.rms_norm_eps,
+            "rope_theta": self.rope_theta,
+            "max_position_embeddings": self.max_position_embeddings,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.eos_token_id[0]
+            if len(self.eos_token_id) == 1
+            else list(self.eos_token_id),
+            "attention_bias": self.qkv_bias,
+            "mlp_bias": self.mlp_bias,
+            "torch_dtype": self.torch_dtype,
+        }
+
+
+def _supported_architecture(raw: dict[str, Any], config_path: Path) -> str:
+    """Return the architecture's name, or say what running this model would need."""
+    architectures = raw.get("architectures") or ["an unnamed architecture"]
+    for name in architectures:
+        if name in SUPPORTED_ARCHITECTURES:
+            break
+    else:
+        name = architectures[0]
+        needed = _MISSING_FOR_ARCHITECTURE.get(name)
+        raise UnsupportedModel(
+            f"{config_path} describes {name}; this engine runs {', '.join(SUPPORTED_ARCHITECTURES)}"
+            + (f" ({name} would need {needed})" if needed else "")
+        )
+    # Biases that only Llama's (and, of attention, Qwen3's) own code reads from the config.
+    if raw.get("mlp_bias") and name != "LlamaForCausalLM":
+        raise UnsupportedModel(f"{config_path}: {name} has no mlp_bias")
+    if raw.get("attention_bias") and name not in ("LlamaForCausalLM", "Qwen3ForCausalLM"):
+        raise UnsupportedModel(f"{config_path}: {name} has no attention_bias")
+    unsupported = {
+        "quantization_config": raw.get("quantization_config"),
+        f"hidden_act {raw.get('hidden_act')!r}": raw.get("hidden_act", "silu") != "silu",
+    }
+    if features := [feature for feature, present in unsupported.items() if present]:
+        raise UnsupportedModel(
+            f"{config_path} asks for {', '.join(features)}, which this engine does not implement"
+        )
+    return str(name)
+
+
+def _rope_parameters(raw: dict[str, Any]) -> dict[str, Any]:
+    """What transformers 5 keeps in ``rope_parameters``, and 4 in ``rope_scaling``."""
+    parameters: dict[str, Any] = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    return parameters
+
+
+def _rope_theta(raw: dict[str, Any]) -> float:
+    """Return the rotary base, which transformers 4 keeps beside the other parameters."""
+    return float(_rope_parameters(raw).get("rope_theta") or raw.get("rope_theta") or 10_000.0)
+
+
+def _rope_scaling(raw: dict[str, Any], config_path: Path) -> RopeScaling:
+    parameters = _rope_parameters(raw)
+    kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    if kind not in _REQUIRED_OF_ROPE_TYPE:
+        raise UnsupportedModel(
+            f"{config_path} asks for rotary scaling of type {kind!r}; this engine implements "
+            f"{', '.join(_REQUIRED_OF_ROPE_TYPE)}"
+        )
+    partial = parameters.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1.0
+    if partial != 1.0:
+        raise UnsupportedModel(
+            f"{config_path} asks for a partial_rotary_factor of {partial}; this engine rotates "
+            "whole heads only"
+        )
+    if kind == "default":
+        return RopeScaling()
+    names = {field.name for field in fields(RopeScaling)}
+    given = {name: value for name, value in parameters.items() if name in names}
+    given = {name: value for name, value in given.items() if value is not None}
+    length = raw["max_position_embeddings"]
+    original = raw.get("original_max_position_embeddings") or given.get(
+        "original_max_position_embeddings", length
+    )
+    if missing := [name for name in _REQUIRED_OF_ROPE_TYPE[kind] if name not in given]:
+        raise UnsupportedModel(f"{config_path}: rotary scaling {kind!r} lacks {missing[0]}")
+    # Without a factor, YaRN stretches by the ratio of the lengths after and before.
+    given.setdefault("factor", length / original)
+    return RopeScaling(**given | {"rope_type": kind, "original_max_position_embeddings": original})
+
+
+def _layer_windows(raw: dict[str, Any], architecture: str) -> tuple[int | None, ...]:
+    """Each layer's sliding window; nothing if all layers see everything."""
+    window, num_layers = raw.get("sliding_window"), raw["num_hidden_layers"]
+    is_qwen = architecture.startswith("Qwen")
+    if window is None or architecture == "LlamaForCausalLM":
+        return ()
+    if is_qwen and not raw.get("use_sliding_window", False):
+        return ()
+    if layer_types := raw.get("layer_types"):
+        sliding = [kind == "sliding_attention" for kind in layer_types]
+    else:
+        first = raw.get("max_window_layers", 28) if is_qwen else 0
+        sliding = [layer >= first for layer in range(num_layers)]
+    return tuple(window if slides else None for slides in sliding) if any(sliding) else ()
+
+
+def _eos_token_ids(raw: dict[str, Any], path: Path) -> tuple[int, ...]:
+    """The config's end-of-sequence tokens, and those that generation stops at besides."""
+    own = _as_tuple(raw.get("eos_token_id"))
+    generation = path / "generation_config.json"
+    if not generation.is_file():
+        return own
+    more = _as_tuple(_read_object(generation).get("eos_token_id"))
+    return (*own, *(each for each in more if each not in own))
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UnsupportedModel(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise UnsupportedModel(f"{path} holds no JSON object")
+    return raw
+
+
+def _as_tuple(token_id: int | list[int] | None) -> tuple[int, ...]:
+    if token_id is None:
+        return ()
+    return (token_id,) if isinstance(token_id, int) else tuple(token_id)

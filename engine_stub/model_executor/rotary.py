@@ -1,0 +1,106 @@
+"""Rotary position embeddings, and the ways checkpoints stretch them over longer contexts.
+
+Every way changes the frequencies only, once, when the model is built; YaRN also scales cosines and
+sines. The formulas are those of transformers (``modeling_rope_utils``), whose names they have.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from engine_stub.model_executor.model_config import ModelConfig, RopeScaling
+
+Turns: TypeAlias = tuple[Tensor, Tensor]
+"""Cosines and sines of a step's tokens, each ``[T, 1, head_dim]``.
+
+Sines of the first half of the channels are negative, as `rotate` wants them.
+"""
+
+
+class RotaryEmbedding(nn.Module):
+    """Rotary position angles in the split-half layout (first half paired with second half)."""
+
+    inv_freq: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        scaling = config.rope_scaling
+        # On the CPU even when the module is built on the meta device: it is never loaded.
+        with torch.device("cpu"):
+            inv_freq = _inv_freq(config.head_dim, config.rope_theta, scaling)
+        self.register_buffer("inv_freq", inv_freq, persistent=False)
+        self.attention_scaling = _yarn_scale(scaling) if scaling.rope_type == "yarn" else 1.0
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Turns:
+        """Return what to turn the heads of ``positions [T]`` by, in `dtype`."""
+        angles = positions.to(torch.float32)[:, None] * self.inv_freq
+        cos, sin = angles.cos(), angles.sin()
+        cos = torch.cat((cos, cos), dim=-1)[:, None]
+        sin = torch.cat((-sin, sin), dim=-1)[:, None]
+        if self.attention_scaling != 1:
+            cos, sin = cos * self.attention_scaling, sin * self.attention_scaling
+        return cos.to(dtype), sin.to(dtype)
+
+
+def rotate(x: Tensor, turns: Turns) -> Tensor:
+    """Turn each head of ``x [T, heads, head_dim]`` by its token's angles."""
+    cos, sin = turns
+    return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
+
+
+def _inv_freq(head_dim: int, theta: float, scaling: RopeScaling) -> Tensor:
+    """Radians per position of each pair of channels, ``[head_dim / 2]``."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    if scaling.rope_type == "yarn":
+        return _yarn(theta**exponents, theta, scaling)
+    inv_freq = 1.0 / theta**exponents
+    if scaling.rope_type == "linear":
+        return inv_freq / scaling.factor
+    if scaling.rope_type == "llama3":
+        return _llama3(inv_freq, scaling)
+    # "dynamic" changes nothing up to the model's own length, and the engine goes no further.
+    return inv_freq
+
+
+def _llama3(inv_freq: Tensor, scaling: RopeScaling) -> Tensor:
+    """Llama 3.1: slow frequencies are divided by the factor, fast ones kept, the rest mixed."""
+    context = scaling.original_max_position_embeddings
+    wavelengths = 2 * math.pi / inv_freq
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    smooth = ((context / wavelengths - low) / (high - low)).clamp(0, 1)
+    return (1 - smooth) * inv_freq / scaling.factor + smooth * inv_freq
+
+
+def _yarn(pos_freqs: Tensor, theta: float, scaling: RopeScaling) -> Tensor:
+    """YaRN (arXiv 2309.00071): as llama3, but mixed by how often a channel turns in the context."""
+    num_pairs = len(pos_freqs)
+
+    def pair_that_turns(rotations: float) -> float:
+        context = scaling.original_max_position_embeddings
+        return num_pairs * math.log(context / (rotations * 2 * math.pi)) / math.log(theta)
+
+    first, last = pair_that_turns(scaling.beta_fast), pair_that_turns(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * num_pairs - 1)
+    width = (last - first) or 0.001
+    interpolated = ((torch.arange(num_pairs, dtype=torch.float32) - first) / width).clamp(0, 1)
+    kept = 1 - interpolated
+    return 1 / (scaling.factor * pos_freqs) * (1 - kept) + 1 / pos_freqs * kept
+
+
+def _yarn_scale(scaling: RopeScaling) -> float:
+    """What YaRN multiplies cosines and sines by, so that attention keeps its temperature."""
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+
+    def mscale(weight: float) -> float:
+        return 0.1 * weight * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0
+
+    if scaling.mscale and scaling.mscale_all_dim:
+        return mscale(scaling.mscale) / mscale(scaling.mscale_all_dim)
+    return mscale(1.0)

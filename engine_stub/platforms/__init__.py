@@ -1,0 +1,1 @@
+"""Device-specific code: CUDA transfers, timers, graphs and memory."""

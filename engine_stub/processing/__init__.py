@@ -1,0 +1,1 @@
+"""Text processing before and after the model."""

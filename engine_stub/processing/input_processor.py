@@ -1,0 +1,153 @@
+"""What a request asks for: put into tokens and full parameters, or refused with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from engine_stub.config import EngineConfig
+from engine_stub.core.beam_search import BeamSearchParams, asks_for_beams
+from engine_stub.model_executor.model_config import ModelConfig
+from engine_stub.processing.tokenizer import Tokenizer
+from seqtop.sequence import PoolingParams, SamplingParams, TokenInputs
+
+Prompt: TypeAlias = str | list[int] | TokenInputs
+"""A prompt as text, as token ids, or as ids with the text they stand for."""
+
+Params: TypeAlias = SamplingParams | BeamSearchParams | PoolingParams
+"""What a request asks for: samples, a beam search, or its prompt as a vector."""
+
+# Sampling parameters that are refused when given, rather than ignored.
+_UNSUPPORTED_PARAMS = ("logits_processors", "guided_decoding", "bad_words")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessedInput:
+    """A request as the engine runs it.
+
+    Attributes:
+        prompt: The text, if known.
+        params: A copy; one that names every token at which this model stops.
+    """
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    params: SamplingParams | PoolingParams
+
+
+class InputProcessor:
+    """Reads requests.
+
+    Args:
+        config: The engine's, with nothing left open.
+    """
+
+    def __init__(
+        self, config: EngineConfig, model_config: ModelConfig, tokenizer: Tokenizer
+    ) -> None:
+        assert config.max_model_len is not None
+        self._config = config
+        self._model_config = model_config
+        self._max_model_len = config.max_model_len
+        self._tokenizer = tokenizer
+
+    def process(self, prompt: Prompt, params: Params) -> ProcessedInput:
+        """Read a request.
+
+        Raises:
+            ValueError: The prompt is empty or holds unknown tokens, or the parameters ask for
+                what this engine cannot do.
+        """
+        text, token_ids = self._read(prompt)
+        if isinstance(params, PoolingParams):
+            self._validate_tokens(token_ids)
+            self._validate_pooling(params)
+            return ProcessedInput(text, token_ids, params.clone())
+        if isinstance(params, BeamSearchParams):
+            self._validate_beams(token_ids, params)
+            params = params.as_sampling_params()
+        elif asks_for_beams(params):
+            raise ValueError("extra_args cannot ask for a beam search; use BeamSearchParams")
+        if params.truncate_prompt_tokens is not None:
+            token_ids = token_ids[-params.truncate_prompt_tokens :]
+        self._validate(token_ids, params)
+        return ProcessedInput(text, token_ids, self._with_stop_tokens(params))
+
+    def _read(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        """A prompt's text, if known, and its tokens."""
+        if isinstance(prompt, str):
+            return prompt, self._tokenizer.encode(prompt)
+        if isinstance(prompt, list):
+            return None, list(prompt)
+        return prompt.get("prompt"), list(prompt["prompt_token_ids"])
+
+    def _validate(self, token_ids: list[int], params: SamplingParams) -> None:
+        """Raise ValueError for a request that cannot be run as it stands."""
+        self._validate_tokens(token_ids)
+        for name, ids in (
+            ("allowed_token_ids", params.allowed_token_ids or ()),
+            ("logit_bias", params.logit_bias or ()),
+            ("stop_token_ids", params.stop_token_ids or ()),
+        ):
+            self._validate_known(name, ids)
+        if params.allowed_token_ids is not None:
+            stops = params.all_stop_token_ids.union(self._model_config.eos_token_id)
+            usable = set(params.allowed_token_ids).difference(stops if params.min_tokens else ())
+            if not usable:
+                raise ValueError("allowed_token_ids leaves no token to sample")
+        for name in _UNSUPPORTED_PARAMS:
+            if getattr(params, name) not in (None, []):
+                raise ValueError(f"{name} is not supported by this engine")
+
+    def _validate_tokens(self, token_ids: list[int]) -> None:
+        if not token_ids:
+            raise ValueError("the prompt holds no tokens")
+        self._validate_known("the prompt", token_ids)
+
+    def _validate_known(self, name: str, token_ids: Iterable[int]) -> None:
+        vocab_size = self._model_config.vocab_size
+        if unknown := [each for each in token_ids if not 0 <= each < vocab_size]:
+            raise ValueError(
+                f"{name} holds token {unknown[0]}, outside the vocabulary of {vocab_size}"
+            )
+
+    def _validate_pooling(self, params: PoolingParams) -> None:
+        size = self._model_config.hidden_size
+        if params.dimensions is not None and not 1 <= params.dimensions <= size:
+            raise ValueError(f"dimensions must be from 1 to {size}, got {params.dimensions}")
+        if params.use_cross_encoder or params.additional_data is not None:
+            raise ValueError("this engine pools prompts to embeddings only")
+
+    def _validate_beams(self, token_ids: list[int], params: BeamSearchParams) -> None:
+        """Raise ValueError for a search whose beams could not all be run at once."""
+        config, width = self._config, params.beam_width
+        if width > config.max_num_seqs:
+            raise ValueError(
+                f"beam_width={width} is more than the {config.max_num_seqs} sequences that may run"
+            )
+        longest = min(len(token_ids) + params.max_tokens, self._max_model_len)
+        num_shared = len(token_ids) // config.block_size
+        num_blocks = num_shared + width * (-(-longest // config.block_size) - num_shared)
+        assert config.num_gpu_blocks is not None
+        if num_blocks > config.num_gpu_blocks:
+            raise ValueError(
+                f"{width} beams of {longest} tokens take up to {num_blocks} blocks, and the pool"
+                f" has {config.num_gpu_blocks}; ask for fewer beams or tokens"
+            )
+        if not config.enable_chunked_prefill and width * longest > config.max_num_batched_tokens:
+            raise ValueError(
+                f"{width} beams of {longest} tokens are more than the"
+                f" {config.max_num_batched_tokens} that a step could compute again, and chunked"
+                " prefill is off; ask for fewer beams or tokens"
+            )
+
+    def _with_stop_tokens(self, params: SamplingParams) -> SamplingParams:
+        """A copy of `params` that names every token at which this model stops."""
+        params = params.clone()
+        params.all_stop_token_ids.update(self._model_config.eos_token_id)
+        if not params.ignore_eos:
+            # A sequence knows one end-of-sequence token; the others are stop tokens.
+            others = self._model_config.eos_token_id[1:]
+            params.stop_token_ids = [*(params.stop_token_ids or ()), *others]
+        return params

@@ -1,0 +1,1 @@
+"""The worker: prepares inputs and runs the model on a device."""

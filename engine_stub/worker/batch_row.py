@@ -1,0 +1,35 @@
+"""A sequence's part in a step, as the worker knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine_stub.spec_decode.speculation import Draft
+from seqtop.sequence import SequenceData, SequenceGroupMetadata
+
+
+@dataclass(slots=True)
+class Row:
+    """A sequence's part in a step.
+
+    Attributes:
+        group_index: Position of its group in the request.
+        block_table: Its blocks up to the last token of this step.
+        start: Its first token to compute: those before have their KV entries.
+        end: The token after the last one to compute, the draft's among them.
+        draft: What follows its tokens, perhaps.
+    """
+
+    group_index: int
+    group: SequenceGroupMetadata
+    seq_id: int
+    data: SequenceData
+    block_table: list[int]
+    start: int
+    end: int
+    draft: Draft
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens to compute."""
+        return self.data.get_token_ids()[self.start : self.end] + self.draft.token_ids

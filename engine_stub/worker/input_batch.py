@@ -1,0 +1,231 @@
+"""A step's inputs for the model: the tokens of many sequences, laid out one after another.
+
+The order is one that attention likes: new sequences of equal length side by side, then parts of
+prompts whose beginnings are in the pool, then decodes by how many tokens they have (more than one
+with a draft) and by the length of their block tables. Inputs follow from what the worker knows of
+the groups, and from drafts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from torch import Tensor
+
+from engine_stub.model_executor.attention import PagedAttention, PagedKVCache, Segment
+from engine_stub.model_executor.cpu.decode_cache import DecodeCache
+from engine_stub.platforms.cuda import to_device
+from engine_stub.platforms.cuda_graphs import DecodeGraph, DecodeGraphs
+from engine_stub.spec_decode.speculation import NO_DRAFT, Draft
+from engine_stub.worker.batch_row import Row
+from seqtop.sequence import SequenceGroupMetadata
+
+# Bytes of keys and values that a segment of decodes gathers at most, by device type. On a CPU they
+# should still be in its cache when attention reads them.
+_SEGMENT_BYTES = {"cpu": 2**21, "cuda": 2**28}
+# In a segment of decodes, the longest table has at most this times the blocks of the shortest.
+_MOST_PADDING = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Inputs of a step, on the device.
+
+    Attributes:
+        input_ids: ``[T]``.
+        positions: ``[T]``.
+        attend: For the decoder.
+        sampling_rows: The rows that sample; the same list as in the step before if the batch was
+            taken on from there, with `start`, `end` and `block_table` of the first such step.
+        sample_indices: The indices of each one's last token, and of the tokens of its draft.
+        prompt_logprobs_rows: The rows that are asked for log probabilities of their prompt tokens,
+            each with the index of its first token.
+        pooling_rows: Those whose hidden states are pooled, likewise.
+        graph: Has been given the inputs, if the step is one that it can run.
+    """
+
+    input_ids: Tensor
+    positions: Tensor
+    attend: PagedAttention
+    sampling_rows: list[Row]
+    sample_indices: Tensor
+    prompt_logprobs_rows: list[tuple[int, Row]]
+    pooling_rows: list[tuple[int, Row]]
+    graph: DecodeGraph | None = None
+
+
+def prepare_batch(
+    groups: list[SequenceGroupMetadata],
+    cache: PagedKVCache,
+    drafts: dict[int, Draft],
+    decode_cache: DecodeCache | None = None,
+    graphs: DecodeGraphs | None = None,
+) -> Batch:
+    """Lay out a step's tokens, and make every index that the layers need.
+
+    Args:
+        drafts: By sequence id, for sequences that decode, and that have slots for them.
+        decode_cache: Where keys and values of decodes without drafts may be, besides.
+        graphs: Run steps of nothing but decodes of equally many tokens.
+    """
+    fresh: defaultdict[int, list[Row]] = defaultdict(list)
+    chunks: list[Row] = []
+    decodes: defaultdict[int, list[Row]] = defaultdict(list)
+    for row in _rows(groups, cache.block_size, drafts):
+        if row.start == 0:
+            fresh[row.end].append(row)
+        elif row.end - row.start > 1 and row.draft is NO_DRAFT:
+            chunks.append(row)
+        else:
+            decodes[row.end - row.start].append(row)
+    for rows in decodes.values():
+        rows.sort(key=lambda row: len(row.block_table))
+    arranged = decode_cache.arrange(decodes.get(1, [])) if decode_cache else None
+    if arranged:
+        decodes[1] = arranged
+
+    input_ids: list[int] = []
+    positions: list[int] = []
+    blocks: list[int] = []
+    sampling_rows: list[Row] = []
+    sample_indices: list[int] = []
+    prompt_logprobs_rows: list[tuple[int, Row]] = []
+    pooling_rows: list[tuple[int, Row]] = []
+    for row in chain(*fresh.values(), chunks, *decodes.values()):
+        own_positions = range(row.start, row.end)
+        if _wants_prompt_logprobs(row):
+            prompt_logprobs_rows.append((len(input_ids), row))
+        pools = row.group.pooling_params is not None
+        if pools:
+            pooling_rows.append((len(input_ids), row))
+        input_ids += row.token_ids
+        positions += own_positions
+        blocks += [row.block_table[position // cache.block_size] for position in own_positions]
+        if row.group.do_sample and not pools:
+            sampling_rows.append(row)
+            num_last = 1 + len(row.draft.token_ids)
+            sample_indices += range(len(input_ids) - num_last, len(input_ids))
+
+    device = cache.pool.device
+    if graphs is not None and not fresh and not chunks and len(decodes) == 1:
+        ((num_queries, rows),) = decodes.items()
+        tables = [row.block_table for row in rows]
+        if graph := graphs.fitting(len(tables), max(map(len, tables)), num_queries):
+            graph.load(input_ids, positions, tables)
+            return Batch(
+                input_ids=graph.input_ids[: len(input_ids)],
+                positions=graph.positions[: len(input_ids)],
+                attend=graph.attend,
+                sampling_rows=sampling_rows,
+                sample_indices=to_device(sample_indices, device),
+                prompt_logprobs_rows=prompt_logprobs_rows,
+                pooling_rows=pooling_rows,
+                graph=graph,
+            )
+    all_positions = to_device(positions, device)
+    slots = to_device(blocks, device) * cache.block_size + all_positions % cache.block_size
+    segments = _prompt_segments([*fresh.values()], chunks, all_positions, cache)
+    for num_queries, rows in decodes.items():
+        start = segments[-1].end if segments else 0
+        if num_queries == 1 and arranged and decode_cache:
+            segments += decode_cache.segments(start)
+        else:
+            segments += _decode_segments(rows, start, all_positions, cache)
+    return Batch(
+        input_ids=to_device(input_ids, device),
+        positions=all_positions,
+        attend=PagedAttention(cache, slots, segments),
+        sampling_rows=sampling_rows,
+        sample_indices=to_device(sample_indices, device),
+        prompt_logprobs_rows=prompt_logprobs_rows,
+        pooling_rows=pooling_rows,
+    )
+
+
+def _wants_prompt_logprobs(row: Row) -> bool:
+    """Whether a row holds tokens that predict tokens of the prompt, and those are asked for."""
+    params = row.group.sampling_params
+    return (
+        params is not None
+        and params.prompt_logprobs is not None
+        and row.start < row.data.get_prompt_len() - 1
+    )
+
+
+def _rows(
+    groups: list[SequenceGroupMetadata], block_size: int, drafts: dict[int, Draft]
+) -> Iterator[Row]:
+    for group_index, group in enumerate(groups):
+        num_cached = len(group.computed_block_nums or ()) * block_size
+        for seq_id, data in group.seq_data.items():
+            assert group.token_chunk_size is not None
+            computed = data.get_num_computed_tokens()
+            draft = drafts.get(seq_id, NO_DRAFT)
+            end = computed + group.token_chunk_size + len(draft.token_ids)
+            yield Row(
+                group_index=group_index,
+                group=group,
+                seq_id=seq_id,
+                data=data,
+                block_table=group.block_tables[seq_id][: -(-end // block_size)],
+                # A first chunk counts the tokens from the prefix cache, too.
+                start=max(computed, num_cached),
+                end=end,
+                draft=draft,
+            )
+
+
+def _prompt_segments(
+    fresh: list[list[Row]], chunks: list[Row], positions: Tensor, cache: PagedKVCache
+) -> list[Segment]:
+    """Cut a step's prompts, laid out in the order of the arguments, into calls of attention."""
+    segments: list[Segment] = []
+    start = 0
+    for rows in fresh:
+        end = start + len(rows) * rows[0].end
+        segments.append(Segment(start, end, len(rows), None))
+        start = end
+    for row in chunks:
+        end = start + row.end - row.start
+        (context,) = cache.contexts([row.block_table], positions[None, start:end], [1])
+        segments.append(Segment(start, end, 1, context))
+        start = end
+    return segments
+
+
+def _decode_segments(
+    rows: list[Row], start: int, positions: Tensor, cache: PagedKVCache
+) -> list[Segment]:
+    """Likewise decodes of equally many tokens, the first of which is the step's token `start`."""
+    segments: list[Segment] = []
+    tables = [row.block_table for row in rows]
+    sizes = segment_sizes(tables, cache)
+    num_queries = rows[0].end - rows[0].start
+    own_positions = positions[start : start + len(rows) * num_queries].view(len(rows), -1)
+    contexts = cache.contexts(tables, own_positions, sizes)
+    for size, context in zip(sizes, contexts, strict=True):
+        end = start + size * num_queries
+        segments.append(Segment(start, end, size, context))
+        start = end
+    return segments
+
+
+def segment_sizes(tables: list[list[int]], cache: PagedKVCache) -> list[int]:
+    """How many decodes, with tables in order of length, to compute in each call."""
+    most_blocks = _SEGMENT_BYTES[cache.pool.device.type] // cache.pool[0, 0].nbytes
+    sizes: list[int] = []
+    shortest = 0
+    for table in tables:
+        if (
+            sizes
+            and (sizes[-1] + 1) * len(table) <= most_blocks
+            and len(table) <= _MOST_PADDING * shortest
+        ):
+            sizes[-1] += 1
+        else:
+            sizes.append(1)
+            shortest = len(table)
+    return sizes

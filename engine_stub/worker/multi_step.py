@@ -1,0 +1,57 @@
+"""Several decode iterations without going back to the scheduler.
+
+The slots are there already, so all that an iteration needs of the one before it is the tokens. They
+are appended to copies of the groups, for what the worker keeps of them changes by the engine's word
+alone. It is the engine, too, that finds out where an output stops, and discards what was computed
+beyond.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine_stub.core.metadata import snapshot
+from engine_stub.worker.model_runner import ModelOutput, ModelRunner
+from seqtop.sequence import CompletionSequenceGroupOutput, SequenceGroupMetadata
+
+
+def run_steps(runner: ModelRunner, groups: list[SequenceGroupMetadata]) -> ModelOutput:
+    """Run each of `groups`, which all decode, for as many steps as its state says.
+
+    Returns:
+        For each group the samples of all its steps, in order.
+    """
+    outputs = [CompletionSequenceGroupOutput([], None) for _ in groups]
+    forward_time = 0.0
+    running = {index: _copy(group) for index, group in enumerate(groups)}
+    while True:
+        result = runner.execute_model([*running.values()])
+        forward_time += result.model_forward_time
+        for index, output in zip(running, result.outputs, strict=True):
+            outputs[index].samples += output.samples
+        running = {index: group for index, group in running.items() if _goes_on(group)}
+        if not running:
+            return ModelOutput(outputs, forward_time)
+        newest = [outputs[index].samples[-1:] for index in running]
+        # In stages before the last there are no samples.
+        sampled = runner.agree([each[0].output_token if each else 0 for each in newest])
+        for group, token_id in zip(running.values(), sampled, strict=True):
+            (data,) = group.seq_data.values()
+            data.update_num_computed_tokens(1)
+            data.append_token_id(token_id, 0.0)
+
+
+def _copy(group: SequenceGroupMetadata) -> SequenceGroupMetadata:
+    assert group.state is not None
+    return msgspec.structs.replace(
+        group,
+        seq_data={seq_id: snapshot(data) for seq_id, data in group.seq_data.items()},
+        state=msgspec.structs.replace(group.state),
+    )
+
+
+def _goes_on(group: SequenceGroupMetadata) -> bool:
+    """Count a step; is there another one?"""
+    assert group.state is not None
+    group.finish_step()
+    return group.state.remaining_steps > 0

@@ -1,0 +1,86 @@
+"""`seqtop serve`: the app in a browser."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+
+from seqtop.argparse_ext import CommandParser
+from seqtop.cli.common import Commands, fail
+from seqtop.transport.endpoints import is_loopback
+
+_COMMANDS = ("attach", "replay", "demo")
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def add(commands: Commands) -> None:
+    serve = commands.add_parser(
+        "serve",
+        help="show the app in a browser",
+        description="Show the app in a browser: each page that is opened starts a command of its"
+        " own, by default seqtop attach. There is no authentication, so only this machine is served"
+        " unless --host says otherwise. Needs the extra web: pip install 'seqtop[web]'.",
+        epilog="example: seqtop serve --port 9000 -- replay run.seqtop --loop",
+    )
+    serve.add_argument(
+        "command",
+        nargs="*",
+        metavar="COMMAND",
+        help=f"after --: {', '.join(_COMMANDS)}, with its options (default: attach)",
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1)")
+    serve.add_argument("--port", type=_port, default=8080, help="(default: 8080)")
+    serve.add_argument(
+        "--insecure",
+        action="store_true",
+        help="serve other machines: whoever reaches the port reads every prompt, unencrypted",
+    )
+    assert isinstance(serve, CommandParser)
+    serve.stray = ": options of the command go after --, as in seqtop serve -- replay FILE --loop"
+    serve.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    command = options.command or ["attach"]
+    if command[0] not in _COMMANDS:
+        return fail(f"serve shows {', '.join(_COMMANDS)}; not {command[0]!r}", status=2)
+    is_open = not is_loopback(options.host)
+    if is_open and not options.insecure:
+        return fail(
+            f"{options.host} can be reached from other machines, and there is no authentication:"
+            " whoever reaches it reads every prompt; serve 127.0.0.1 and tunnel, or pass"
+            " --insecure",
+            status=2,
+        )
+    from seqtop.cli.usage import parser
+
+    # So that what is wrong with it is said here, not in a browser.
+    asked = parser().parse_args(command)
+    if status := asked.refuse(asked):
+        return int(status)
+    try:
+        from seqtop.web.server import AppServer
+    except ImportError:
+        return fail("serve needs the extra web: pip install 'seqtop[web]'")
+    if is_open:
+        fail("there is no authentication: whoever reaches this port reads every prompt")
+    server = AppServer(
+        shlex.join([sys.executable, "-m", "seqtop", *command]),
+        options.host,
+        options.port,
+        hosts=frozenset() if is_open else _LOOPBACK | {options.host},
+    )
+    try:
+        server.serve()
+    except OSError as error:
+        return fail(
+            f"{options.host}:{options.port} cannot be used ({error.strerror}); --port picks another"
+        )
+    return 0
+
+
+def _port(text: str) -> int:
+    if not (text.isdecimal() and 0 < int(text) < 65536):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 1 to 65535")
+    return int(text)

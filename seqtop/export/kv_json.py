@@ -1,0 +1,84 @@
+"""What KV-cache events have told, as one JSON document: docs/kv-events.md describes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from seqtop.connection import Link
+from seqtop.kv_events.cache import Block, KvCache, found
+from seqtop.kv_events.messages import BlockHash
+from seqtop.sanitize import safe_json
+
+
+def document(cache: KvCache, link: Link) -> dict[str, Any]:
+    """All of it, as plain values. Hashes of bytes are hexadecimal, others numbers."""
+    return {
+        "link": {
+            "endpoint": link.endpoint,
+            "state": link.state.value,
+            "num_messages": link.num_messages,
+            "num_missed": link.num_missed,
+            "num_errors": link.num_errors,
+            "last_error": link.last_error or None,
+        },
+        "complete": bool(cache.num_batches and not cache.gap and not cache.num_overflowing),
+        "gap": cache.gap or None,
+        "time": cache.time if cache.num_batches else None,
+        "data_parallel_rank": cache.data_parallel_rank,
+        "num_batches": cache.num_batches,
+        "num_events": cache.num_events,
+        "num_stored": cache.num_stored,
+        "num_stored_again": cache.num_again,
+        "num_extending": cache.num_extending,
+        "num_branching": cache.num_branching,
+        "num_removed": cache.num_removed,
+        "num_removed_unknown": cache.num_unmatched,
+        "num_cleared": cache.num_cleared,
+        "num_not_shown": cache.num_overflowing,
+        "kinds_not_understood": cache.unknown,
+        "num_blocks": len(cache.blocks),
+        "num_tokens": cache.num_tokens,
+        "tiers": {medium: tier.num_blocks for medium, tier in cache.tiers.items()},
+        "trees": [
+            {
+                "root": _hash(tree.root[1]),
+                "group": _group(tree.root[0]),
+                "num_blocks": tree.num_blocks,
+                "num_tokens": tree.num_tokens,
+            }
+            for tree in cache.trees(0, cache.num_trees)
+        ],
+        "blocks": [_block(block) for block in cache.blocks.values()],
+    }
+
+
+def encode(cache: KvCache, link: Link) -> bytes:
+    """`document` as indented JSON that does no harm to a terminal."""
+    text = msgspec.json.format(msgspec.json.encode(document(cache, link)), indent=2)
+    return safe_json(text.decode()).encode()
+
+
+def _block(block: Block) -> dict[str, Any]:
+    return {
+        "hash": _hash(block.key[1]),
+        "group": _group(block.key[0]),
+        "parent": None if block.parent is None else _hash(block.parent[1]),
+        "tree": _hash(found(block.tree).root[1]),
+        "copies": block.copies,
+        "size": block.size,
+        "token_ids": None if block.token_ids is None else block.token_ids.tolist(),
+        "lora": block.lora or None,
+        "stored_at": block.stored_at,
+        "seen_at": block.seen_at,
+        "num_stored": block.num_stored,
+    }
+
+
+def _hash(block_hash: BlockHash) -> str | int:
+    return block_hash.hex() if isinstance(block_hash, bytes) else block_hash
+
+
+def _group(group: int) -> int | None:
+    return None if group < 0 else group

@@ -1,0 +1,1 @@
+"""KV-cache events of vLLM and SGLang: messages, subscriber, cache and session."""

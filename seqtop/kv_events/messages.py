@@ -1,0 +1,206 @@
+"""KV-cache events as vLLM, SGLang and others publish them: what a message says.
+
+The frames are topic, sequence number (8 bytes, big-endian) and a MessagePack payload, a batch of
+events. Batches and events come as arrays (vLLM until 0.2x, SGLang) or as maps (vLLM since), which
+even differ within one message. Fields have only ever been appended; what an older publisher does
+not send has its default here, what a newer one adds is passed over, and so are kinds of events
+that are not known here, by name.
+
+Format: `vllm/distributed/kv_events.py`, `sglang/srt/disaggregation/kv_events.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct
+
+from seqtop.wire.error_location import explain
+from seqtop.wire.errors import WireError
+
+MAX_MESSAGE_BYTES: Final = 32 * 2**20
+"""Larger messages are refused by the receiving socket before any decoding."""
+
+MAX_EVENTS: Final = 100_000
+MAX_HASHES: Final = 2**18
+MAX_TOKENS: Final = 2**22
+END_OF_REPLAY: Final = -1
+"""The sequence number that ends the answer to a question for old messages."""
+
+_NUMBER: Final = struct.Struct(">q")
+
+BlockHash: TypeAlias = int | bytes
+_Hash: TypeAlias = int | Annotated[bytes, Meta(max_length=256)]
+_Name: TypeAlias = Annotated[str, Meta(max_length=256)]
+_Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+_Token: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class BlockStored(Struct, tag=True):
+    """Blocks that can be reused from now on, each the one after the one before it."""
+
+    block_hashes: Annotated[list[_Hash], Meta(max_length=MAX_HASHES)]
+    parent_block_hash: _Hash | None
+    """Of the block that comes before the first of them; None at the beginning of a prompt."""
+    token_ids: Annotated[list[_Token], Meta(max_length=MAX_TOKENS)]
+    """Of all these blocks, one after the other; more than that where blocks were left out."""
+    block_size: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    lora_id: _Count | None = None
+    medium: _Name | None = None
+    """Where they are: `GPU`, `CPU`, `STORAGE` …; older publishers do not say."""
+    lora_name: _Name | None = None
+    extra_keys: msgspec.Raw = msgspec.Raw(b"\xc0")
+    """What else the hash is of; not looked at."""
+    group_idx: _Count | None = None
+    """Which kind of layers they belong to; the same tokens have the same hash in each."""
+    kv_cache_spec_kind: _Name | None = None
+
+
+class BlockRemoved(Struct, tag=True):
+    """Blocks of which one copy is gone."""
+
+    block_hashes: Annotated[list[_Hash], Meta(max_length=MAX_HASHES)]
+    medium: _Name | None = None
+    group_idx: _Count | None = None
+
+
+class AllBlocksCleared(Struct, tag=True):
+    """The cache is empty."""
+
+
+class _StoredArray(BlockStored, array_like=True, tag="BlockStored"):
+    pass
+
+
+class _RemovedArray(BlockRemoved, array_like=True, tag="BlockRemoved"):
+    pass
+
+
+class _ClearedArray(AllBlocksCleared, array_like=True, tag="AllBlocksCleared"):
+    pass
+
+
+class Unknown(NamedTuple):
+    """An event of a kind that is not known here."""
+
+    kind: str
+
+
+KvEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared | Unknown
+
+
+class Batch(NamedTuple):
+    """What one message says."""
+
+    time: float
+    """Epoch seconds, by the engine's clock."""
+    events: list[KvEvent]
+    data_parallel_rank: int | None = None
+
+
+class Message(NamedTuple):
+    topic: bytes
+    number: int
+    payload: bytes
+
+
+class _Batch(Struct):
+    ts: float
+    events: Annotated[list[msgspec.Raw], Meta(max_length=MAX_EVENTS)]
+    data_parallel_rank: _Count | None = None
+
+
+class _BatchArray(_Batch, array_like=True):
+    pass
+
+
+class _Kind(Struct):
+    type: _Name
+
+
+class _KindArray(Struct, array_like=True):
+    type: _Name
+
+
+_BATCH = msgspec.msgpack.Decoder(_Batch), msgspec.msgpack.Decoder(_BatchArray)
+_KIND = msgspec.msgpack.Decoder(_Kind), msgspec.msgpack.Decoder(_KindArray)
+_EVENTS: dict[str, tuple[msgspec.msgpack.Decoder[Any], msgspec.msgpack.Decoder[Any]]] = {
+    "BlockStored": (
+        msgspec.msgpack.Decoder(BlockStored),
+        msgspec.msgpack.Decoder(_StoredArray),
+    ),
+    "BlockRemoved": (
+        msgspec.msgpack.Decoder(BlockRemoved),
+        msgspec.msgpack.Decoder(_RemovedArray),
+    ),
+    "AllBlocksCleared": (
+        msgspec.msgpack.Decoder(AllBlocksCleared),
+        msgspec.msgpack.Decoder(_ClearedArray),
+    ),
+}
+
+
+def unpack(frames: list[bytes]) -> Message:
+    """Take a live or a replayed message apart; older publishers replay without the topic.
+
+    Raises:
+        WireError: these are not the frames of a message of KV-cache events.
+    """
+    topic, number, payload = frames if len(frames) == 3 else _without_topic(frames)
+    if len(number) != _NUMBER.size:
+        raise WireError(f"the sequence number has {len(number)} bytes instead of 8")
+    return Message(topic, _NUMBER.unpack(number)[0], payload)
+
+
+def question(first: int) -> list[bytes]:
+    """The frames that ask a replay socket for all messages from number `first` on."""
+    return [b"", _NUMBER.pack(first)]
+
+
+def decode(payload: bytes) -> Batch:
+    """What a message says.
+
+    Raises:
+        WireError: it is no batch of KV-cache events; names the event, the field and what is wrong.
+    """
+    try:
+        batch = _BATCH[_is_array(payload)].decode(payload)
+    except Exception as error:
+        raise WireError(f"cannot decode a batch of KV events: {_reason(error, payload)}") from error
+    events = [_event(raw, index) for index, raw in enumerate(batch.events)]
+    return Batch(batch.ts, events, batch.data_parallel_rank)
+
+
+def _event(raw: msgspec.Raw, index: int) -> KvEvent:
+    is_array = _is_array(raw)
+    what = f"events[{index}]"
+    decoder: msgspec.msgpack.Decoder[Any] = _KIND[is_array]
+    try:
+        name: str = decoder.decode(raw).type
+        if name not in _EVENTS:
+            return Unknown(name)
+        what += f", {name}"
+        decoder = _EVENTS[name][is_array]
+        event: KvEvent = decoder.decode(raw)
+    except Exception as error:
+        reason = explain(error, decoder.type, raw)
+        raise WireError(f"cannot decode a batch of KV events: {what}: {reason}") from error
+    return event
+
+
+def _reason(error: Exception, payload: bytes) -> str:
+    return explain(error, _BATCH[_is_array(payload)].type, payload)
+
+
+def _without_topic(frames: list[bytes]) -> list[bytes]:
+    if len(frames) != 2:
+        raise WireError(f"expected topic, sequence number and payload, got {len(frames)} frames")
+    return [b"", *frames]
+
+
+def _is_array(data: bytes | msgspec.Raw) -> bool:
+    """Whether a MessagePack value is an array, by its first byte."""
+    first = bytes(memoryview(data)[:1])
+    return first in (b"\xdc", b"\xdd") or b"\x90" <= first <= b"\x9f"

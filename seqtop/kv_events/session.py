@@ -1,0 +1,106 @@
+"""A viewer's session with one publisher of KV-cache events: its thread, what it tells, a lock."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from seqtop.connection import Link, LinkState, UnreachableError
+from seqtop.kv_events.cache import DEFAULT_MAX_BLOCKS, KvCache
+from seqtop.kv_events.messages import Batch
+from seqtop.kv_events.subscriber import KvSubscriber
+
+
+class KvSession:
+    """Follows the publisher at `endpoint` from `start` to `close`; a context manager does both.
+
+    Args:
+        replay: Where it answers for messages that have gone by, if it does.
+        topic: What the topic of messages is to begin with.
+        max_blocks: Cells to keep.
+
+    Raises:
+        EndpointError: an endpoint is malformed.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        replay: str | None = None,
+        topic: str = "",
+        max_blocks: int = DEFAULT_MAX_BLOCKS,
+    ) -> None:
+        self.lock = threading.RLock()
+        """Held while an event is applied; hold it while reading `cache`."""
+        self.cache = KvCache(max_blocks=max_blocks)
+        self.version = 0
+        """Grows whenever `cache` or `link` has changed."""
+        self.has_replay = replay is not None
+        self._changed = threading.Condition(self.lock)
+        self._subscriber = KvSubscriber(endpoint, self, replay=replay, topic=topic)
+
+    @property
+    def link(self) -> Link:
+        """How the connection stands."""
+        return self._subscriber.link
+
+    @property
+    def now(self) -> float:
+        """Epoch seconds, never before the engine's last message; its clock is taken to agree with
+        this machine's, as replayed messages are no newer for arriving only now."""
+        return max(time.time(), self.cache.time)
+
+    def start(self) -> None:
+        self._subscriber.start()
+
+    def close(self) -> None:
+        self._subscriber.close()
+
+    def wait_for(self, *states: LinkState, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for the link to be in one of `states`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.link.state in states, timeout)
+
+    def await_publisher(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for a connection, and for what is replayed at first.
+
+        Raises:
+            UnreachableError: nobody is there, or it publishes something else.
+        """
+        if not self.wait_for(LinkState.LIVE, LinkState.INCOMPATIBLE, timeout=timeout):
+            raise UnreachableError(
+                f"nothing publishes at {self.link.endpoint}, or not within {timeout:g} s;"
+                " is the engine running, with KV-cache events turned on?"
+            )
+        if self.link.state is LinkState.INCOMPATIBLE:
+            raise UnreachableError(self.link.detail)
+
+    # What the subscriber calls, on its own thread.
+
+    def apply(self, batch: Batch) -> None:
+        with self.lock:
+            self.cache.apply(batch)
+            self.version += 1
+
+    def missed(self, why: str) -> None:
+        with self.lock:
+            self.cache.miss(why)
+            self.version += 1
+
+    def restarted(self) -> None:
+        with self.lock:
+            self.cache.restart()
+            self.version += 1
+
+    def link_changed(self) -> None:
+        with self._changed:
+            self.version += 1
+            self._changed.notify_all()
+
+    def __enter__(self) -> KvSession:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,178 @@
+"""Why a sequence is where it is, in one sentence."""
+
+import itertools
+
+from seqtop.sequence import SequenceStage, SequenceStatus
+from seqtop.state import EngineState
+from seqtop.state.fields import stage
+from seqtop.state.model import RequestState, SequenceState
+from seqtop.state.ordering import SequenceView
+from seqtop.state.step_summary import for_whom
+from seqtop.wire.messages import WaitReason
+
+MOST_NAMED = 4
+"""Writers of blocks, and runs of neighbouring blocks, that are named."""
+
+
+def why(state: EngineState, view: SequenceView, sequence: SequenceState) -> str:
+    """What `sequence` is doing, what it waits for or how it ended; `view` knows the queue."""
+    request = state.requests[sequence.request_id]
+    if SequenceStatus.is_finished(sequence.status):
+        redacted = state.info is not None and state.info.redacted
+        return _ended(request, sequence, redacted=redacted)
+    if sequence.status == SequenceStatus.RUNNING:
+        said = [_running(request, sequence), _hits(state, request, sequence)]
+    else:
+        said = [_preempted(request, sequence), _waiting(state, view, request, sequence)]
+    return " ".join(filter(None, (*said, _fork(state, sequence))))
+
+
+def _running(request: RequestState, sequence: SequenceState) -> str:
+    if stage(sequence) == SequenceStage.PREFILL:
+        done, total = sequence.num_computed_tokens, sequence.num_tokens
+        again = " again, as it was preempted" if sequence.output_token_ids else ""
+        return f"Computing its {_tokens(total)}{again}: {done:,} are in the cache."
+    count = len(sequence.output_token_ids)
+    params = request.sampling_params
+    drafts = ""
+    if drafted := sequence.num_draft_tokens:
+        drafts = (
+            f" Of {_tokens(drafted, 'draft')} {sequence.num_accepted_tokens or 0:,} were right."
+        )
+    if params and params.max_tokens:
+        return f"Decoding: {count:,} of at most {_tokens(params.max_tokens)} so far.{drafts}"
+    return f"Decoding: {_tokens(count)} so far.{drafts}"
+
+
+def _hits(state: EngineState, request: RequestState, sequence: SequenceState) -> str:
+    """Which blocks the prefix cache had for it, and whose they are."""
+    found, block_size = sequence.num_cached_tokens, state.info.block_size if state.info else 0
+    if found <= 0:
+        return ""
+    said = f"{_tokens(found)} found in the prefix cache"
+    # What was swapped out has come back to other blocks.
+    if block_size <= 0 or request.last_preemption_mode == "swap":
+        return f"{said}."
+    by_writer: dict[str, list[int]] = {}
+    for block in sequence.block_table[: found // block_size]:
+        known = (state.cached_blocks or {}).get(block)
+        by_writer.setdefault(known.request_id if known else "", []).append(block)
+    parts: list[str] = []
+    for writer, blocks in itertools.islice(by_writer.items(), MOST_NAMED):
+        by = "that it wrote itself" if writer == request.request_id else f"written by {writer}"
+        said_by = f" {by}" if writer else ""
+        parts.append(f"{_tokens(len(blocks), 'block')}{said_by} ({_numbers(blocks)})")
+    if len(by_writer) > MOST_NAMED:
+        parts.append(f"and of {_tokens(len(by_writer) - MOST_NAMED, 'other')}")
+    return f"{said}: {'; '.join(parts)}." if parts else f"{said}."
+
+
+def _numbers(blocks: list[int]) -> str:
+    """Block numbers, neighbours as a range: `4-6, 9`."""
+    runs: list[list[int]] = []
+    for block in blocks:
+        if runs and block == runs[-1][-1] + 1:
+            runs[-1][1:] = [block]
+        else:
+            runs.append([block])
+    more = " and more" if len(runs) > MOST_NAMED else ""
+    return ", ".join("-".join(map(str, run)) for run in runs[:MOST_NAMED]) + more
+
+
+def _fork(state: EngineState, sequence: SequenceState) -> str:
+    if sequence.fork_length is None:
+        return ""
+    parent = state.sequences.get(-1 if sequence.parent_seq_id is None else sequence.parent_seq_id)
+    shared = len({*parent.block_table}.intersection(sequence.block_table)) if parent else 0
+    sharing = f", sharing {_tokens(shared, 'block')} with it" if shared else ""
+    return (
+        f"A fork of sequence {sequence.parent_seq_id} at token {sequence.fork_length:,}{sharing}."
+    )
+
+
+def _preempted(request: RequestState, sequence: SequenceState) -> str:
+    if not request.num_preemptions or not request.preemption_steps:
+        return ""
+    step = request.preemption_steps[-1]
+    who = for_whom(request.request_id, request.preempted_for)
+    if request.last_preemption_mode == "swap":
+        blocks = len(sequence.host_table)
+        where = f", {_tokens(blocks, 'block')} to host memory" if blocks else ""
+        return f"Swapped out at step {step:,}{who}{where}; nothing is lost."
+    lost = request.num_lost_tokens
+    if request.num_preemptions == 1:
+        then = f"{_tokens(lost, 'computed token')} will be recomputed"
+    else:
+        then = f"{request.num_preemptions} preemptions have cost it {_tokens(lost)}"
+    return f"Preempted at step {step:,}{who}; {then}."
+
+
+def _waiting(
+    state: EngineState, view: SequenceView, request: RequestState, sequence: SequenceState
+) -> str:
+    if sequence.engine_status not in ("", "PREEMPTED"):
+        return f"It waits for something other than its turn: {sequence.engine_status}."
+    if request.wait_reason is not None:
+        return _reason(state, request.wait_reason)
+    if sequence.status == SequenceStatus.SWAPPED:
+        return "It waits for blocks to come back to."
+    place = view.queue_place(sequence.seq_id)
+    if place is None or place[0] == 0:
+        return "Next in the queue; the scheduler has not come to it yet."
+    ahead, next_id = place
+    before = state.sequences.get(next_id)
+    behind = f"Behind {before.request_id}" if before else "In the queue"
+    if before and _is_more_urgent(state, state.requests[before.request_id], request):
+        urgency = state.requests[before.request_id].priority
+        behind += f", which is more urgent (priority {urgency:,} before {request.priority:,})"
+    return f"{behind}, {_tokens(ahead, 'sequence')} ahead of it in the queue."
+
+
+def _is_more_urgent(state: EngineState, one: RequestState, other: RequestState) -> bool:
+    by_arrival = state.info is not None and state.info.queue_order == "fcfs"
+    return one.priority < other.priority and not by_arrival
+
+
+def _reason(state: EngineState, reason: WaitReason) -> str:
+    missing, info = reason.num_missing, state.info
+    match reason.cause:
+        case "no_blocks":
+            if missing <= 0:
+                return "Waiting for free blocks."
+            return f"Waiting for {missing:,} more free {'block' if missing == 1 else 'blocks'}."
+        case "token_budget":
+            budget = f" of {info.max_num_batched_tokens:,}" if info else ""
+            more = f"; {_tokens(missing)} more would do" if missing > 0 else ""
+            return f"Waiting: the step's token budget{budget} is spent{more}."
+        case "seq_limit":
+            most = f" {info.max_num_seqs:,}" if info else ""
+            if missing <= 0:
+                return f"Waiting for a place: all{most} sequences that may run at once do."
+            return f"Waiting for {_tokens(missing, 'more place')}{most and f' of the{most}'}."
+
+
+def _ended(request: RequestState, sequence: SequenceState, *, redacted: bool) -> str:
+    count = len(sequence.output_token_ids)
+    match sequence.status:
+        case SequenceStatus.FINISHED_STOPPED:
+            stop = sequence.stop_reason
+            if stop is None and redacted:
+                return f"Finished by itself after {_tokens(count)}."
+            at = "at the end-of-text token" if stop is None else f"at {_stop(stop)}"
+            return f"Finished {at} after {_tokens(count)}."
+        case SequenceStatus.FINISHED_LENGTH_CAPPED:
+            params = request.sampling_params
+            limit = f" ({params.max_tokens:,})" if params and params.max_tokens else ""
+            return f"Finished: it reached its limit of tokens{limit}."
+        case SequenceStatus.FINISHED_ABORTED:
+            return f"Aborted after {_tokens(count)}."
+        case _:
+            return "Ignored: its prompt is longer than the engine takes."
+
+
+def _stop(reason: int | str) -> str:
+    return f"stop token {reason}" if isinstance(reason, int) else f"the stop string {reason!r}"
+
+
+def _tokens(number: int, noun: str = "token") -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

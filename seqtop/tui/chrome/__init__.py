@@ -1,0 +1,1 @@
+"""Header, tabs, footer and notices: the parts around every screen."""

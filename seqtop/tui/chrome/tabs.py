@@ -1,0 +1,42 @@
+"""The line that names the screens, each with its key; the one on show stands out."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from textual import events
+from textual.strip import Strip
+
+from seqtop.tui.rendering.style import PLAIN, Inked, Line
+
+
+class Tab(NamedTuple):
+    key: str
+    name: str
+    title: str
+
+    @property
+    def label(self) -> str:
+        return f" {self.key} {self.title} "
+
+
+class ScreenTabs(Inked, can_focus=False):
+    """The tab of the screen named `shown` stands out. A click on another goes there."""
+
+    def __init__(self, tabs: Sequence[Tab], shown: str) -> None:
+        super().__init__()
+        self._tabs = tabs
+        self._shown = shown
+
+    def render_line(self, y: int) -> Strip:
+        return self.paint(self._line(), self.size.width, "header") if y == 0 else Strip([])
+
+    def on_click(self, event: events.Click) -> None:
+        right = 0
+        for tab in self._tabs:
+            right += len(tab.label)
+            if event.x < right:
+                self.app.switch_mode(tab.name)
+                return
+
+    def _line(self) -> Line:
+        return tuple((tab.label, "tab" if tab.name == self._shown else PLAIN) for tab in self._tabs)

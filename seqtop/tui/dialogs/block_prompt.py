@@ -1,0 +1,32 @@
+"""Ask for the number of a block."""
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.widgets import Input, Label, Static
+
+from seqtop.tui.dialogs.dialog import Dialog
+
+
+class BlockPrompt(Dialog[int | None]):
+    """A number; answers it, or `None`."""
+
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("escape", "dismiss", "Leave"),
+    ]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Label("Go to block", classes="dialog-title")
+            yield Input(type="integer", max_length=15, compact=True, id="number")
+            yield Static("", id="number-error", markup=False)
+            yield Label("Enter goes, Esc leaves", classes="dialog-hint")
+
+    def on_mount(self) -> None:
+        self.query_one(Input).cursor_blink = False
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        try:
+            self.dismiss(int(event.value))
+        except ValueError:
+            self.query_one("#number-error", Static).update("Type the number of a block.")

@@ -1,0 +1,93 @@
+"""Choose the columns of the table, and their order."""
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Label, OptionList
+from textual.widgets.option_list import Option
+
+from seqtop.state.fields import FIELDS
+from seqtop.tui.dialogs.dialog import Dialog
+from seqtop.tui.screens.sequences.cells import COLUMN_KEYS, DEFAULT_COLUMNS
+
+
+class ColumnChooser(Dialog[tuple[str, ...] | None]):
+    """All columns, the chosen ones first; answers the keys of those, or `None`."""
+
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("space", "choose", "Show or hide"),
+        Binding("shift+up,K,left", "shift(-1)", "Earlier"),
+        Binding("shift+down,J,right", "shift(1)", "Later"),
+        Binding("r", "reset", "As it was made"),
+        Binding("escape,c,q", "dismiss", "Leave"),
+    ]
+
+    def __init__(self, columns: tuple[str, ...]) -> None:
+        super().__init__()
+        self._chosen = list(columns)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Label("Columns", classes="dialog-title")
+            yield OptionList(id="column-options")
+            yield Label(
+                "Space shows or hides, ← → move, r resets, Enter takes, Esc leaves",
+                classes="dialog-hint",
+            )
+
+    def on_mount(self) -> None:
+        self._list(0)
+
+    def on_option_list_option_selected(self) -> None:
+        self.dismiss(tuple(self._chosen))
+
+    def action_choose(self) -> None:
+        key = self._key
+        at = self._options.highlighted or 0
+        if key not in self._chosen:
+            at = len(self._chosen)  # the cursor goes with it, to move it on
+            self._chosen.append(key)
+        elif len(self._chosen) > 1:
+            self._chosen.remove(key)
+        else:
+            self.app.bell()  # a table of nothing helps nobody
+        self._list(at)
+
+    def action_shift(self, by: int) -> None:
+        key = self._key
+        if key in self._chosen:
+            at = self._chosen.index(key)
+            to = max(min(at + by, len(self._chosen) - 1), 0)
+            self._chosen.insert(to, self._chosen.pop(at))
+            self._list(to)
+
+    def action_reset(self) -> None:
+        self._chosen = list(DEFAULT_COLUMNS)
+        self._list(0)
+
+    @property
+    def _options(self) -> OptionList:
+        return self.query_one(OptionList)
+
+    @property
+    def _key(self) -> str:
+        option = self._options.highlighted_option
+        return (option.id if option else None) or self._chosen[0]
+
+    def _list(self, highlighted: int) -> None:
+        """Show what is chosen now, the cursor on row `highlighted`."""
+        others = [key for key in COLUMN_KEYS if key not in self._chosen]
+        options = self._options
+        options.clear_options()
+        options.add_options(self._option(key) for key in (*self._chosen, *others))
+        options.highlighted = highlighted
+
+    def _option(self, key: str) -> Option:
+        column = FIELDS[key]
+        mark = "[x]" if key in self._chosen else "[ ]"
+        text = Content.assemble(
+            (f"{mark} {column.title:<10}", "bold" if key in self._chosen else ""),
+            (column.about, "dim"),
+        )
+        return Option(text, id=key)

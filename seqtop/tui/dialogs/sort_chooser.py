@@ -1,0 +1,69 @@
+"""Choose the column to sort by."""
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Label, OptionList
+from textual.widgets.option_list import Option
+
+from seqtop.state.fields import COLUMNS, FIELDS
+from seqtop.state.ordering import Sort
+from seqtop.tui.dialogs.dialog import Dialog
+
+BY_LIFE = ("Life", "running, then the queue, then what has finished")
+
+
+class SortChooser(Dialog[Sort | None]):
+    """A list of the columns; answers the chosen order, or `None`.
+
+    A letter leads to the next column whose title begins with it.
+    """
+
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("escape", "dismiss", "Leave"),
+    ]
+
+    def __init__(self, sort: Sort) -> None:
+        super().__init__()
+        self._sort = sort
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Label("Sort by", classes="dialog-title")
+            yield OptionList(
+                self._option("", *BY_LIFE),
+                *(self._option(column.key, column.title, column.about) for column in COLUMNS),
+                id="sort-options",
+            )
+            yield Label(
+                "A letter leads to a column, Enter chooses, Esc leaves; r in the table reverses",
+                classes="dialog-hint",
+            )
+
+    def on_mount(self) -> None:
+        options = self.query_one(OptionList)
+        options.highlighted = options.get_option_index(self._sort.key or "life")
+
+    def on_key(self, event: events.Key) -> None:
+        letter = (event.character or "").lower()
+        if not letter.isalpha():
+            return
+        event.stop()
+        options = self.query_one(OptionList)
+        titles = [BY_LIFE[0], *(column.title for column in COLUMNS)]
+        here = (options.highlighted or 0) + 1
+        for index in (*range(here, len(titles)), *range(here)):
+            if titles[index].lower().startswith(letter):
+                options.highlighted = index
+                return
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        key = "" if event.option_id == "life" else event.option_id or ""
+        self.dismiss(Sort(key, FIELDS[key].descending if key else False))
+
+    def _option(self, key: str, title: str, about: str) -> Option:
+        mark = ("▼" if self._sort.descending else "▲") if key == self._sort.key else " "
+        prompt = Content.assemble((f"{mark} {title:<10}", "bold"), (about, "dim"))
+        return Option(prompt, id=key or "life")

@@ -1,0 +1,61 @@
+"""Submit a prompt to the engine."""
+
+from typing import NamedTuple
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical
+from textual.widgets import Input, Label, Static
+
+from seqtop.sanitize import safe_line
+from seqtop.sequence import SamplingParams
+from seqtop.tui.dialogs.dialog import Dialog
+
+
+class Submission(NamedTuple):
+    prompt: str
+    params: SamplingParams
+
+
+class SubmitDialog(Dialog[Submission | None]):
+    """Prompt, length and temperature; answers what to submit, or `None`."""
+
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("escape", "dismiss", "Leave"),
+    ]
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog"):
+            yield Label("New request", classes="dialog-title")
+            yield Input(placeholder="Once upon a time", id="submit-prompt")
+            with Horizontal():
+                yield Label("At most")
+                yield Input("64", type="integer", compact=True, id="submit-max-tokens")
+                yield Label("tokens")
+            with Horizontal():
+                yield Label("Temperature")
+                yield Input("0.8", type="number", compact=True, id="submit-temperature")
+            yield Static("", id="submit-error", markup=False)
+            yield Label("Enter submits, Tab moves on, Esc leaves", classes="dialog-hint")
+
+    def on_mount(self) -> None:
+        for field in self.query(Input):
+            field.cursor_blink = False
+
+    def on_input_submitted(self) -> None:
+        prompt = self.query_one("#submit-prompt", Input).value
+        if not prompt.strip():
+            self._complain("Type a prompt first.")
+            return
+        try:
+            params = SamplingParams(
+                max_tokens=int(self.query_one("#submit-max-tokens", Input).value),
+                temperature=float(self.query_one("#submit-temperature", Input).value),
+            )
+        except ValueError as error:
+            self._complain(f"That cannot be: {error}.")
+            return
+        self.dismiss(Submission(prompt, params))
+
+    def _complain(self, text: str) -> None:
+        self.query_one("#submit-error", Static).update(safe_line(text))

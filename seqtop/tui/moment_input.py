@@ -1,0 +1,98 @@
+"""What one types to go somewhere in time: a step, a time on record, a time from here, of day."""
+
+import re
+import time
+from dataclasses import dataclass
+
+from seqtop.history.timeline import Timeline
+from seqtop.tui.time_travel import bounds
+
+EXAMPLES = (
+    ("1234", "that step"),
+    ("12.5s", "so long after the record's beginning"),
+    ("-3s", "so long before the moment on show; +3s after it"),
+    ("14:03:22", "that time of day"),
+)
+"""What can be typed, and what it means."""
+
+_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"([+-]?)((?:[0-9]+(?:\.[0-9]*)?(?:ms|[smh]))+)")
+_PART = re.compile(r"([0-9.]+)(ms|[smh])")
+_CLOCK = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}(?:\.[0-9]*)?))?")
+_STEP = re.compile(r"[0-9][0-9,]*")
+_DAY = 86_400.0
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A wanted moment: exactly one of these is given."""
+
+    step: int | None = None
+    since: float | None = None
+    """Seconds after the record's beginning."""
+    shift: float | None = None
+    """Seconds from the moment on show."""
+    clock: float | None = None
+    """Seconds after midnight, in local time."""
+
+    def find(self, timeline: Timeline, position: int) -> tuple[int | None, str]:
+        """The nearest position on record, and a sentence if it is not quite what was wanted.
+
+        `position` is that of the moment on show. There is no position for a time of day when the
+        engine's clock is none that a calendar knows.
+        """
+        marks = timeline.marks
+        if self.step is not None:
+            found = marks.at_step(self.step, near=position)
+            near = f"Step {self.step:,} is not on record; this is the nearest."
+            return found, near if marks[found].step != self.step else ""
+        begin, end = bounds(timeline)
+        here = marks[position].time
+        if self.since is not None:
+            wanted = begin + self.since
+        elif self.shift is not None:
+            wanted = max(here, begin) + self.shift
+        else:
+            try:
+                wanted = _on_the_day(self.clock or 0.0, here, begin, end)
+            except (OverflowError, ValueError, OSError):
+                return None, "The engine's clock tells no time of day."
+        if wanted < begin:
+            return marks.at_time(begin), "The record begins only later: here."
+        note = "The record ends before that: here." if wanted > end else ""
+        return marks.at_time(wanted), note
+
+
+def parse(text: str) -> Moment:
+    """Read what was typed.
+
+    Raises:
+        ValueError: it is none of `EXAMPLES`.
+    """
+    text = text.strip().replace(" ", "")
+    if _STEP.fullmatch(text):
+        return Moment(step=min(int(text.replace(",", "")), 2**62))
+    if found := _DURATION.fullmatch(text):
+        sign, parts = found.groups()
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(parts))
+        if sign:
+            return Moment(shift=-seconds if sign == "-" else seconds)
+        return Moment(since=seconds)
+    if found := _CLOCK.fullmatch(text):
+        hours, minutes, seconds_text = found.groups()
+        if int(hours) < 24 and int(minutes) < 60 and float(seconds_text or 0) < 60:
+            clock = int(hours) * 3600 + int(minutes) * 60 + float(seconds_text or 0)
+            return Moment(clock=clock)
+    raise ValueError("Type a step or a time: 1234, 12.5s, -3s or 14:03:22.")
+
+
+def _on_the_day(clock: float, here: float, begin: float, end: float) -> float:
+    """The time of day on the day of `here`, or on the day before or after if on record there."""
+    local = time.localtime(here)
+    hours, minutes = divmod(int(clock) // 60, 60)
+    whole = (local.tm_year, local.tm_mon, local.tm_mday, hours, minutes, int(clock) % 60, 0, 0, -1)
+    wanted = time.mktime(whole) + clock % 1
+    for candidate in (wanted, wanted - _DAY, wanted + _DAY):
+        if begin <= candidate <= end:
+            return candidate
+    return wanted

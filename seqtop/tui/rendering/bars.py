@@ -1,0 +1,112 @@
+"""Bars, sparklines and rows of figures, as lines."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from rich.cells import get_character_cell_size
+
+from seqtop.sanitize import is_narrow
+from seqtop.tui.rendering.style import PLAIN, Line, Span, line_width, text_width
+
+SPARKS = "▁▂▃▄▅▆▇█"
+ELLIPSIS = "…"
+
+
+def bar(width: int, total: float, parts: Iterable[tuple[float, str, str]]) -> Line:
+    """`parts` of `total` as a thin bar of `width` cells.
+
+    A part is an amount, an ink and the glyph to draw it with, so that the bar reads without
+    colour. The end is exact to half a cell, never past what is there: only all of `total` fills it.
+    """
+    spans: list[Span] = []
+    drawn = 0
+    filled = 0.0
+    half_open = ""
+    for amount, ink, glyph in parts:
+        if amount > 0:
+            filled += amount
+        halves = int(min(filled / total, 1.0) * width * 2) if 0 < total < math.inf else 0
+        cells = halves // 2
+        if cells > drawn:
+            spans.append((glyph * (cells - drawn), ink))
+            drawn = cells
+        half_open = ink if halves % 2 and drawn < width else ""
+    if half_open:
+        spans.append(("╸", half_open))
+        drawn += 1
+    if drawn < width:
+        spans.append(("─" * (width - drawn), "track"))
+    return tuple(spans)
+
+
+def sparkline(values: Sequence[float], width: int, ceiling: float | None = None) -> str:
+    """The last `width` values, scaled to `ceiling` or to the largest of them."""
+    shown = [value if 0 < value < math.inf else 0.0 for value in values[-width:] if width > 0]
+    top = ceiling or max(shown, default=0.0)
+    if top <= 0:
+        return SPARKS[0] * len(shown)
+    last = len(SPARKS) - 1
+    return "".join(SPARKS[round(min(value / top, 1.0) * last)] for value in shown)
+
+
+def row(items: Iterable[tuple[int, Line]], width: int, gap: int = 2) -> Line:
+    """As many `items` as fit into `width`, side by side; those of the highest rank go first."""
+    kept = [(rank, item, line_width(item) + gap) for rank, item in items if item]
+    size = sum([each[2] for each in kept]) - gap
+    while len(kept) > 1 and size > width:
+        last = max(reversed(kept), key=lambda each: each[0])
+        kept.remove(last)
+        size -= last[2]
+    spans: list[Span] = []
+    for index, (_, item, _) in enumerate(kept):
+        if index:
+            spans.append((" " * gap, PLAIN))
+        spans.extend(item)
+    return tuple(spans)
+
+
+def rows(items: Iterable[Line], width: int, gap: int = 3) -> list[Line]:
+    """`items` side by side on as many lines as they need."""
+    lines: list[Line] = []
+    for item in items:
+        if lines and line_width(lines[-1]) + gap + line_width(item) <= width:
+            lines[-1] = (*lines[-1], (" " * gap, PLAIN), *item)
+        else:
+            lines.append(item)
+    return lines
+
+
+def spread(left: Line, right: Line, width: int) -> Line:
+    """`left` and `right` at the two ends of a line."""
+    gap = max(width - line_width(left) - line_width(right), 1)
+    return (*left, (" " * gap, PLAIN), *right)
+
+
+def crop_left(text: str, width: int) -> str:
+    """The end of `text` that fits into `width` cells."""
+    if width <= 0:
+        return ""
+    if is_narrow(end := text[-width:]):
+        return end
+    taken = 0
+    start = len(text)
+    for index in range(len(text) - 1, -1, -1):
+        size = get_character_cell_size(text[index])
+        if taken + size > width:
+            break
+        taken += size
+        if size:  # a mark alone would be cut off from what it marks
+            start = index
+    return text[start:]
+
+
+def tail(old: str, new: str, width: int, ink: str = PLAIN, new_ink: str = "delta") -> Line:
+    """The end of a growing text in `width` cells, what is new of it in an ink of its own."""
+    used = text_width(old) + text_width(new)
+    if used > width:
+        kept = crop_left(old + new, max(width - 1, 0))
+        new = new if len(kept) > len(new) else kept
+        old = ELLIPSIS + kept[: len(kept) - len(new)]
+        used = text_width(old) + text_width(new)
+    spans = ((old, ink), (new, new_ink), (" " * (width - used), PLAIN))
+    return tuple(span for span in spans if span[0])

@@ -1,0 +1,119 @@
+"""The life of a request as a bar in a window of time. Pure: spans and a window in, a line out.
+
+A bar costs the spans in view, and where these are very many, a few for each cell.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
+
+from seqtop.state import RequestState, Span
+from seqtop.tui.rendering.style import PLAIN, Line
+from seqtop.tui.rendering.style import Span as Piece
+from seqtop.tui.rendering.time_axis import Window
+
+KINDS = {
+    "queued": ("░", "waiting"),
+    "prefill": ("█", "prefill"),
+    "decode": ("━", "running"),
+    "preempted": ("▒", "preempted"),
+    "swapped": ("▚", "swapped"),
+}
+"""For each kind of span its glyph and its ink."""
+BREAKS = {"preempted": ("↺", "preempted"), "swapped": ("⇄", "swapped")}
+"""What marks the cell in which a preemption begins."""
+MAX_SPANS = 1_000
+"""Spans in view that are all looked at; of more, `_SAMPLES` in each cell are."""
+_SAMPLES = 8
+_START = attrgetter("start")
+
+
+def bar(request: RequestState, window: Window, now: float, end: Piece) -> Line:
+    """Each cell shows the kind of span that fills most of it; empty where there is no request.
+
+    Behind a bar that has come to its end stands `end`.
+    """
+    cells = _kinds(_in_view(request.spans, window), window, now)
+    pieces: list[Piece] = [KINDS.get(kind, (" ", PLAIN)) for kind in cells]
+    for column, kind in _breaks(request.spans, window).items():
+        pieces[column] = BREAKS[kind]
+    finished = request.metrics.finished_time
+    if request.finish_reason is not None and finished is not None:
+        at = window.column(finished)
+        if at is not None:
+            column = at
+            if cells[column] and column + 1 < window.width:
+                column += 1
+            pieces[column] = end
+    return merged(pieces)
+
+
+def marked(line: Line, column: int | None, mark: Piece) -> Line:
+    """`line`, all of whose glyphs are one cell wide, with `mark` at a column."""
+    if column is None:
+        return line
+    pieces = [(glyph, ink) for text, ink in line for glyph in text]
+    if column < len(pieces):
+        pieces[column] = mark
+    return merged(pieces)
+
+
+def merged(pieces: Sequence[Piece]) -> Line:
+    """Neighbours of one ink as one span."""
+    return tuple(
+        ("".join(text for text, _ in group), ink)
+        for ink, group in groupby(pieces, key=lambda piece: piece[1])
+    )
+
+
+def _in_view(spans: Sequence[Span], window: Window) -> Sequence[Span]:
+    """The spans in the window; of very many, some that stand for their neighbours."""
+    first = max(bisect_right(spans, window.start, key=_START) - 1, 0)
+    last = bisect_left(spans, window.end, key=_START)
+    if last - first <= MAX_SPANS:
+        return spans[first:last]
+    chosen: list[Span] = []
+    low = first
+    for column in range(window.width):
+        border = window.start + (column + 1) * window.cell
+        high = bisect_left(spans, border, lo=low, hi=last, key=_START)
+        stride = max((high - low) // _SAMPLES, 1)
+        chosen += spans[low:high:stride]
+        low = high
+    return chosen
+
+
+def _kinds(spans: Sequence[Span], window: Window, now: float) -> list[str]:
+    """For each cell the kind that fills most of what is filled of it; empty if nothing is."""
+    shares: list[defaultdict[str, float]] = [defaultdict(float) for _ in range(window.width)]
+    for span in spans:
+        left = _place(span.start, window)
+        right = _place(now if span.end is None else span.end, window)
+        for index in range(int(left), min(math.ceil(right), window.width)):
+            shares[index][span.kind] += min(right, index + 1) - max(left, index)
+    return [
+        max(share.items(), key=lambda item: item[1])[0] if any(share.values()) else ""
+        for share in shares
+    ]
+
+
+def _breaks(spans: Sequence[Span], window: Window) -> dict[int, str]:
+    """The cells in which the request lost its place, and how."""
+    first = bisect_left(spans, window.start, key=_START)
+    last = bisect_left(spans, window.end, key=_START)
+    found: dict[int, str] = {}
+    stride = max((last - first) // MAX_SPANS, 1)
+    for span in spans[first:last:stride]:
+        column = window.column(span.start) if span.kind in BREAKS else None
+        if column is not None:
+            found[column] = span.kind
+    return found
+
+
+def _place(time: float, window: Window) -> float:
+    """Where a time falls, in cells from the left, within the window."""
+    place = (time - window.start) / window.cell
+    return min(max(place, 0.0), float(window.width)) if math.isfinite(place) else 0.0

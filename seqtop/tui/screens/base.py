@@ -1,0 +1,45 @@
+"""What every screen with a tab has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.binding import Binding
+from textual.screen import Screen
+
+from seqtop.tui.chrome.tabs import ScreenTabs, Tab
+from seqtop.tui.rendering.cached_lines import Kept
+from seqtop.tui.rendering.style import INK_CLASSES
+
+SHORT = 16
+"""Below this height the tabs are not shown, and the header gives a line to the body."""
+
+
+class TabbedScreen(Kept, Screen[None]):
+    """A screen of the app's, with the line of tabs for all of them in `self._tabs`."""
+
+    TAB: ClassVar[Tab]
+    """Its key, what the app calls it (the mode to switch to, and the id of its key in the help),
+    and what the tab says."""
+
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("tab", "app.focus_next", "Go to the next pane", show=False, id="move.next"),
+        Binding("shift+tab", "app.focus_previous", "Go back a pane", show=False, id="move.back"),
+        Binding(
+            "super+c",
+            "screen.copy_text",
+            "Copy the marked text",
+            show=False,
+            key_display="⌘c",
+            id="app.copy",
+        ),
+    ]
+    COMPONENT_CLASSES = INK_CLASSES
+
+    def __init__(self, tabs: Sequence[Tab]) -> None:
+        super().__init__()
+        self._tabs = ScreenTabs(tabs, self.TAB.name)
+
+    def on_resize(self) -> None:
+        self.set_class(self.app.size.height < SHORT, "-short")

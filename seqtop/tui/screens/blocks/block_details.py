@@ -1,0 +1,227 @@
+"""All that is known about one block: who holds it, as what, and what is in it."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from seqtop import format as fmt
+from seqtop.sanitize import safe_text
+from seqtop.state import EngineState, RequestState, SequenceState
+from seqtop.state.block_index import BlockMap
+from seqtop.state.fields import sequence_name, status_word
+from seqtop.state.model import CachedBlock
+from seqtop.tui.rendering.bars import row, rows
+from seqtop.tui.rendering.style import PLAIN, Line, Span
+from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.screens.blocks.cells import CACHED, SELECTED, mark, owner_mark
+from seqtop.tui.screens.sequences.cells import glyph
+
+MOST_NAMES = 200
+"""Owners that are listed by name; of more, how many there are."""
+
+
+class Holding(NamedTuple):
+    """One sequence's use of a block."""
+
+    request: RequestState
+    sequence: SequenceState
+    group: int
+    """Which KV-cache group's table the block is in."""
+    position: int
+    """The logical position it has there."""
+    num_blocks: int
+    """Blocks in that table."""
+
+
+def holdings(state: EngineState, index: BlockMap, block: int) -> list[Holding]:
+    """Who holds `block`, and as which part of their tables."""
+    found: list[Holding] = []
+    for seq_id, place in index.owners(block).items():
+        sequence = state.sequences.get(seq_id)
+        if sequence is None:
+            continue
+        tables = [sequence.block_table, *sequence.group_block_tables]
+        group, position = 0, place
+        if block >= index.num_device:
+            tables = [sequence.host_table]
+        elif not (place < len(tables[0]) and tables[0][place] == block):
+            group = 1
+            while group < len(tables) - 1 and position >= len(tables[group]):
+                position -= len(tables[group])
+                group += 1
+        request = state.requests[sequence.request_id]
+        found.append(Holding(request, sequence, group, position, len(tables[group])))
+    return found
+
+
+def filled(holding: Holding, block_size: int) -> int:
+    """Slots of the block whose keys and values have been computed."""
+    computed = holding.sequence.num_computed_tokens - holding.position * block_size
+    return min(max(computed, 0), max(block_size, 0))
+
+
+def unheld_word(state: EngineState) -> str:
+    """What a block in no table, not known to be cached, is, as far as the engine tells."""
+    stats = state.stats
+    if state.cached_blocks is not None:
+        return "free"
+    if stats is None or stats.num_cached_blocks <= 0:
+        return "free"
+    return "free or cached" if stats.num_free_blocks > 0 else "cached"
+
+
+def facts(
+    state: EngineState, index: BlockMap, block: int, selected: int | None, width: int
+) -> list[Line]:
+    """Name and fill, a line for each owner, the tokens."""
+    if not len(index):
+        return [(("The engine has told of no blocks yet.", "dim"),)]
+    block_size = state.info.block_size if state.info else 0
+    held = holdings(state, index, block)
+    lines = [_headline(index, block, held, block_size, unheld_word(state), width)]
+    if block in index.cached:
+        lines += _wrapped(_cached(index.cached[block], block_size, in_use=bool(held)), PLAIN, width)
+    if not held:
+        if block in index.cached:
+            return [*lines, *_cached_tokens(state, index.cached[block], block_size, width)]
+        return [*lines, *_wrapped(_unheld(state, index, block), "dim", width)]
+    lines += [_owner_line(each, selected, block_size, width) for each in held[:MOST_NAMES]]
+    if len(held) > MOST_NAMES:
+        lines.append(((f"and {fmt.count(len(held) - MOST_NAMES)} more", "dim"),))
+    shown = next((each for each in held if each.sequence.seq_id == selected), held[0])
+    return [*lines, *_tokens(shown, block_size, width)]
+
+
+def names(state: EngineState, owners: Iterable[int], width: int) -> list[Line]:
+    """Whose letters can be seen."""
+    items: list[Line] = []
+    for seq_id in sorted(owners)[:MOST_NAMES]:
+        if sequence := state.sequences.get(seq_id):
+            name = sequence_name(state.requests[sequence.request_id], sequence)
+            items.append((owner_mark(seq_id), (f" {safe_text(name)}", PLAIN)))
+    return rows([(("in sight", "dim"),), *items], width, gap=2) if items else []
+
+
+def _headline(
+    index: BlockMap, block: int, held: list[Holding], block_size: int, unheld: str, width: int
+) -> Line:
+    on_host = block >= index.num_device
+    name = f"Host block {block - index.num_device}" if on_host else f"Block {block}"
+    sign, ink = mark(index, block, None)
+    if block < index.num_reserved:
+        word = "reserved"
+    elif not held:
+        word = "free" if on_host else "cached" if block in index.cached else unheld
+    elif len(held) > 1:
+        word = f"shared by {len(held)}"
+    else:
+        word = "swapped out" if on_host else "in use"
+    fill = max((filled(each, block_size) for each in held), default=0)
+    return row(
+        [
+            (0, ((name, "title"),)),
+            (0, ((f"{sign} {word}", ink if held or ink == CACHED[1] else "dim"),)),
+            (2, ((fmt.plural(len(held), "reference"), PLAIN),)),
+            (1, ((f"{fill} of {block_size} slots filled", PLAIN),) if held else ()),
+        ],
+        width,
+        gap=3,
+    )
+
+
+def _owner_line(holding: Holding, selected: int | None, block_size: int, width: int) -> Line:
+    request, sequence, group, position, num_blocks = holding
+    sign, ink = glyph(request, sequence)
+    start = position * block_size
+    own = SELECTED if sequence.seq_id == selected else owner_mark(sequence.seq_id)
+    where = f"logical block {position} of {num_blocks}"
+    return row(
+        [
+            (0, (own, (f" {safe_text(sequence_name(request, sequence))}", "strong"))),
+            (3, ((f"seq {sequence.seq_id}", "dim"),)),
+            (0, ((where, PLAIN),)),
+            (1, ((f"KV-cache group {group}", PLAIN),) if group else ()),
+            (2, ((f"tokens {start} to {start + block_size - 1}", PLAIN),)),
+            (1, ((f"{sign} {status_word(request, sequence)}", ink),)),
+        ],
+        width,
+    )
+
+
+def _tokens(holding: Holding, block_size: int, width: int) -> list[Line]:
+    """The ids of the tokens in the block; those that are yet to be computed dim."""
+    start = holding.position * block_size
+    prompt, sequence = holding.request.prompt_token_ids, holding.sequence
+    num_prompt = sequence.num_prompt_tokens
+    if len(prompt) != num_prompt:
+        return [(("The engine has not told the ids of these tokens.", "dim"),)]
+    ends = [max(place - num_prompt, 0) for place in (start, start + block_size)]
+    ids = [*prompt[start : start + block_size], *sequence.output_token_ids[slice(*ends)]]
+    done = filled(holding, block_size)
+    text = [(f"{each}", PLAIN if index < done else "dim") for index, each in enumerate(ids)]
+    line: list[Span] = [("token ids", "dim")]
+    for span in text:
+        line += [(" ", PLAIN), span]
+    return _flowed(line, width)
+
+
+def _cached(known: CachedBlock, block_size: int, *, in_use: bool) -> str:
+    """What the prefix cache has a block for."""
+    start = known.position * block_size
+    held = "Also in the prefix cache" if in_use else "In no block table, but in the prefix cache"
+    until = "" if in_use else ", until it is taken for something else"
+    return (
+        f"{held}: tokens {start} to {start + block_size - 1}, written by"
+        f" {safe_text(known.request_id)}; a request that begins alike can have it{until}."
+    )
+
+
+def _cached_tokens(
+    state: EngineState, known: CachedBlock, block_size: int, width: int
+) -> list[Line]:
+    """The ids of the tokens in a cached block, while its writer is not forgotten."""
+    sequence = state.sequences.get(known.seq_id)
+    if sequence is None or sequence.request_id != known.request_id or known.position < 0:
+        return []
+    request = state.requests[sequence.request_id]
+    return _tokens(Holding(request, sequence, 0, known.position, 0), block_size, width)
+
+
+def _unheld(state: EngineState, index: BlockMap, block: int) -> str:
+    if block < index.num_reserved:
+        return "The engine keeps it for itself; in a table it stands for a block needed no more."
+    if block >= index.num_device:
+        return "Nothing is swapped out to it."
+    stats = state.stats
+    match unheld_word(state):
+        case "cached":
+            return (
+                "In no block table, but the prefix cache knows what is in it: a request that"
+                " begins alike can have it, until it is taken for something else."
+            )
+        case "free or cached" if stats is not None:
+            return (
+                f"In no block table. Of such blocks {fmt.count(stats.num_free_blocks)} hold nothing"
+                f" and {fmt.count(stats.num_cached_blocks)} are still in the prefix cache; the"
+                " engine does not say which."
+            )
+    return "It holds nothing."
+
+
+def _wrapped(text: str, ink: str, width: int) -> list[Line]:
+    return [((text[start:end], ink),) for start, end in wrap(text, width)]
+
+
+def _flowed(line: list[Span], width: int) -> list[Line]:
+    """One long line as several, broken at spaces."""
+    text = "".join(span[0] for span in line)
+    lines: list[Line] = []
+    for start, end in wrap(text, width):
+        spans: list[Span] = []
+        at = 0
+        for piece, ink in line:
+            shown = piece[max(start - at, 0) : max(end - at, 0)]
+            if shown:
+                spans.append((shown, ink))
+            at += len(piece)
+        lines.append(tuple(spans))
+    return lines

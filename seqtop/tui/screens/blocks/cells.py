@@ -1,0 +1,197 @@
+"""The block pool as lines of cells: where each block stands, and what its cell shows.
+
+All of it is pure. A block that one sequence holds shows that sequence's letter, so that
+neighbours differ without colour too; what else a block can be has a sign of its own.
+"""
+
+import string
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from seqtop import format as fmt
+from seqtop.state.block_index import BlockMap
+from seqtop.tui.rendering.bars import row
+from seqtop.tui.rendering.style import PLAIN, Line, Span
+
+LETTERS = string.ascii_uppercase + string.ascii_lowercase
+OWNER_INKS = ("running", "computed", "strong")
+"""With 52 letters these make 156 pairs before one comes again."""
+
+FREE = ("·", "track")
+CACHED = ("°", "cached")
+SHARED = ("≡", "shared")
+SWAPPED = ("⇄", "swapped")
+RESERVED = ("∅", "dim")
+SELECTED = ("█", "accent")
+SELECTED_SHARED = ("▓", "accent")
+_REVERSED = {SELECTED[0]: "■", SELECTED_SHARED[0]: SHARED[0]}
+"""What stands under the cursor for signs that reverse video would blank."""
+
+GROUP = 10
+"""Cells between gaps: tens can be counted."""
+
+
+class Grid(NamedTuple):
+    """Where each block's cell is: rows of the device's pool, a title, rows of the host's."""
+
+    num_device: int
+    num_host: int
+    per_row: int
+    pitch: int
+    """Columns from one cell to the next: 2 where that leaves the whole pool in sight."""
+    label: int
+    """Columns for the number that a row begins with, and the gap after it."""
+
+    @property
+    def device_rows(self) -> int:
+        return -(-self.num_device // self.per_row)
+
+    @property
+    def height(self) -> int:
+        """Lines of the whole grid."""
+        host_rows = -(-self.num_host // self.per_row)
+        return self.device_rows + (host_rows + 1 if host_rows else 0)
+
+    def blocks(self, y: int) -> range:
+        """The blocks on line `y`: none on the host's title and beyond the end."""
+        if y < self.device_rows:
+            start, end = y * self.per_row, self.num_device
+        else:
+            start = self.num_device + (y - self.device_rows - 1) * self.per_row
+            end = self.num_device + self.num_host
+        is_title = y >= self.device_rows and start < self.num_device
+        return range(0) if y < 0 or is_title else range(start, min(start + self.per_row, end))
+
+    def line(self, block: int) -> int:
+        """The line that a block is on."""
+        if block < self.num_device:
+            return block // self.per_row
+        return self.device_rows + 1 + (block - self.num_device) // self.per_row
+
+    def block_at(self, x: int, y: int) -> int | None:
+        """The block whose cell is at column `x` of line `y`, if one is."""
+        group, rest = divmod(x - self.label, GROUP * self.pitch + 1)
+        column = group * GROUP + rest // self.pitch
+        row_of_blocks = self.blocks(y)
+        if x < self.label or rest >= GROUP * self.pitch or column >= len(row_of_blocks):
+            return None
+        return row_of_blocks[column]
+
+    def moved(self, block: int, lines: int) -> int:
+        """The block so many lines below `block` (above, if negative), as near as there is one."""
+        line = self.line(block)
+        column = block - self.blocks(line).start
+        target = max(0, min(line + lines, self.height - 1))
+        if not self.blocks(target):  # the host's title: nobody stops there
+            target += 1 if lines > 0 else -1
+        reached = self.blocks(target)
+        return reached[min(column, len(reached) - 1)] if reached else block
+
+
+def grid(num_device: int, num_host: int, width: int, height: int) -> Grid:
+    """The grid that shows two pools in `width` columns, roomy if that fits into `height`."""
+    label = len(str(max(num_device, num_host, 1) - 1)) + 2
+    per_row = max((width - label + 1) // (GROUP * 2 + 1), 1) * GROUP
+    roomy = Grid(num_device, num_host, per_row, 2, label)
+    if roomy.height <= height:
+        return roomy
+    per_row = max((width - label + 1) // (GROUP + 1), 1) * GROUP
+    return Grid(num_device, num_host, per_row, 1, label)
+
+
+def owner_mark(seq_id: int) -> Span:
+    """The letter that stands for a sequence, and its ink."""
+    return LETTERS[seq_id % len(LETTERS)], OWNER_INKS[seq_id % len(OWNER_INKS)]
+
+
+def mark(index: BlockMap, block: int, selected: int | None) -> Span:
+    """What a block's cell shows, and its ink."""
+    owners = index.owners(block)
+    if block < index.num_reserved:
+        return RESERVED
+    if not owners:
+        return CACHED if block in index.cached else FREE
+    if selected in owners:
+        return SELECTED if len(owners) == 1 else SELECTED_SHARED
+    if len(owners) > 1:
+        return SHARED
+    return SWAPPED if block >= index.num_device else owner_mark(next(iter(owners)))
+
+
+def pool_line(grid: Grid, index: BlockMap, y: int, selected: int | None) -> Line:
+    """Line `y` of the map: the first block's number, then the cells."""
+    blocks = grid.blocks(y)
+    if not blocks:
+        is_title = bool(grid.num_host) and y == grid.device_rows
+        return ((" " * grid.label + "host memory, to swap to", "dim"),) if is_title else ()
+    first = blocks.start - (grid.num_device if blocks.start >= grid.num_device else 0)
+    marks = (mark(index, block, selected) for block in blocks)
+    return cell_row(first, grid.label, grid.pitch, marks)
+
+
+def cell_row(first: int, label: int, pitch: int, marks: Iterable[Span]) -> Line:
+    """A row of cells: the number of the first in `label` columns, then `marks`, in groups."""
+    spans: list[Span] = [(f"{first:>{label - 1}} ", "dim")]
+    space = " " * (pitch - 1)
+    for column, (glyph, ink) in enumerate(marks):
+        text = glyph + space
+        if column and column % GROUP == 0:
+            text = " " + text
+        if spans[-1][1] == ink:
+            spans[-1] = (spans[-1][0] + text, ink)
+        else:
+            spans.append((text, ink))
+    return tuple(spans)
+
+
+def with_cursor(line: Line, x: int) -> Line:
+    """`line` with the cell at column `x` standing out."""
+    spans: list[Span] = []
+    at = 0
+    for text, ink in line:
+        if at <= x < at + len(text):
+            before, cell, after = text[: x - at], text[x - at], text[x - at + 1 :]
+            spans += [(before, ink), (_REVERSED.get(cell, cell), "marked"), (after, ink)]
+        else:
+            spans.append((text, ink))
+        at += len(text)
+    return tuple(span for span in spans if span[0])
+
+
+def cursor_column(grid: Grid, block: int) -> int:
+    """The column of a block's cell in its line."""
+    column = block - grid.blocks(grid.line(block)).start
+    return grid.label + column * grid.pitch + column // GROUP
+
+
+def summary(index: BlockMap, counts: Mapping[str, int | None], width: int) -> Line:
+    """How many blocks there are of each kind."""
+    figures: list[tuple[int, Line]] = [
+        (0, ((fmt.count(index.num_device), "strong"), (" blocks", "dim")))
+    ]
+    for name, number in counts.items():
+        if number is not None:
+            figures.append((1, ((fmt.count(number), "strong"), (f" {name}", "dim"))))
+    return row(figures, width, gap=3)
+
+
+def legend(index: BlockMap, free_word: str, width: int, *, tells_cached: bool = False) -> Line:
+    """What the signs mean, those that can be seen only."""
+    signs: Iterable[tuple[int, Span, str, bool]] = (
+        (0, ("A", OWNER_INKS[0]), "owner", True),
+        (1, SELECTED, "selected", True),
+        (2, SELECTED_SHARED, "and shared", True),
+        (1, SHARED, "shared", True),
+        (1, CACHED, "cached", tells_cached),
+        (0, FREE, free_word, True),
+        (2, SWAPPED, "swapped", index.num_host > 0),
+        (3, RESERVED, "reserved", index.num_reserved > 0),
+    )
+    return row(
+        [
+            (rank, ((glyph, ink), (" ", PLAIN), (word, "dim")))
+            for rank, (glyph, ink), word, is_used in signs
+            if is_used
+        ],
+        width,
+    )

@@ -1,0 +1,134 @@
+"""The block map: every block of the KV pool, and who holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from textual.binding import Binding
+from textual.containers import Container, Vertical
+from textual.widget import Widget
+
+from seqtop.tui.chrome.tabs import Tab
+from seqtop.tui.feed import Feed, Frame
+from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.screens import registry
+from seqtop.tui.screens.blocks.block_details import facts, names, unheld_word
+from seqtop.tui.screens.blocks.block_map import PoolMap
+from seqtop.tui.screens.blocks.cells import legend, summary
+from seqtop.tui.screens.engine_screen import LiveScreen
+
+WIDE = 140
+"""From this width on there is room for the facts beside the map."""
+
+
+class BlocksScreen(LiveScreen):
+    """The pool, and one block of it in detail."""
+
+    TAB = registry.BLOCKS
+    STEP_KEYS = ", ."
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("enter", "show_owner", "Owner", id="look.owner", tooltip="Go to the block's owner"),
+        Binding(
+            "o",
+            "next_owner",
+            "Select",
+            id="look.next-owner",
+            tooltip="Select the block's owner; if it has several, the next of them",
+        ),
+        Binding(
+            "left_square_bracket",
+            "next_block(-1)",
+            "The selected sequence's block before",
+            show=False,
+            id="look.block-before",
+        ),
+        Binding(
+            "right_square_bracket",
+            "next_block(1)",
+            "The selected sequence's block after",
+            show=False,
+            id="look.block-after",
+        ),
+    ]
+
+    def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
+        super().__init__(feed, title=title, tabs=tabs)
+        self._pool = PoolMap(feed)
+        self._legend = Lines(id="pool-legend")
+        self._facts = Lines(id="pool-facts")
+
+    def body(self) -> Iterable[Widget]:
+        yield Container(Vertical(self._legend, self._pool, id="pool"), self._facts, id="pool-body")
+
+    def on_mount(self) -> None:
+        self._pool.focus()
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self.set_class(self.app.size.width >= WIDE, "-beside")
+        self.call_after_refresh(self.show_all)
+
+    def update(self, frame: Frame) -> None:
+        if (expected := self.feed.take_expected()) is not None:
+            self.feed.selected, self.feed.chosen = expected, True
+        self._pool.show(frame)
+        self._describe()
+
+    def on_cell_map_moved(self, _: PoolMap.Moved) -> None:
+        with self.feed.lock:
+            self._describe()
+
+    def action_next_owner(self) -> None:
+        with self.feed.lock:
+            owners = list(self._pool.index.owners(self._pool.cursor))
+            if not owners:
+                self.notify("Nobody holds this block.", timeout=2, markup=False)
+                return
+            here = owners.index(self.feed.selected) if self.feed.selected in owners else -1
+            self._select(owners[(here + 1) % len(owners)])
+
+    def action_show_owner(self) -> None:
+        with self.feed.lock:
+            if self.feed.selected not in self._pool.index.owners(self._pool.cursor):
+                self.action_next_owner()
+            if self.feed.selected not in self._pool.index.owners(self._pool.cursor):
+                return
+        self.app.switch_mode("sequences")
+
+    def action_next_block(self, by: int) -> None:
+        with self.feed.lock:
+            selected = self.feed.selected
+            blocks = [] if selected is None else self._pool.index.blocks(selected)
+            if not blocks:
+                self.notify("The selected sequence holds no blocks.", timeout=2, markup=False)
+                return
+            cursor = self._pool.cursor
+            here = blocks.index(cursor) + by if cursor in blocks else 0
+            self._pool.go_to(blocks[here % len(blocks)])
+
+    def _select(self, seq_id: int) -> None:
+        self.feed.block = self._pool.cursor  # it stays where it is, whoever is selected
+        self.feed.choose(seq_id)
+        self._pool.redraw()
+        self._describe()
+
+    def _describe(self) -> None:
+        """Say what is under the cursor, and what the signs mean."""
+        state, index = self.feed.state, self._pool.index
+        width = max(self._legend.size.width - 2, 1)
+        stats = state.stats
+        counts = {
+            "used": stats.num_used_blocks if stats else None,
+            "shared": index.num_shared,
+            "free": stats.num_free_blocks if stats else None,
+            "cached": stats.num_cached_blocks if stats else None,
+            "swapped out": index.num_swapped if index.num_host else None,
+        }
+        tells = state.cached_blocks is not None
+        signs = legend(index, unheld_word(state), width, tells_cached=tells)
+        lines = summary(index, counts, width), signs
+        self._legend.set_lines([((" ", ""), *line) for line in lines])
+        if self._facts.size:
+            room = self._facts.text_width
+            about = facts(state, index, self._pool.cursor, self.feed.selected, room)
+            self._facts.set_lines([*about, (), *names(state, self._pool.in_sight(), room)])

@@ -1,0 +1,162 @@
+"""What checks have found: a row for each finding, and all about one of them."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from operator import attrgetter
+
+from textual.message import Message
+
+from seqtop import format as fmt
+from seqtop.checks import RULES, Finding
+from seqtop.checks.background import Found, Review
+from seqtop.sanitize import safe_text
+from seqtop.tui.feed import Feed
+from seqtop.tui.rendering.bars import row, rows
+from seqtop.tui.rendering.list_view import Listing
+from seqtop.tui.rendering.style import PLAIN, Line, fitted
+from seqtop.tui.rendering.wrapped_text import wrap
+
+_RULE_WIDTH = max(len(rule) for rule in RULES)
+_COLUMNS = (("step", 6), ("rule", _RULE_WIDTH), ("where", 12))
+"""Titles and widths of the columns before the sentence."""
+
+
+class Findings(Listing):
+    """The findings that are kept, oldest first. Those after the moment on show are dim."""
+
+    class Moved(Message):
+        """The cursor is on another finding."""
+
+    _feed: Feed
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(feed)
+        self._found: list[Found] = []
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._found)
+
+    @property
+    def cursor_row(self) -> int | None:
+        number = self._feed.finding
+        if number is None or not self._found:
+            return None
+        index = bisect_left(self._found, number, key=attrgetter("number"))
+        return index if index < len(self._found) else None
+
+    @property
+    def selected(self) -> Found | None:
+        """The finding that the cursor is on."""
+        index = self.cursor_row
+        return None if index is None else self._found[index]
+
+    def show(self, review: Review) -> None:
+        """Take over what has been found; call it under the feed's lock."""
+        self._found = review.found()
+        self.set_height(len(self._found))
+        if self._found:  # the cursor stays on its finding, or goes to the next that is kept
+            self._feed.finding = self._found[self.cursor_row or 0].number
+        self.redraw()
+
+    def page(self, start: int, stop: int) -> Sequence[int]:
+        return [found.number for found in self._found[max(start, 0) : max(stop, 0)]]
+
+    def line(self, key: int) -> Line:
+        found = self._found[bisect_left(self._found, key, key=attrgetter("number"))]
+        is_later = found.position > self._feed.position
+        return finding_line(found.finding, self.text_width - 1, is_later=is_later)
+
+    def is_selected(self, key: int) -> bool:
+        return key == self._feed.finding
+
+    def select(self, key: int) -> None:
+        with self._feed.lock:
+            self._feed.finding = key
+            if (index := self.cursor_row) is not None:
+                self.reveal(index)
+            self.redraw()
+        self.post_message(self.Moved())
+
+
+def titles(width: int) -> Line:
+    """The titles of the columns."""
+    texts = [f"{title:>{size}}" if size < 10 else f"{title:<{size}}" for title, size in _COLUMNS]
+    return fitted(((f" {'  '.join(texts)}  finding", "dim"),), width)
+
+
+def finding_line(finding: Finding, width: int, *, is_later: bool) -> Line:
+    """Step, rule, request or else block, and sentence in one line."""
+    where = "" if finding.block is None else f"block {finding.block}"
+    where = safe_text(finding.request_id) if finding.request_id is not None else where
+    line: Line = (
+        (f"{fmt.count(finding.step) if finding.step >= 0 else fmt.UNKNOWN:>6}  ", "strong"),
+        (f"{finding.rule:<{_RULE_WIDTH}}  ", "alert"),
+        *fitted(((where, PLAIN),), _COLUMNS[2][1]),
+        ("  ", PLAIN),
+        (safe_text(finding.message), PLAIN),
+    )
+    if is_later:
+        line = tuple((text, "dim") for text, _ in line)
+    return fitted(line, width)
+
+
+def summary(review: Review, *, is_redacted: bool, width: int) -> Line:
+    """How much has been checked, and what came of it."""
+    number = review.num_findings
+    result = fmt.plural(number, "finding") if number else "nothing found"
+    return row(
+        [
+            (0, ((f"{len(RULES)} rules", PLAIN),)),
+            (0, ((fmt.plural(review.num_steps, "step"), PLAIN),)),
+            (0, ((result, "alert" if number else "running"),)),
+            (2, ((fmt.plural(review.num_gaps, "gap"), "waiting"),) if review.num_gaps else ()),
+            (1, (("checking on …", "waiting"),) if review.is_behind else ()),
+            (3, (("without token ids, which the engine keeps to itself", "dim"),))
+            if is_redacted
+            else (9, ()),
+        ],
+        width,
+        gap=3,
+    )
+
+
+def rule_lines(review: Review, width: int) -> list[Line]:
+    """The rules that were broken, each with how often."""
+    counts = review.counts()
+    if not counts:
+        return []
+    items: list[Line] = [
+        ((rule, "alert"), (f" {fmt.count(count)}", "strong")) for rule, count in counts.items()
+    ]
+    others = len(RULES) - len(counts)
+    return rows([*items, ((f"the other {others} hold", "dim"),)], width)
+
+
+def about(found: Found | None, width: int) -> list[Line]:
+    """One finding in full: what the rule is, and what is wrong."""
+    if found is None:
+        return []
+    finding = found.finding
+    of = f" · request {finding.request_id}" if finding.request_id is not None else ""
+    sequence = f" · sequence {finding.seq_id}" if finding.seq_id is not None else ""
+    block = f" · block {finding.block}" if finding.block is not None else ""
+    head: Line = (
+        (finding.rule, "alert"),
+        (safe_text(f"  step {finding.step}{of}{sequence}{block}"), "strong"),
+    )
+    message = safe_text(f"{finding.message[:1].upper()}{finding.message[1:]}.")
+    rule = f"The rule finds that {RULES.get(finding.rule, finding.rule)}."
+    return [
+        fitted(head, width),
+        *(((message[start:end], PLAIN),) for start, end in wrap(message, width)),
+        *(((rule[start:end], "dim"),) for start, end in wrap(rule, width)),
+    ]
+
+
+def sentence(found: Sequence[Found]) -> str:
+    """What was found at one moment, in short."""
+    first = found[0].finding
+    more = f" (and {fmt.plural(len(found) - 1, 'more finding')} here)" if len(found) > 1 else ""
+    whom = f" of {first.request_id}" if first.request_id is not None else ""
+    return f"Check {first.rule} failed{whom}: {first.message}{more}."

@@ -1,0 +1,132 @@
+"""Checks: what cannot be right in what is on record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from textual.binding import Binding
+from textual.message import Message
+from textual.widget import Widget
+
+from seqtop import format as fmt
+from seqtop.checks import RULES
+from seqtop.checks.background import Found
+from seqtop.tui.chrome.tabs import Tab
+from seqtop.tui.feed import Feed, Frame
+from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.style import Line
+from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.screens import registry
+from seqtop.tui.screens.checks.findings import Findings, about, rule_lines, summary, titles
+from seqtop.tui.screens.engine_screen import LiveScreen
+
+_MOST_RULE_LINES = 3
+
+
+class ChecksScreen(LiveScreen):
+    """How much was checked, what was found, and one finding in full.
+
+    Checking begins when this screen is first shown, and goes on from then.
+    """
+
+    TAB = registry.CHECKS
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding(
+            "enter",
+            "go",
+            "Go there",
+            id="time.finding",
+            tooltip="Go to the moment of the finding, its request selected",
+        ),
+    ]
+
+    class Wanted(Message):
+        """Somebody wants to have the record checked."""
+
+    class Chosen(Message):
+        """Somebody wants to see the moment of a finding."""
+
+        def __init__(self, found: Found) -> None:
+            super().__init__()
+            self.found = found
+
+    def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
+        super().__init__(feed, title=title, tabs=tabs)
+        self._summary = Lines(id="checks-summary")
+        self._titles = Lines(id="checks-titles")
+        self._hint = Lines(id="checks-hint")
+        self._about = Lines(id="checks-about")
+        self.findings = Findings(feed)
+
+    def body(self) -> Iterable[Widget]:
+        yield self._summary
+        yield self._titles
+        yield self.findings
+        yield self._hint
+        yield self._about
+
+    def on_mount(self) -> None:
+        self.findings.focus()
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self.call_after_refresh(self.show_all)
+
+    def on_screen_resume(self) -> None:
+        self.post_message(self.Wanted())
+        super().on_screen_resume()
+
+    def update(self, frame: Frame) -> None:
+        review = self.feed.review
+        width = max(self.app.size.width - 2, 1)
+        has_findings = review is not None and review.num_findings > 0
+        for widget in (self._titles, self.findings, self._about):
+            widget.display = has_findings
+        self._hint.display = not has_findings
+        if review is None:
+            self._summary.set_lines([])
+            self._show_hint("Nothing is kept on record here, so there is nothing to check.")
+            return
+        info = self.feed.state.info
+        is_redacted = info is not None and info.redacted
+        lines = [summary(review, is_redacted=is_redacted, width=width)]
+        lines += rule_lines(review, width)[:_MOST_RULE_LINES]
+        self._summary.styles.height = len(lines)
+        self._summary.set_lines(_indented(lines))
+        if not has_findings:
+            steps = fmt.plural(review.num_steps, "step")
+            so_far = " so far" if review.is_behind else ""
+            goes_on = (
+                "\nWhatever the engine does next is checked too; findings appear here."
+                if self.feed.replay is None
+                else ""
+            )
+            self._show_hint(f"{len(RULES)} rules, {steps} checked{so_far}, nothing found.{goes_on}")
+            return
+        self.findings.show(review)
+        self._titles.set_lines([titles(width)])
+        self._describe()
+
+    def on_findings_moved(self, _: Findings.Moved) -> None:
+        with self.feed.lock:
+            self._describe()
+
+    def action_go(self) -> None:
+        if (found := self.findings.selected) is not None:
+            self.post_message(self.Chosen(found))
+
+    def _describe(self) -> None:
+        width = max(self.app.size.width - 2, 1)
+        self._about.set_lines(_indented(about(self.findings.selected, width)))
+
+    def _show_hint(self, text: str) -> None:
+        width = max(self.app.size.width - 2, 1)
+        lines: list[Line] = [
+            ((text[start:end].center(width), "dim"),) for start, end in wrap(text, width - 4)
+        ]
+        above = max((self._hint.size.height - len(lines)) // 2, 0)
+        self._hint.set_lines([*[()] * above, *_indented(lines)])
+
+
+def _indented(lines: Iterable[Line]) -> list[Line]:
+    return [((" ", ""), *line) for line in lines]

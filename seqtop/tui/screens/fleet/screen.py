@@ -1,0 +1,69 @@
+"""All engines at a glance, where the app looks at several."""
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+
+from seqtop import format as fmt
+from seqtop.connection import LinkState
+from seqtop.sequence import SequenceStatus
+from seqtop.tui.chrome.footer import KeyBar
+from seqtop.tui.chrome.tabs import Tab
+from seqtop.tui.engines import Fleet
+from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.style import PLAIN
+from seqtop.tui.screens import registry
+from seqtop.tui.screens.base import TabbedScreen
+from seqtop.tui.screens.fleet.table import FleetRows, FleetTitles
+
+
+class FleetScreen(TabbedScreen):
+    """A row per engine. The number of a screen shows that screen of the one under the cursor."""
+
+    TAB = registry.FLEET
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("enter", "app.go_to('sequences')", "Look", id="screen.look", tooltip="Look at it"),
+    ]
+
+    def __init__(self, fleet: Fleet, tabs: Sequence[Tab]) -> None:
+        super().__init__(tabs)
+        self._fleet = fleet
+        self._sums = Lines(id="fleet-sums")
+        self._rows = FleetRows(fleet)
+
+    def compose(self) -> ComposeResult:
+        yield self._sums
+        yield self._tabs
+        yield FleetTitles()
+        yield self._rows
+        yield KeyBar()
+
+    def on_mount(self) -> None:
+        self._rows.focus()
+
+    def on_screen_resume(self) -> None:
+        self.show()
+
+    def show(self) -> None:
+        """Draw what has changed."""
+        self._rows.set_height(len(self._fleet))
+        self._rows.redraw()
+        self._sums.set_lines([self._line()])
+
+    def _line(self) -> tuple[tuple[str, str], ...]:
+        feeds = self._fleet.feeds
+        live = [feed for feed in feeds if feed.source.link.state is LinkState.LIVE]
+        counts = [feed.source.state.num_by_status for feed in live]
+        running = sum(each[SequenceStatus.RUNNING] for each in counts)
+        waiting = sum(each[SequenceStatus.WAITING] for each in counts)
+        rates = [feed.pace.tokens_out for feed in live if feed.pace.tokens_out is not None]
+        return (
+            (" seqtop", "title"),
+            (f"  {fmt.plural(len(feeds), 'engine')}, {len(live)} live", PLAIN),
+            ("   ●", "running"),
+            (f" {fmt.count(running)} running", PLAIN),
+            ("   ○", "waiting"),
+            (f" {fmt.count(waiting)} waiting", PLAIN),
+            (f"   out {fmt.rate(sum(rates) if rates else None)} tok/s", PLAIN),
+        )

@@ -1,0 +1,51 @@
+"""The list of engines."""
+
+from collections.abc import Sequence
+
+from textual.strip import Strip
+
+from seqtop.tui.engines import Fleet
+from seqtop.tui.rendering.columns import header
+from seqtop.tui.rendering.list_view import MARGIN, Listing
+from seqtop.tui.rendering.style import PLAIN, Inked, Line
+from seqtop.tui.screens.fleet import cells
+
+
+class FleetTitles(Inked, can_focus=False):
+    """The titles of the columns."""
+
+    def render_line(self, y: int) -> Strip:
+        line = header(cells.arrange(self.text_width - MARGIN), gap="  ")
+        return self.paint(((" " * MARGIN, PLAIN), *line), self.size.width, "header")
+
+
+class FleetRows(Listing):
+    """A row per engine; the cursor is on the one that the other screens show."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet.feed)
+        self._fleet = fleet
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._fleet)
+
+    @property
+    def cursor_row(self) -> int | None:
+        return self._fleet.shown
+
+    def page(self, start: int, stop: int) -> Sequence[int]:
+        return range(len(self._fleet))[start:stop]
+
+    def is_selected(self, key: int) -> bool:
+        return key == self._fleet.shown
+
+    def line(self, key: int) -> Line:
+        feed = self._fleet.feeds[key]
+        with feed.lock:
+            return cells.row(cells.arrange(self.text_width - MARGIN), feed)
+
+    def select(self, key: int) -> None:
+        self._fleet.shown = key
+        self.reveal(key)
+        self.redraw()

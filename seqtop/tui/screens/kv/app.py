@@ -1,0 +1,100 @@
+"""The app for KV-cache events: what a stream tells that knows of blocks, and not of requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from textual.binding import Binding
+
+from seqtop.tui import signals, theme
+from seqtop.tui.dialogs.help import HelpScreen, Notes
+from seqtop.tui.key_by_key import KeyByKeyApp
+from seqtop.tui.keymap import APP_KEYS
+from seqtop.tui.screens.kv.feed import Decode, KvFeed, KvSource
+from seqtop.tui.screens.kv.screens import KvBlocksScreen, KvScreen, KvTreesScreen
+from seqtop.tui.settings import told
+
+FRAMES_PER_SECOND = 15
+SCREENS: tuple[type[KvScreen], ...] = (KvBlocksScreen, KvTreesScreen)
+TABS = [each.TAB for each in SCREENS]
+_TUI = Path(__file__).parents[1]
+WORDS: dict[str, Notes] = {
+    "Words": (
+        ("block", "known by the hash of its tokens and of all before them;"),
+        ("", "where it lies in memory these events do not tell"),
+        ("prefix tree", "all blocks that begin with the same first block"),
+        ("stored again", "cached already: computed twice, or reported as reused"),
+        ("extended", "stored behind a cached block"),
+        ("branched", "stored behind one that is continued otherwise, too"),
+        ("GAP", "messages are missing: not all that is shown need be so"),
+    )
+}
+
+
+class KvApp(KeyByKeyApp):
+    """Shows one publisher's cache. Whoever made the source starts and closes it.
+
+    Args:
+        decode: Makes text of token ids, if there is a tokenizer.
+        theme_name: The theme to begin with.
+        problems: Sentences on settings that cannot be, to be shown at the start.
+        clock: Seconds, for rates.
+    """
+
+    CSS_PATH = sorted(_TUI.rglob("*.tcss"))
+    DEFAULT_MODE = TABS[0].name
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        *(
+            Binding(tab.key, f"go_to({tab.name!r})", tab.title, show=False, id=f"screen.{tab.name}")
+            for tab in TABS
+        ),
+        *APP_KEYS,
+    ]
+
+    def __init__(
+        self,
+        source: KvSource,
+        *,
+        decode: Decode | None = None,
+        theme_name: str | None = None,
+        problems: Sequence[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self.title = "seqtop"
+        self.feed = KvFeed(source, decode=decode, clock=clock)
+        self.animation_level = "none"
+        self.register_theme(theme.DARK)
+        self.register_theme(theme.LIGHT)
+        theme.begin_with(self, theme_name or theme.DARK.name)
+        self._problems = problems
+        for each in SCREENS:
+            self.add_mode(each.TAB.name, partial(each, self.feed, TABS))
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return theme.inks(dark=self.current_theme.dark)
+
+    def on_mount(self) -> None:
+        signals.heed(self)
+        self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
+        if self._problems:
+            self.notify(told(self._problems), severity="warning", markup=False)
+
+    def draw(self) -> None:
+        """Show what is new, if anything is."""
+        if self.feed.poll():
+            for screen in self.screen_stack:
+                if isinstance(screen, KvScreen):
+                    screen.show()
+
+    def action_go_to(self, name: str) -> None:
+        self.switch_mode(name)
+
+    def action_turn_theme(self) -> None:
+        self.theme = (theme.LIGHT if self.current_theme.dark else theme.DARK).name
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen(self.screen.active_bindings, WORDS))

@@ -1,0 +1,171 @@
+"""All that is known about one hashed block, as lines: where it is, its prefix, its tokens."""
+
+from __future__ import annotations
+
+import math
+
+from seqtop import format as fmt
+from seqtop.kv_events.cache import Block, found
+from seqtop.kv_events.messages import BlockHash
+from seqtop.sanitize import safe_line
+from seqtop.tui.rendering.bars import row
+from seqtop.tui.rendering.style import PLAIN, Line, fitted
+from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.screens.blocks.cells import owner_mark
+from seqtop.tui.screens.kv.cells import UNNAMED
+from seqtop.tui.screens.kv.feed import KvFeed
+
+_64_BITS = 2**64 - 1
+MOST_CHILDREN = 50
+MOST_TOKENS = 512
+
+
+def name(block_hash: BlockHash, *, whole: bool = False) -> str:
+    """A hash in hexadecimal; its beginning, unless all of it is wanted."""
+    text = f"{block_hash & _64_BITS:016x}" if isinstance(block_hash, int) else block_hash.hex()
+    return text if whole or len(text) <= 10 else f"{text[:9]}…"
+
+
+def preview(feed: KvFeed, block: Block) -> str:
+    """The text of a block's tokens, or their ids; for one line."""
+    if block.token_ids is None:
+        return "its tokens were not told"
+    if (text := feed.text(block.token_ids[:MOST_TOKENS])) is not None:
+        return safe_line(text)
+    return " ".join(map(str, block.token_ids[:64]))
+
+
+def facts(feed: KvFeed, width: int, height: int) -> list[Line]:
+    """The block under the cursor; of a long prefix as much as leaves room for the rest."""
+    if feed.cursor is None:
+        return _nothing(feed, width)
+    block = feed.block
+    if block is None:
+        return _wrapped("Empty: what was in this cell is cached here no more.", "dim", width)
+    path = feed.cache.path(block)
+    return [
+        *_headline(feed, block, width),
+        *_life(feed, block, width),
+        *_chain(feed, block, path, width, max(height - 12, 3)),
+        (),
+        *_tokens(feed, block, width),
+    ]
+
+
+def _nothing(feed: KvFeed, width: int) -> list[Line]:
+    cache = feed.cache
+    if not cache.num_batches:
+        text = "Nothing has been heard yet: an engine tells of its cache when that changes."
+    else:
+        text = "No block is known to be cached."
+    return _wrapped(text, "dim", width)
+
+
+def _headline(feed: KvFeed, block: Block, width: int) -> list[Line]:
+    group, block_hash = block.key
+    where = ", ".join(
+        f"{safe_line(medium) or UNNAMED}" + (f" ({copies} copies)" if copies > 1 else "")
+        for medium, copies in block.copies.items()
+    )
+    extras = [f"KV-cache group {group}" if group >= 0 else "", safe_line(block.kind)]
+    return [
+        *_wrapped(f"Block {name(block_hash, whole=True)}", "title", width),
+        row(
+            [
+                (0, (owner_mark(found(block.tree).serial), (f" in {where}", "strong"))),
+                (2, ((" ".join(filter(None, extras)), "dim"),)),
+                (1, ((f"LoRA {safe_line(block.lora)}", PLAIN),) if block.lora else ()),
+            ],
+            width,
+            gap=3,
+        ),
+    ]
+
+
+def _life(feed: KvFeed, block: Block, width: int) -> list[Line]:
+    times = f" ({block.num_stored} times)" if block.num_stored > 1 else ""
+    return [
+        row(
+            [
+                (0, (("stored ", "dim"), (f"{_ago(feed, block.stored_at)}{times}", PLAIN))),
+                (1, (("last named ", "dim"), (_ago(feed, block.seen_at), PLAIN))),
+            ],
+            width,
+            gap=3,
+        )
+    ]
+
+
+def _ago(feed: KvFeed, moment: float) -> str:
+    return f"{ago(feed, moment)} ago"
+
+
+def ago(feed: KvFeed, moment: float) -> str:
+    """How long something has been, to the second."""
+    age = feed.age(moment)
+    return fmt.seconds(float(int(age)) if math.isfinite(age) else None)
+
+
+def _chain(feed: KvFeed, block: Block, path: list[Block], width: int, most: int) -> list[Line]:
+    """The prefix from its first block to this one, and how it goes on."""
+    first = path[0]
+    children = feed.cache.children(block.key)
+    if not children:
+        on = "nothing known continues it"
+    else:
+        on = "continued in one way" if len(children) == 1 else f"continued in {len(children)} ways"
+    if first.parent is None:
+        lines = _wrapped(
+            f"block {len(path)} of its prefix, tokens {_span(path)}; {on}", "strong", width
+        )
+    else:
+        lines = _wrapped(
+            f"at least block {len(path) + 1} of its prefix: {name(first.parent[1])}, before"
+            f" {name(first.key[1])}, is not known to be cached; {on}",
+            "alert",
+            width,
+        )
+    shown = path[-most:]
+    if len(shown) < len(path):
+        lines.append(((f"… {fmt.plural(len(path) - len(shown), 'block')} before", "dim"),))
+    lines += [_step(feed, each, "└" if each is block else "│", width) for each in shown]
+    for key in children[:MOST_CHILDREN]:
+        if (child := feed.cache.blocks.get(key)) is not None:
+            lines.append(_step(feed, child, "  ├", width))
+    if len(children) > MOST_CHILDREN:
+        lines.append(((f"  and {fmt.count(len(children) - MOST_CHILDREN)} more", "dim"),))
+    return lines
+
+
+def _step(feed: KvFeed, block: Block, sign: str, width: int) -> Line:
+    is_here = sign == "└"
+    line: Line = (
+        (f"{sign} ", "dim"),
+        (name(block.key[1]), "strong" if is_here else PLAIN),
+        (f" {preview(feed, block)}", PLAIN if is_here else "dim"),
+    )
+    return fitted(line, max(width, 1))
+
+
+def _span(path: list[Block]) -> str:
+    before = sum(each.size for each in path[:-1])
+    return f"{before:,} to {before + path[-1].size - 1:,}"
+
+
+def _tokens(feed: KvFeed, block: Block, width: int) -> list[Line]:
+    if block.token_ids is None:
+        return _wrapped(
+            f"{fmt.plural(block.size, 'token')}; which ones the engine has not told.", "dim", width
+        )
+    ids = block.token_ids[:MOST_TOKENS]
+    more = " …" if len(ids) < block.size else ""
+    told = f"{fmt.plural(block.size, 'token')}: {' '.join(map(str, ids))}{more}"
+    text = feed.text(ids)
+    return [
+        *_wrapped(told, PLAIN, width),
+        *(_wrapped(safe_line(text), "computed", width) if text else []),
+    ]
+
+
+def _wrapped(text: str, ink: str, width: int) -> list[Line]:
+    return [((text[start:end], ink),) for start, end in wrap(text, max(width, 1))]

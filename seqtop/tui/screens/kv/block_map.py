@@ -1,0 +1,77 @@
+"""The map of hashed blocks: a cell for each, tier by tier, and a cursor that moves over them."""
+
+from __future__ import annotations
+
+from seqtop.kv_events.cache import Key
+from seqtop.tui.rendering.cell_map import CellMap, keys
+from seqtop.tui.rendering.style import Line
+from seqtop.tui.screens.kv import cells
+from seqtop.tui.screens.kv.cells import Grid, Place
+from seqtop.tui.screens.kv.feed import KvFeed
+
+
+class KvMap(CellMap[Place]):
+    """The cells of all tiers."""
+
+    BINDINGS = keys(
+        ("left,h", "move(-1)", "The cell before", "left"),
+        ("right,l", "move(1)", "The cell after", "right"),
+        ("home,g", "end(-1)", "First cell", "first"),
+        ("end,G", "end(1)", "Last cell", "last"),
+    )
+    LINES_ABOVE = 1  # for the title above the first row
+
+    def __init__(self, feed: KvFeed) -> None:
+        super().__init__(feed.lock)
+        self._feed = feed
+        self._grid = Grid((), 10, 1, 3)
+        self._path: set[Key] = set()
+
+    @property
+    def cursor(self) -> Place | None:
+        place = self._feed.cursor
+        return None if place is None else Place(*place)
+
+    def show(self) -> None:
+        """Draw what has changed; call it under the feed's lock."""
+        if not self.size:
+            return
+        block = self._feed.block
+        self._path = set() if block is None else {each.key for each in self._feed.cache.path(block)}
+        width, height = max(self.text_width - 1, 1), self.size.height
+        self._grid = cells.grid(self._feed.cache.tiers, width, height)
+        self.set_height(self._grid.starts[-1])
+        self.refresh_changed()
+
+    def go_to(self, place: Place) -> None:
+        with self._feed.lock:
+            self._feed.medium, self._feed.cell = place
+            self.show()
+            self.reveal()
+        self.post_message(self.Moved())
+
+    def on_resize(self) -> None:
+        with self._feed.lock:
+            self.show()
+            self.reveal()
+
+    def action_move(self, by: int) -> None:
+        if (cursor := self.cursor) is not None and self._grid.tiers:
+            self.go_to(self._grid.stepped(cursor, by))
+
+    def action_end(self, direction: int) -> None:
+        if self._grid.tiers:
+            medium, num_cells = self._grid.tiers[0 if direction < 0 else -1]
+            self.go_to(Place(medium, 0 if direction < 0 else num_cells - 1))
+
+    def _position(self, place: Place) -> tuple[int, int]:
+        return self._grid.line(place), self._grid.column(place)
+
+    def _place_at(self, x: int, y: int) -> Place | None:
+        return self._grid.place_at(x, y)
+
+    def _rows_away(self, place: Place, lines: int) -> Place:
+        return self._grid.moved(place, lines)
+
+    def _cells(self, y: int) -> Line:
+        return cells.line(self._grid, self._feed.cache, y, self._path)

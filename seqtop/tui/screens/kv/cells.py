@@ -1,0 +1,157 @@
+"""Tiers of hashed blocks as lines of cells: where each cell stands, and what it shows. All pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from seqtop import format as fmt
+from seqtop.kv_events.cache import Block, Key, KvCache, Tier, found
+from seqtop.tui.rendering.bars import row
+from seqtop.tui.rendering.style import PLAIN, Line, Span
+from seqtop.tui.screens.blocks.cells import FREE, GROUP, SELECTED, cell_row, owner_mark
+
+FORK = ("≡", "shared")
+PATH = SELECTED
+UNNAMED = "tier not told"
+
+
+class Place(NamedTuple):
+    """A cell."""
+
+    medium: str
+    cell: int
+
+
+class Grid(NamedTuple):
+    """Where each cell is: for each tier a title and rows."""
+
+    tiers: tuple[tuple[str, int], ...]
+    """Their names and numbers of cells."""
+    per_row: int
+    pitch: int
+    """Columns from one cell to the next: 2 where that leaves everything in sight."""
+    label: int
+    """Columns for the number that a row begins with, and the gap after it."""
+
+    @property
+    def starts(self) -> list[int]:
+        """The line of each tier's title; at the end, the number of lines."""
+        heights = (1 + -(-cells // self.per_row) for _, cells in self.tiers)
+        return [0, *accumulate(heights)]
+
+    def row(self, y: int) -> tuple[str, range]:
+        """The tier of line `y` and its cells there: none on a title, and no tier below the end."""
+        for (medium, cells), start, end in zip(
+            self.tiers, self.starts, self.starts[1:], strict=False
+        ):
+            if start <= y < end:
+                first = (y - start - 1) * self.per_row
+                return medium, range(max(first, 0), max(min(first + self.per_row, cells), 0))
+        return "", range(0)
+
+    def line(self, place: Place) -> int:
+        for (medium, _), start in zip(self.tiers, self.starts, strict=False):
+            if medium == place.medium:
+                return start + 1 + place.cell // self.per_row
+        return 0
+
+    def column(self, place: Place) -> int:
+        column = place.cell % self.per_row
+        return self.label + column * self.pitch + column // GROUP
+
+    def place_at(self, x: int, y: int) -> Place | None:
+        """The cell at column `x` of line `y`, if one is there."""
+        medium, cells = self.row(y)
+        group, rest = divmod(x - self.label, GROUP * self.pitch + 1)
+        column = group * GROUP + rest // self.pitch
+        if x < self.label or rest >= GROUP * self.pitch or column >= len(cells):
+            return None
+        return Place(medium, cells[column])
+
+    def moved(self, place: Place, lines: int) -> Place:
+        """The cell so many lines below (above, if negative), as near as there is one."""
+        line = self.line(place)
+        target = max(1, min(line + lines, self.starts[-1] - 1))
+        medium, cells = self.row(target)
+        if not cells:  # a title: nobody stops there
+            target = max(1, target + (1 if lines > 0 else -1))
+            medium, cells = self.row(target)
+        if not cells:
+            return place
+        return Place(medium, cells[min(place.cell % self.per_row, len(cells) - 1)])
+
+    def stepped(self, place: Place, by: int) -> Place:
+        """The cell after (before) a cell, over the borders of tiers."""
+        names = [medium for medium, _ in self.tiers]
+        if place.medium not in names:
+            return place
+        cell, index = place.cell + by, names.index(place.medium)
+        if cell < 0 and index > 0:
+            medium, cells = self.tiers[index - 1]
+            return Place(medium, cells - 1)
+        if cell >= self.tiers[index][1] and index + 1 < len(names):
+            return Place(names[index + 1], 0)
+        return Place(place.medium, max(0, min(cell, self.tiers[index][1] - 1)))
+
+
+def grid(tiers: dict[str, Tier], width: int, height: int) -> Grid:
+    """The grid that shows all tiers in `width` columns, roomy if that fits into `height`."""
+    sizes = tuple((name, len(tier.cells)) for name, tier in tiers.items())
+    label = len(str(max((cells for _, cells in sizes), default=1))) + 2
+    for pitch in (2, 1):
+        per_row = max((width - label + 1) // (GROUP * pitch + 1), 1) * GROUP
+        found_grid = Grid(sizes, per_row, pitch, label)
+        if pitch == 1 or found_grid.starts[-1] <= height:
+            break
+    return found_grid
+
+
+def mark(cache: KvCache, block: Block | None, path: set[Key]) -> Span:
+    """What a cell shows, and its ink."""
+    if block is None:
+        return FREE
+    if block.key in path:
+        return PATH
+    if cache.num_children(block.key) > 1:
+        return FORK
+    return owner_mark(found(block.tree).serial)
+
+
+def line(grid: Grid, cache: KvCache, y: int, path: set[Key]) -> Line:
+    """Line `y`: a tier's name, or the first cell's number and the cells.
+
+    The grid may be that of the frame before, so it may have cells that are gone by now.
+    """
+    medium, cells = grid.row(y)
+    tier = cache.tiers.get(medium)
+    if tier is None or y >= grid.starts[-1]:
+        return ()
+    if not cells:
+        return title(medium, tier)
+    blocks = (tier.cells[cell] if cell < len(tier.cells) else None for cell in cells)
+    marks = (mark(cache, block, path) for block in blocks)
+    return cell_row(cells.start, grid.label, grid.pitch, marks)
+
+
+def title(medium: str, tier: Tier) -> Line:
+    return (
+        (medium or UNNAMED, "title"),
+        (f"  {fmt.plural(tier.num_blocks, 'block')}", "strong"),
+        (" known to be cached", "dim"),
+    )
+
+
+def legend(width: int) -> Line:
+    """What the signs mean."""
+    signs: Sequence[tuple[int, Span, str]] = (
+        (0, ("A", "running"), "prefix tree"),
+        (0, PATH, "chosen prefix"),
+        (1, FORK, "continued in several ways"),
+        (2, FREE, "emptied"),
+    )
+    return row(
+        [(rank, ((glyph, ink), (" ", PLAIN), (word, "dim"))) for rank, (glyph, ink), word in signs],
+        width,
+    )

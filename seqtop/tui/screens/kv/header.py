@@ -1,0 +1,131 @@
+"""The header of the screens of KV-cache events, and the sentence below it."""
+
+from __future__ import annotations
+
+from seqtop import format as fmt
+from seqtop.connection import LinkState
+from seqtop.sanitize import safe_line
+from seqtop.tui.chrome.header import BADGES
+from seqtop.tui.rendering.bars import row, spread
+from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
+from seqtop.tui.screens.kv.cells import UNNAMED
+from seqtop.tui.screens.kv.feed import KvFeed
+
+GAP = ("▲ GAP", "badge-alert")
+
+
+class KvHeader(Lines):
+    """Who publishes, how the connection stands, and the totals."""
+
+    def __init__(self, feed: KvFeed) -> None:
+        super().__init__(id="header")
+        self._feed = feed
+
+    def update(self) -> None:
+        """Call it under the feed's lock."""
+        if not self.size:
+            return
+        width = max(self.size.width - 2, 1)
+        lines = identity(self._feed, width), cached(self._feed, width), totals(self._feed, width)
+        self.set_lines([((" ", PLAIN), *line) for line in lines[: self.size.height]])
+
+    def on_resize(self) -> None:
+        with self._feed.lock:
+            self.update()
+
+
+def sentence(feed: KvFeed) -> str:
+    """What is wrong with the picture; empty if nothing is."""
+    link, gap = feed.source.link, feed.cache.gap
+    found = []
+    if link.state is not LinkState.LIVE and link.detail:
+        found.append(f"{link.detail[:1].upper()}{link.detail[1:]}.")
+    if gap:
+        found.append(
+            f"Not all is known: {gap}. Until the engine clears its cache, blocks may be missing,"
+            " and some shown may be gone."
+        )
+        if link.state is LinkState.LIVE and not feed.source.has_replay:
+            found.append("With --replay, that could be asked for.")
+    return " ".join(found)
+
+
+def badges(feed: KvFeed) -> Line:
+    text, ink = BADGES[feed.source.link.state]
+    gap: Line = ((f" {GAP[0]} ", GAP[1]), (" ", PLAIN)) if feed.cache.gap else ()
+    return (*gap, (f" {text} ", ink))
+
+
+def identity(feed: KvFeed, width: int) -> Line:
+    """That these are KV-cache events, and whose."""
+    right = badges(feed)
+    room = width - line_width(right) - 2
+    rank = feed.cache.data_parallel_rank
+    left = row(
+        [
+            (0, (("KV-cache events", "title"),)),
+            (1, ((safe_line(feed.source.link.endpoint), PLAIN),)),
+            (2, ((f"data-parallel rank {rank}", "dim"),) if rank is not None else ()),
+            (3, (("they tell of blocks, not of requests", "dim"),)),
+        ],
+        room,
+    )
+    return spread(fitted(left, max(min(room, line_width(left)), 1)), right, width)
+
+
+def cached(feed: KvFeed, width: int) -> Line:
+    """What is in the cache."""
+    cache = feed.cache
+    if not cache.num_batches:
+        return (("nothing heard yet", "dim"),)
+    tiers = [
+        (3, _figure(safe_line(medium) or UNNAMED, fmt.count(tier.num_blocks)))
+        for medium, tier in list(cache.tiers.items())[:8]
+    ]
+    return row(
+        [
+            (0, _figure("blocks", fmt.count(len(cache.blocks)))),
+            (0, _figure("tokens", fmt.count(cache.num_tokens))),
+            (1, _figure("prefix trees", fmt.count(cache.num_trees))),
+            *(tiers if len(cache.tiers) > 1 else []),
+            (2, _figure("events/s", fmt.rate(feed.rate))),
+        ],
+        width,
+        gap=2 if width < 110 else 3,
+    )
+
+
+def totals(feed: KvFeed, width: int) -> Line:
+    """What has come and gone since this viewer began to look, and what went wrong."""
+    cache, link = feed.cache, feed.source.link
+    troubles = [
+        (1, ((f"{word} {fmt.count(number)}", "alert"),))
+        for word, number in (
+            ("missed", link.num_missed),
+            ("errors", link.num_errors),
+            ("removed unknown", cache.num_unmatched),
+            ("not shown", cache.num_overflowing),
+            ("kinds not understood", len(cache.unknown)),
+        )
+        if number
+    ]
+    if not cache.num_batches:
+        return row(troubles, width) if troubles else ()
+    return row(
+        [
+            (0, _figure("stored", fmt.count(cache.num_stored))),
+            (0, _figure("removed", fmt.count(cache.num_removed))),
+            (2, _figure("cleared", fmt.count(cache.num_cleared))),
+            (3, _figure("stored again", fmt.count(cache.num_again))),
+            (4, _figure("extended", fmt.count(cache.num_extending))),
+            (3, _figure("branched", fmt.count(cache.num_branching))),
+            *troubles,
+        ],
+        width,
+        gap=2 if width < 110 else 3,
+    )
+
+
+def _figure(label: str, value: str) -> Line:
+    return ((f"{label} ", "dim"), (value, "strong"))

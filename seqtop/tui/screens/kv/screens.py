@@ -1,0 +1,188 @@
+"""The two screens of KV-cache events: the map of blocks, and the prefix trees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Container, Vertical
+from textual.widget import Widget
+
+from seqtop.kv_events.cache import Block
+from seqtop.tui.chrome.footer import KeyBar
+from seqtop.tui.chrome.notice import Notice
+from seqtop.tui.chrome.tabs import Tab
+from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.screens.base import TabbedScreen
+from seqtop.tui.screens.kv import cells
+from seqtop.tui.screens.kv.block_details import facts
+from seqtop.tui.screens.kv.block_map import KvMap
+from seqtop.tui.screens.kv.feed import KvFeed
+from seqtop.tui.screens.kv.header import KvHeader, sentence
+from seqtop.tui.screens.kv.tree_table import TreeRows, TreeTitles
+
+WIDE = 140
+"""From this width on there is room for the facts beside the map."""
+
+
+class KvScreen(TabbedScreen):
+    """Header, tabs, a body, the keys."""
+
+    def __init__(self, feed: KvFeed, tabs: Sequence[Tab]) -> None:
+        super().__init__(tabs)
+        self.feed = feed
+        self._header = KvHeader(feed)
+        self._notice = Notice(feed, lambda: sentence(feed))
+
+    def compose(self) -> ComposeResult:
+        yield self._header
+        yield self._tabs
+        yield self._notice
+        yield from self.body()
+        yield KeyBar()
+
+    def body(self) -> Iterable[Widget]:
+        raise NotImplementedError
+
+    def update(self) -> None:
+        """Draw the body; under the feed's lock."""
+        raise NotImplementedError
+
+    def show(self) -> None:
+        """Draw what has changed."""
+        with self.feed.lock:
+            self._header.update()
+            self._notice.update()
+            self.update()
+
+    def on_screen_resume(self) -> None:
+        self.show()
+
+
+class KvBlocksScreen(KvScreen):
+    """Every block that is cached, and one of them in detail."""
+
+    TAB = Tab("1", "blocks", "Blocks")
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding(
+            "left_square_bracket",
+            "parent",
+            "Before",
+            id="look.parent",
+            tooltip="The block before this one in its prefix",
+        ),
+        Binding(
+            "right_square_bracket",
+            "child",
+            "After",
+            id="look.child",
+            tooltip="A block that continues this one: the one stored last",
+        ),
+        Binding(
+            "o",
+            "sibling",
+            "Otherwise",
+            id="look.sibling",
+            tooltip="Another block that continues the same prefix",
+        ),
+    ]
+
+    def __init__(self, feed: KvFeed, tabs: Sequence[Tab]) -> None:
+        super().__init__(feed, tabs)
+        self._map = KvMap(feed)
+        self._legend = Lines(id="kv-legend")
+        self._facts = Lines(id="kv-facts")
+
+    def body(self) -> Iterable[Widget]:
+        yield Container(Vertical(self._legend, self._map, id="kv-map"), self._facts, id="kv-body")
+
+    def on_mount(self) -> None:
+        self._map.focus()
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self.set_class(self.app.size.width >= WIDE, "-beside")
+        self.call_after_refresh(self.show)
+
+    def on_screen_resume(self) -> None:
+        super().on_screen_resume()
+        with self.feed.lock:
+            self._map.reveal()
+
+    def update(self) -> None:
+        self._map.show()
+        width = max(self._legend.size.width - 2, 1)
+        self._legend.set_lines([((" ", ""), *cells.legend(width))])
+        if self._facts.size:
+            size = self._facts.text_width, self._facts.size.height
+            self._facts.set_lines(facts(self.feed, *size))
+
+    def on_cell_map_moved(self, _: KvMap.Moved) -> None:
+        self.show()
+
+    def action_parent(self) -> None:
+        with self.feed.lock:
+            block = self.feed.block
+            before = block and block.parent and self.feed.cache.blocks.get(block.parent)
+            self._go(before, "Nothing before this block is known to be cached.")
+
+    def action_child(self) -> None:
+        with self.feed.lock:
+            block = self.feed.block
+            after = self.feed.cache.children(block.key) if block else []
+            self._go(
+                self.feed.cache.blocks[after[-1]] if after else None,
+                "Nothing known continues this block.",
+            )
+
+    def action_sibling(self) -> None:
+        with self.feed.lock:
+            block = self.feed.block
+            kin = self.feed.cache.children(block.parent) if block and block.parent else []
+            if block is None or len(kin) < 2:
+                self._go(None, "Nothing else is known to continue what is before this block.")
+                return
+            chosen = kin[(kin.index(block.key) + 1) % len(kin)]
+            self._go(self.feed.cache.blocks[chosen], "")
+
+    def _go(self, block: Block | None, otherwise: str) -> None:
+        if block is None:
+            self.notify(otherwise, timeout=2, markup=False)
+            return
+        self.feed.select(block)
+        self.show()
+        self._map.reveal()
+
+
+class KvTreesScreen(KvScreen):
+    """The prefix trees; one leads to its first block on the map."""
+
+    TAB = Tab("2", "trees", "Prefixes")
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        Binding("enter", "look", "Blocks", id="look.tree", tooltip="Go to its blocks on the map"),
+    ]
+
+    def __init__(self, feed: KvFeed, tabs: Sequence[Tab]) -> None:
+        super().__init__(feed, tabs)
+        self._rows = TreeRows(feed)
+
+    def body(self) -> Iterable[Widget]:
+        yield TreeTitles()
+        yield self._rows
+
+    def on_mount(self) -> None:
+        self._rows.focus()
+
+    def update(self) -> None:
+        self._rows.show()
+
+    def action_look(self) -> None:
+        with self.feed.lock:
+            tree = self._rows.chosen
+            block = None if tree is None else self.feed.cache.member(tree)
+            if block is None:
+                self.notify("No block of it is known to be cached.", timeout=2, markup=False)
+                return
+            self.feed.select(block)
+        self.app.switch_mode(KvBlocksScreen.TAB.name)

@@ -1,0 +1,98 @@
+"""The list of prefix trees, the largest first: blocks that begin alike, and how they begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual.message import Message
+from textual.strip import Strip
+
+from seqtop import format as fmt
+from seqtop.kv_events.cache import Key, Tree
+from seqtop.tui.rendering.list_view import MARGIN, Listing
+from seqtop.tui.rendering.style import PLAIN, Inked, Line, fitted
+from seqtop.tui.screens.blocks.cells import owner_mark
+from seqtop.tui.screens.kv.block_details import ago, name, preview
+from seqtop.tui.screens.kv.feed import KvFeed
+
+TITLES = f"  {'Blocks':>7} {'Tokens':>9} {'Seen':>8}  {'First block':<11} Begins with"
+
+
+class TreeTitles(Inked, can_focus=False):
+    """The titles of the columns."""
+
+    def render_line(self, y: int) -> Strip:
+        return self.paint(((" " * MARGIN + TITLES, PLAIN),), self.size.width, "header")
+
+
+class TreeRows(Listing):
+    """A row per tree, known by its serial number."""
+
+    _feed: KvFeed
+
+    class Chosen(Message):
+        """The cursor is on another tree."""
+
+    def __init__(self, feed: KvFeed) -> None:
+        super().__init__(feed)
+        self._feed = feed
+        self._root: Key | None = None
+        self._rows: dict[int, Tree] = {}
+
+    def show(self) -> None:
+        """Draw what has changed; call it under the feed's lock."""
+        self.set_height(self.num_rows)
+        self.redraw()
+
+    @property
+    def chosen(self) -> Tree | None:
+        """The tree under the cursor: the largest until one is chosen, or when that is gone."""
+        cache = self._feed.cache
+        named = None if self._root is None else cache.tree(self._root)
+        return named or next(iter(cache.trees(0, 1)), None)
+
+    @property
+    def num_rows(self) -> int:
+        return self._feed.cache.num_trees
+
+    @property
+    def cursor_row(self) -> int | None:
+        return None if self.chosen is None else self._feed.cache.place(self.chosen)
+
+    def page(self, start: int, stop: int) -> Sequence[int]:
+        trees = self._feed.cache.trees(start, stop)
+        if len(self._rows) > 1_000:
+            self._rows.clear()
+        self._rows |= {tree.serial: tree for tree in trees}
+        return [tree.serial for tree in trees]
+
+    def is_selected(self, key: int) -> bool:
+        return self.chosen is not None and self.chosen.serial == key
+
+    def select(self, key: int) -> None:
+        with self._feed.lock:
+            self._root = self._rows[key].root
+            if (row := self.cursor_row) is not None:
+                self.reveal(row)
+            self.redraw()
+        self.post_message(self.Chosen())
+
+    def line(self, key: int) -> Line:
+        tree = self._rows[key]
+        first = self._feed.cache.blocks.get(tree.root)
+        begins: Line = (
+            (("its first block is not known to be cached", "alert"),)
+            if first is None
+            else ((preview(self._feed, first), PLAIN),)
+        )
+        figures = (
+            f" {fmt.count(tree.num_blocks):>7} {fmt.count(tree.num_tokens):>9}"
+            f" {ago(self._feed, tree.seen_at):>8}  "
+        )
+        line: Line = (
+            owner_mark(tree.serial),
+            (figures, "strong"),
+            (f"{name(tree.root[1]):<11} ", "dim"),
+            *begins,
+        )
+        return fitted(line, max(self.text_width - MARGIN, 1))

@@ -1,0 +1,195 @@
+"""The detail pane: all that is known about the selected sequence."""
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+from textual.strip import Strip
+
+from seqtop import format as fmt
+from seqtop.sanitize import safe_line
+from seqtop.state import RequestState, SequenceState
+from seqtop.state.explain import why
+from seqtop.state.fields import sequence_name, stage, status_word
+from seqtop.tui.feed import EVERYTHING, Feed, Frame
+from seqtop.tui.rendering.bars import row
+from seqtop.tui.rendering.cached_lines import Kept
+from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.style import PLAIN, Inked, Line
+from seqtop.tui.rendering.transparent import Box
+from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.screens.sequences.block_table import Blocks
+from seqtop.tui.screens.sequences.cells import glyph
+from seqtop.tui.screens.sequences.raw_messages import Raw
+from seqtop.tui.screens.sequences.request_timeline import Timeline
+from seqtop.tui.screens.sequences.text_pane import Story
+from seqtop.tui.screens.sequences.tokens import Tokens
+
+TABS = ("Text", "Blocks", "Timeline", "Tokens", "Raw")
+_TEXT, _TOKENS, _RAW = 0, 3, 4
+_BY_TURNS = (_TEXT, _TOKENS, _RAW)
+"""Which parts take turns in one place where the others have places of their own."""
+
+
+def arrangement(width: int, height: int) -> str:
+    """How the three parts share a pane: all `stacked`, in two `columns`, or one of three `tabs`."""
+    if height >= 34:
+        return "stacked"
+    if width >= 110 and height >= 14:  # 15 in a terminal of 40 lines, less one for a notice
+        return "columns"
+    return "tabs"
+
+
+class Detail(Kept, Vertical):
+    """Headline and sentence, then text, blocks and timeline as there is room."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(id="detail")
+        self._feed = feed
+        self._summary = Lines(id="summary")
+        self._tabs = Tabs()
+        self._facts = Box(id="facts")
+        self._summary_height = 0
+        self._shown: int | None = None
+        """The sequence that the parts are about."""
+        # In the order of TABS.
+        self._parts = (Story(feed), Blocks(feed), Timeline(feed), Tokens(feed), Raw(feed))
+
+    def compose(self) -> ComposeResult:
+        yield self._summary
+        yield self._tabs
+        with Box(id="parts"):
+            story, blocks, timeline, tokens, raw = self._parts
+            with self._facts:
+                yield timeline
+                yield blocks
+            yield story
+            yield tokens
+            yield raw
+
+    def show(self, frame: Frame) -> None:
+        """Draw what `frame` changed; call it under the feed's lock."""
+        if not self.display:
+            return
+        before, self._shown = self._shown, self._feed.selected
+        self._summarise()  # what a sequence waits for changes without it being touched
+        is_another = self._shown != before
+        if frame.touched is None or frame.ticked or is_another or self._shown in frame.touched:
+            for part in self._parts:
+                if part.display:
+                    part.update()
+
+    def turn_to(self, tab: int) -> None:
+        """Show another part, where they do not fit side by side."""
+        self._tabs.active = tab % len(TABS)
+        self._tabs.refresh()
+        self._arrange()
+
+    def turn(self, by: int) -> None:
+        tabs = range(len(TABS)) if self.has_class("-tabs") else _BY_TURNS
+        here = tabs.index(self._tabs.active) if self._tabs.active in tabs else 0
+        self.turn_to(tabs[(here + by) % len(tabs)])
+
+    def _arrange(self) -> None:
+        """Show the parts whose turn it is."""
+        active = self._tabs.active
+        tabbed = self.has_class("-tabs")
+        turn = active if active in _BY_TURNS else _TEXT
+        for index, part in enumerate(self._parts):
+            part.display = index == (active if tabbed else turn if index in _BY_TURNS else index)
+        self._facts.display = not tabbed or active not in _BY_TURNS
+        with self._feed.lock:
+            self.show(EVERYTHING)
+
+    def on_mount(self) -> None:
+        self.turn_to(0)
+
+    def on_resize(self) -> None:
+        now = arrangement(self.size.width, self.size.height)
+        for name in ("stacked", "columns", "tabs"):
+            self.set_class(name == now, f"-{name}")
+        self._arrange()
+
+    def on_tabs_clicked(self, message: "Tabs.Clicked") -> None:
+        self.turn_to(message.tab)
+
+    def _summarise(self) -> None:
+        if not self.size:
+            return
+        width = max(self.size.width - 2, 1)
+        found = self._feed.selection
+        if found is None:
+            self._summary.set_lines([(("No sequence is selected.", "dim"),)])
+            return
+        sentence = safe_line(why(self._feed.state, self._feed.view, found[1]))
+        breaks = wrap(sentence, width)
+        height = 1 + min(len(breaks), 4 if self.size.height >= 20 else 2)
+        if self._summary_height != height:
+            self._summary.styles.height = self._summary_height = height
+        lines = [headline(*found, width)]
+        lines += [((sentence[start:end], PLAIN),) for start, end in breaks[: height - 1]]
+        self._summary.set_lines(lines)
+
+
+class Tabs(Inked, can_focus=False):
+    """The names of the parts, the visible one marked."""
+
+    class Clicked(Message):
+        def __init__(self, tab: int) -> None:
+            super().__init__()
+            self.tab = tab
+
+    active = 0
+
+    def render_line(self, y: int) -> Strip:
+        names: Line = tuple(
+            (f" {name} ", "tab" if index == self.active else "dim")
+            for index, name in enumerate(TABS)
+        )
+        return self.paint((*names, ("  [ ] turns", "dim")), self.size.width)
+
+    def on_click(self, event: events.Click) -> None:
+        right = 0
+        for index, name in enumerate(TABS):
+            right += len(name) + 2
+            if event.x < right:
+                self.post_message(self.Clicked(index))
+                return
+
+
+def headline(request: RequestState, sequence: SequenceState, width: int) -> Line:
+    """Name, status and what was asked for."""
+    sign, ink = glyph(request, sequence)
+    at = stage(sequence)
+    params = request.sampling_params
+    asked = []
+    if params is not None:
+        asked.append((3, ((f"max {fmt.count(params.max_tokens)} tokens", "dim"),)))
+        asked.append((4, ((f"temperature {params.temperature:g}", "dim"),)))
+    elif request.pooling_params is not None:
+        asked.append((3, (("pooling", "dim"),)))
+    return row(
+        [
+            (0, ((safe_line(sequence_name(request, sequence)), "title"),)),
+            (1, ((f"{sign} {status_word(request, sequence)}", ink),)),
+            (2, ((at.name.lower(), ink),) if at else ()),
+            (5, ((f"seq {sequence.seq_id}", "dim"),)),
+            (2, ((f"{fmt.count(sequence.num_prompt_tokens)} prompt", "dim"),)),
+            (2, ((f"{fmt.count(len(sequence.output_token_ids))} out", "dim"),)),
+            (5, _drafts(sequence)),
+            *asked,
+            (6, ((f"priority {fmt.count(request.priority)}", "dim"),) if request.priority else ()),
+        ],
+        width,
+    )
+
+
+def _drafts(sequence: SequenceState) -> Line:
+    """How much of what was proposed for a sequence became output, if anything was proposed."""
+    if not sequence.num_draft_tokens:
+        return ()
+    kept, drafted = (
+        fmt.count(sequence.num_accepted_tokens or 0),
+        fmt.count(sequence.num_draft_tokens),
+    )
+    return ((f"{kept} of {drafted} drafted", "dim"),)

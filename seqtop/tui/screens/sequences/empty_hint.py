@@ -1,0 +1,51 @@
+"""What to do while the table has nothing to show."""
+
+from seqtop.connection import LinkState
+from seqtop.sanitize import safe_line
+from seqtop.tui.feed import Feed
+from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.wrapped_text import wrap
+
+
+class Hint(Lines):
+    """A friendly sentence in the place of the table's rows."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(id="hint")
+        self._feed = feed
+
+    def update(self) -> None:
+        """Call it under the feed's lock."""
+        text = hint(self._feed)
+        self.display = bool(text)
+        if not text:
+            return
+        width = max(self.size.width, 1)
+        lines = [((text[start:end].center(width), "dim"),) for start, end in wrap(text, width - 4)]
+        self.set_lines([*[()] * max((self.size.height - len(lines)) // 2, 0), *lines])
+
+    def on_resize(self) -> None:
+        with self._feed.lock:
+            self.update()
+
+
+def hint(feed: Feed) -> str:
+    """Why there is nothing to see; empty if there is something."""
+    if len(feed.view):
+        return ""
+    if feed.state.sequences:
+        return "No sequence matches the filter.\nEsc clears it, / changes it."
+    info = feed.state.info
+    if feed.source.link.state is LinkState.CONNECTING:
+        endpoint = safe_line(feed.source.link.endpoint)
+        return (
+            f"Nothing has been heard at {endpoint} yet.\n"
+            "The engine appears here as soon as it speaks; `seqtop demo` starts one to look at."
+        )
+    if feed.paused or feed.source.link.state is LinkState.REPLAY:
+        return "Nothing had arrived yet at this moment."
+    if feed.source.link.state is not LinkState.LIVE or info is None:
+        return ""
+    if info.control:
+        return "No sequences yet.\nPress n to submit a prompt and watch it run."
+    return "No sequences yet.\nSend the engine a request: it appears here as soon as it arrives."

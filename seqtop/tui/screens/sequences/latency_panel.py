@@ -1,0 +1,106 @@
+"""Latencies of the last minute: percentiles, their spread and their course."""
+
+from seqtop import format as fmt
+from seqtop.state.latency import WINDOW, Measured, Window
+from seqtop.state.slo import FIGURES, Slo
+from seqtop.tui.feed import Feed
+from seqtop.tui.rendering.bars import row, sparkline
+from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.style import PLAIN, Line, Span
+
+HEIGHT = len(FIGURES) + 2
+_BINS = 16
+_NAME = 7
+_NUMBER = 9
+_COURSE = 73
+"""Cells to the left of the course of the p50, whose title takes 15."""
+
+
+class LatencyPanel(Lines):
+    """A line for each figure; goodput, where there are objectives."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(id="latency")
+        self._feed = feed
+
+    def update(self) -> None:
+        """Call it under the feed's lock."""
+        self.display = self._feed.latency_wanted
+        if not self.display or not self.outer_size:
+            return
+        slo = self._feed.latencies.slo
+        self.set_lines(latency_lines(slo, self._feed.measured, self.text_width))
+
+    def on_resize(self) -> None:
+        with self._feed.lock:
+            self.update()
+
+
+def latency_lines(slo: Slo, measured: Measured, width: int) -> list[Line]:
+    """Titles, a line for each figure, and how many requests have met their objectives."""
+    heads = [f"{head:>{_NUMBER}}" for head in ("p50", "p90", "p99", "max")]
+    titles = row(
+        [
+            (0, ((f"{'':<{_NAME}}{''.join(heads)}", "dim"),)),
+            (1, ((f"{'samples':>8}", "dim"),)),
+            (2, ((f"{'spread':<{_BINS}}", "dim"),)),
+            (3, (("p50 each second", "dim"),)),
+        ],
+        width,
+    )
+    lines = [titles]
+    for key, title in FIGURES.items():
+        window, limit = measured.windows[key], slo.limits.get(key)
+        figures = window.figures()
+        numbers: list[Span] = [(f"{title:<{_NAME}}", "strong")]
+        for value in figures[1:]:
+            text = fmt.seconds(value)
+            over = limit is not None and value > limit
+            text = f"!{text}" if over else text
+            ink = "alert" if over else PLAIN if figures.num else "dim"
+            numbers.append((f"{text:>{_NUMBER}}", ink))
+        bins = window.histogram(_BINS) if figures.num else []
+        course = sparkline([0.0 if m != m else m for m in measured.medians[key]], 60)
+        lines.append(
+            row(
+                [
+                    (0, tuple(numbers)),
+                    (1, ((f"{fmt.count(figures.num):>8}", "dim"),)),
+                    (2, ((f"{_histogram(bins):<{_BINS}}", "computed"),)),
+                    (
+                        3,
+                        ((course[-(width - _COURSE) :], "running"),)
+                        if width >= _COURSE + 15
+                        else (),
+                    ),
+                ],
+                width,
+            )
+        )
+    lines.append(goodput(slo, measured.met, width))
+    return lines
+
+
+def goodput(slo: Slo, met: Window, width: int) -> Line:
+    """Share of the requests that ended in the window having met all objectives."""
+    since = f"last {WINDOW:g} s"
+    if not slo:
+        return row(
+            [(0, ((since, "dim"),)), (1, (("--slo ttft=0.5,itl=0.05 sets limits", "dim"),))], width
+        )
+    good = round(met.mean() * len(met)) if len(met) else 0
+    return row(
+        [
+            (0, (("Goodput ", "strong"), (fmt.percent(good, len(met)), "strong"))),
+            (1, ((f"{fmt.count(good)} of {fmt.count(len(met))} ended", PLAIN),)),
+            (2, ((str(slo), "dim"),)),
+            (3, ((since, "dim"),)),
+        ],
+        width,
+    )
+
+
+def _histogram(bins: list[int]) -> str:
+    """As a sparkline, in which an empty bin is blank."""
+    sparks = sparkline([float(count) for count in bins], len(bins))
+    return "".join(spark if count else " " for count, spark in zip(bins, sparks, strict=True))

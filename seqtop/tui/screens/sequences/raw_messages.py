@@ -1,0 +1,136 @@
+"""What the engine last said of one sequence, field by field, from the record."""
+
+import contextlib
+import itertools
+import pprint
+from array import array
+from enum import Enum
+
+import msgspec
+
+from seqtop.history.timeline import RecordingError, Timeline
+from seqtop.sanitize import safe_text
+from seqtop.sequence import SequenceGroupMetadata
+from seqtop.state import RequestState, SequenceState
+from seqtop.tui.feed import Feed
+from seqtop.tui.rendering.long_lines import LongLines
+from seqtop.tui.rendering.style import PLAIN, Line
+from seqtop.wire.decode_rows import decode_of
+from seqtop.wire.messages import Step
+
+_FAR = 16
+"""Messages after its first being scheduled among which a request's full metadata is looked for."""
+
+
+class Raw(LongLines):
+    """The newest update and metadata of the selected sequence, then the last full metadata.
+
+    Messages are read anew once a second while the sequence changes: reading takes longer than
+    drawing.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(feed, id="raw", title="Raw")
+        self._lines: list[Line] = []
+        self._moment: tuple[int, int, int, int] | None = None
+
+    @property
+    def num_lines(self) -> int:
+        self._read()
+        return len(self._lines)
+
+    def line_at(self, index: int) -> Line:
+        return self._lines[index]
+
+    def _read(self) -> None:
+        found, position = self._feed.selection, self._feed.position
+        timeline = self._feed.source.history
+        if found is None or timeline is None:
+            self._moment = None
+            self._lines = [(("Nothing is on record to be read.", "dim"),)]
+            return
+        # Of a picture that is held every step is read, of one that goes on one a second.
+        when = found[1].last_step if self._feed.paused else self._feed.second
+        moment = (found[1].seq_id, when, position if self._feed.paused else -1, self.text_width)
+        if self._moment == moment:
+            return
+        self._moment = moment
+        with timeline.lock, contextlib.suppress(RecordingError):
+            self._lines = raw_lines(timeline, position, *found, self.text_width)
+            return
+        self._lines = [(("What is on record cannot be read.", "dim"),)]
+
+
+def raw_lines(
+    timeline: Timeline, position: int, request: RequestState, sequence: SequenceState, width: int
+) -> list[Line]:
+    """All that is on record of the step that last changed a sequence, and its last full."""
+    lines: list[Line] = []
+
+    def add(title: str, thing: object) -> None:
+        lines.append(((title, "strong"),))
+        text = pprint.pformat(
+            _named(thing), width=max(width - 2, 20), compact=True, sort_dicts=False
+        )
+        lines.extend(((f"  {safe_text(line)}", PLAIN),) for line in text.splitlines())
+
+    step = _step(timeline, position, sequence.last_step)
+    if step is not None:
+        for update in step.sequences:
+            if update.seq_id == sequence.seq_id:
+                add(f"Update of step {step.step:,}", update)
+        for group in step.execute.seq_group_metadata_list:
+            if group.request_id == request.request_id:
+                full = isinstance(group, SequenceGroupMetadata)
+                add(f"{'Full' if full else 'Delta'} of step {step.step:,}", group)
+        if (decode := decode_of(step, sequence.seq_id)) is not None:
+            add(f"Decode of step {step.step:,}", decode)
+    found = _full(timeline, position, request)
+    if found is not None and found[0] != (step.step if step else None):
+        add(f"Last full, of step {found[0]:,}", found[1])
+    return lines or [(("Nothing on record is about it.", "dim"),)]
+
+
+def _named(thing: object) -> object:
+    """`thing` as plain data, its fields by name: on the wire they have none."""
+    if isinstance(thing, msgspec.Struct):
+        return {name: _named(value) for name, value in msgspec.structs.asdict(thing).items()}
+    if isinstance(thing, dict):
+        return {key: _named(value) for key, value in thing.items()}
+    if isinstance(thing, list | tuple | array):
+        return [_named(each) for each in thing]
+    return thing.name if isinstance(thing, Enum) else thing
+
+
+def _step(timeline: Timeline, position: int, number: int) -> Step | None:
+    if number < 0:
+        return None
+    end = timeline.marks.at_step(number, near=position)
+    start = timeline.marks.at_step(number - 1, near=position)
+    for _, event in timeline.events(start, end):
+        if isinstance(event, Step) and event.step == number:
+            return event
+    return None
+
+
+def _full(
+    timeline: Timeline, position: int, request: RequestState
+) -> tuple[int, SequenceGroupMetadata] | None:
+    """A request is sent in full when it is scheduled after having waited."""
+    spans = request.spans
+    starts = [
+        span.start
+        for before, span in itertools.pairwise(spans)
+        if span.kind == "prefill" and before.kind != "prefill"
+    ]
+    for start in reversed(starts):
+        here = timeline.marks.at_time(start)
+        for _, event in timeline.events(here, min(here + _FAR, position)):
+            if not isinstance(event, Step):
+                continue
+            for group in event.execute.seq_group_metadata_list:
+                if group.request_id != request.request_id:
+                    continue
+                if isinstance(group, SequenceGroupMetadata):
+                    return event.step, group
+    return None

@@ -1,0 +1,179 @@
+"""The life of one request, to scale: queued, prefill chunks, decode, preempted."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+from seqtop import format as fmt
+from seqtop.sequence import latency
+from seqtop.state import RequestState, SequenceState, Span
+from seqtop.tui.feed import Feed
+from seqtop.tui.rendering.bars import row, rows
+from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.style import PLAIN, Line, fitted
+from seqtop.tui.rendering.style import Span as Piece
+from seqtop.tui.rendering.timeline_bars import KINDS, merged
+
+_ROOMY = 10
+"""Lines from which on each kind of span gets a line of the legend to itself."""
+
+
+class Timeline(Lines):
+    """The timeline of the selected sequence's request."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(id="timeline")
+        self.border_title = "Timeline"
+        self._feed = feed
+
+    def update(self) -> None:
+        """Call it under the feed's lock."""
+        if (found := self._feed.selection) is None or not self.outer_size:
+            self.set_lines(())
+            return
+        self.set_lines(timeline_lines(*found, self._feed.now, self.text_width, self.size.height))
+
+    def on_resize(self) -> None:
+        with self._feed.lock:
+            self.update()
+
+
+def timeline_lines(
+    request: RequestState, sequence: SequenceState, now: float, width: int, height: int
+) -> list[Line]:
+    """Bar, axis, legend and figures, the legend in one line where lines are few."""
+    start = request.metrics.arrival_time
+    end = request.metrics.finished_time or max(now, request.metrics.last_token_time)
+    sums = _sums(request.spans, end)
+    legend = _legend(sums, end - start, width) if height >= _ROOMY else [_short_legend(sums, width)]
+    gap: list[Line] = [()] if height >= _ROOMY else []
+    return [
+        scale(request.spans, start, end, width),
+        axis(end - start, width),
+        *legend,
+        *gap,
+        *_figures(request, sequence, end - start, width),
+    ]
+
+
+def scale(spans: Sequence[Span], start: float, end: float, width: int) -> Line:
+    """Each cell shows the kind of span that fills most of its share of the time."""
+    length = end - start
+    if not (math.isfinite(length) and length > 0):
+        return (("·" * width, "track"),)
+    cells: list[defaultdict[str, float]] = [defaultdict(float) for _ in range(width)]
+    for span in spans:
+        left = _cell(span.start, start, length, width)
+        right = _cell(end if span.end is None else span.end, start, length, width)
+        for index in range(int(left), min(math.ceil(right), width)):
+            cells[index][span.kind] += min(right, index + 1) - max(left, index)
+    pieces: list[Piece] = []
+    for cell in cells:
+        kind, share = max(cell.items(), key=lambda item: item[1], default=("", 0.0))
+        pieces.append(KINDS[kind] if share > 0 else ("·", "track"))
+    return merged(pieces)
+
+
+def axis(length: float, width: int) -> Line:
+    """Where the time begins, its quarters, and where it ends."""
+    parts = 4 if width >= 48 else 2
+    text = ""
+    for index in range(parts + 1):
+        mark = fmt.seconds(length * index / parts)
+        at = round(index * width / parts)
+        column = 0 if index == 0 else at - len(mark) if index == parts else at - len(mark) // 2
+        text = text.ljust(column) + mark if column > len(text) or not index else text
+    return ((text[:width], "dim"),)
+
+
+def _cell(time: float, start: float, length: float, width: int) -> float:
+    place = (time - start) / length * width
+    return min(max(place, 0.0), float(width)) if math.isfinite(place) else 0.0
+
+
+def _sums(spans: Sequence[Span], end: float) -> dict[str, tuple[float, list[Span]]]:
+    sums: dict[str, tuple[float, list[Span]]] = {}
+    for kind in KINDS:
+        mine = [span for span in spans if span.kind == kind]
+        if mine:
+            time = sum((end if span.end is None else span.end) - span.start for span in mine)
+            sums[kind] = (time, mine)
+    return sums
+
+
+def _legend(sums: dict[str, tuple[float, list[Span]]], length: float, width: int) -> list[Line]:
+    lines: list[Line] = []
+    for kind, (time, spans) in sums.items():
+        glyph, ink = KINDS[kind]
+        line: Line = (
+            (glyph * 2, ink),
+            (f" {kind:<10}", PLAIN),
+            (f"{fmt.seconds(time):>8}", "strong"),
+            (f"{fmt.percent(time, length):>7}", PLAIN),
+            (f"   {_content(kind, spans)}", "dim"),
+        )
+        lines.append(fitted(line, width))
+    return lines
+
+
+def _content(kind: str, spans: list[Span]) -> str:
+    tokens = fmt.plural(sum(span.num_tokens for span in spans), "token")
+    steps = fmt.plural(sum(span.num_steps for span in spans), "step")
+    match kind:
+        case "prefill":
+            return f"{tokens} in {fmt.plural(len(spans), 'chunk')}"
+        case "decode":
+            return f"{tokens} in {steps}"
+    return "" if len(spans) == 1 else f"{len(spans)} times"
+
+
+def _short_legend(sums: dict[str, tuple[float, list[Span]]], width: int) -> Line:
+    # What takes the most room above is what most needs a name.
+    longest_first = sorted(sums, key=lambda kind: sums[kind][0], reverse=True)
+    return row(
+        [
+            (
+                longest_first.index(kind),
+                (
+                    (KINDS[kind][0], KINDS[kind][1]),
+                    (f" {kind} ", "dim"),
+                    (fmt.seconds(time), PLAIN),
+                ),
+            )
+            for kind, (time, _) in sums.items()
+        ],
+        width,
+    )
+
+
+def _figures(
+    request: RequestState, sequence: SequenceState, length: float, width: int
+) -> list[Line]:
+    metrics = request.metrics
+    finished = latency.e2e_latency(metrics) is not None
+    latencies = (
+        ("TTFT", latency.ttft(metrics)),
+        ("ITL", latency.itl_so_far(metrics, len(sequence.output_token_ids))),
+        ("queue", metrics.time_in_queue),
+        ("e2e" if finished else "so far", length),
+    )
+    shares = (
+        ("scheduler", metrics.scheduler_time),
+        ("forward", metrics.model_forward_time),
+        ("execute", metrics.model_execute_time),
+    )
+    return [
+        *rows((_figure(name, fmt.seconds(value)) for name, value in latencies), width),
+        *rows(
+            (
+                (*_figure(name, fmt.seconds(value)), (f" {fmt.percent(value, length)}", "dim"))
+                for name, value in shares
+                if value is not None
+            ),
+            width,
+        ),
+    ]
+
+
+def _figure(label: str, value: str) -> Line:
+    return ((f"{label} ", "dim"), (value, "strong"))

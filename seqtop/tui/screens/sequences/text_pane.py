@@ -1,0 +1,83 @@
+"""The text of one sequence: its prompt, its output, the newest bit of it bright."""
+
+from textual.binding import Binding
+from textual.containers import ScrollableContainer
+
+from seqtop.sequence import SequenceStatus
+from seqtop.state import SequenceState
+from seqtop.tui.feed import Feed
+from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.style import Line
+from seqtop.tui.rendering.wrapped_text import Flow
+from seqtop.tui.screens.sequences.token_marks import Marks
+
+MAX_CHARACTERS = 200_000
+"""Of each of prompt and output; of longer ones the end is shown."""
+
+
+class Story(Lines, can_focus=True, inherit_bindings=False):
+    """The text of the selected sequence; keeps to its end while one looks at the end."""
+
+    # It never scrolls sideways: those keys go through time, here as elsewhere.
+    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
+        binding
+        for binding in ScrollableContainer.BINDINGS
+        if isinstance(binding, Binding) and binding.key not in {"left", "right"}
+    ]
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(id="story")
+        self.border_title = "Text"
+        self._feed = feed
+        self._flow = Flow()
+        self._shown: int | None = None
+        self._follows = True
+
+    def update(self) -> None:
+        """Call it under the feed's lock."""
+        found = self._feed.selection
+        if found is None or not self.outer_size:
+            self.set_lines(())
+            return
+        request, sequence = found
+        prompt = request.prompt or ""
+        if not prompt and not sequence.text:
+            self.set_lines([self._nothing()])
+            return
+        running = sequence.status == SequenceStatus.RUNNING
+        if sequence.seq_id != self._shown:
+            self._flow = Flow()
+        self._flow.update(
+            prompt[-MAX_CHARACTERS:],
+            sequence.text[-MAX_CHARACTERS:],
+            sequence.last_delta_length if running else 0,
+            self.text_width,
+            self._marks(sequence),
+        )
+        self.set_lines(self._flow.lines)
+        if sequence.seq_id != self._shown:
+            self._shown = sequence.seq_id
+            self._follows = True
+        if self._follows:
+            self.scroll_to(y=self.max_scroll_y, animate=False)
+
+    def _marks(self, sequence: SequenceState) -> Marks | None:
+        """What is to be told of the tokens; nothing where the beginning of the text is cut off."""
+        marking = self._feed.marking
+        if marking == "plain" or len(sequence.text) > MAX_CHARACTERS:
+            return None
+        return Marks(marking, sequence.text_lengths, sequence.output_logprobs)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self._follows = new_value >= self.max_scroll_y
+
+    def on_resize(self) -> None:
+        with self._feed.lock:
+            self.update()
+
+    def _nothing(self) -> Line:
+        info = self._feed.state.info
+        if info is not None and info.redacted:
+            return (("Redacted: this engine keeps its texts to itself.", "dim"),)
+        return (("No text yet.", "dim"),)

@@ -1,0 +1,92 @@
+"""The output tokens of one sequence: id, text, log-probability and what else it might have been."""
+
+import itertools
+import math
+
+from seqtop import format as fmt
+from seqtop.sanitize import safe_text
+from seqtop.state import SequenceState
+from seqtop.tui.feed import Feed
+from seqtop.tui.rendering.long_lines import LongLines
+from seqtop.tui.rendering.style import PLAIN, Line, fitted
+from seqtop.wire.columns import Ints
+
+_TITLES = f"{'#':>7} {'id':>8}  {'text':<14} {'logprob':>8} {'p':>5}  instead"
+
+
+class Tokens(LongLines):
+    """A line for each output token of the selected sequence, the newest first."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(feed, id="tokens", title="Tokens")
+        self._lengths: Ints | None = None
+        self._ends: list[int] = []
+        """Where the text of each token of `_lengths` ends."""
+
+    @property
+    def num_lines(self) -> int:
+        found = self._feed.selection
+        return 1 if found is None else 1 + len(found[1].output_token_ids)
+
+    def line_at(self, index: int) -> Line:
+        found = self._feed.selection
+        if found is None or not found[1].output_token_ids:
+            return (("No output tokens yet.", "dim"),)
+        if index == 0:
+            return ((_TITLES, "dim"),)
+        sequence = found[1]
+        place = len(sequence.output_token_ids) - index
+        return token_line(sequence, place, self.text_width, self._text(sequence, place))
+
+    def _text(self, sequence: SequenceState, place: int) -> str:
+        """What a token has added to the text, as far as that is known."""
+        lengths = sequence.text_lengths
+        if lengths is not self._lengths:
+            self._lengths, self._ends = lengths, []
+        if not 0 <= place < len(lengths) or lengths[place] <= 0:
+            return ""
+        del self._ends[-1:]  # held back text may have come
+        last = self._ends[-1] if self._ends else 0
+        for length in itertools.islice(lengths, len(self._ends), None):
+            last += max(length, 0)
+            self._ends.append(last)
+        unknown = place > 0 and lengths[place - 1] < 0  # it came together with others
+        end = self._ends[place]
+        return "" if unknown else sequence.text[end - lengths[place] : end]
+
+
+def token_line(sequence: SequenceState, place: int, width: int, told: str = "") -> Line:
+    """Output token `place`, from nought; what it added to the text is `told`, if it is known."""
+    token = sequence.output_token_ids[place]
+    # After a full has corrected the tokens there may be fewer log-probabilities than tokens.
+    known = place < len(sequence.output_logprobs)
+    logprob = sequence.output_logprobs[place] if known else None
+    candidates = sequence.top_logprobs.get(place, {})
+    own = candidates.get(token)
+    text = repr((own.decoded_token if own else "") or told)[1:-1] or fmt.UNKNOWN
+    value = f"{logprob:.3f}" if logprob is not None else fmt.UNKNOWN
+    share = fmt.percent(_probability(logprob))
+    others = sorted(
+        ((each, other) for other, each in candidates.items() if other != token),
+        key=lambda pair: -pair[0].logprob,
+    )
+    instead = "  ".join(
+        f"{repr(each.decoded_token)[1:-1] if each.decoded_token else other}"
+        f" {fmt.percent(_probability(each.logprob))}"
+        for each, other in others
+    )
+    unsure = logprob is not None and logprob < -1.0
+    return fitted(
+        (
+            (f"{place:>7} ", "dim"),
+            (f"{token:>8}  ", "strong"),
+            *fitted(((safe_text(text), PLAIN),), 14),
+            (f" {value:>8} {share:>5}  ", "waiting" if unsure else PLAIN),
+            (safe_text(instead), "dim"),
+        ),
+        width,
+    )
+
+
+def _probability(logprob: float | None) -> float | None:
+    return math.exp(min(logprob, 0.0)) if logprob is not None and logprob == logprob else None

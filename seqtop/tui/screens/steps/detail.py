@@ -1,0 +1,237 @@
+"""One step in full: its figures, what happened in it, and every sequence in its batch."""
+
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import Vertical
+
+from seqtop import format as fmt
+from seqtop.sanitize import safe_text
+from seqtop.sequence import SequenceStatus
+from seqtop.state import step_summary
+from seqtop.state.fields import STATUS_WORDS
+from seqtop.state.step_summary import Member, StepSummary
+from seqtop.tui.feed import Feed
+from seqtop.tui.rendering.bars import row
+from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.list_view import Listing
+from seqtop.tui.rendering.style import PLAIN, Line, fitted
+from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.screens.sequences.cells import GLYPHS
+from seqtop.tui.screens.steps.cells import SHARES, share_bar
+from seqtop.tui.screens.steps.step_log import StepLog
+from seqtop.wire.messages import EngineInfo, Step
+
+MAX_SENTENCES = 4
+"""Preemptions and waits that are told; the rest is counted."""
+
+_RESTARTED = "The engine was started anew before this step: its numbers begin again."
+_NONE_YET = -1
+
+
+class StepDetail(Vertical):
+    """What the step under the cursor did."""
+
+    def __init__(self, feed: Feed, log: StepLog) -> None:
+        super().__init__(id="step-detail")
+        self._log = log
+        self._facts = Lines(id="step-facts")
+        self.members = Members(feed)
+        self._position: int | None = _NONE_YET
+
+    def compose(self) -> ComposeResult:
+        yield self._facts
+        yield self.members
+
+    def show(self, position: int | None) -> None:
+        """Tell of the step at `position`; call it under the feed's lock."""
+        if position == self._position or not self.display or not self.size:
+            return
+        self._position = position
+        step = None if position is None else self._log.step(position)
+        if step is None or position is None:
+            text = "No step is on record yet." if position is None else "It cannot be read."
+            self._facts.set_lines([((text, "dim"),)])
+            self.members.set_members(())
+            return
+        restarted = self._log.is_after_restart(position)
+        width = self._facts.text_width
+        lines = facts(step, self._log.info(position), width, restarted=restarted)
+        self._facts.styles.height = min(len(lines), max(self.size.height - 3, 1))
+        self._facts.set_lines(lines)
+        self.members.set_members(self.members.of(step))
+
+    def on_resize(self) -> None:
+        position, self._position = self._position, _NONE_YET
+        if position != _NONE_YET:
+            with self.members.feed.lock:
+                self.show(position)
+
+
+class Members(Listing):
+    """The sequences in a step's batch."""
+
+    _feed: Feed
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(feed)
+        self._members: Sequence[Member] = ()
+        self._cursor = 0
+
+    @property
+    def feed(self) -> Feed:
+        return self._feed
+
+    @property
+    def chosen(self) -> Member | None:
+        """The one under the cursor."""
+        return self._members[self._cursor] if self._members else None
+
+    def of(self, step: Step) -> list[Member]:
+        return step_summary.members(step, self._feed.state)
+
+    def set_members(self, members: Sequence[Member]) -> None:
+        """List `members` from now on, the cursor on the first."""
+        self._members = members
+        self._cursor = 0
+        self.set_height(len(members))
+        self.scroll_to(y=0, animate=False)
+        self.redraw()
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._members)
+
+    @property
+    def cursor_row(self) -> int | None:
+        return self._cursor if self._members else None
+
+    @property
+    def cursor_mark(self) -> str:
+        return super().cursor_mark if self.has_focus else ""
+
+    def page(self, start: int, stop: int) -> Sequence[int]:
+        return range(max(start, 0), min(stop, len(self._members)))
+
+    def is_selected(self, key: int) -> bool:
+        return key == self._cursor
+
+    def select(self, key: int) -> None:
+        self._cursor = key
+        self.reveal(key)
+        self.redraw()
+
+    def line(self, key: int) -> Line:
+        return member_line(self._members[key], self.text_width - 1)
+
+    def on_focus(self) -> None:
+        self.redraw()
+
+    def on_blur(self) -> None:
+        self.redraw()
+
+
+def facts(
+    step: Step, info: EngineInfo | None, width: int, *, restarted: bool = False
+) -> list[Line]:
+    """The figures of a step, where its time went, and what happened in it, in sentences; and
+    before it, if the engine was `restarted`.
+    """
+    figures = step_summary.summary(step)
+    lines = [headline(figures, info, width), _times(figures, width)]
+    told = [
+        *([(_RESTARTED, "accent")] if restarted else ()),
+        *((step_summary.preempted(each), "preempted") for each in step.preemptions[:MAX_SENTENCES]),
+        *(
+            (step_summary.waits(each, info), "waiting")
+            for each in step.wait_reasons[:MAX_SENTENCES]
+        ),
+    ]
+    if swapped := _moved_blocks(figures):
+        told.append((swapped, "swapped"))
+    untold = max(len(step.preemptions) - MAX_SENTENCES, 0)
+    untold += max(len(step.wait_reasons) - MAX_SENTENCES, 0)
+    if untold:
+        told.append((f"So it went for {fmt.count(untold)} more.", "dim"))
+    for sentence, ink in told:
+        text = safe_text(sentence)
+        lines += [((text[start:end], ink),) for start, end in wrap(text, width)]
+    return lines
+
+
+def headline(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
+    """Number, time, batch and budget."""
+    stats = step.stats
+    budget = f" of {fmt.count(info.max_num_batched_tokens)}" if info else ""
+    total = info.num_gpu_blocks if info else None
+    prefills = (
+        f"{fmt.plural(len(step.chunks), 'prefill')} of"
+        f" {fmt.plural(stats.num_prefill_tokens, 'token')}"
+    )
+    return row(
+        [
+            (0, ((f"Step {fmt.count(step.step)}", "title"),)),
+            (4, ((fmt.clock(step.time), "dim"),)),
+            (1, ((f"{GLYPHS['prefill'][0]} {prefills}", "prefill"),) if step.chunks else ()),
+            (1, ((f"● {fmt.plural(step.num_decodes, 'decode')}", "running"),)),
+            (2, ((f"{fmt.count(step.num_tokens)}{budget} tokens", PLAIN),)),
+            (0, ((step_summary.limit(step, info), "waiting" if step.waits else "dim"),)),
+            (3, ((f"KV {fmt.percent(stats.num_used_blocks, total)}", PLAIN),)),
+            (5, ((f"{fmt.count(stats.num_waiting)} waiting", "dim"),)),
+        ],
+        width,
+    )
+
+
+def _times(step: StepSummary, width: int) -> Line:
+    stats = step.stats
+    times = (stats.scheduler_time, stats.model_forward_time, stats.model_execute_time)
+    named: list[tuple[int, Line]] = [
+        (rank, ((glyph, ink), (f" {name} ", "dim"), (fmt.seconds(time), PLAIN)))
+        for rank, (time, (name, glyph, ink)) in enumerate(zip(times, SHARES, strict=True), 1)
+    ]
+    size = max(min(width // 4, 40), 8)
+    whole: Line = ((f"took {fmt.seconds(step.duration)} ", "strong"), *share_bar(step, size))
+    rest: Line = (("─", "track"), (" rest ", "dim"), (fmt.seconds(step.rest), PLAIN))
+    return row([(0, whole), *named, (4, rest)], width)
+
+
+def _moved_blocks(step: StepSummary) -> str:
+    moved = [
+        f"{fmt.plural(number, 'block')} {what}"
+        for number, what in (
+            (step.num_swapped_out, "swapped out to host memory"),
+            (step.num_swapped_in, "swapped in"),
+            (step.num_copied, "copied"),
+        )
+        if number
+    ]
+    return f"{', '.join(moved)}." if moved else ""
+
+
+def member_line(member: Member, width: int) -> Line:
+    """One sequence of the batch: whose, what it did, how far it is."""
+    name = safe_text(member.request_id or "unknown request")
+    if member.status is not None and SequenceStatus.is_finished(member.status):
+        status = STATUS_WORDS[member.status]
+        sign, ink = GLYPHS[status]
+    else:
+        status = "prefill" if member.is_prompt else "decode"
+        sign, ink = GLYPHS["prefill" if member.is_prompt else "running"]
+    line: Line = (
+        *fitted(((name, "strong"),), 18),
+        (f" seq {member.seq_id:<6}", "dim"),
+        (f" {sign} {status:<8}", ink),
+        (f"{fmt.count(member.chunk):>6} {'token' if member.chunk == 1 else 'tokens'}", PLAIN),
+    )
+    if member.num_drafted:
+        line = (*line, (f", {fmt.count(member.num_drafted)} drafted", "dim"))
+    if member.status is not None:
+        computed = member.num_computed_tokens
+        told = "" if computed is None else f"{fmt.count(computed)} computed"
+        line = (*line, (f"  {told:<16}", "dim"))
+    if member.num_new_blocks:
+        line = (*line, (f" +{fmt.plural(member.num_new_blocks, 'block')}", "computed"))
+    if member.text_delta:
+        line = (*line, (f"  {safe_text(member.text_delta[:width])}", "delta"))
+    return fitted(line, width)

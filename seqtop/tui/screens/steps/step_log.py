@@ -1,0 +1,104 @@
+"""The steps on record, each decoded when somebody looks at it and kept for a while."""
+
+from collections import OrderedDict
+
+from seqtop.history.event_index import Kind
+from seqtop.history.timeline import RecordingError, Timeline
+from seqtop.state.step_summary import StepSummary, summary
+from seqtop.tui.feed import Feed
+from seqtop.wire.messages import EngineInfo, Step
+
+KEPT = 1_000
+"""Summaries kept: many screens full."""
+
+
+class StepLog:
+    """Steps of the feed's record by position (`seqtop.history.event_index`); under the feed's lock."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.num_decoded = 0
+        """Events decoded so far; tests hold it down."""
+        self._feed = feed
+        self._summaries: OrderedDict[int, StepSummary | None] = OrderedDict()
+        self._last: tuple[int, Step | None] = (-1, None)
+        self._infos: dict[int, EngineInfo | None] = {}
+
+    @property
+    def timeline(self) -> Timeline | None:
+        return self._feed.source.history
+
+    def __len__(self) -> int:
+        return self.timeline.marks.num_steps if self.timeline is not None else 0
+
+    def page(self, start: int, stop: int) -> list[int]:
+        """The positions of steps `start` to `stop`, oldest first, fewer at the end."""
+        return self.timeline.marks.steps(start, stop) if self.timeline is not None else []
+
+    def row(self, position: int) -> int:
+        """Which of the steps on record is the one that ran at `position`, or last before it."""
+        if self.timeline is None:
+            return 0
+        return max(self.timeline.marks.num_steps_until(position) - 1, 0)
+
+    def summary(self, position: int) -> StepSummary | None:
+        """The figures of a step; `None` if it cannot be read."""
+        if position in self._summaries:
+            self._summaries.move_to_end(position)
+            return self._summaries[position]
+        step = self._read(position)
+        found = self._summaries[position] = None if step is None else summary(step)
+        if len(self._summaries) > KEPT:
+            self._summaries.popitem(last=False)
+        return found
+
+    def step(self, position: int) -> Step | None:
+        """A step in full; `None` if it cannot be read."""
+        return self._last[1] if self._last[0] == position else self._read(position)
+
+    def info(self, position: int) -> EngineInfo | None:
+        """What the engine had said of itself when it ran this step."""
+        timeline = self.timeline
+        if timeline is None:
+            return None
+        restart = self._restart_before(timeline, position)
+        if restart == self._restart_before(timeline, self._feed.position):
+            return self._feed.state.info or self._feed.source.state.info
+        if restart not in self._infos:
+            try:
+                self._infos[restart] = timeline.at(restart).info
+            except RecordingError:
+                self._infos[restart] = None
+        return self._infos[restart]
+
+    def is_after_restart(self, position: int) -> bool:
+        """Whether this is the first step on record of an engine that was started anew."""
+        timeline = self.timeline
+        if timeline is None:
+            return False
+        restart = timeline.marks.previous(Kind.RESTART, position + 1)
+        if restart is None:
+            return False
+        before = timeline.marks.num_steps_until(restart)
+        return timeline.marks.steps(before, before + 1) == [position]
+
+    def _read(self, position: int) -> Step | None:
+        timeline = self.timeline
+        if timeline is None:
+            return None
+        self.num_decoded += 1
+        try:
+            with timeline.lock:
+                found = [event for _, event in timeline.events(position - 1, position)]
+        except RecordingError:
+            return None
+        step = found[-1] if found else None
+        if not isinstance(step, Step):
+            return None
+        self._last = position, step  # the newest is often both listed and shown in full
+        return step
+
+    @staticmethod
+    def _restart_before(timeline: Timeline, position: int) -> int:
+        """Where the engine's start that ran at `position` begins on record."""
+        found = timeline.marks.previous(Kind.RESTART, position + 1)
+        return timeline.first if found is None else found

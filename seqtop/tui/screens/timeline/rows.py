@@ -1,0 +1,231 @@
+"""All requests against time: a row each, and the axis above them."""
+
+import math
+from typing import NamedTuple
+
+from seqtop import format as fmt
+from seqtop.sanitize import safe_text
+from seqtop.sequence import SequenceStatus, latency
+from seqtop.state import RequestState, SequenceState
+from seqtop.state.fields import queue_time, sequence_name
+from seqtop.state.ordering import SequenceView, Sort
+from seqtop.tui import time_travel
+from seqtop.tui.feed import Feed, Frame
+from seqtop.tui.rendering import timeline_bars
+from seqtop.tui.rendering.bars import row
+from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.list_view import MARGIN
+from seqtop.tui.rendering.style import PLAIN, Line, fitted
+from seqtop.tui.rendering.style import Span as Piece
+from seqtop.tui.rendering.time_axis import Window, labels, ticks
+from seqtop.tui.screens.sequences.cells import GLYPHS, glyph
+from seqtop.tui.screens.sequences.rows import SequenceRows
+from seqtop.tui.screens.timeline.viewport import Extent, Lens
+
+MOMENT: Piece = ("│", "accent")
+"""Where the picture is, while it is not simply the newest."""
+_FIGURE = 7
+_NAME, _LONG_NAME = 10, 18
+_WIDE = 120
+_LEAST_STEP = 3
+"""Cells from step to step from which on steps have ticks."""
+
+
+class Columns(NamedTuple):
+    """Widths: of the name, of the bar."""
+
+    name: int
+    bar: int
+
+
+def columns(width: int) -> Columns:
+    """How a row of `width` cells is shared out."""
+    name = _LONG_NAME if width >= _WIDE else _NAME
+    return Columns(name, max(width - name - 3 - 2 * (_FIGURE + 1), 1))
+
+
+class GanttRows(SequenceRows):
+    """A bar per sequence: that of its request, in the order of the table or of arrival."""
+
+    def __init__(self, feed: Feed, lens: Lens) -> None:
+        super().__init__(feed)
+        self.by_arrival = False
+        self._lens = lens
+        self._arrivals = SequenceView()
+        self._arrivals.sort = Sort("seq")
+        self._window = Window(0.0, 1.0, 1)
+        self._bars: dict[int, tuple[object, Line]] = {}
+        self._moment: int | None = None
+        self._shown_at = math.nan
+
+    @property
+    def view(self) -> SequenceView:
+        return self._arrivals if self.by_arrival else self._feed.view
+
+    @property
+    def layout_columns(self) -> Columns:
+        return columns(self.text_width - MARGIN)
+
+    @property
+    def window(self) -> Window:
+        """What is in sight; brought up to date by `show`."""
+        return self._window
+
+    @property
+    def moment(self) -> int | None:
+        """The column of the moment on show, unless that is simply the newest; as `window` is."""
+        return self._moment
+
+    @property
+    def extent(self) -> Extent:
+        """What there is to look at."""
+        feed = self._feed
+        now, newest = feed.now, feed.source.state
+        end = max(newest.time, now)
+        if (timeline := feed.source.history) is not None:
+            with timeline.lock:
+                begin, recorded = time_travel.bounds(timeline)
+            now = max(now, begin)  # before the first event there is no time at all
+            end = recorded if feed.replay is not None else end
+        # A moment before the first arrival is looked at among those that have come since.
+        heads = (next(iter(state.requests.values()), None) for state in (feed.state, newest))
+        first = min((head.metrics.arrival_time for head in heads if head is not None), default=now)
+        return Extent(first, end, now, ends=feed.replay is not None)
+
+    def show(self, frame: Frame) -> None:
+        feed, extent, width = self._feed, self.extent, self.layout_columns.bar
+        if feed.paused and feed.now != self._shown_at:
+            self._lens.reveal(extent, width)
+        self._shown_at = feed.now
+        before = self._window, self._moment
+        self._window = self._lens.window(extent, width)
+        held = feed.paused or feed.replay is not None
+        self._moment = self._window.column(extent.now) if held else None
+        if (self._window, self._moment) != before or frame.touched is None:
+            self._bars.clear()
+        if self.by_arrival:
+            self._arrange(frame)
+        super().show(frame)
+
+    def sort(self, *, by_arrival: bool) -> None:
+        """Order by arrival, or as the table does; call it under the feed's lock."""
+        self.by_arrival = by_arrival
+        self._arrivals.filter = self._feed.view.filter
+        self._arrivals.rebuild(self._feed.state)
+
+    def line(self, key: int) -> Line:
+        found = self._feed.sequence(key)
+        if found is None:  # gone since the view was brought up to date: the next frame knows
+            return ()
+        request, sequence = found
+        last = request.spans[-1]
+        now = self._feed.now
+        place = ((now if last.end is None else last.end) - self._window.start) / self._window.cell
+        # As long as nothing of this is different, the bar looks the same, give or take half a cell.
+        looks = (
+            len(request.spans), last.kind, int(place) if math.isfinite(place) else 0,
+            request.finish_reason,
+        )  # fmt: skip
+        known = self._bars.get(key)
+        if known is None or known[0] != looks:
+            bar = timeline_bars.bar(request, self._window, now, glyph(request, sequence))
+            known = self._bars[key] = looks, timeline_bars.marked(bar, self._moment, MOMENT)
+            if len(self._bars) > 4 * max(self.size.height, 64):
+                self._bars = {key: known}
+        return (
+            *_name(request, sequence, self.layout_columns.name),
+            (" ", PLAIN),
+            *known[1],
+            *_figures(request, sequence, now),
+        )
+
+    def _arrange(self, frame: Frame) -> None:
+        view, wanted = self._arrivals, self._feed.view.filter
+        if frame.touched is None or view.filter is not wanted:
+            view.filter = wanted
+            view.rebuild(self._feed.state)
+            return
+        view.update(self._feed.state, frame.touched)
+        if frame.ticked:
+            view.tick(self._feed.state)
+
+
+class Axis(Lines):
+    """Titles and times of day, and below them a ruler: ticks, steps, the moment on show."""
+
+    def __init__(self, feed: Feed) -> None:
+        super().__init__(id="axis")
+        self._feed = feed
+
+    def update(self, rows: GanttRows) -> None:
+        """Fit the axis to what `rows` show; call it under the feed's lock."""
+        if not self.size:
+            return
+        window, name = rows.window, rows.layout_columns.name
+        marks = ticks(window)
+        left = " " * (MARGIN + 1)
+        figures = f" {'Queue':>{_FIGURE}} {'E2E':>{_FIGURE}}"
+        ruler = {tick.column: ("┬", "dim") for tick in marks}
+        ruler = dict.fromkeys(self._steps(window), ("╷", "dim")) | ruler
+        if (moment := rows.moment) is not None:
+            ruler[moment] = ("▼", "accent")
+        line = [ruler.get(column, ("─", "track")) for column in range(window.width)]
+        scale = f"{fmt.seconds(window.cell)}/cell"
+        self.set_lines(
+            [
+                (
+                    (left + "Request".ljust(name + 2), "dim"),
+                    (labels(marks, window.width), PLAIN),
+                    (figures, "dim"),
+                ),
+                (
+                    (" " + scale.ljust(name + 3), "dim"),
+                    *timeline_bars.merged(line),
+                ),
+            ]
+        )
+
+    def _steps(self, window: Window) -> list[int]:
+        """The columns in which a step ended, where there is room to tell them apart."""
+        timeline = self._feed.source.history
+        if timeline is None:
+            return []
+        marks = timeline.marks
+        first = marks.num_steps_until(marks.at_time(window.start))
+        last = marks.num_steps_until(marks.at_time(window.end))
+        if (last - first) * _LEAST_STEP > window.width:
+            return []
+        found = (window.column(marks[position].time) for position in marks.steps(first, last))
+        return [column for column in found if column is not None]
+
+
+def legend(width: int) -> Line:
+    """What the glyphs mean."""
+    named: list[tuple[Piece, str]] = [(piece, kind) for kind, piece in timeline_bars.KINDS.items()]
+    named += [
+        (timeline_bars.BREAKS["preempted"], "preemption"),
+        (timeline_bars.BREAKS["swapped"], "swap"),
+    ]
+    named += [(GLYPHS["stop"], "end"), (MOMENT, "moment on show")]
+    return row(
+        [(rank, (piece, (f" {name}", "dim"))) for rank, (piece, name) in enumerate(named)], width
+    )
+
+
+def _name(request: RequestState, sequence: SequenceState, width: int) -> Line:
+    ink = "finished" if SequenceStatus.is_finished(sequence.status) else "strong"
+    sign, sign_ink = glyph(request, sequence)
+    name = safe_text(sequence_name(request, sequence))
+    return ((sign, sign_ink), (" ", PLAIN), *fitted(((name, ink),), width))
+
+
+def _figures(request: RequestState, sequence: SequenceState, now: float) -> Line:
+    e2e = latency.e2e_latency(request.metrics)
+    so_far = now - request.metrics.arrival_time if request.finish_reason is None else None
+    queue = queue_time(request, sequence, now)
+    queue_text = fmt.seconds if request.metrics.first_scheduled_time is not None else fmt.growing
+    e2e_text = fmt.growing(so_far) if e2e is None else fmt.seconds(e2e)
+    return (
+        (f" {queue_text(queue):>{_FIGURE}}", PLAIN),
+        (f" {e2e_text:>{_FIGURE}}", "dim" if e2e is None else PLAIN),
+    )

@@ -1,1 +1,0 @@
-"""The regions of the screens, each with its stylesheet next to it."""

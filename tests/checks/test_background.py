@@ -1,0 +1,173 @@
+"""Checking what is on record: the same findings as on the stream, each at its place."""
+
+from collections import Counter
+
+import pytest
+
+from seqtop.checks import Checker, Finding
+from seqtop.checks.background import MOST_FINDINGS, Review
+from seqtop.history.memory_store import History
+from seqtop.history.timeline import RecordingError, Stored
+from seqtop.state import EngineState, sharing
+from seqtop.wire import codec, parsing
+from seqtop.wire.messages import Heartbeat
+from tests.support.event_script import EventScript
+
+PAYLOADS = [codec.encode(event) for event in EventScript(11, 60, num_blocks=24)]
+LONG = 60.0
+"""Seconds within which everything here is checked."""
+
+
+class Taker:
+    """Takes events into a history, as a session does."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.state = EngineState()
+        self.number = 0
+
+    def take(self, payloads: list[bytes]) -> None:
+        for payload in payloads:
+            event = parsing.event(payload)
+            sharing.thaw(self.state, event)
+            self.state.apply(event)
+            self.history.append(self.number, payload, event, self.state)
+            self.number += 1
+
+
+@pytest.fixture
+def history() -> History:
+    history = History()
+    Taker(history).take(PAYLOADS)
+    return history
+
+
+def on_the_stream() -> list[Finding]:
+    checker = Checker()
+    return [found for payload in PAYLOADS for found in checker.apply(parsing.event(payload))]
+
+
+def test_it_finds_what_checking_the_stream_finds(history: History) -> None:
+    review, expected = Review(history), on_the_stream()
+    assert expected
+    assert review.is_behind
+    assert not review.advance(LONG)
+    assert not review.is_behind
+    assert [found.finding for found in review.found()] == expected
+    assert review.counts() == Counter(found.rule for found in expected)
+    assert review.num_steps == 60
+    assert review.step == 59
+    assert not review.num_gaps
+
+
+def test_each_finding_is_at_the_step_it_speaks_of(history: History) -> None:
+    review = Review(history)
+    review.advance(LONG)
+    found = review.found()
+    assert [each.number for each in found] == list(range(1, len(found) + 1))
+    assert [each.position for each in found] == sorted(each.position for each in found)
+    for each in found:
+        assert history.marks[each.position].step == each.finding.step
+
+
+def test_going_from_finding_to_finding(history: History) -> None:
+    review = Review(history)
+    review.advance(LONG)
+    by_position: dict[int, list[int]] = {}
+    for each in review.found():
+        by_position.setdefault(each.position, []).append(each.number)
+    position, there = 0, []
+    while together := review.next(position):
+        position = together[0].position
+        assert [each.number for each in together] == by_position[position]
+        there.append(position)
+    assert there == list(by_position)
+    back = []
+    position = history.last + 1
+    while together := review.previous(position):
+        position = together[0].position
+        assert [each.number for each in together] == by_position[position]
+        back.append(position)
+    assert back == there[::-1]
+
+
+def test_it_goes_on_as_the_record_grows() -> None:
+    history = History()
+    taker, review = Taker(history), Review(history)
+    assert not review.advance(LONG)
+    for start in range(0, len(PAYLOADS), 7):
+        version = review.version
+        taker.take(PAYLOADS[start : start + 7])
+        assert not review.advance(LONG)
+        assert review.version > version
+    assert [found.finding for found in review.found()] == on_the_stream()
+
+
+def test_a_slice_of_time_is_no_more_than_that(history: History) -> None:
+    review = Review(history)
+    assert review.advance(0.0)
+    assert review.num_steps == 0
+    assert not review.advance(LONG)
+
+
+def test_after_a_gap_it_begins_anew() -> None:
+    history = History()
+    taker = Taker(history)
+    half = len(PAYLOADS) // 2
+    taker.take(PAYLOADS[:half])
+    state = history.at(history.last)
+    taker.take(PAYLOADS[half:])
+    review = Review(history)
+    history.restore("one", taker.number + 5, state)
+    taker.state, taker.number = state, taker.number + 6
+    taker.take(PAYLOADS[half:])
+    assert not review.advance(LONG)
+    assert review.num_gaps == 1
+    assert review.num_steps > 60
+
+
+def test_what_is_dropped_before_it_was_checked_is_a_gap() -> None:
+    history = History(max_events=100)
+    taker, review = Taker(history), Review(history)
+    taker.take(PAYLOADS[:20])
+    assert not review.advance(LONG)
+    filler = codec.encode(Heartbeat(time=1.0, step=0))
+    taker.take([filler] * 12_000)  # more than a segment, so that the first goes
+    assert history.first > 20
+    assert not review.advance(LONG)
+    assert review.num_gaps == 1
+    assert not review.is_behind
+
+
+def test_the_newest_findings_of_a_rule_are_kept_and_all_are_counted() -> None:
+    history = History()
+    state = EngineState()
+    stranger = next(
+        payload for payload in PAYLOADS if type(parsing.event(payload)).__name__ == "RequestArrived"
+    )
+    num_findings = MOST_FINDINGS + 20
+    for number in range(num_findings + 1):  # all but the first announce a request anew
+        event = parsing.event(stranger)
+        state.apply(event)
+        history.append(number, stranger, event, state)
+    review = Review(history)
+    assert not review.advance(LONG)
+    assert review.counts() == {"unknown": num_findings}
+    assert review.num_findings == num_findings
+    numbers = [found.number for found in review.found()]
+    assert numbers == list(range(21, num_findings + 1))
+
+
+class Unreadable(History):
+    def _read(self, stored: Stored) -> bytes:
+        raise RecordingError("it is broken")
+
+
+def test_what_cannot_be_read_is_a_gap_and_no_endless_loop() -> None:
+    history = Unreadable()
+    Taker(history).take(PAYLOADS)
+    review = Review(history)
+    for _ in range(100):
+        review.advance(0.001)
+    assert review.num_gaps
+    assert not review.found()

@@ -1,0 +1,243 @@
+"""The report of `seqtop check`: what a broken stream leads to, in each of its forms."""
+
+import json
+import threading
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from seqtop.checks import RULES
+from seqtop.checks.report import Report, check_live, check_recording
+from seqtop.cli.main import main
+from seqtop.history import Recording, RecordingWriter, segments
+from seqtop.history.file_format import EventsCaption, KeyframeCaption
+from seqtop.state import EngineState
+from seqtop.wire import codec
+from seqtop.wire.messages import EngineStopped, Event
+from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, step
+from tests.support.waiting import SECONDS, wait_until
+
+BROKEN: tuple[Event, ...] = (
+    engine_info(),
+    arrival(1),
+    step(0),
+    step(1),
+    arrival(1),  # announced twice
+)
+
+
+def record(path: Path, events: tuple[Event, ...]) -> None:
+    state = EngineState()
+    with RecordingWriter(path) as writer:
+        writer.restore("one", -1, state)
+        for number, event in enumerate(events):
+            state.apply(event)
+            writer.append(number, codec.encode(event), event, state)
+
+
+def test_recording_with_a_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "run.seqtop"
+    record(path, BROKEN)
+    report = check_recording(path)
+    assert [finding.rule for finding in report.findings] == ["unknown"]
+    assert (report.num_events, report.num_steps, report.num_gaps) == (5, 2, 0)
+    assert "request req-1 arrived twice" in report.as_text()
+    assert report.as_text().endswith("2 steps, 5 events, 0 gaps, 1 findings")
+    assert json.loads(report.as_json())["counts"] == {"unknown": 1}
+    suite = ET.fromstring(report.as_junit())
+    assert suite.get("failures") == "1"
+    assert (suite.get("errors"), suite.get("tests")) == ("0", str(len(suite)))
+    assert {case.get("name") for case in suite} == RULES.keys() | {"complete"}
+    (failed,) = suite.findall("testcase[failure]")
+    assert failed.get("name") == "unknown"
+
+
+def test_live_engine_until_it_stops(endpoint: str) -> None:
+    reports: list[Report] = []
+
+    def check() -> None:
+        reports.append(
+            check_live(endpoint, ended=threading.Event(), duration=None, timeout=SECONDS)
+        )
+
+    with HandDrivenEngine(endpoint) as engine:
+        checking = threading.Thread(target=check)
+        checking.start()
+        engine.await_viewer()
+        engine.answer()
+        for event in (*BROKEN, EngineStopped(time=500.0)):
+            engine.send(event)
+        wait_until(lambda: not checking.is_alive())
+    (report,) = reports
+    assert report.counts == {"unknown": 1}
+    assert report.num_steps == 2
+
+
+def test_sentences_cannot_move_the_cursor(tmp_path: Path) -> None:
+    nasty = arrival(1)
+    nasty.request_id = "a\x1b[2J\n"
+    path = tmp_path / "run.seqtop"
+    record(path, (engine_info(), nasty, nasty))
+    text = check_recording(path).as_text()
+    assert all(line.isprintable() for line in text.splitlines())
+    assert len(text.splitlines()) == 2
+
+
+RIGHT: tuple[Event, ...] = (engine_info(), arrival(1), *(step(number) for number in range(6)))
+NO_STEP: tuple[Event, ...] = (engine_info(), arrival(1))
+
+
+@pytest.fixture
+def pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A sound recording in which each event has a frame of its own, and some a keyframe before."""
+    monkeypatch.setattr(segments, "BATCH_BYTES", 1)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 400)
+    path = tmp_path / "run.seqtop"
+    record(path, RIGHT)
+    return path
+
+
+def spoil(path: Path, how: str) -> None:
+    """Do to a recording what whoever checks it has to be told."""
+    whole = path.read_bytes()
+    with Recording(path) as recording:
+        located = recording._index(len(whole))
+    kind = KeyframeCaption if how == "bad keyframe" else EventsCaption
+    places = [offset for offset, caption in located if isinstance(caption, kind)]
+    middle = places[len(places) // 2] + 12
+    match how:
+        case "empty":
+            path.write_bytes(b"")
+        case "header cut":
+            path.write_bytes(whole[:20])
+        case "cut at once":
+            path.write_bytes(whole[:30])
+        case "cut":
+            path.write_bytes(whole[:middle])
+        case "bad events" | "bad keyframe":
+            path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ("empty", "is empty"),
+        ("header cut", "can be read: it was cut short or is damaged"),
+        ("cut at once", "its last 4 bytes are lost"),
+        ("cut", "was cut short or is damaged: its last"),
+        ("bad events", "is damaged at byte"),
+        ("bad keyframe", "is damaged at byte"),
+    ],
+)
+def test_what_could_not_be_checked_does_not_pass(
+    pieces: Path, how: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(pieces)]) == 0
+    assert capsys.readouterr().err == ""
+    spoil(pieces, how)
+    assert main(["check", str(pieces)]) == 3
+    said = capsys.readouterr()
+    (told,) = said.err.splitlines()
+    assert told.startswith("seqtop: ")
+    assert sentence in told
+    assert said.out.endswith("0 findings; not all could be checked\n")
+
+    assert main(["check", str(pieces), "--json"]) == 3
+    report = json.loads(capsys.readouterr().out)
+    assert (report["complete"], report["remark"]) == (False, told.removeprefix("seqtop: "))
+
+    assert main(["check", str(pieces), "--junit"]) == 3
+    suite = ET.fromstring(capsys.readouterr().out)
+    assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
+    (case,) = suite.findall("testcase[error]")
+    assert case.get("name") == "complete"
+    assert case[0].get("message") == report["remark"]
+
+
+def test_what_lies_beyond_damage_is_checked(pieces: Path) -> None:
+    whole = check_recording(pieces).num_steps
+    spoil(pieces, "bad events")
+    report = check_recording(pieces)
+    assert 0 < report.num_steps < whole
+    assert report.num_gaps == 1
+    spoil(pieces, "cut")
+    assert check_recording(pieces).num_steps < report.num_steps
+
+
+def test_a_recording_without_a_step_does_not_pass(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.seqtop"
+    record(path, NO_STEP)
+    assert main(["check", str(path)]) == 3
+    assert (
+        capsys.readouterr().err == f"seqtop: {path} has no step in it: there is nothing to check\n"
+    )
+
+
+def test_findings_matter_more_than_what_is_lost(
+    pieces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pieces.unlink()
+    record(pieces, (engine_info(), arrival(1), arrival(1), *(step(number) for number in range(6))))
+    spoil(pieces, "cut")
+    assert main(["check", str(pieces)]) == 1
+    assert capsys.readouterr().out.endswith("1 findings; not all could be checked\n")
+
+
+def test_a_recording_that_was_not_closed_passes_with_a_word(
+    pieces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pieces.open("r+b") as file:
+        file.truncate(pieces.stat().st_size - 30)
+    assert main(["check", str(pieces)]) == 0
+    assert "was not closed: its index was rebuilt, nothing is lost" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["show", "show --json", "export --csv", "replay"])
+def test_a_file_in_which_nothing_can_be_read_is_refused(
+    command: str, pieces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil(pieces, "cut at once")
+    assert main([*command.split(), str(pieces)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith(f"seqtop: nothing in {pieces} can be read: it was cut short")
+
+
+@pytest.mark.parametrize("form", ["--text", "--json"])
+def test_show_says_what_is_lost(
+    form: str, pieces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil(pieces, "cut")
+    assert main(["show", str(pieces), form]) == 0
+    said = capsys.readouterr()
+    assert "was cut short or is damaged: its last" in said.err
+    if form == "--json":
+        assert said.err == f"seqtop: {json.loads(said.out)['link']['detail']}\n"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        ("2", ""),
+        ("999999", "seqtop: step 999,999 is not on record; the nearest is step 5\n"),
+        ("-7", "seqtop: step -7 is not on record; the nearest is what was before the first step\n"),
+    ],
+)
+def test_show_says_which_step_it_shows_instead(
+    wanted: str, sentence: str, pieces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(pieces), "--at", wanted]) == 0
+    assert capsys.readouterr().err == sentence
+
+
+def test_replay_says_which_step_it_begins_at_instead(
+    pieces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+    monkeypatch.setattr("seqtop.cli.replay.run_app", lambda *those: told.append(those[2]) or 0)
+    assert main(["replay", str(pieces), "--at", "2"]) == 0
+    assert main(["replay", str(pieces), "--at", "1000"]) == 0
+    assert told == [[], ["Step 1,000 is not on record; this is the nearest."]]

@@ -1,0 +1,39 @@
+"""`seqtop demo` in a real pseudo-terminal, its screen read through a terminal emulator."""
+
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from tests.support.terminal import Terminal
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def demo() -> Iterator[Terminal]:
+    terminal = Terminal(sys.executable, "-m", "seqtop", "demo", "--device", "cpu")
+    yield terminal
+    terminal.close()
+
+
+def test_demo_streams_text_obeys_keys_and_leaves_nothing_behind(demo: Terminal) -> None:
+    demo.wait_until(lambda: "LIVE" in demo.text)
+    demo.wait_until(lambda: "running" in demo.text and "typed-1" in demo.text)
+    engine = [child for child in psutil.Process(demo.process.pid).children() if child.is_running()]
+    assert len(engine) == 1
+
+    before = demo.text
+    demo.wait_until(lambda: demo.text != before)  # it streams
+    demo.wait_until(lambda: "waiting" in demo.text)  # it queues
+    demo.wait_until(lambda: "preempt" in demo.text)  # it runs out of blocks
+
+    demo.press(" ")
+    demo.wait_until(lambda: "PAUSED" in demo.text)
+    demo.press(" ")
+    demo.wait_until(lambda: "LIVE" in demo.text)
+
+    demo.press("q")
+    demo.wait_until(lambda: demo.process.poll() is not None)
+    assert demo.process.returncode == 0
+    wait_until(lambda: not engine[0].is_running())

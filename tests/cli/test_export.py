@@ -1,0 +1,92 @@
+"""`seqtop export` as a user runs it, on real recordings and a real endpoint."""
+
+import csv
+import io
+import json
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info
+from tests.support.waiting import SECONDS
+
+SEQTOP = (sys.executable, "-m", "seqtop")
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SEQTOP, *command], capture_output=True, text=True, timeout=SECONDS)
+
+
+def test_a_trace_goes_to_a_file_of_its_owner_s(recording: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    done = run("export", recording, "--perfetto", "-o", str(path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert json.loads(path.read_bytes())["traceEvents"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    again = run("export", recording, "--perfetto", "-o", str(path))
+    assert again.returncode == 1
+    assert again.stderr == f"seqtop: {path} exists already; --force replaces it\n"
+    path.chmod(0o644)
+    assert run("export", recording, "--csv", "-o", str(path), "--force").returncode == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text().startswith("incarnation,request,seq,")
+
+
+def test_csv_goes_to_standard_output(recording: str) -> None:
+    done = run("export", recording, "--csv")
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader(io.StringIO(done.stdout), strict=True))
+    assert {"req-1", "req-2"} <= {row["id"] for row in rows}
+    steps = run("export", recording, "--csv", "--steps")
+    assert len(steps.stdout.splitlines()) == 1 + 80
+
+
+def test_a_running_engine_s_requests(endpoint: str) -> None:
+    with HandDrivenEngine(endpoint) as engine:
+        engine.send(engine_info())
+        engine.send(arrival(1))
+        answering = threading.Thread(target=lambda: (engine.await_viewer(), engine.answer()))
+        answering.start()
+        done = run("export", endpoint, "--csv", "--timeout", "60")
+        answering.join()
+    assert done.returncode == 0, done.stderr
+    (row,) = csv.DictReader(io.StringIO(done.stdout))
+    assert (row["request"], row["status"]) == ("req-1", "waiting")
+
+
+def test_a_recording_that_was_cut_says_so(recording: str, tmp_path: Path) -> None:
+    path = tmp_path / "cut.seqtop"
+    path.write_bytes(Path(recording).read_bytes()[:-30])
+    done = run("export", str(path), "--csv")
+    assert done.returncode == 0
+    assert "its index was rebuilt" in done.stderr
+    assert len(done.stdout.splitlines()) > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["/nonexistent", "--csv"], 1, "/nonexistent cannot be opened"),
+        (["--csv", "--timeout", "0.3", "tcp://127.0.0.1:1"], 1, "no engine answered"),
+        (["tcp://127.0.0.1:1", "--csv", "--steps"], 2, "seqtop record"),
+        (["RECORDING", "--perfetto", "--steps"], 2, "--steps goes with --csv"),
+        (["RECORDING", "--csv", "-o", "/nonexistent/x"], 1, "/nonexistent/x cannot be written"),
+        (["RECORDING", "--csv", "-o", "/dev/full", "--force"], 1, "No space left"),
+    ],
+)
+def test_mistakes(recording: str, arguments: list[str], status: int, words: str) -> None:
+    done = run("export", *(recording if each == "RECORDING" else each for each in arguments))
+    assert done.returncode == status, done.stderr
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_a_closed_pipe_is_quiet(recording: str) -> None:
+    command = f"{' '.join(SEQTOP)} export {recording} --perfetto | head -c 10"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=SECONDS)
+    assert (done.stdout, done.stderr) == ('{"displayT', "")

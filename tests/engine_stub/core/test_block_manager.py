@@ -1,0 +1,296 @@
+"""Block accounting: every block has one state, shared ones are counted, the oldest goes first."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from engine_stub.core.block_manager import BlockManager
+from seqtop.sequence import LoRARequest, Sequence, token_inputs
+
+BLOCK_SIZE = 4
+
+
+def make_seq(seq_id: int, token_ids: list[int], lora: LoRARequest | None = None) -> Sequence:
+    return Sequence(seq_id, token_inputs(token_ids), BLOCK_SIZE, lora_request=lora)
+
+
+def make_manager(num_blocks: int, *, caching: bool = True) -> BlockManager:
+    return BlockManager(num_blocks, BLOCK_SIZE, enable_prefix_caching=caching)
+
+
+def allocate(manager: BlockManager, seq: Sequence) -> int:
+    """Place and allocate; returns the number of blocks found in the cache."""
+    placement = manager.place([seq])
+    assert manager.num_missing(placement.num_blocks) == 0
+    manager.allocate([seq], placement)
+    manager.check()
+    return len(placement.hits)
+
+
+def compute(manager: BlockManager, seq: Sequence) -> None:
+    seq.data.update_num_computed_tokens(seq.data.get_num_uncomputed_tokens())
+    manager.mark_computed(seq)
+    manager.check()
+
+
+def can_append(manager: BlockManager, seq: Sequence) -> bool:
+    return manager.num_to_append([seq]) <= manager.num_available
+
+
+def append(seq: Sequence, token_id: int) -> None:
+    seq.data.append_token_id(token_id, -1.0)
+
+
+def test_a_sequence_gets_blocks_for_its_tokens() -> None:
+    manager = make_manager(8)
+    seq = make_seq(0, [1] * 9)
+    assert allocate(manager, seq) == 0
+    assert manager.get_block_table(seq) == [0, 1, 2]
+    stats = manager.stats
+    assert (stats.total, stats.used, stats.cached, stats.free) == (8, 3, 0, 5)
+
+
+def test_slots_are_appended_as_tokens_come() -> None:
+    manager = make_manager(3)
+    seq = make_seq(0, [1] * 7)
+    allocate(manager, seq)
+    lengths = []
+    for token_id in range(5):
+        append(seq, token_id)
+        assert can_append(manager, seq)
+        manager.append_slots([seq])
+        lengths.append(len(manager.get_block_table(seq)))
+    assert lengths == [2, 3, 3, 3, 3]
+    append(seq, 9)
+    assert not can_append(manager, seq)
+
+
+def test_equal_prefixes_share_blocks() -> None:
+    manager = make_manager(8)
+    first, second = make_seq(0, [*range(12), 50]), make_seq(1, [*range(8), 60, 61])
+    allocate(manager, first)
+    compute(manager, first)
+    assert allocate(manager, second) == 2
+    assert manager.get_block_table(second)[:2] == manager.get_block_table(first)[:2]
+    assert manager.stats.used == 5
+    assert manager.get_computed_block_nums([second]) == manager.get_block_table(first)[:2]
+    manager.free(first)
+    manager.check()
+    assert manager.stats.used == 3
+
+
+def test_blocks_are_shared_only_once_computed() -> None:
+    manager = make_manager(8)
+    first, second = make_seq(0, [1] * 9), make_seq(1, [1] * 9)
+    allocate(manager, first)
+    assert allocate(manager, second) == 0
+    compute(manager, first)
+    compute(manager, second)
+    manager.free(first)
+    manager.free(second)
+    manager.check()
+    # Both computed the same two blocks; one copy of them is worth keeping.
+    stats = manager.stats
+    assert (stats.cached, stats.free) == (2, 6)
+
+
+def test_a_prompt_found_whole_keeps_a_token_to_compute() -> None:
+    manager = make_manager(8)
+    for seq_id in (0, 1):
+        seq = make_seq(seq_id, [1] * 8)
+        assert allocate(manager, seq) == seq_id
+        compute(manager, seq)
+    assert manager.stats.prefix_queries == 16
+    assert manager.stats.prefix_hits == 4
+
+
+def test_a_prefix_depends_on_all_before_it() -> None:
+    manager = make_manager(8)
+    first, second = (
+        make_seq(0, [1, 1, 1, 1, 2, 2, 2, 2, 3]),
+        make_seq(1, [9, 1, 1, 1, 2, 2, 2, 2, 3]),
+    )
+    allocate(manager, first)
+    compute(manager, first)
+    assert allocate(manager, second) == 0
+
+
+def test_adapters_do_not_share_blocks() -> None:
+    manager = make_manager(16)
+    lora = LoRARequest("l", 1, "/l")
+    found = []
+    for seq_id, adapter in enumerate((None, lora, lora, None)):
+        seq = make_seq(seq_id, [1] * 9, adapter)
+        found.append(allocate(manager, seq))
+        compute(manager, seq)
+    assert found == [0, 0, 2, 2]
+
+
+def test_the_least_recently_used_is_evicted_and_last_blocks_first() -> None:
+    manager = make_manager(6)
+    old, new = make_seq(0, [1] * 9), make_seq(1, [2] * 9)
+    for seq in (old, new):
+        allocate(manager, seq)
+        compute(manager, seq)
+        manager.free(seq)
+    assert manager.stats.cached == 4
+    assert manager.stats.free == 2
+    # Three blocks: both free ones, then the second block of the older prefix.
+    other = make_seq(2, [3] * 12)
+    allocate(manager, other)
+    manager.free(other)
+    assert len(manager.place([make_seq(3, [1] * 9)]).hits) == 1
+    assert len(manager.place([make_seq(4, [2] * 9)]).hits) == 2
+    # Finding the older one has made it the newer.
+    revived = make_seq(5, [1] * 5)
+    assert allocate(manager, revived) == 1
+    manager.free(revived)
+    allocate(manager, make_seq(6, [4] * 20))
+    assert len(manager.place([make_seq(7, [1] * 9)]).hits) == 1
+    assert len(manager.place([make_seq(8, [2] * 9)]).hits) == 0
+
+
+def test_blocks_revived_for_a_placement_are_not_counted_as_available() -> None:
+    manager = make_manager(4)
+    seq = make_seq(0, [1] * 9)
+    allocate(manager, seq)
+    compute(manager, seq)
+    manager.free(seq)
+    placement = manager.place([make_seq(1, [1] * 8 + [2] * 9)])
+    assert (len(placement.hits), placement.num_new, placement.num_revived) == (2, 3, 2)
+    assert manager.num_missing(placement.num_blocks) == 1
+    assert manager.num_missing(placement.num_blocks, reserve=2) == 3
+
+
+def test_without_prefix_caching_nothing_is_kept() -> None:
+    manager = make_manager(4, caching=False)
+    for seq_id in (0, 1):
+        seq = make_seq(seq_id, [1] * 9)
+        assert allocate(manager, seq) == 0
+        compute(manager, seq)
+        assert manager.get_computed_block_nums([seq]) is None
+        manager.free(seq)
+        manager.check()
+    assert manager.stats.cached == 0
+    assert manager.stats.prefix_queries == 0
+
+
+def test_freeing_twice_or_never_allocated_changes_nothing() -> None:
+    manager = make_manager(4)
+    seq = make_seq(0, [1] * 5)
+    manager.free(seq)
+    allocate(manager, seq)
+    manager.free(seq)
+    manager.free(seq)
+    manager.check()
+    assert manager.stats.free == 4
+
+
+@pytest.mark.parametrize("damage", ["lost", "miscounted", "two states"])
+def test_check_notices_damage(damage: str) -> None:
+    manager = make_manager(4)
+    allocate(manager, make_seq(0, [1] * 5))
+    if damage == "lost":
+        manager.device._free.pop()
+    elif damage == "miscounted":
+        manager.device._ref_counts[0] += 1
+    else:
+        manager.device._free.append(0)
+    with pytest.raises(AssertionError):
+        manager.check()
+
+
+class Blocks(RuleBasedStateMachine):
+    """Sequences that start alike come, grow and go in a small pool."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.manager = make_manager(12)
+        self.seqs: list[Sequence] = []
+        self.num_made = 0
+        self.known: set[int] = set()
+        """What the changes that the manager tells of add up to."""
+
+    @rule(
+        start=st.sampled_from([[1] * 8, [1] * 4 + [2] * 4, []]),
+        rest=st.lists(st.integers(1, 2), min_size=1, max_size=12),
+    )
+    def admit(self, start: list[int], rest: list[int]) -> None:
+        seq = make_seq(self.num_made, start + rest)
+        self.num_made += 1
+        placement = self.manager.place([seq])
+        assert len(placement.hits) + placement.num_new == seq.n_blocks
+        if self.manager.num_missing(placement.num_blocks):
+            self.manager.free(seq)
+            return
+        self.manager.allocate([seq], placement)
+        assert len(self.manager.get_block_table(seq)) == seq.n_blocks
+        # Cached tokens count as computed once the first chunk has run.
+        seq.data.update_num_computed_tokens(len(placement.hits) * BLOCK_SIZE)
+        self.seqs.append(seq)
+
+    @precondition(lambda self: self.seqs)
+    @rule(pick=st.integers(0), num_tokens=st.integers(1, 9))
+    def compute(self, pick: int, num_tokens: int) -> None:
+        seq = self.seqs[pick % len(self.seqs)]
+        uncomputed = seq.data.get_num_uncomputed_tokens()
+        seq.data.update_num_computed_tokens(min(num_tokens, uncomputed))
+        self.manager.mark_computed(seq)
+
+    @precondition(lambda self: self.seqs)
+    @rule(pick=st.integers(0), token_id=st.integers(1, 2))
+    def grow(self, pick: int, token_id: int) -> None:
+        seq = self.seqs[pick % len(self.seqs)]
+        if self.manager.num_available:
+            append(seq, token_id)
+            self.manager.append_slots([seq])
+
+    @precondition(lambda self: self.seqs)
+    @rule(pick=st.integers(0))
+    def leave(self, pick: int) -> None:
+        self.manager.free(self.seqs.pop(pick % len(self.seqs)))
+
+    @invariant()
+    def blocks_add_up(self) -> None:
+        self.manager.check()
+        stats = self.manager.stats
+        assert stats.used + stats.cached + stats.free == stats.total
+
+    @invariant()
+    def changes_of_the_cache_add_up(self) -> None:
+        changes = self.manager.take_cache_changes()
+        forgotten, known = changes.forgotten, {block for block, _, _ in changes.known}
+        assert len(set(forgotten)) == len(forgotten)
+        assert len(known) == len(changes.known)
+        assert self.known.issuperset(forgotten)
+        self.known = self.known.difference(forgotten) | known
+        assert self.known == set(self.manager.device._hash_of_block)
+
+    @invariant()
+    def shared_blocks_hold_the_same_tokens(self) -> None:
+        content: dict[int, list[int]] = {}
+        for seq in self.seqs:
+            num_full = seq.get_num_computed_tokens() // BLOCK_SIZE
+            table = self.manager.get_block_table(seq)
+            for index, block in enumerate(table):
+                prefix = seq.get_token_ids()[: (index + 1) * BLOCK_SIZE]
+                if block in content:
+                    assert index < num_full
+                    assert content[block] == prefix
+                content[block] = prefix
+
+
+TestBlocks = Blocks.TestCase
+TestBlocks.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30))
+@settings(max_examples=50, deadline=None)
+def test_a_second_run_finds_all_full_blocks_but_the_last_token(token_ids: list[int]) -> None:
+    manager = make_manager(32)
+    first = make_seq(0, token_ids)
+    allocate(manager, first)
+    compute(manager, first)
+    manager.free(first)
+    assert allocate(manager, make_seq(1, token_ids)) == (len(token_ids) - 1) // BLOCK_SIZE

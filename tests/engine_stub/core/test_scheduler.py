@@ -1,0 +1,459 @@
+"""Who runs when, on whose blocks, and what the step record says about it."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine_stub.config import EngineConfig
+from engine_stub.core.block_manager import BlockManager
+from engine_stub.core.scheduler import Scheduler, SchedulerOutputs
+from engine_stub.step_record import HeadWait, StepRecord
+from seqtop.sequence import (
+    SamplingParams,
+    Sequence,
+    SequenceGroup,
+    SequenceStatus,
+    token_inputs,
+)
+from tests.support.running import drain, greedy
+
+
+def ran(record: StepRecord) -> dict[str, int]:
+    """Computed tokens by request."""
+    return {each.seq_group.request_id: each.num_batched_tokens for each in record.scheduled}
+
+
+def test_decodes_come_before_prefills_in_one_budget(make_engine) -> None:
+    engine = make_engine(max_num_batched_tokens=10, max_num_seqs=4)
+    engine.add_request("a", [1] * 6, greedy(9))
+    engine.add_request("b", [2] * 25, greedy(9))
+    assert ran(engine.step()) == {"a": 6, "b": 4}
+    record = engine.step()
+    assert ran(record) == {"b": 9, "a": 1}
+    assert (record.num_prefill_tokens, record.num_decode_tokens) == (9, 1)
+    assert record.token_budget == 10
+    metadata = record.execute_model_req.seq_group_metadata_list
+    assert [each.do_sample for each in metadata] == [False, True]
+    assert [each.token_chunk_size for each in metadata] == [9, 1]
+    engine.step()
+    record = engine.step()
+    assert ran(record) == {"b": 3, "a": 1}
+    assert [each.is_prompt for each in record.scheduled] == [True, False]
+    assert [each.do_sample for each in record.execute_model_req.seq_group_metadata_list] == [
+        True,
+        True,
+    ]
+    assert ran(engine.step()) == {"a": 1, "b": 1}
+
+
+def test_a_prefix_hit_is_part_of_the_first_chunk_but_not_of_the_budget(make_engine) -> None:
+    engine = make_engine(max_num_batched_tokens=16, max_num_seqs=4)
+    engine.add_request("a", [1] * 13, greedy(2))
+    drain(engine)
+    engine.add_request("b", [1] * 12 + [2] * 20, greedy(2))
+    record = engine.step()
+    (sent,) = record.execute_model_req.seq_group_metadata_list
+    assert sent.token_chunk_size == 12 + 16
+    assert sent.computed_block_nums == sent.block_tables[1][:3]
+    assert sent.seq_data[1].get_num_cached_tokens() == 12
+    assert ran(record) == {"b": 16}
+    assert record.num_prefill_tokens == 16
+    assert record.scheduled[0].seq_group.first_seq.get_num_computed_tokens() == 28
+
+
+def test_the_head_waits_for_a_place(make_engine) -> None:
+    engine = make_engine(max_num_seqs=1)
+    engine.add_request("a", [1] * 5, greedy(2))
+    engine.add_request("b", [2] * 5, greedy(2))
+    engine.add_request("c", [3] * 5, greedy(2))
+    record = engine.step()
+    assert record.head_wait == HeadWait("b", "seq_limit", 1)
+    assert (record.num_running, record.num_waiting) == (1, 2)
+    engine.step()
+    assert ran(engine.step()) == {"b": 5}
+
+
+def test_the_head_waits_for_budget(make_engine) -> None:
+    engine = make_engine(max_num_batched_tokens=8, max_num_seqs=4)
+    engine.add_request("a", [1] * 8, greedy(2))
+    engine.add_request("b", [2] * 5, greedy(2))
+    assert engine.step().head_wait == HeadWait("b", "token_budget", 1)
+    assert engine.step().head_wait is None
+
+    engine = make_engine(
+        max_num_batched_tokens=16, max_num_seqs=4, max_model_len=16, enable_chunked_prefill=False
+    )
+    engine.add_request("a", [1] * 12, greedy(2))
+    engine.add_request("b", [2] * 9, greedy(2))
+    assert engine.step().head_wait == HeadWait("b", "token_budget", 5)
+
+
+def test_the_head_waits_for_blocks(make_engine) -> None:
+    engine = make_engine(num_gpu_blocks=8)
+    engine.add_request("a", [1] * 20, greedy(4))
+    engine.add_request("b", [2] * 19, greedy(4))
+    record = engine.step()
+    assert record.head_wait == HeadWait("b", "no_blocks", 2)
+    assert (record.blocks.used, record.blocks.free) == (5, 3)
+    records = drain(engine)
+    assert [ran(each) for each in records[3:5]] == [{"b": 19}, {"b": 1}]
+
+
+def test_the_last_to_arrive_is_preempted(make_engine) -> None:
+    engine = make_engine(num_gpu_blocks=9, enable_prefix_caching=False)
+    for request_id, token in (("a", 1), ("b", 2), ("c", 3)):
+        engine.add_request(request_id, [token] * 12, greedy(8))
+    record = engine.step()
+    assert set(ran(record)) == {"a", "b", "c"}
+    assert record.blocks.free == 0
+    record = engine.step()
+    (preemption,) = record.preemptions
+    assert preemption.request_id == "c"
+    assert preemption.for_request_id == "a"
+    assert preemption.mode == "recompute"
+    assert preemption.seq_ids == [2]
+    assert preemption.num_lost_tokens == 12
+    assert set(ran(record)) == {"a", "b"}
+    # c has 12 tokens and the one sampled: 4 blocks, where 1 is free.
+    assert record.head_wait == HeadWait("c", "no_blocks", 3)
+    group = engine.seq_groups["c"]
+    assert group.first_seq.status is SequenceStatus.WAITING
+    assert group.first_seq.get_num_computed_tokens() == 0
+    assert group.is_prefill()
+    records = drain(engine)
+    again = next(record for record in records if "c" in ran(record))
+    assert ran(again)["c"] == 13
+    assert group.first_seq.get_output_len() == 8
+
+
+def test_a_step_that_preempts_admits_nobody(make_engine) -> None:
+    engine = make_engine(num_gpu_blocks=6, enable_prefix_caching=False)
+    engine.add_request("high", [1] * 12, greedy(4), priority=0)
+    engine.add_request("low", [2] * 12, greedy(4), priority=1)
+    engine.step()
+    engine.add_request("small", [3] * 3, greedy(4), priority=0)
+    record = engine.step()
+    assert [each.request_id for each in record.preemptions] == ["low"]
+    assert record.head_wait == HeadWait("small", "no_blocks", 0)
+    assert "small" in ran(engine.step())
+
+
+def test_an_admission_leaves_blocks_for_those_who_run(make_engine) -> None:
+    settings = {"num_gpu_blocks": 100, "block_size": 2, "max_num_batched_tokens": 512}
+    engine = make_engine(**settings)
+    engine.add_request("a", [1] * 20, greedy(2))
+    engine.add_request("b", [2] * 180, greedy(2))
+    record = engine.step()
+    assert record.blocks.free == 90
+    assert record.head_wait == HeadWait("b", "no_blocks", 1)
+    # With nobody running, there is nobody to leave them for.
+    engine = make_engine(**settings)
+    engine.add_request("b", [2] * 199, greedy(1))
+    assert engine.step().blocks.total == 100
+    assert not engine.scheduler.waiting
+
+
+def test_a_group_makes_way_itself_if_it_is_the_last(make_engine) -> None:
+    engine = make_engine(num_gpu_blocks=6, enable_prefix_caching=False)
+    engine.add_request("a", [1] * 10, greedy(8))
+    engine.add_request("b", [2] * 12, greedy(8))
+    engine.step()
+    preemption = engine.step().preemptions[0]
+    assert (preemption.request_id, preemption.for_request_id) == ("b", "b")
+    assert all(group.first_seq.get_output_len() == 8 for r in drain(engine) for group in r.finished)
+
+
+def test_a_prefill_under_way_can_be_preempted(make_engine) -> None:
+    engine = make_engine(num_gpu_blocks=10, max_num_batched_tokens=8, max_num_seqs=2)
+    engine.add_request("a", [1] * 4, greedy(20))
+    engine.step()
+    engine.add_request("b", [2] * 32, greedy(4))
+    records = drain(engine)
+    lost = [each for record in records for each in record.preemptions]
+    assert lost[0].request_id == "b"
+    assert 0 < lost[0].num_lost_tokens < 32
+    assert [group.request_id for record in records for group in record.finished] == ["a", "b"]
+
+
+def test_lower_priority_numbers_go_first_and_higher_ones_are_preempted(make_engine) -> None:
+    engine = make_engine(max_num_seqs=1)
+    for request_id, priority in (("late", 5), ("first", 0), ("second", 0), ("vip", -1)):
+        engine.add_request(request_id, [1] * 4, greedy(2), priority=priority)
+    order = [group.request_id for record in drain(engine) for group in record.finished]
+    assert order == ["vip", "first", "second", "late"]
+
+    engine = make_engine(num_gpu_blocks=6, enable_prefix_caching=False)
+    engine.add_request("low", [1] * 12, greedy(4), priority=1)
+    engine.add_request("high", [2] * 12, greedy(4), priority=0)
+    engine.step()
+    assert [each.request_id for each in engine.step().preemptions] == ["low"]
+
+
+@pytest.mark.parametrize(("length", "ignored"), [(31, False), (32, True), (200, True)])
+def test_prompts_that_leave_no_room_are_ignored_at_once(
+    make_engine, length: int, ignored: bool
+) -> None:
+    engine = make_engine(max_model_len=32)
+    engine.add_request("other", [1] * 5, greedy(3))
+    (group,) = engine.add_request("r", [2] * length, greedy(3))
+    assert group.is_finished() == ignored
+    record = engine.step()
+    assert [each.request_id for each in record.ignored] == (["r"] if ignored else [])
+    assert ("r" in ran(record)) != ignored
+    drain(engine)
+    if ignored:
+        assert group.first_seq.status is SequenceStatus.FINISHED_IGNORED
+        assert group.metrics.finished_time is not None
+        assert group.metrics.first_scheduled_time is None
+    else:
+        assert group.first_seq.status is SequenceStatus.FINISHED_LENGTH_CAPPED
+        assert group.first_seq.get_output_len() == 1
+
+
+def test_an_ignored_prompt_alone_still_makes_a_record(make_engine) -> None:
+    engine = make_engine(max_model_len=8)
+    engine.add_request("r", [1] * 8, greedy(3))
+    assert engine.has_unfinished_requests()
+    assert [group.request_id for group in engine.step().ignored] == ["r"]
+    assert not engine.has_unfinished_requests()
+
+
+def test_a_pool_smaller_than_the_model_limits_the_length(make_engine) -> None:
+    engine = make_engine(num_gpu_blocks=6, max_model_len=200)
+    assert engine.config.max_model_len == 24
+    (group,) = engine.add_request("r", [1] * 10, greedy(100))
+    records = drain(engine)
+    assert group.first_seq.get_len() == 24
+    assert group.first_seq.status is SequenceStatus.FINISHED_LENGTH_CAPPED
+    assert not any(record.preemptions for record in records)
+
+
+@pytest.mark.parametrize("state", ["waiting", "prefilling", "decoding", "preempted"])
+def test_abort_in_any_state_frees_everything(make_engine, state: str) -> None:
+    engine = make_engine(num_gpu_blocks=8, max_num_batched_tokens=12, max_num_seqs=12)
+    engine.add_request("a", [1] * 12, greedy(9))
+    engine.step()
+    (group,) = engine.add_request("b", [2] * 15, greedy(9))
+    seq = group.first_seq
+    reached = {
+        "waiting": lambda: True,
+        "prefilling": lambda: seq.get_num_computed_tokens() and group.is_prefill(),
+        "decoding": lambda: seq.get_output_len() == 1,
+        "preempted": lambda: seq.get_output_len() and seq.status is SequenceStatus.WAITING,
+    }[state]
+    for _ in range(50):
+        if reached():
+            break
+        engine.step()
+    assert reached()
+    was_sent = state != "waiting"
+    assert ("b" in engine.worker.seq_groups) == was_sent
+    assert engine.abort_request("b")
+    assert not engine.abort_request("b")
+    engine.block_manager.check()
+    assert engine.block_manager.get_block_table(seq) == []
+    record = engine.step()
+    assert [each.request_id for each in record.aborted] == ["b"]
+    assert "b" in record.execute_model_req.finished_requests_ids
+    assert "b" not in ran(record)
+    assert seq.status is SequenceStatus.FINISHED_ABORTED
+    records = drain(engine)
+    assert [each.request_id for r in records for each in r.finished] == ["a"]
+    assert engine.block_manager.stats.used == 0
+    assert engine.worker.seq_groups == {}
+
+
+def test_abort_of_nobody_does_nothing(make_engine) -> None:
+    engine = make_engine()
+    assert not engine.abort_request("nobody")
+    assert not engine.has_unfinished_requests()
+
+
+def test_bad_requests_are_refused_and_leave_nothing_behind(make_engine) -> None:
+    engine = make_engine()
+    engine.add_request("r", [1], greedy(2))
+    for prompt, params, reason in (
+        ([], greedy(2), "no tokens"),
+        ([257], greedy(2), "outside the vocabulary"),
+        ([1], SamplingParams(allowed_token_ids=[257]), "outside the vocabulary"),
+        ([1], SamplingParams(allowed_token_ids=[]), "no token to sample"),
+        ([1], SamplingParams(allowed_token_ids=[0], min_tokens=1), "no token to sample"),
+        ([1], SamplingParams(logit_bias={-1: 1.0}), "outside the vocabulary"),
+        ([1], SamplingParams(logits_processors=[len]), "logits_processors"),
+        ([1], SamplingParams(bad_words=["x"]), "bad_words"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            engine.add_request("bad", prompt, params)
+    with pytest.raises(ValueError, match="in use"):
+        engine.add_request("r", [1], greedy(2))
+    assert list(engine.seq_groups) == ["r"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"block_size": 0}, "block_size"),
+        ({"max_num_seqs": 8, "max_num_batched_tokens": 7}, "a token per step"),
+        ({"enable_chunked_prefill": False, "max_model_len": 1000}, "without chunked prefill"),
+        ({"max_model_len": 300}, "256 positions"),
+        ({"device": "tpu"}, "device must be"),
+        ({"dtype": "int8"}, "dtype must be"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(make_engine, fields, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        make_engine(**fields)
+
+
+def test_what_was_left_open_is_filled_in(make_engine) -> None:
+    config = make_engine(num_gpu_blocks=None, device="auto").config
+    assert config.device in ("cpu", "cuda")
+    assert config.dtype == "float32"
+    assert config.max_model_len == 256
+    # As many as all sequences can ever use: the model is tiny.
+    assert config.num_gpu_blocks == config.max_num_seqs * 256 // 4
+    config = make_engine(enable_chunked_prefill=False, max_num_batched_tokens=100).config
+    assert config.max_model_len == 100
+
+
+# A workload without a model: the scheduler cannot tell.
+
+
+class Workload:
+    """Drives a scheduler as the engine would, and checks every step it plans."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        assert config.num_gpu_blocks is not None
+        self.config = config
+        self.manager = BlockManager(
+            config.num_gpu_blocks,
+            config.block_size,
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
+        self.scheduler = Scheduler(config, self.manager)
+        self.unfinished: dict[str, SequenceGroup] = {}
+        self.targets: dict[str, int] = {}
+        self.ids = itertools.count()
+        self.max_len = config.num_gpu_blocks * config.block_size
+
+    def add(self, prompt: list[int], num_outputs: int, priority: int) -> None:
+        seq_id = next(self.ids)
+        seq = Sequence(seq_id, token_inputs(prompt), self.config.block_size)
+        group = SequenceGroup(
+            f"r{seq_id}", [seq], 0.0, sampling_params=SamplingParams(), priority=priority
+        )
+        self.unfinished[group.request_id] = group
+        self.targets[group.request_id] = min(len(prompt) + num_outputs, self.max_len)
+        self.scheduler.add_seq_group(group)
+
+    def abort(self, pick: int) -> None:
+        if self.unfinished:
+            request_id = sorted(self.unfinished)[pick % len(self.unfinished)]
+            self._finish(self.unfinished[request_id], SequenceStatus.FINISHED_ABORTED)
+
+    def step(self) -> SchedulerOutputs:
+        outputs = self.scheduler.schedule()
+        self._check(outputs)
+        for each in outputs.scheduled:
+            group, seq = each.seq_group, each.seq_group.first_seq
+            group.update_num_computed_tokens(each.token_chunk_size)
+            self.manager.mark_computed(seq)
+            self.manager.check()
+            if seq.data.get_num_uncomputed_tokens() == 0:
+                seq.data.append_token_id(1, -1.0)
+            if seq.get_len() >= self.targets[group.request_id]:
+                self._finish(group, SequenceStatus.FINISHED_STOPPED)
+        self.manager.check()
+        return outputs
+
+    def _finish(self, group: SequenceGroup, status: SequenceStatus) -> None:
+        group.first_seq.status = status
+        self.scheduler.finish_seq_group(group)
+        del self.unfinished[group.request_id]
+
+    def _check(self, outputs: SchedulerOutputs) -> None:
+        self.manager.check()
+        num_tokens = outputs.num_prefill_tokens + outputs.num_decode_tokens
+        assert num_tokens == sum(each.num_batched_tokens for each in outputs.scheduled)
+        assert num_tokens <= self.config.max_num_batched_tokens
+        assert len(self.scheduler.running) <= self.config.max_num_seqs
+        assert bool(outputs.scheduled) == bool(self.unfinished)
+        assert (outputs.head_wait is not None) == bool(self.scheduler.waiting)
+        running = {group.request_id for group in self.scheduler.running}
+        scheduled = [each.seq_group.request_id for each in outputs.scheduled]
+        assert len(set(scheduled)) == len(scheduled)
+        assert set(scheduled) <= running
+        assert not {each.request_id for each in outputs.preemptions} & running
+        for each in outputs.scheduled:
+            seq = each.seq_group.first_seq
+            end = seq.get_num_computed_tokens() + each.token_chunk_size
+            table = self.manager.get_block_table(seq)
+            assert end <= len(table) * self.config.block_size
+            assert each.num_batched_tokens >= 1
+        for group in self.scheduler.waiting:
+            assert self.manager.get_block_table(group.first_seq) == []
+
+
+@given(
+    num_blocks=st.integers(4, 24),
+    max_num_seqs=st.integers(1, 6),
+    extra_budget=st.integers(0, 30),
+    caching=st.booleans(),
+    chunked=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_workload_ends_and_no_block_is_lost(
+    num_blocks: int, max_num_seqs: int, extra_budget: int, caching: bool, chunked: bool, seed: int
+) -> None:
+    rng = random.Random(seed)
+    budget = max_num_seqs + extra_budget
+    if not chunked:
+        budget = max(budget, num_blocks * 4)
+    workload = Workload(
+        EngineConfig(
+            block_size=4,
+            num_gpu_blocks=num_blocks,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=budget,
+            enable_prefix_caching=caching,
+            enable_chunked_prefill=chunked,
+        )
+    )
+    for _ in range(rng.randrange(1, 40)):
+        for _ in range(rng.randrange(3)):
+            length = rng.randrange(1, workload.max_len)
+            prompt = [1] * min(length, rng.randrange(16)) + rng.choices((1, 2), k=length)
+            prompt = prompt[: workload.max_len - 1]
+            workload.add(prompt, rng.randrange(1, 30), rng.randrange(3))
+        if rng.random() < 0.15:
+            workload.abort(rng.randrange(100))
+        workload.step()
+    for _ in range(20_000):
+        if not workload.unfinished:
+            break
+        workload.step()
+    assert not workload.unfinished
+    assert workload.manager.stats.used == 0
+    assert not workload.scheduler.running
+    assert not workload.scheduler.waiting
+
+
+def test_the_first_to_arrive_is_never_preempted() -> None:
+    workload = Workload(
+        EngineConfig(block_size=4, num_gpu_blocks=12, max_num_seqs=8, max_num_batched_tokens=16)
+    )
+    rng = random.Random(3)
+    for _ in range(40):
+        workload.add(rng.choices((1, 2, 3), k=rng.randrange(1, 30)), 18, 0)
+    num_preemptions = 0
+    while workload.unfinished:
+        first = next(iter(workload.unfinished))
+        outputs = workload.step()
+        num_preemptions += len(outputs.preemptions)
+        assert first not in {each.request_id for each in outputs.preemptions}
+        assert first in {each.seq_group.request_id for each in outputs.scheduled}
+    assert num_preemptions > 20

@@ -1,0 +1,228 @@
+"""The sampler draws from the distribution each request asks for, whoever shares the batch."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine_stub.model_executor.sampler import Sample, Sampler, SamplingRequest
+from seqtop.sequence import SamplingParams, SequenceData
+
+VOCAB = 12
+LOGITS = torch.tensor([2.0, 1.5, 1.4, 1.0, 0.3, 0.0, -0.2, -0.5, -1.0, -1.1, -2.0, -4.0])
+NUM_DRAWS = 20_000
+
+
+def request(
+    prompt: tuple[int, ...] = (0,),
+    output: tuple[int, ...] = (),
+    generator: torch.Generator | None = None,
+    **params: object,
+) -> SamplingRequest:
+    return SamplingRequest(
+        SamplingParams(**params), SequenceData.from_seqs(prompt, output), generator
+    )
+
+
+def make_sampler(seed: int = 0) -> Sampler:
+    return Sampler(torch.Generator().manual_seed(seed))
+
+
+def sample(each: SamplingRequest, logits: torch.Tensor = LOGITS) -> Sample:
+    return make_sampler()(logits[None], [each])[0]
+
+
+def frequencies(each: SamplingRequest) -> torch.Tensor:
+    rows = LOGITS.expand(NUM_DRAWS, -1)
+    samples = make_sampler()(rows, [each] * NUM_DRAWS)
+    counts = torch.bincount(torch.tensor([s.token_id for s in samples]), minlength=VOCAB)
+    return counts / NUM_DRAWS
+
+
+def assert_drawn_from(probs: torch.Tensor, **params: object) -> None:
+    """The draws' frequencies are within five standard deviations of `probs`."""
+    deviation = (probs * (1 - probs) / NUM_DRAWS).sqrt()
+    difference = (frequencies(request(**params)) - probs).abs()
+    assert (difference <= 5 * deviation).all(), difference / deviation
+    assert (difference[probs == 0] == 0).all()
+
+
+def renormalised(keep: list[int]) -> torch.Tensor:
+    probs = torch.zeros(VOCAB)
+    probs[keep] = LOGITS.softmax(-1)[keep]
+    return probs / probs.sum()
+
+
+def test_greedy_takes_the_likeliest() -> None:
+    assert sample(request(temperature=0)).token_id == 0
+    assert sample(request(temperature=0), -LOGITS).token_id == 11
+
+
+def test_plain_sampling_follows_the_model() -> None:
+    assert_drawn_from(LOGITS.softmax(-1))
+
+
+def test_temperature_scales_the_logits() -> None:
+    assert_drawn_from((LOGITS / 0.5).softmax(-1), temperature=0.5)
+    assert_drawn_from((LOGITS / 2.0).softmax(-1), temperature=2.0)
+
+
+def test_top_k_keeps_the_best() -> None:
+    assert_drawn_from(renormalised([0, 1, 2]), top_k=3)
+    assert_drawn_from(LOGITS.softmax(-1), top_k=100)
+
+
+def test_top_p_keeps_the_token_that_crosses_the_mass() -> None:
+    mass = LOGITS.softmax(-1).cumsum(-1)
+    assert mass[1] < 0.55 < mass[2]
+    assert_drawn_from(renormalised([0, 1, 2]), top_p=0.55)
+    assert_drawn_from(renormalised([0]), top_p=1e-6)
+
+
+def test_rounding_of_the_mass_costs_no_token_of_a_neighbour() -> None:
+    """A row that wants all tokens gets them, though the batch is sorted and summed."""
+    logits = torch.zeros(2, 5000)
+    logits[:, 0] = 20.0
+    sampler = make_sampler()
+    kept = []
+    draw = torch.Tensor.softmax
+
+    def spy(scores: torch.Tensor, dim: int) -> torch.Tensor:
+        kept.append((scores > -torch.inf).sum(-1).tolist())
+        return draw(scores, dim)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "softmax", spy)
+        sampler(logits, [request(top_p=1.0), request(top_p=0.5)])
+    assert kept[-1] == [5000, 1]
+
+
+def test_top_p_counts_mass_within_top_k() -> None:
+    probs = renormalised([0, 1, 2])
+    assert probs[0] < 0.6 < probs[0] + probs[1]
+    assert_drawn_from(renormalised([0, 1]), top_k=3, top_p=0.6)
+
+
+def test_min_p_keeps_what_is_likely_relative_to_the_best() -> None:
+    # exp(-1.4 - 0) to exp(0): 1.0 is one nat below the best, 0.3 is 1.7 below.
+    assert_drawn_from(renormalised([0, 1, 2, 3]), min_p=math.exp(-1.3))
+
+
+@given(
+    tenths=st.lists(st.integers(-60, 60), min_size=2, max_size=20, unique=True),
+    top_k=st.integers(0, 25),
+    top_p=st.floats(0.01, 1),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=200, deadline=None)
+def test_never_draws_what_truncation_excludes(
+    tenths: list[int], top_k: int, top_p: float, seed: int
+) -> None:
+    logits = [each / 10 for each in tenths]
+    probs = torch.tensor(logits, dtype=torch.float64).softmax(-1).tolist()
+    order = sorted(range(len(probs)), key=lambda index: -probs[index])[: top_k or None]
+    total = sum(probs[index] for index in order)
+    allowed, mass = set(), 0.0
+    for index in order:
+        if mass / total > top_p + 1e-6:
+            break
+        allowed.add(index)
+        mass += probs[index]
+    rows = torch.tensor([logits] * 20)
+    wanted = request(top_k=top_k, top_p=top_p)
+    drawn = {each.token_id for each in make_sampler(seed)(rows, [wanted] * 20)}
+    assert drawn <= allowed
+
+
+def test_a_seed_gives_the_same_tokens_whoever_else_is_in_the_batch() -> None:
+    def draw(neighbours: int, sampler_seed: int) -> list[int]:
+        generator = torch.Generator().manual_seed(42)
+        sampler = make_sampler(sampler_seed)
+        tokens = []
+        for _ in range(30):
+            batch = [request(temperature=1.5) for _ in range(neighbours)]
+            batch.append(request(generator=generator, seed=42))
+            rows = LOGITS.expand(len(batch), -1)
+            tokens.append(sampler(rows, batch)[-1].token_id)
+        return tokens
+
+    assert draw(0, 1) == draw(3, 2)
+    assert len(set(draw(0, 1))) > 2
+
+
+def test_a_mixed_batch_gives_each_row_its_own() -> None:
+    batch = [
+        request(temperature=0),
+        request(temperature=1.0, top_k=1),
+        request(temperature=0, logit_bias={7: 100.0}),
+        request(temperature=1.0, allowed_token_ids=[9]),
+        request(temperature=0, logprobs=2),
+    ]
+    samples = make_sampler()(LOGITS.expand(5, -1), batch)
+    assert [each.token_id for each in samples] == [0, 0, 7, 9, 0]
+    assert [len(each.logprobs) for each in samples] == [1, 1, 1, 1, 2]
+
+
+def test_logits_are_left_as_they_were() -> None:
+    rows = LOGITS.expand(2, -1).clone()
+    make_sampler()(
+        rows,
+        [
+            request(logit_bias={1: 5.0}, top_k=2, min_p=0.1),
+            request(output=(1,), repetition_penalty=2.0, presence_penalty=1.0),
+        ],
+    )
+    assert torch.equal(rows, LOGITS.expand(2, -1))
+
+
+def test_logprobs_are_the_models_own_with_ranks() -> None:
+    expected = LOGITS.log_softmax(-1)
+    got = sample(request(temperature=0, logit_bias={4: 50.0}, logprobs=2)).logprobs
+    # The sampled token first, then the best.
+    assert list(got) == [4, 0, 1]
+    assert [each.rank for each in got.values()] == [5, 1, 2]
+    for token_id, each in got.items():
+        assert each.logprob == pytest.approx(expected[token_id].item())
+    assert len(sample(request(temperature=0, logprobs=0)).logprobs) == 1
+    assert len(sample(request(temperature=0, logprobs=500)).logprobs) == VOCAB
+
+
+def test_logit_bias_shifts_the_distribution() -> None:
+    biased = LOGITS.clone()
+    biased[[3, 11]] += torch.tensor([1.0, 5.0])
+    assert_drawn_from(biased.softmax(-1), logit_bias={3: 1.0, 11: 5.0})
+
+
+def test_only_allowed_tokens_are_drawn() -> None:
+    assert_drawn_from(renormalised([2, 5, 6]), allowed_token_ids=[2, 5, 6])
+
+
+def test_stop_tokens_are_out_of_reach_before_min_tokens() -> None:
+    wanted: dict[str, object] = {"temperature": 0, "min_tokens": 2, "stop_token_ids": [0, 1]}
+    assert sample(request(output=(), **wanted)).token_id == 2
+    assert sample(request(output=(5,), **wanted)).token_id == 2
+    assert sample(request(output=(5, 5), **wanted)).token_id == 0
+
+
+def test_repetition_penalty_pushes_prompt_and_output_towards_unlikely() -> None:
+    penalised = LOGITS.clone()
+    penalised[[0, 1]] /= 1.5
+    penalised[8] *= 1.5
+    each = request(prompt=(0, 8), output=(1,), repetition_penalty=1.5)
+    probs = penalised.softmax(-1)
+    deviation = (probs * (1 - probs) / NUM_DRAWS).sqrt()
+    assert ((frequencies(each) - probs).abs() <= 5 * deviation).all()
+
+
+def test_presence_and_frequency_penalties_count_the_output_alone() -> None:
+    penalised = LOGITS.clone()
+    penalised[0] -= 0.5 + 3 * 0.25
+    penalised[1] -= 0.5 + 0.25
+    each = request(
+        prompt=(2, 2, 2), output=(0, 1, 0, 0), presence_penalty=0.5, frequency_penalty=0.25
+    )
+    probs = penalised.softmax(-1)
+    deviation = (probs * (1 - probs) / NUM_DRAWS).sqrt()
+    assert ((frequencies(each) - probs).abs() <= 5 * deviation).all()

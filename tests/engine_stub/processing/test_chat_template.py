@@ -1,0 +1,110 @@
+"""Chat templates: transformers' own rendering of the same files, and what the sandbox refuses."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from engine_stub.model_executor.loader import DEFAULT_MODEL
+from engine_stub.processing.chat_template import ChatTemplate, ChatTemplateError
+from engine_stub.processing.tokenizer import Tokenizer
+
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be <kind> & brief.\n"},
+    {"role": "user", "content": "Tell me a story about a fox."},
+    {"role": "assistant", "content": "Once upon a time."},
+    {"role": "user", "content": "And then? <|end|>"},
+]
+WITH_EVERYTHING = """
+{%- set seen = namespace(count=0) %}
+{{- bos_token }}{{ dict(a=1) | tojson }}
+{%- for message in messages %}
+    {%- if loop.index0 == 2 %}{% continue %}{% endif %}
+    {%- set seen.count = seen.count + 1 %}
+    {%- generation %}{{ '[' + message['role'] + ']' + message.content | tojson }}{% endgeneration %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ seen.count ~ eos_token }}{% endif %}
+{%- if not tools and thinking is defined %}{{ thinking }}{% endif %}
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(DEFAULT_MODEL / name, tmp_path)
+    return tmp_path
+
+
+def assert_as_transformers(path: Path, **variables: Any) -> None:
+    theirs = AutoTokenizer.from_pretrained(path)
+    template = ChatTemplate.from_pretrained(path)
+    assert template is not None
+    text = template.render(MESSAGES, **variables)
+    settings = {"add_generation_prompt": True} | variables
+    assert text == theirs.apply_chat_template(MESSAGES, tokenize=False, **settings)
+    ids = theirs.apply_chat_template(MESSAGES, return_dict=False, **settings)
+    assert Tokenizer(path).encode_with_special_tokens(text) == ids
+
+
+def test_bundled_template() -> None:
+    assert_as_transformers(DEFAULT_MODEL)
+    template = ChatTemplate.from_pretrained(DEFAULT_MODEL)
+    assert template is not None
+    assert template.render(MESSAGES) == (
+        "<|begin|>Be <kind> & brief.\n\n\nUser: Tell me a story about a fox.\n"
+        "Bot: Once upon a time.\nUser: And then? <|end|>\nBot:"
+    )
+
+
+def test_template_in_a_file_of_its_own(directory: Path) -> None:
+    (directory / "chat_template.jinja").write_text(WITH_EVERYTHING)
+    assert_as_transformers(directory, thinking="hm")
+    assert_as_transformers(directory, add_generation_prompt=False)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [WITH_EVERYTHING, [{"name": "default", "template": WITH_EVERYTHING}]],
+    ids=["one", "several"],
+)
+def test_template_in_the_tokenizers_config(directory: Path, given: Any) -> None:
+    file = directory / "tokenizer_config.json"
+    config = json.loads(file.read_text())
+    eos = {"__type": "AddedToken", "content": "<|end|>", "special": True, "normalized": False}
+    config |= {"chat_template": given, "eos_token": eos}
+    file.write_text(json.dumps(config))
+    assert_as_transformers(directory)
+
+
+def test_no_template(directory: Path) -> None:
+    assert ChatTemplate.from_pretrained(directory) is None
+    (directory / "tokenizer_config.json").unlink()
+    assert ChatTemplate.from_pretrained(directory) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+        ("{{ messages.append(1) }}", "unsafe|not safely callable"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ messages[0].content + 1 }}", "TypeError"),
+    ],
+)
+def test_templates_that_refuse_or_fail(source: str, words: str) -> None:
+    with pytest.raises(ChatTemplateError, match=words):
+        ChatTemplate(source, {}).render([*MESSAGES])
+
+
+def test_a_template_that_cannot_be_read(directory: Path) -> None:
+    (directory / "chat_template.jinja").write_text("a\n{% for %}")
+    with pytest.raises(ChatTemplateError, match="line 2"):
+        ChatTemplate.from_pretrained(directory)
+    (directory / "chat_template.jinja").unlink()
+    (directory / "tokenizer_config.json").write_text("{")
+    with pytest.raises(ChatTemplateError, match=r"tokenizer_config\.json is not valid"):
+        ChatTemplate.from_pretrained(directory)

@@ -1,0 +1,193 @@
+"""Several iterations a schedule, or drafts, with all that may happen beside: no other tokens."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine_stub.config import EngineConfig
+from engine_stub.engine import LLMEngine
+from engine_stub.step_record import StepRecord
+from seqtop.sequence import SamplingParams, SequenceStatus
+from tests.support.checkpoints import add_draft_head, generate, make_checkpoint
+
+MAX_TOKENS = 14
+FAMILIES = ("llama", "mistral-sliding", "qwen2", "qwen3")
+LOOKAHEADS: dict[str, dict[str, Any]] = {
+    "multi-step": {"num_scheduler_steps": 5},
+    "ngram": {"speculative": "ngram", "num_speculative_tokens": 3},
+    "draft-head": {"speculative": "draft-head", "num_speculative_tokens": 3},
+}
+
+
+def prompts() -> list[list[int]]:
+    """Of 3 to 48 tokens; they repeat themselves, so that there is something to look up."""
+    rng = random.Random(3)
+    shared = [rng.randrange(1, 257) for _ in range(6)] * 3
+    own = [[rng.randrange(1, 257) for _ in range(length)] for length in (3, 30, 14, 8, 25, 9)]
+    return [(shared if index % 2 else []) + each + each[:3] for index, each in enumerate(own)]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return add_draft_head(make_checkpoint(request.param, tmp_path_factory.mktemp(request.param)))
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint: Path) -> list[list[int]]:
+    return generate(checkpoint, prompts(), MAX_TOKENS)
+
+
+def make_engine(checkpoint: Path, **more: Any) -> LLMEngine:
+    defaults: dict[str, Any] = {
+        "device": "cpu",
+        "dtype": "float32",
+        "block_size": 4,
+        "num_gpu_blocks": 200,
+        "max_num_seqs": 6,
+        "max_num_batched_tokens": 64,
+        "max_model_len": 80,
+    }
+    return LLMEngine(EngineConfig(model=checkpoint, **(defaults | more)))
+
+
+def run(engine: LLMEngine) -> tuple[list[list[int]], list[StepRecord]]:
+    params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
+    groups = [engine.add_request(f"r{i}", each, params)[0] for i, each in enumerate(prompts())]
+    records = []
+    while engine.has_unfinished_requests():
+        records.append(engine.step())
+        engine.block_manager.check()
+    return [list(group.first_seq.get_output_token_ids()) for group in groups], records
+
+
+def looked_ahead(records: list[StepRecord]) -> bool:
+    return any(record.execute_model_req.num_lookahead_slots for record in records)
+
+
+@pytest.mark.parametrize("lookahead", LOOKAHEADS)
+def test_one_batch(checkpoint: Path, expected: list[list[int]], lookahead: str) -> None:
+    outputs, records = run(make_engine(checkpoint, **LOOKAHEADS[lookahead]))
+    assert outputs == expected
+    assert looked_ahead(records)
+
+
+@pytest.mark.parametrize("mode", ["swap", "recompute"])
+@pytest.mark.parametrize("lookahead", LOOKAHEADS)
+def test_everything_at_once(
+    checkpoint: Path, expected: list[list[int]], lookahead: str, mode: str
+) -> None:
+    """Chunks, cached prefixes and preemptions in a pool that is too small, with lookahead."""
+    engine = make_engine(
+        checkpoint,
+        num_gpu_blocks=24,
+        max_num_batched_tokens=21,
+        preemption_mode=mode,
+        **LOOKAHEADS[lookahead],
+    )
+    outputs, records = run(engine)
+    assert outputs == expected
+    assert looked_ahead(records)
+    assert mode in {each.mode for record in records for each in record.preemptions}
+    assert records[-1].blocks.prefix_hits > 0
+    assert any(
+        not group.do_sample
+        for record in records
+        for group in record.execute_model_req.seq_group_metadata_list
+    )
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[int]]]:
+    path = make_checkpoint("llama", tmp_path_factory.mktemp("small"), hidden_size=32)
+    add_draft_head(path, 32)
+    return path, generate(path, prompts(), MAX_TOKENS)
+
+
+@given(
+    lookahead=st.sampled_from(sorted(LOOKAHEADS)),
+    most=st.integers(1, 6),
+    block_size=st.sampled_from([1, 4, 16]),
+    num_tokens_in_pool=st.integers(80, 240),
+    max_num_seqs=st.integers(1, 6),
+    extra_budget=st.integers(0, 40),
+    chunked=st.booleans(),
+    caching=st.booleans(),
+    num_cpu_blocks=st.integers(0, 30),
+    mode=st.sampled_from(["recompute", "swap"]),
+    victim=st.sampled_from(["last", "largest"]),
+    arrivals=st.lists(
+        st.tuples(st.integers(0, 4), st.integers(0, 5), st.integers(0, 1)), min_size=1, max_size=8
+    ),
+    aborts=st.sets(st.integers(0, 7), max_size=2),
+)
+# Twenty, and more where a profile asks for more.
+@settings(max_examples=settings().max_examples // 5)
+def test_any_arrivals_through_any_pool(
+    known: tuple[Path, list[list[int]]],
+    lookahead: str,
+    most: int,
+    block_size: int,
+    num_tokens_in_pool: int,
+    max_num_seqs: int,
+    extra_budget: int,
+    chunked: bool,
+    caching: bool,
+    num_cpu_blocks: int,
+    mode: str,
+    victim: str,
+    arrivals: list[tuple[int, int, int]],
+    aborts: set[int],
+) -> None:
+    path, expected = known
+    ahead = {
+        name: most if isinstance(value, int) else value
+        for name, value in LOOKAHEADS[lookahead].items()
+    }
+    engine = make_engine(
+        path,
+        block_size=block_size,
+        num_gpu_blocks=num_tokens_in_pool // block_size,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max(max_num_seqs + extra_budget, 0 if chunked else 80),
+        enable_chunked_prefill=chunked,
+        enable_prefix_caching=caching,
+        num_cpu_blocks=num_cpu_blocks,
+        preemption_mode=mode,
+        preemption_victim=victim,
+        **ahead,
+    )
+
+    def step() -> None:
+        record = engine.step()
+        engine.block_manager.check()
+        num_tokens = record.num_prefill_tokens + record.num_decode_tokens
+        assert num_tokens <= engine.config.max_num_batched_tokens
+        for update in record.updates:
+            if not update.seq.is_finished():
+                # A sequence that runs lacks its newest token, or part of its prompt.
+                assert update.seq.get_num_computed_tokens() < update.seq.get_len()
+
+    params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
+    groups = []
+    for number, (num_steps, index, priority) in enumerate(arrivals):
+        groups += engine.add_request(f"r{number}", prompts()[index], params, priority=priority)
+        for _ in range(num_steps):
+            step()
+        if number in aborts:
+            engine.abort_request(f"r{number}")
+    while engine.has_unfinished_requests():
+        step()
+    for group, (_, index, _) in zip(groups, arrivals, strict=True):
+        output = list(group.first_seq.get_output_token_ids())
+        if group.first_seq.status is SequenceStatus.FINISHED_ABORTED:
+            assert output == expected[index][: len(output)]
+        else:
+            assert output == expected[index]
+    stats = engine.block_manager.stats
+    assert stats.used == 0
+    assert stats.free_cpu == stats.total_cpu
+    assert engine.worker.seq_groups == {}

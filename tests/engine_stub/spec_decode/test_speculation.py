@@ -1,0 +1,230 @@
+"""Drafts: the same tokens in fewer passes, whatever is proposed; what is rejected is gone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from engine_stub.config import EngineConfig
+from engine_stub.core.beam_search import BeamSearchParams
+from engine_stub.engine import LLMEngine
+from engine_stub.spec_decode.ngram import continuation
+from engine_stub.spec_decode.rejection_sampler import accept
+from engine_stub.spec_decode.speculation import Draft, GeneratorOf, Outcome
+from seqtop.sequence import SamplingParams, SequenceGroupMetadata
+from tests.support.running import drain, greedy, run, tokens
+
+MakeEngine = Callable[..., LLMEngine]
+LOOP = [11, 12, 13, 14, 15, 16] * 3
+
+
+class Oracle:
+    """Proposes what is really going to come, up to the place from which it is made to be wrong."""
+
+    def __init__(self, outputs: dict[int, tuple[int, ...]], num_right: int) -> None:
+        self.outputs = outputs
+        self.num_right = num_right
+        self.outcomes: list[Outcome] = []
+
+    def propose(self, groups: list[SequenceGroupMetadata], _: GeneratorOf) -> dict[int, Draft]:
+        drafts = {}
+        for group in groups:
+            for seq_id, data in group.seq_data.items():
+                assert group.num_speculative_tokens is not None
+                first = data.get_output_len()
+                draft = list(
+                    self.outputs.get(seq_id, ())[first : first + group.num_speculative_tokens]
+                )
+                for place in range(self.num_right, len(draft)):
+                    draft[place] = (draft[place] + 1) % 257
+                drafts[seq_id] = Draft(draft)
+        return drafts
+
+    def observe(self, outcomes: list[Outcome]) -> None:
+        self.outcomes += outcomes
+
+
+def with_oracle(make_engine: MakeEngine, num_right: int, prompts, *params, **settings: Any):
+    expected, _ = run(make_engine(), prompts, *params)
+    engine = make_engine(speculative="ngram", **settings)
+    oracle = Oracle(dict(enumerate(tokens(expected))), num_right)
+    engine.worker.model_runner.speculator.proposer = oracle
+    groups, records = run(engine, prompts, *params)
+    assert tokens(groups) == tokens(expected)
+    return engine, groups, records, oracle
+
+
+@pytest.mark.parametrize(
+    ("num_right", "told"), [(0, [1] * 13), (2, [1, 3, 3, 3, 3]), (4, [1, 5, 5, 2])]
+)
+def test_as_many_tokens_as_stand_and_one_more(make_engine, num_right: int, told: list[int]) -> None:
+    num_tokens = sum(told)
+    _, (group,), records, _ = with_oracle(make_engine, num_right, [[5] * 6], greedy(num_tokens))
+    assert [len(each.updates[0].new_token_ids) for each in records if each.updates] == told
+    drafted = [each.updates[0].num_draft_tokens for each in records if each.updates]
+    accepted = [each.updates[0].num_accepted_tokens for each in records if each.updates]
+    assert drafted[0] is None
+    assert [num for num in accepted[1:] if num is not None] == [
+        num - 1 for num, had in zip(told[1:], drafted[1:], strict=True) if had is not None
+    ]
+    counts = group.metrics.spec_token_acceptance_counts
+    assert counts == [sum(num > place for num in told) for place in range(5)]
+    assert group.first_seq.get_num_computed_tokens() == 6 + num_tokens - 1
+
+
+def test_what_is_rejected_never_gets_into_the_cache(make_engine: MakeEngine) -> None:
+    """Blocks that wrong drafts were written to are found under the right tokens only."""
+    prompts = [[3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5]]
+    engine, groups, _, _ = with_oracle(make_engine, 1, prompts, greedy(40))
+    for number, group in enumerate(groups):
+        prompt = group.first_seq.get_token_ids()[:-10]
+        (again,) = engine.add_request(f"again-{number}", list(prompt), greedy(10))
+        drain(engine)
+        assert again.first_seq.data.get_num_cached_tokens() >= len(prompt) - 4
+        assert tokens([again])[0] == tokens([group])[0][-10:]
+
+
+def test_stop_within_a_draft(make_engine: MakeEngine) -> None:
+    (free,), _ = run(make_engine(), [[7] * 5], greedy(12))
+    output = tokens([free])[0]
+    stop = output[3]
+    engine = make_engine(speculative="ngram")
+    engine.worker.model_runner.speculator.proposer = Oracle({0: output}, 4)
+    (group,), records = run(engine, [[7] * 5], greedy(12, stop_token_ids=[stop]))
+    assert tokens([group])[0] == output[: output.index(stop) + 1]
+    assert group.first_seq.stop_reason == stop
+    # All four were right, and the worker knew of no stop.
+    (last,) = records[1].updates
+    assert last.num_draft_tokens == 4
+    assert last.num_accepted_tokens == len(last.new_token_ids) == output.index(stop)
+    assert group.metrics.spec_token_acceptance_counts == [2, 1, 1, 1, 1]
+
+
+def test_one_pass_for_drafts_of_any_length(make_engine: MakeEngine) -> None:
+    """Some with drafts, some without, a search beside them: one forward pass each step."""
+    prompts = [LOOP, [200, 3, 77], LOOP[:8], [4] * 9]
+    params = [greedy(16, allowed_token_ids=[11, 12]), SamplingParams(seed=1, max_tokens=16),
+              greedy(9, logprobs=2), BeamSearchParams(beam_width=2, max_tokens=8)]  # fmt: skip
+    engine = make_engine(speculative="ngram", num_speculative_tokens=3)
+    ours, records = run(engine, prompts, *params)
+    theirs, _ = run(make_engine(), prompts, *params)
+    for index in (0, 2, 3):
+        assert tokens(ours[index : index + 1]) == tokens(theirs[index : index + 1])
+    told = [each for record in records for each in record.updates if each.num_draft_tokens]
+    assert len({each.num_draft_tokens for each in told}) > 1
+    assert any(each.num_accepted_tokens for each in told)
+    assert any(each.num_accepted_tokens == 0 for each in told)
+    assert {record.execute_model_req.num_steps for record in records} == {1}
+    for record in records:
+        drafted = sum(each.num_draft_tokens or 0 for each in record.updates)
+        if record.num_prefill_tokens == 0 and record.scheduled:
+            num_seqs = len({each.seq.seq_id for each in record.updates if not each.parent_seq_id})
+            assert record.num_decode_tokens >= drafted
+            assert record.num_decode_tokens <= num_seqs + drafted
+
+
+def test_penalties_see_the_draft(make_engine: MakeEngine) -> None:
+    params = SamplingParams(
+        temperature=0, repetition_penalty=1.4, frequency_penalty=0.3, min_tokens=6, max_tokens=14
+    )
+    for num_right in (1, 4):
+        with_oracle(make_engine, num_right, [[5, 9, 5]], params)
+
+
+def test_seen_states_are_those_that_the_tokens_came_from(make_engine: MakeEngine) -> None:
+    engine, (group,), _, oracle = with_oracle(make_engine, 2, [[5] * 6], greedy(9))
+    model = engine.worker.model
+    output = iter(tokens([group])[0])
+    for outcome in oracle.outcomes:
+        states = outcome.hidden[: outcome.num_accepted + 1]
+        for token_id in model.compute_logits(states).argmax(-1).tolist():
+            assert token_id == next(output)
+
+
+def test_speculation_and_multi_step_exclude_each_other() -> None:
+    with pytest.raises(ValueError, match="exclude each other; choose one"):
+        EngineConfig(speculative="ngram", num_scheduler_steps=2)
+    with pytest.raises(ValueError, match="speculative must be ngram or draft-head or None"):
+        EngineConfig(speculative="magic")  # type: ignore[arg-type]
+
+
+def test_lookup_takes_what_followed_the_longest_match() -> None:
+    assert continuation([1, 2, 3, 9, 4, 2, 3, 8, 7, 1, 2, 3], 2) == [9, 4]
+    assert continuation([5, 1, 5, 2, 6, 5], 8) == [1, 5, 2, 6, 5]
+    assert continuation([1, 2, 3], 4) == []
+    assert continuation([1], 4) == []
+    assert continuation([1, 1], 4) == [1]
+
+
+VOCAB = 6
+DRAWS = 6_000
+
+
+def target(seed: int, length: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(length, VOCAB, generator=generator).mul(1.5).softmax(-1)
+
+
+def accepted(probs: torch.Tensor, draft: Draft, generator: torch.Generator) -> list[int]:
+    """The tokens that stand, and the one that follows them."""
+    num_accepted, next_id = accept(probs, draft, generator)
+    return [*draft.token_ids[: int(num_accepted)], int(next_id)]
+
+
+@pytest.mark.parametrize("certain", [True, False])
+def test_what_is_accepted_is_distributed_as_the_target(certain: bool) -> None:
+    """Chi-square of the first two tokens; the target's second depends on the first."""
+    firsts, seconds = target(1, 1)[0], target(2, VOCAB)
+    proposed = target(3, 2)
+    generator = torch.Generator().manual_seed(4)
+    counts = torch.zeros(VOCAB, VOCAB)
+    for _ in range(DRAWS):
+        if certain:
+            draft = Draft([2, 4])
+        else:
+            drawn = torch.multinomial(proposed, 1, generator=generator)[:, 0].tolist()
+            draft = Draft(drawn, proposed)
+        probs = torch.stack([firsts, seconds[draft.token_ids[0]], target(5, 1)[0]])
+        first, *more = accepted(probs, draft, generator)
+        second = more[0] if more else int(torch.multinomial(seconds[first], 1, generator=generator))
+        counts[first, second] += 1
+    expected = DRAWS * firsts[:, None] * seconds
+    assert expected.min() > 3
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    # 35 degrees of freedom: a right one is above 66.6 once in a thousand times.
+    assert chi_square < 66.6
+
+
+def test_a_greedy_target_takes_no_chances() -> None:
+    certain = torch.eye(VOCAB)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        assert accepted(certain[[3, 1, 5]], Draft([3, 1]), generator) == [3, 1, 5]
+        assert accepted(certain[[3, 1, 5]], Draft([3, 2]), generator) == [3, 1]
+        assert accepted(certain[[3, 1, 5]], Draft([0, 1], target(1, 2)), generator) == [3]
+
+
+def test_samples_are_distributed_as_without_drafts(make_engine: MakeEngine) -> None:
+    """The engine's own samples of a request that leaves four tokens: with drafts and without."""
+    params = SamplingParams(
+        n=600, temperature=1.5, seed=5, max_tokens=3, ignore_eos=True,
+        allowed_token_ids=[11, 12, 13, 14], logprobs=0,
+    )  # fmt: skip
+    counts = []
+    for settings in ({}, {"speculative": "ngram", "num_speculative_tokens": 2}):
+        engine = make_engine(num_gpu_blocks=900, max_num_seqs=200, **settings)
+        groups, records = run(engine, [LOOP], params)
+        table = torch.zeros(4, 4)
+        for group in groups:
+            _, second, third = group.first_seq.get_output_token_ids()
+            table[second - 11, third - 11] += 1
+        counts.append(table)
+    told = [each for record in records for each in record.updates if each.num_draft_tokens]
+    accepted = [each.num_accepted_tokens for each in told]
+    assert 0 < sum(bool(num) for num in accepted) < len(accepted)
+    plain, drafted = counts
+    both = plain + drafted
+    # Of two samples of one distribution, with 15 degrees of freedom: above 37.7 once in a thousand.
+    chi_square = float(((plain - drafted) ** 2 / both.clamp(min=1)).sum())
+    assert chi_square < 37.7

@@ -1,0 +1,231 @@
+"""The engine's greedy tokens are those of transformers, however the steps are cut."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine_stub.config import EngineConfig
+from engine_stub.engine import LLMEngine
+from engine_stub.model_executor.loader import DEFAULT_MODEL
+from engine_stub.step_record import StepRecord
+from seqtop.sequence import ExecuteModelRequest, SamplingParams, SequenceStatus
+from seqtop.wire import decode, encode
+from tests.support.checkpoints import generate
+
+NUM_PROMPTS = 32
+MAX_TOKENS = 24
+BLOCK_SIZE = 8
+
+
+@pytest.fixture(scope="module", params=["random weights", "bundled weights"])
+def model(request: pytest.FixtureRequest, tiny_model: Path) -> Path:
+    return tiny_model if request.param == "random weights" else DEFAULT_MODEL
+
+
+@pytest.fixture(scope="module")
+def prompts(model: Path) -> list[list[int]]:
+    """Mixed lengths from 1 to 98 tokens; every other one begins with the same 35."""
+    rng = random.Random(7)
+    shared = [rng.randrange(1, 257) for _ in range(35)]
+    lengths = [1, 2, 7, 8, 9, 63, *(rng.randrange(3, 64) for _ in range(NUM_PROMPTS - 6))]
+    own = [[rng.randrange(1, 257) for _ in range(length)] for length in lengths]
+    return [shared + each if index % 2 else each for index, each in enumerate(own)]
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path, prompts: list[list[int]]) -> list[list[int]]:
+    return generate(model, prompts, MAX_TOKENS)
+
+
+def run(engine: LLMEngine, prompts: list[list[int]]) -> tuple[list[list[int]], list[StepRecord]]:
+    """The output tokens of prompts that are all there from the start, and the steps it took."""
+    params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
+    groups = [
+        engine.add_request(f"r{index}", prompt, params)[0] for index, prompt in enumerate(prompts)
+    ]
+    records = []
+    while engine.has_unfinished_requests():
+        records.append(engine.step())
+        engine.block_manager.check()
+    return [list(group.first_seq.get_output_token_ids()) for group in groups], records
+
+
+def num_chunks(records: list[StepRecord]) -> int:
+    """Groups that were computed without sampling: parts of prompts."""
+    return sum(
+        not group.do_sample
+        for record in records
+        for group in record.execute_model_req.seq_group_metadata_list
+    )
+
+
+@pytest.fixture(scope="module")
+def make_engine(model: Path) -> Callable[..., LLMEngine]:
+    def make(**settings: object) -> LLMEngine:
+        defaults: dict[str, object] = {
+            "model": model,
+            "device": "cpu",
+            "dtype": "float32",
+            "block_size": BLOCK_SIZE,
+            "num_gpu_blocks": 1024,
+            "max_num_seqs": NUM_PROMPTS,
+            "max_num_batched_tokens": 4096,
+            "max_model_len": 160,
+        }
+        return LLMEngine(EngineConfig(**(defaults | settings)))
+
+    return make
+
+
+def test_one_batch(make_engine, prompts, expected) -> None:
+    engine = make_engine(enable_prefix_caching=False)
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    assert len(records[0].scheduled) == NUM_PROMPTS
+    assert num_chunks(records) == 0
+    assert records[-1].blocks.prefix_queries == 0
+
+
+def test_without_chunked_prefill(make_engine, prompts, expected) -> None:
+    engine = make_engine(enable_chunked_prefill=False, max_num_batched_tokens=160)
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    assert num_chunks(records) == 0
+
+
+def test_chunks_mixed_with_decodes(make_engine, prompts, expected) -> None:
+    engine = make_engine(max_num_batched_tokens=NUM_PROMPTS, enable_prefix_caching=False)
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    assert num_chunks(records) > NUM_PROMPTS
+    assert any(record.num_prefill_tokens and record.num_decode_tokens for record in records)
+
+
+def test_prefix_cache(make_engine, prompts, expected) -> None:
+    engine = make_engine(max_num_seqs=4)
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    # All but those that were admitted along with the first find the shared 4 full blocks.
+    assert records[-1].blocks.prefix_hits >= (NUM_PROMPTS // 2 - 4) * 4 * BLOCK_SIZE
+    again, records = run(engine, prompts)
+    assert again == expected
+    assert all(update.seq.data.get_num_cached_tokens() for update in records[0].updates[1:2])
+
+
+def test_preemption(make_engine, prompts, expected) -> None:
+    engine = make_engine(num_gpu_blocks=40, enable_prefix_caching=False)
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    preempted = [each.request_id for record in records for each in record.preemptions]
+    assert len(preempted) > 5
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_swapping(make_engine, prompts, expected, chunked: bool) -> None:
+    engine = make_engine(
+        num_gpu_blocks=40,
+        preemption_mode="swap",
+        num_cpu_blocks=20,
+        enable_prefix_caching=False,
+        enable_chunked_prefill=chunked,
+        max_num_batched_tokens=45 if chunked else 160,
+    )
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    modes = [each.mode for record in records for each in record.preemptions]
+    assert modes.count("swap") > 5
+    num_out = sum(len(record.execute_model_req.blocks_to_swap_out) for record in records)
+    num_in = sum(len(record.execute_model_req.blocks_to_swap_in) for record in records)
+    assert num_out == num_in > 0
+    assert records[-1].blocks.free_cpu == 20
+
+
+def test_everything_at_once(make_engine, prompts, expected) -> None:
+    engine = make_engine(num_gpu_blocks=24, max_num_batched_tokens=37, num_cpu_blocks=14,
+                         preemption_mode="swap")  # fmt: skip
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    modes = {each.mode for record in records for each in record.preemptions}
+    assert modes == {"swap", "recompute"}
+    assert num_chunks(records) > 5
+    assert records[-1].blocks.prefix_hits > 0
+
+
+def test_worker_behind_a_wire(make_engine, prompts, expected) -> None:
+    engine = make_engine(num_gpu_blocks=24, max_num_batched_tokens=37)
+    worker, execute = engine.worker, engine.worker.execute_model
+    worker.execute_model = lambda sent: execute(decode(encode(sent), ExecuteModelRequest))
+    outputs, records = run(engine, prompts)
+    assert outputs == expected
+    assert sum(len(record.preemptions) for record in records) > 5
+    assert worker.seq_groups == {}
+
+
+@given(
+    block_size=st.sampled_from([1, 4, 16]),
+    num_tokens_in_pool=st.integers(160, 700),
+    max_num_seqs=st.integers(1, 12),
+    extra_budget=st.integers(0, 60),
+    caching=st.booleans(),
+    num_cpu_blocks=st.integers(0, 40),
+    mode=st.sampled_from(["recompute", "swap"]),
+    victim=st.sampled_from(["last", "largest"]),
+    num_steps=st.integers(1, 6),
+    arrivals=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, NUM_PROMPTS - 1)), min_size=1, max_size=12
+    ),
+    aborts=st.sets(st.integers(0, 11), max_size=3),
+)
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_any_arrivals_through_any_pool(
+    make_engine,
+    prompts,
+    expected,
+    block_size: int,
+    num_tokens_in_pool: int,
+    max_num_seqs: int,
+    extra_budget: int,
+    caching: bool,
+    num_cpu_blocks: int,
+    mode: str,
+    victim: str,
+    num_steps: int,
+    arrivals: list[tuple[int, int]],
+    aborts: set[int],
+) -> None:
+    engine = make_engine(
+        block_size=block_size,
+        num_gpu_blocks=num_tokens_in_pool // block_size,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + extra_budget,
+        enable_prefix_caching=caching,
+        num_cpu_blocks=num_cpu_blocks,
+        preemption_mode=mode,
+        preemption_victim=victim,
+        num_scheduler_steps=num_steps,
+    )
+    params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
+    groups = []
+    for number, (num_steps, index) in enumerate(arrivals):
+        groups += engine.add_request(f"r{number}", prompts[index], params)
+        for _ in range(num_steps):
+            engine.step()
+        if number in aborts:
+            engine.abort_request(f"r{number}")
+    while engine.has_unfinished_requests():
+        engine.step()
+        engine.block_manager.check()
+    for group, (_, index) in zip(groups, arrivals, strict=True):
+        output = list(group.first_seq.get_output_token_ids())
+        if group.first_seq.status is SequenceStatus.FINISHED_ABORTED:
+            assert output == expected[index][: len(output)]
+        else:
+            assert output == expected[index]
+    assert engine.block_manager.stats.used == 0
+    assert engine.worker.seq_groups == {}

@@ -1,0 +1,283 @@
+"""Playing what was recorded: time is what the test says it is."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from seqtop.connection import ControlError, LinkState
+from seqtop.history import Recording, RecordingError, RecordingWriter
+from seqtop.history import segments as tape
+from seqtop.history.event_index import Kind
+from seqtop.history.memory_store import History
+from seqtop.history.playback import ReplaySource
+from seqtop.sequence import SamplingParams
+from seqtop.state import EngineState
+from seqtop.wire import codec, parsing
+from seqtop.wire.messages import Heartbeat, RequestFinished
+from tests.support.event_script import EventScript
+from tests.support.waiting import wait_until
+
+SCRIPT = [codec.encode(event) for event in EventScript(31, 150, num_blocks=24)]
+OTHER = [codec.encode(event) for event in EventScript(32, 20, incarnation="two", start=1.8e9)]
+
+
+def append(tape_: tape.Tape, script: list[bytes], state: EngineState, start: int = 0) -> None:
+    for number, payload in enumerate(script[start:], start):
+        event = parsing.event(payload)
+        state.apply(event)
+        tape_.append(number, payload, event, state)
+
+
+@pytest.fixture(scope="module")
+def history() -> History:
+    """A script, and a year later another start of the engine."""
+    found = History()
+    append(found, SCRIPT, EngineState())
+    state = EngineState()
+    for payload in OTHER[:3]:
+        state.apply(parsing.event(payload))
+    found.restore("two", 2, state)
+    append(found, OTHER, state, 3)
+    return found
+
+
+@pytest.fixture
+def source(history: History) -> ReplaySource:
+    return ReplaySource(history, "run.seqtop")
+
+
+def test_time_moves_it_at_its_speed(history: History, source: ReplaySource) -> None:
+    start = history.marks[0].time
+    source.move(1)  # the first moment that has a time
+    start = source.mark.time
+    for now in (100.0, 100.5, 101.0, 101.5):
+        source.tick(now)
+        wanted = history.marks.at_time(start + now - 100.0)
+        assert source.position == wanted
+        assert source.state == history.at(wanted)
+    source.speed = 3.0
+    source.tick(102.0)
+    assert source.position == history.marks.at_time(start + 1.5 + 1.5)
+
+
+def test_first_tick_only_sets_the_clock(source: ReplaySource) -> None:
+    source.tick(1e9)
+    assert source.position == 0
+
+
+def test_paused_it_stands_still_and_goes_on_where_it_stood(source: ReplaySource) -> None:
+    source.move(50)
+    source.tick(10.0)
+    source.pause()
+    assert source.paused
+    source.tick(20.0)
+    assert source.position == 50
+    source.play()
+    source.tick(30.0)
+    assert source.position == 50
+    source.tick(30.2)
+    assert source.position > 50
+
+
+def test_it_stops_at_the_end_or_begins_again(history: History) -> None:
+    source = ReplaySource(history, "run", position=history.last - 1)
+    source.tick(0.0)
+    source.tick(1e6)
+    assert source.at_end
+    assert not source.paused
+    source.tick(1e6 + 1)
+    assert source.paused
+    source.play()
+    assert source.position == history.first
+    looping = ReplaySource(history, "run", position=history.last, loop=True)
+    looping.tick(0.0)
+    looping.tick(1.0)
+    assert looping.position == history.first
+    assert not looping.paused
+
+
+def test_hole_in_the_record_is_crossed_at_once(history: History) -> None:
+    (gap,) = history.gaps
+    source = ReplaySource(history, "run", position=gap.position - 1)
+    source.tick(0.0)
+    source.tick(0.01)
+    assert source.position >= gap.position
+    assert source.position < history.last
+    assert source.state.info.incarnation == "two"
+
+
+def test_long_silence_is_crossed_at_once() -> None:
+    history, state = History(), EngineState()
+    beats = [Heartbeat(time=time, step=0) for time in (1e9, 1e9 + 4.0, 1e9 + 60.0, 1e9 + 61.0)]
+    append(history, [codec.encode(beat) for beat in beats], state)
+    source = ReplaySource(history, "run")
+    seen = []
+    for now in range(8):
+        source.tick(float(now))
+        seen.append(source.position)
+    assert seen == [0, 1, 1, 1, 1, 2, 3, 4]
+
+
+def test_seeking_by_step_stays_within_the_start_that_is_shown(
+    history: History, source: ReplaySource
+) -> None:
+    assert source.seek(10)
+    assert source.state.step == 10
+    assert source.state.info.incarnation == "one"
+    source.move(history.last)
+    assert source.seek(10)
+    assert source.state.step == 10
+    assert source.state.info.incarnation == "two"
+    source.seek_time(history.marks[40].time)
+    assert source.mark.time == history.marks[40].time
+
+
+def test_stepping_pauses_and_moves_by_whole_steps(source: ReplaySource) -> None:
+    source.seek(20)
+    assert source.step(+1)
+    assert source.paused
+    assert source.state.step == 21
+    assert source.step(-1)
+    assert source.step(-1)
+    assert source.state.step == 19
+    assert source.step(+5)
+    assert source.state.step == 24
+    source.move(0)
+    assert not source.step(-1)
+    source.move(source.timeline.last)
+    assert not source.step(+1)
+
+
+def test_jumping_finds_what_happened(source: ReplaySource) -> None:
+    assert source.jump(Kind.PREEMPTION, +1)
+    first = source.position
+    assert source.mark.kind & Kind.PREEMPTION
+    assert source.state.requests[preempted(source.state)].preemption_steps == [source.state.step]
+    assert source.jump(Kind.PREEMPTION, +1)
+    assert source.position > first
+    assert source.jump(Kind.PREEMPTION, -1)
+    assert source.position == first
+    assert not source.jump(Kind.PREEMPTION, -1)
+    assert source.position == first
+
+
+def preempted(state: EngineState) -> str:
+    return next(request_id for request_id, each in state.requests.items() if each.num_preemptions)
+
+
+def test_drain_tells_what_changed(history: History, source: ReplaySource) -> None:
+    assert source.drain() is None
+    assert source.drain() == set()
+    finish = history.marks.next(Kind.FINISH, 0)
+    source.move(finish - 1)
+    source.drain()
+    before = source.version
+    source.move(finish)
+    event = next(event for _, event in history.events(finish - 1, finish))
+    assert isinstance(event, RequestFinished)
+    assert source.drain() == set(source.state.requests[event.request_id].seq_ids)
+    assert source.version > before
+    source.move(0)
+    source.move(finish)
+    assert source.drain() is None
+
+
+def test_recording_cannot_be_changed(source: ReplaySource) -> None:
+    with pytest.raises(ControlError, match="a recording cannot be changed"):
+        source.submit("Hello", SamplingParams())
+    with pytest.raises(ControlError, match="a recording cannot be changed"):
+        source.abort("req-1")
+    assert source.link.state is LinkState.REPLAY
+    assert source.link.endpoint == "run.seqtop"
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, float("nan"), float("inf")])
+def test_speed_must_be_positive(history: History, source: ReplaySource, speed: float) -> None:
+    with pytest.raises(ValueError, match="speed must be a positive number"):
+        ReplaySource(history, "run", speed=speed)
+    with pytest.raises(ValueError, match="speed must be a positive number"):
+        source.speed = speed
+
+
+def test_thread_plays_by_itself(history: History) -> None:
+    with ReplaySource(history, "run", speed=200.0) as source:
+        wait_until(lambda: source.at_end and source.paused)
+        with source.lock:
+            assert source.state == history.at(history.last)
+        source.play()
+        wait_until(lambda: source.position > 0)
+    assert "seqtop-replay" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_history_that_goes_on_and_forgets_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape, "BATCH_BYTES", 4_000)
+    monkeypatch.setattr(tape, "SEGMENT_BYTES", 20_000)
+    history, state = History(max_bytes=0), EngineState()
+    append(history, SCRIPT[:20], state)
+    source = ReplaySource(history, "live", position=history.last, paused=True)
+    shown, mark = source.state, source.mark
+    append(history, SCRIPT, state, 20)
+    assert history.first > source.position
+    assert source.state is shown  # what is on the screen stays there
+    assert source.mark == mark
+    source.step(+1)
+    assert source.position >= history.first
+    source.move(2)
+    assert source.position == history.first
+    source.play()
+    source.tick(0.0)
+    source.tick(1e6)
+    assert source.state == state
+    append(history, OTHER, EngineState())
+    assert not source.at_end
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
+    """A recording whose first and third segments cannot be read."""
+    monkeypatch.setattr(tape, "BATCH_BYTES", 4_000)
+    monkeypatch.setattr(tape, "SEGMENT_BYTES", 20_000)
+    path = tmp_path / "run.seqtop"
+    with RecordingWriter(path) as writer:
+        append(writer, SCRIPT, EngineState())
+    data = bytearray(path.read_bytes())
+    with Recording(path) as recording:
+        first, third = recording._segments[0], recording._segments[2]
+    for stored in (first.keyframe, third.batches[0].stored):
+        data[stored.place[0] + 15] ^= 0x10
+    path.write_bytes(data)
+    return Recording(path)
+
+
+def test_what_cannot_be_read_is_said_and_skipped(damaged: Recording) -> None:
+    segments = [segment.position for segment in damaged._segments]
+    source = ReplaySource(damaged, "run", detail="fine so far")
+    assert source.position == segments[1]
+    assert "damaged at byte" in source.link.detail
+    source.move(segments[2])
+    source.tick(0.0)
+    source.tick(0.5)
+    assert source.position >= segments[3]
+    assert not source.paused
+    source.tick(1e6)
+    source.tick(1e6 + 1)
+    assert source.at_end
+    assert not source.move(segments[2] + 1)
+    assert source.position == damaged.last  # it stays where it can be read
+    with pytest.raises(RecordingError):
+        damaged.at(0)
+    damaged.close()
+
+
+def test_empty_recording_has_nothing_to_show(tmp_path: Path) -> None:
+    path = tmp_path / "run.seqtop"
+    path.write_bytes(b"")
+    with Recording(path) as recording:
+        source = ReplaySource(recording, "run", detail=recording.damage or "")
+        source.tick(0.0)
+        source.tick(1.0)
+        assert source.paused
+        assert not source.step(+1)
+        assert not source.jump(Kind.FINISH, +1)
+        assert source.state == EngineState()

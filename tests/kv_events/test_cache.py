@@ -1,0 +1,186 @@
+"""The reducer of KV-cache events, against a plain model of a cache and by hand."""
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seqtop.kv_events.cache import Block, KvCache, found
+from seqtop.kv_events.messages import AllBlocksCleared, Batch, BlockRemoved, BlockStored, Unknown
+
+
+def stored(hashes, parent=None, *, size=2, medium="GPU", tokens=None, **more) -> BlockStored:
+    tokens = list(range(size * len(hashes))) if tokens is None else tokens
+    return BlockStored(list(hashes), parent, tokens, size, medium=medium, **more)
+
+
+def cache_after(*events, **options) -> KvCache:
+    cache = KvCache(**options)
+    for time, event in enumerate(events, start=1):
+        cache.apply(Batch(float(time), [event]))
+    return cache
+
+
+def block(cache: KvCache, block_hash) -> Block:
+    return cache.blocks[(-1, block_hash)]
+
+
+def names(blocks) -> list[object]:
+    return [each.key[1] for each in blocks]
+
+
+def test_a_run_is_a_chain_with_each_blocks_tokens() -> None:
+    cache = cache_after(stored([1, 2, 3]), stored([4], 3, tokens=[7, 8], lora_name="poems"))
+    assert names(cache.path(block(cache, 4))) == [1, 2, 3, 4]
+    assert list(block(cache, 2).token_ids) == [2, 3]
+    assert (list(block(cache, 4).token_ids), block(cache, 4).lora) == ([7, 8], "poems")
+    assert (cache.num_tokens, cache.num_stored, cache.num_extending) == (8, 4, 1)
+    (tree,) = cache.trees(0, 10)
+    assert (tree.root, tree.num_blocks, tree.num_tokens) == ((-1, 1), 4, 8)
+    assert (block(cache, 3).stored_at, block(cache, 3).seen_at) == (1.0, 2.0)
+
+
+def test_tokens_of_blocks_that_were_left_out_are_given_to_nobody() -> None:
+    cache = cache_after(stored([1, 3], tokens=[1, 2, 3, 4, 5, 6]))
+    assert block(cache, 1).token_ids is None
+    assert cache.num_tokens == 4
+
+
+def test_branching_is_told_from_extending() -> None:
+    cache = cache_after(stored([1]), stored([2], 1), stored([3], 1), stored([3], 1))
+    assert (cache.num_extending, cache.num_branching, cache.num_again) == (2, 1, 1)
+    assert names(cache.blocks[key] for key in cache.children((-1, 1))) == [2, 3]
+
+
+def test_a_block_is_gone_when_its_last_copy_is() -> None:
+    cache = cache_after(stored([1]), stored([1]), BlockRemoved([1], medium="GPU"))
+    assert block(cache, 1).copies == {"GPU": 1}
+    cache.apply(Batch(9.0, [BlockRemoved([1], medium="GPU"), BlockRemoved([1], medium="GPU")]))
+    assert not cache.blocks
+    assert (cache.num_cells, cache.num_trees, cache.num_unmatched) == (0, 0, 1)
+    assert cache.tiers == {}
+
+
+def test_tiers_are_places_of_one_block() -> None:
+    cache = cache_after(stored([1, 2]), stored([1], medium="CPU"), BlockRemoved([1], medium="GPU"))
+    assert block(cache, 1).copies == {"CPU": 1}
+    assert {name: tier.num_blocks for name, tier in cache.tiers.items()} == {"GPU": 1, "CPU": 1}
+    assert cache.num_tokens == 4
+    cache.apply(Batch(9.0, [stored([5])]))
+    assert names([cache.tiers["GPU"].cells[0]]) == [5], "the first free cell is taken"
+
+
+def test_removal_without_a_medium_is_of_the_tier_there_is() -> None:
+    cache = cache_after(stored([1]), BlockRemoved([1]))
+    assert (not cache.blocks, cache.num_unmatched) == (True, 0)
+
+
+def test_the_same_hash_in_two_groups_is_two_blocks() -> None:
+    cache = cache_after(
+        stored([1], group_idx=0),
+        stored([1], group_idx=1, kv_cache_spec_kind="sliding_window"),
+        BlockRemoved([1], medium="GPU", group_idx=0),
+    )
+    assert list(cache.blocks) == [(1, 1)]
+    assert cache.blocks[(1, 1)].kind == "sliding_window"
+
+
+def test_clearing_ends_a_gap_and_forgets_all() -> None:
+    cache = cache_after(stored([1]))
+    cache.miss("something was lost")
+    assert cache.gap == "something was lost"
+    cache.apply(Batch(2.0, [AllBlocksCleared(), stored([2])]))
+    assert (cache.gap, names(cache.blocks.values()), cache.num_cleared) == ("", [2], 1)
+
+
+def test_too_many_blocks_are_counted_and_forgotten() -> None:
+    cache = cache_after(stored([1, 2, 3]), stored([1], medium="CPU"), max_blocks=2)
+    assert names(cache.blocks.values()) == [1, 2]
+    assert (cache.num_overflowing, cache.num_cells) == (2, 2)
+    cache.apply(Batch(9.0, [BlockRemoved([2], medium="GPU"), stored([4], 3)]))
+    assert names(cache.path(block(cache, 4))) == [4], "its parent is not known"
+
+
+def test_chains_whose_beginning_is_missing_join_what_comes_before_them() -> None:
+    cache = cache_after(stored([3], 2), stored([4], 2), stored([9]))
+    assert [tree.root for tree in cache.trees(0, 9)] == [(-1, 2), (-1, 9)]
+    cache.apply(Batch(5.0, [stored([2], 1)]))
+    cache.apply(Batch(6.0, [stored([1])]))
+    assert [(tree.root, tree.num_blocks) for tree in cache.trees(0, 9)] == [
+        ((-1, 1), 4),
+        ((-1, 9), 1),
+    ]
+    assert names(cache.path(block(cache, 4))) == [1, 2, 4]
+    assert found(block(cache, 3).tree).root == (-1, 1)
+
+
+def test_a_cycle_of_parents_ends() -> None:
+    cache = cache_after(stored([1], 2), stored([2], 1), stored([3], 3))
+    assert len(cache.path(block(cache, 1))) == 2
+    assert names(cache.path(block(cache, 3))) == [3]
+    cache.apply(Batch(1.0, [BlockRemoved([1, 2, 3], medium="GPU")]))
+    assert (cache.num_trees, len(cache.blocks)) == (0, 0)
+
+
+def test_unknown_kinds_are_counted_by_name_and_not_without_end() -> None:
+    cache = cache_after(*[Unknown(f"Kind{number % 50}") for number in range(100)])
+    assert len(cache.unknown) == 20
+    assert cache.unknown["Kind0"] == 2
+
+
+HASHES = st.integers(0, 9)
+MEDIA = st.sampled_from(["GPU", "CPU"])
+EVENTS = st.one_of(
+    st.builds(
+        lambda hashes, parent, medium: stored(hashes, parent, medium=medium),
+        st.lists(HASHES, max_size=4),
+        st.none() | HASHES,
+        MEDIA,
+    ),
+    st.builds(
+        lambda hashes, medium: BlockRemoved(hashes, medium=medium),
+        st.lists(HASHES, max_size=4),
+        MEDIA,
+    ),
+    st.just(AllBlocksCleared()),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(EVENTS, max_size=40), st.integers(1, 25))
+def test_what_fits_together_always_does(events, max_blocks: int) -> None:
+    cache = KvCache(max_blocks=max_blocks)
+    copies: Counter[tuple[int, str]] = Counter()
+    for event in events:
+        cache.apply(Batch(1.0, [event]))
+        if isinstance(event, AllBlocksCleared):
+            copies.clear()
+        elif isinstance(event, BlockStored):
+            copies.update((each, event.medium) for each in event.block_hashes)
+        else:
+            for each in event.block_hashes:
+                copies[each, event.medium] -= copies[each, event.medium] > 0
+        known = {
+            (block.key[1], medium): number
+            for block in cache.blocks.values()
+            for medium, number in block.copies.items()
+        }
+        if not cache.num_overflowing:
+            assert known == +copies
+        assert cache.num_cells == len(known) <= max_blocks
+        for name, tier in cache.tiers.items():
+            assert tier.num_blocks == sum(medium == name for _, medium in known)
+            for cell, held in enumerate(tier.cells):
+                assert (held is None) == (cell in tier.free)
+                assert held is None or held.cells[name] == cell
+        assert cache.num_tokens == sum(each.size for each in cache.blocks.values())
+        trees = cache.trees(0, 99)
+        assert sum(tree.num_blocks for tree in trees) == len(cache.blocks)
+        assert [tree.num_blocks for tree in trees] == sorted(
+            (tree.num_blocks for tree in trees), reverse=True
+        )
+        for each in cache.blocks.values():
+            assert cache.tree(found(each.tree).root) in trees
+            if each.parent in cache.blocks:
+                assert found(cache.blocks[each.parent].tree) is found(each.tree)
+                assert each.key in cache.children(each.parent)

@@ -1,0 +1,155 @@
+"""The index of who holds which block: always that of the tables as they are."""
+
+from collections import Counter, defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqtop.sequence import ExecuteModelRequest, SequenceStatus
+from seqtop.state import EngineState
+from seqtop.state.block_index import MOST_BLOCKS, BlockMap
+from seqtop.state.block_owners import BlockOwners
+from seqtop.wire import codec, parsing
+from seqtop.wire.messages import EngineInfo, Event, Preemption, RequestArrived, SequenceUpdate, Step
+from tests.support.event_script import EventScript
+
+BLOCKS = 24
+
+
+def run(seed: int) -> list[Event]:
+    script = EventScript(seed, 80, num_blocks=BLOCKS)
+    return [parsing.event(codec.encode(event)) for event in script]
+
+
+def holders(state: EngineState, num_device: int) -> dict[int, dict[int, int]]:
+    """The same, worked out from every table."""
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+    for sequence in state.sequences.values():
+        for place, block in enumerate(sequence.block_table):
+            found[block][sequence.seq_id] = place
+        for place, block in enumerate(sequence.host_table):
+            found[num_device + block][sequence.seq_id] = place
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_index_follows_the_tables_and_tells_what_changed(seed: int) -> None:
+    state, index = EngineState(), BlockMap()
+    before: dict[int, dict[int, int]] = {}
+    num_swapped = 0
+    for event in run(seed):
+        touched = state.apply(event)
+        if not index.fits(state):
+            index.rebuild(state)
+            before = holders(state, index.num_device)
+        changed = index.update(state, touched)
+        now = holders(state, index.num_device)
+        differing = {
+            block for block in before.keys() | now.keys() if before.get(block) != now.get(block)
+        }
+        assert differing <= changed
+        for block in range(len(index)):
+            assert dict(index.owners(block)) == now.get(block, {})
+        num_swapped += index.num_swapped
+        before = {block: dict(held) for block, held in now.items()}
+    assert num_swapped
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.lists(st.integers(0, 9), max_size=6))))
+def test_shared_blocks_are_counted(updates: list[tuple[int, list[int]]]) -> None:
+    owners = BlockOwners()
+    tables: dict[int, list[int]] = {}
+    for seq_id, table in updates:
+        owners.update(seq_id, table)
+        tables[seq_id] = table
+        counts = Counter(block for each in tables.values() for block in set(each))
+        assert owners.num_blocks == len(counts)
+        assert owners.num_shared == sum(count > 1 for count in counts.values())
+
+
+def test_a_table_that_grows_changes_its_new_blocks_alone() -> None:
+    state, index = EngineState(), BlockMap()
+    events = run(1)
+    for event in events:
+        if isinstance(event, Step) and not event.sequences and event.decodes.new_blocks:
+            break
+        state.apply(event)
+    index.rebuild(state)
+    grown = {*event.decodes.new_blocks.values()}
+    assert index.update(state, state.apply(event)) == grown
+
+
+def test_a_swapped_sequence_holds_the_host_blocks_its_own_went_to() -> None:
+    state, index = swapped_state(), BlockMap()
+    index.rebuild(state)
+    assert index.blocks(7) == [8 + 5, 8 + 2]
+    assert dict(index.owners(8 + 2)) == {7: 1}
+    assert index.first_block(7) == 13
+    back = step(1, seq_update(SequenceStatus.RUNNING, block_table=[1, 2]))
+    assert index.update(state, state.apply(back)) == {1, 2, 13, 10}
+    assert index.blocks(7) == [1, 2]
+    assert index.num_swapped == 0
+
+
+def test_blocks_of_further_kv_cache_groups_are_in_it() -> None:
+    state, index = EngineState(), BlockMap()
+    for event in started():
+        state.apply(event)
+    update = seq_update(SequenceStatus.RUNNING, new_blocks=[1, 2], group_block_tables=[[5], [6, 7]])
+    state.apply(step(0, update))
+    index.rebuild(state)
+    assert index.blocks(7) == [1, 2, 5, 6, 7]
+    assert dict(index.owners(6)) == {7: 1}
+
+
+@pytest.mark.parametrize("number", [-1, 2**40])
+def test_no_size_of_a_pool_is_believed_blindly(number: int) -> None:
+    state, index = EngineState(), BlockMap()
+    info = started()[0]
+    info.num_gpu_blocks = info.num_cpu_blocks = info.num_reserved_blocks = number
+    state.apply(info)
+    index.rebuild(state)
+    assert 0 <= len(index) <= 2 * MOST_BLOCKS
+    assert index.num_shared == 0
+
+
+def started() -> list[Event]:
+    """An engine with eight blocks, eight more on the host, and sequence 7."""
+    info = next(event for event in run(1) if isinstance(event, EngineInfo))
+    info.num_gpu_blocks = info.num_cpu_blocks = 8
+    return [
+        info,
+        RequestArrived(request_id="req", arrival_time=1.0, seq_ids=[7], num_prompt_tokens=20),
+    ]
+
+
+def swapped_state() -> EngineState:
+    state = EngineState()
+    for event in [
+        *started(),
+        step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[3, 4])),
+        step(1, seq_update(SequenceStatus.SWAPPED, block_table=[]), [(3, 5), (4, 2)]),
+    ]:
+        state.apply(event)
+    return state
+
+
+def seq_update(status: SequenceStatus, **changes: object) -> SequenceUpdate:
+    return SequenceUpdate(seq_id=7, status=status, num_computed_tokens=20, **changes)
+
+
+def step(
+    number: int, update: SequenceUpdate, swapped_out: list[tuple[int, int]] | None = None
+) -> Step:
+    stats = next(event for event in run(1) if isinstance(event, Step)).stats
+    preemptions = [Preemption(request_id="req", mode="swap", num_lost_tokens=0)]
+    return Step(
+        step=number,
+        start_time=2.0 + number,
+        time=2.5 + number,
+        execute=ExecuteModelRequest([], blocks_to_swap_out=swapped_out or []),
+        sequences=[update],
+        stats=stats,
+        preemptions=preemptions if swapped_out else [],
+    )

@@ -1,0 +1,248 @@
+"""The sentence that says why a sequence is where it is."""
+
+import pytest
+
+from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
+from seqtop.state import EngineState, RequestState, SequenceState
+from seqtop.state.explain import why
+from seqtop.state.model import CachedBlock
+from seqtop.state.ordering import SequenceView
+from seqtop.wire.messages import WaitReason
+from tests.support.hand_driven import engine_info
+
+WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
+
+
+def sentence(
+    status: SequenceStatus, *, request: dict[str, object] | None = None, **sequence: object
+) -> str:
+    state = EngineState()
+    for seq_id, name in enumerate(("req-0", "req-1", "req-2")):
+        metrics = RequestMetrics(float(seq_id), 0.0, None, None, None)
+        state.requests[name] = RequestState(name, metrics, [seq_id])
+        state.sequences[seq_id] = SequenceState(seq_id, name)
+    for name, value in (request or {}).items():
+        setattr(state.requests["req-2"], name, value)
+    if "num_cached_tokens" in sequence:  # the others do without an engine's limits
+        state.info = engine_info(block_size=16)
+    known = dict.fromkeys((4, 5, 6, 9), CachedBlock("req-1", 1, 0))
+    state.cached_blocks = known | {12: CachedBlock("req-2", 2, 4)}
+    state.sequences[1].block_table = [20, 21, 22]
+    asked = state.sequences[2]
+    for name, value in {"status": status, **sequence}.items():
+        setattr(asked, name, value)
+    view = SequenceView()
+    view.rebuild(state)
+    return why(state, view, asked)
+
+
+def reason(cause: str, missing: int = 0) -> dict[str, object]:
+    return {"wait_reason": WaitReason(request_id="req-2", cause=cause, num_missing=missing)}
+
+
+PREEMPTED = {
+    "num_preemptions": 1,
+    "preemption_steps": [1120],
+    "preempted_for": "req-9",
+    "num_lost_tokens": 212,
+    "last_preemption_mode": "recompute",
+}
+DECODING = {"num_prompt_tokens": 10, "num_computed_tokens": 10, "output_token_ids": [1]}
+LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
+
+
+@pytest.mark.parametrize(
+    ("expected", "status", "request_changes", "changes"),
+    [
+        ("Behind req-1, 2 sequences ahead of it in the queue.", WAITING, {}, {}),
+        ("Waiting for 3 more free blocks.", WAITING, reason("no_blocks", 3), {}),
+        ("Waiting for 1 more free block.", WAITING, reason("no_blocks", 1), {}),
+        ("Waiting for free blocks.", WAITING, reason("no_blocks"), {}),
+        (
+            "Waiting: the step's token budget is spent; 1 token more would do.",
+            WAITING,
+            reason("token_budget", 1),
+            {},
+        ),
+        (
+            "Waiting for a place: all sequences that may run at once do.",
+            WAITING,
+            reason("seq_limit"),
+            {},
+        ),
+        ("Waiting for 2 more places.", WAITING, reason("seq_limit", 2), {}),
+        (
+            (
+                "Preempted at step 1,120 to make room for req-9; 212 computed tokens will be "
+                "recomputed. Waiting for 3 more free blocks."
+            ),
+            WAITING,
+            PREEMPTED | reason("no_blocks", 3),
+            {},
+        ),
+        (
+            (
+                "Preempted at step 1,120 to make room for req-9; 212 computed tokens will be "
+                "recomputed. Next in the queue; the scheduler has not come to it yet."
+            ),
+            WAITING,
+            PREEMPTED,
+            {},
+        ),
+        (
+            (
+                "Preempted at step 1,120 for want of blocks, making way itself; 212 computed "
+                "tokens will be recomputed. Waiting for 3 more free blocks."
+            ),
+            WAITING,
+            PREEMPTED | {"preempted_for": "req-2"} | reason("no_blocks", 3),
+            {},
+        ),
+        (
+            (
+                "Preempted at step 1,120; 3 preemptions have cost it 500 tokens. "
+                "Waiting for free blocks."
+            ),
+            WAITING,
+            PREEMPTED
+            | {"preempted_for": None, "num_preemptions": 3, "num_lost_tokens": 500}
+            | reason("no_blocks"),
+            {},
+        ),
+        (
+            (
+                "Swapped out at step 1,120 to make room for req-9; nothing is lost. "
+                "It waits for blocks to come back to."
+            ),
+            SequenceStatus.SWAPPED,
+            PREEMPTED | {"last_preemption_mode": "swap"},
+            {},
+        ),
+        (
+            "Computing its 900 tokens: 512 are in the cache.",
+            RUNNING,
+            {},
+            {"num_prompt_tokens": 900, "num_computed_tokens": 512},
+        ),
+        (
+            "Computing its 12 tokens again, as it was preempted: 4 are in the cache.",
+            RUNNING,
+            {},
+            {"num_prompt_tokens": 10, "num_computed_tokens": 4, "output_token_ids": [1, 2]},
+        ),
+        (
+            "Decoding: 1 of at most 64 tokens so far.",
+            RUNNING,
+            LIMIT,
+            {"num_prompt_tokens": 10, "num_computed_tokens": 10, "output_token_ids": [1]},
+        ),
+        (
+            "Decoding: 1 token so far.",
+            RUNNING,
+            {},
+            {"num_prompt_tokens": 10, "num_computed_tokens": 10, "output_token_ids": [1]},
+        ),
+        (
+            "Finished at the end-of-text token after 2 tokens.",
+            SequenceStatus.FINISHED_STOPPED,
+            {},
+            {"output_token_ids": [1, 2]},
+        ),
+        (
+            "Finished at stop token 13 after 0 tokens.",
+            SequenceStatus.FINISHED_STOPPED,
+            {},
+            {"stop_reason": 13},
+        ),
+        (
+            "Finished at the stop string 'END' after 0 tokens.",
+            SequenceStatus.FINISHED_STOPPED,
+            {},
+            {"stop_reason": "END"},
+        ),
+        (
+            "Finished: it reached its limit of tokens (64).",
+            SequenceStatus.FINISHED_LENGTH_CAPPED,
+            LIMIT,
+            {},
+        ),
+        (
+            (
+                "Behind req-1, which is more urgent (priority 0 before 3), "
+                "2 sequences ahead of it in the queue."
+            ),
+            WAITING,
+            {"priority": 3},
+            {},
+        ),
+        (
+            (
+                "Swapped out at step 1,120 to make room for req-9, 2 blocks to host memory; "
+                "nothing is lost. Waiting for 3 more free blocks."
+            ),
+            SequenceStatus.SWAPPED,
+            PREEMPTED | {"last_preemption_mode": "swap"} | reason("no_blocks", 3),
+            {"host_table": [7, 8]},
+        ),
+        (
+            (
+                "Decoding: 1 token so far. 32 tokens found in the prefix cache: "
+                "2 blocks written by req-1 (4, 9)."
+            ),
+            RUNNING,
+            {},
+            DECODING | {"num_cached_tokens": 32, "block_table": [4, 9, 11]},
+        ),
+        (
+            (
+                "Decoding: 1 token so far. 96 tokens found in the prefix cache: "
+                "4 blocks written by req-1 (4-6, 9); 1 block that it wrote itself (12); "
+                "1 block (13)."
+            ),
+            RUNNING,
+            {},
+            DECODING | {"num_cached_tokens": 96, "block_table": [4, 5, 6, 9, 12, 13, 11]},
+        ),
+        (
+            (
+                "Decoding: 1 token so far. 96 tokens found in the prefix cache: "
+                "6 blocks (20, 22, 24, 26 and more)."
+            ),
+            RUNNING,
+            {},
+            DECODING | {"num_cached_tokens": 96, "block_table": [20, 22, 24, 26, 28, 30]},
+        ),
+        (
+            "Decoding: 1 token so far. 32 tokens found in the prefix cache.",
+            RUNNING,
+            {"last_preemption_mode": "swap"},
+            DECODING | {"num_cached_tokens": 32, "block_table": [4, 9, 11]},
+        ),
+        (
+            "Decoding: 1 token so far. A fork of sequence 1 at token 40, sharing 2 blocks with it.",
+            RUNNING,
+            {},
+            DECODING | {"parent_seq_id": 1, "fork_length": 40, "block_table": [20, 21, 30]},
+        ),
+        (
+            "Decoding: 1 token so far. A fork of sequence 77 at token 40.",
+            RUNNING,
+            {},
+            DECODING | {"parent_seq_id": 77, "fork_length": 40, "block_table": [20]},
+        ),
+        ("Aborted after 0 tokens.", SequenceStatus.FINISHED_ABORTED, {}, {}),
+        (
+            "Ignored: its prompt is longer than the engine takes.",
+            SequenceStatus.FINISHED_IGNORED,
+            {},
+            {},
+        ),
+    ],
+)
+def test_why(
+    expected: str,
+    status: SequenceStatus,
+    request_changes: dict[str, object],
+    changes: dict[str, object],
+) -> None:
+    assert sentence(status, request=request_changes, **changes) == expected

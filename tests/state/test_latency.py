@@ -1,0 +1,248 @@
+"""Latency figures: exact over their window, however they were brought up to date."""
+
+import math
+import random
+import statistics
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState, latency
+from seqtop.state.latency import KEPT_STARTS, QUIET, WINDOW, Latencies, Measured, Window
+from seqtop.state.slo import Slo, SloError, missed, parse
+from seqtop.tui.feed import Feed
+from seqtop.wire.messages import Heartbeat
+from tests.support.scripted import START, STEP_TIME, Script, ScriptedSource, engine_info
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=2, max_size=60))
+def test_percentiles_are_those_of_the_textbook(values: list[float]) -> None:
+    window = Window()
+    for value in values:
+        window.add(0.0, value)
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    for p in (50, 90, 99):
+        assert window.percentile(p) == pytest.approx(cuts[p - 1])
+    assert sum(window.histogram(16)) == len(values)
+
+
+def test_a_window_slides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency, "LARGEST", 50)
+    chance, window, added = random.Random(1), Window(10.0), []
+    for moment in range(200):
+        added.append((float(moment) / 3, chance.random()))
+        window.add(*added[-1])
+        window.expire(moment / 3)
+        held = sorted(value for time, value in added[-50:] if time > moment / 3 - 10)
+        assert window.percentile(0) == held[0]
+        assert window.percentile(100) == held[-1] == window.figures().largest
+        assert window.figures().num == len(window) == len(held)
+        assert window.mean() == pytest.approx(statistics.fmean(held))
+    window.expire(1e9)
+    assert math.isnan(window.percentile(50))
+    assert window.figures().num == 0
+    assert window.histogram(4) == [0] * 4
+
+
+def observed(slo: Slo | None = None) -> tuple[Script, Latencies]:
+    """A script whose every event is looked at."""
+    source = ScriptedSource()
+    found = Latencies(slo or Slo())
+    source.listener = lambda: found.observe(source.state, source.drain())
+    return Script(source), found
+
+
+def test_each_figure_is_what_the_metrics_say() -> None:
+    script, found = observed()
+    script.arrive("a", num_prompt=32)
+    script.time += 0.1
+    script.step(prefill={"a": 32})
+    for _ in range(3):
+        script.step()
+    script.time += 0.25
+    script.step(stop={"a": SequenceStatus.FINISHED_STOPPED})
+    metrics = script.source.state.requests["a"].metrics
+    figures = {key: window.figures() for key, window in found.windows.items()}
+    assert figures["queue"].p50 == metrics.time_in_queue == pytest.approx(0.102)
+    assert figures["ttft"].p50 == metrics.first_token_time - START == pytest.approx(0.152)
+    assert (figures["itl"].num, figures["itl"].p50) == (4, pytest.approx(0.05))
+    assert figures["itl"].largest == pytest.approx(0.3)
+    assert figures["tpot"].p50 == pytest.approx((3 * 0.05 + 0.3) / 4)
+    assert figures["e2e"].p50 == pytest.approx(0.152 + 3 * 0.05 + 0.3)
+    assert [each.num for each in figures.values()] == [1, 4, 1, 1, 1]
+
+
+def test_tokens_that_came_between_two_looks_share_their_time() -> None:
+    script, found = observed()
+    script.arrive("a", num_prompt=32)
+    script.source.listener = None
+    for _ in range(5):
+        script.step(prefill={} if script.running else {"a": 32})
+    found.observe(script.source.state, script.source.drain())
+    figures = found.windows["itl"].figures()
+    assert (figures.num, figures.largest) == (4, pytest.approx(0.05))
+
+
+def test_each_gap_is_counted_as_it_comes_and_drawing_looks_at_no_sequence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script = Script(ScriptedSource())
+    feed = Feed(script.source)
+    script.arrive("a", num_prompt=32)
+    script.step(prefill={"a": 32})
+    gaps = [0.01 * number for number in range(1, 8)]
+    for gap in gaps:
+        script.time += gap - STEP_TIME
+        script.step()
+    window = feed.latencies.windows["itl"]
+    assert [*window.values] == pytest.approx(gaps)
+    looked: list[int] = []
+    observe = feed.latencies.observe
+
+    def note(state: EngineState, touched: Iterable[int] | None) -> None:
+        looked.extend([-1] if touched is None else touched)
+        observe(state, touched)
+
+    monkeypatch.setattr(feed.latencies, "observe", note)
+    assert feed.poll() is not None
+    assert looked == []
+    script.step()
+    assert looked == [1]
+    assert [*window.values] == pytest.approx([*gaps, STEP_TIME])
+
+
+def test_old_samples_leave_and_can_be_looked_back_at() -> None:
+    script, found = observed()
+    script.arrive("a", num_prompt=32)
+    script.step(prefill={"a": 32})
+    then = script.time
+    script.source.apply(Heartbeat(time=then + WINDOW + 1, step=0))
+    assert len(found.windows["ttft"]) == 0
+    assert len(found.at(script.info, then).windows["ttft"]) == 1
+    assert len(found.at(script.info, then - 1).windows["ttft"]) == 0
+
+
+def sizes(measured: Measured) -> dict[str, int]:
+    return {key: len(window) for key, window in measured.windows.items()}
+
+
+def restarted(script: Script, *, after: float = 2.0) -> Script:
+    """The engine of `script`, started anew so many seconds later."""
+    info = engine_info(incarnation="b2")
+    script.source.replace(EngineState(info=info, time=script.time + after))
+    anew = Script(script.source, incarnation="b2")
+    anew.time = script.time + after
+    return anew
+
+
+@pytest.mark.parametrize("after", [2.0, -2.0], ids=["later", "by a clock that is behind"])
+def test_an_engine_started_anew_has_figures_of_its_own(after: float) -> None:
+    script, found = observed(Slo(ttft=0.001))
+    script.arrive("a", num_prompt=32)
+    script.step(prefill={"a": 32})
+    for _ in range(30):
+        script.step()
+    script.step(stop={"a": SequenceStatus.FINISHED_STOPPED})
+    old, met = sizes(found.now), len(found.met)
+    medians = {key: [*p50s] for key, p50s in found.now.medians.items()}
+    assert old == {"ttft": 1, "itl": 31, "tpot": 1, "queue": 1, "e2e": 1}
+    assert len(medians["itl"]) > 1
+    assert found.take_news() != []
+    anew = restarted(script, after=after)
+    assert {*sizes(found.now).values()} == {0}
+    assert len(found.met) == 0
+    assert max(map(len, found.now.medians.values())) <= 1
+    anew.arrive("a", num_prompt=8)
+    anew.step(prefill={"a": 8})
+    anew.step()
+    assert sizes(found.now) == {"ttft": 1, "itl": 1, "tpot": 0, "queue": 1, "e2e": 0}
+    assert found.take_news() != []
+    before = found.at(script.info, script.time)
+    assert (sizes(before), len(before.met)) == (old, met)
+    assert before.medians == medians
+    assert sizes(found.at(anew.info, anew.time)) == sizes(found.now)
+
+
+def test_of_many_starts_the_newest_are_kept() -> None:
+    script, found = observed()
+    for number in range(KEPT_STARTS + 1):
+        script.source.replace(EngineState())
+        script = Script(script.source, incarnation=f"start-{number}")
+        script.arrive("a", num_prompt=8)
+        script.step(prefill={"a": 8})
+    infos = [engine_info(incarnation=f"start-{number}") for number in range(KEPT_STARTS + 1)]
+    kept = [sizes(found.at(info, script.time))["ttft"] for info in infos]
+    assert kept == [0] + [1] * KEPT_STARTS
+
+
+def test_who_joins_late_learns_what_the_state_tells() -> None:
+    script, _ = observed()
+    script.arrive("a", num_prompt=32)
+    script.step(prefill={"a": 32})
+    script.step(stop={"a": SequenceStatus.FINISHED_STOPPED})
+    late = Latencies(Slo(ttft=0.001))
+    late.observe(script.source.state, None)
+    late.observe(script.source.state, None)  # a snapshot counts nothing twice
+    assert [len(window) for window in late.windows.values()] == [1, 0, 1, 1, 1]
+    assert late.take_news() == []
+    assert (len(late.met), late.met.mean()) == (1, 0.0)
+
+
+def test_goodput_counts_whoever_ended_by_itself() -> None:
+    script, found = observed(Slo(ttft=0.1))
+    for name, delay in (("good", 0.0), ("slow", 0.2), ("gone", 0.0)):
+        script.arrive(name, num_prompt=8)
+        script.time += delay
+        script.step(prefill={name: 8}, decode=[])
+    script.finish("gone", SequenceStatus.FINISHED_ABORTED)
+    script.finish("good", SequenceStatus.FINISHED_STOPPED)
+    script.finish("slow", SequenceStatus.FINISHED_LENGTH_CAPPED)
+    assert (len(found.met), found.met.mean()) == (2, 0.5)
+
+
+def test_a_burst_is_told_once() -> None:
+    script, found = observed(Slo(ttft=0.04))
+    news = []
+    for index in range(20):
+        script.arrive(f"r-{index}", num_prompt=8)
+        script.step(prefill={f"r-{index}": 8}, decode=[])
+        news += found.take_news()
+    assert [name for name, _ in news] == ["r-0"]
+    script.time += QUIET + 1
+    script.arrive("again", num_prompt=8)
+    script.step(prefill={"again": 8}, decode=[])
+    ((name, what),) = found.take_news()
+    assert (name, what) == ("again", {"ttft": pytest.approx(0.052)})
+
+
+def test_what_is_still_awaited_can_be_late_already() -> None:
+    script, _ = observed()
+    script.arrive("a")
+    state = script.source.state
+    found = state.requests["a"], state.sequences[1]
+    assert missed(Slo(ttft=1.0, e2e=5.0), *found, START + 2) == {"ttft": 2.0}
+    assert missed(Slo(), *found, START + 9) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ttft", "'ttft' is not like ttft=0.5"),
+        ("tftt=1", "no objective 'tftt': there are ttft, itl, tpot, queue, e2e"),
+        ("ttft=fast", "ttft: 'fast' is not a time, such as 0.5 or 500ms"),
+        ("ttft=0", "ttft: '0' is not a time, such as 0.5 or 500ms"),
+        ("ttft=5parsec", "ttft: no unit 'parsec': there are k, M, G, us, ms, s, m, h"),
+    ],
+)
+def test_objectives_that_cannot_be_are_refused(text: str, said: str) -> None:
+    with pytest.raises(SloError) as refused:
+        parse(text)
+    assert str(refused.value) == said
+
+
+def test_objectives_are_read() -> None:
+    assert parse("ttft=0.5, itl=50ms,e2e=2m") == Slo(ttft=0.5, itl=0.05, e2e=120.0)
+    assert str(parse("ttft=0.5,itl=50ms")) == "TTFT ≤ 500 ms, ITL ≤ 50.0 ms"

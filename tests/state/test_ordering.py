@@ -1,0 +1,235 @@
+"""Order and filter, kept up to date by what was touched, against sorting everything anew."""
+
+import math
+import random
+
+import pytest
+
+from seqtop.sequence import RequestMetrics, SequenceStatus
+from seqtop.state import EngineState, RequestState, SequenceState
+from seqtop.state.fields import COLUMNS, FIELDS
+from seqtop.state.filter import parse
+from seqtop.state.ordering import SequenceView, Sort
+
+STATUSES = list(SequenceStatus)
+
+
+def add(state: EngineState, seq_id: int, chance: random.Random) -> None:
+    name = f"req-{seq_id}"
+    arrival = 100.0 + chance.randrange(50)
+    metrics = RequestMetrics(arrival, arrival, None, None, None)
+    state.requests[name] = RequestState(name, metrics, [seq_id], priority=chance.randrange(3))
+    state.sequences[seq_id] = SequenceState(seq_id, name)
+
+
+def change(state: EngineState, seq_id: int, chance: random.Random) -> None:
+    """Give a sequence other figures, drawn from few values so that there are ties."""
+    sequence = state.sequences[seq_id]
+    request = state.requests[sequence.request_id]
+    sequence.status = chance.choice(STATUSES)
+    sequence.num_prompt_tokens = chance.randrange(4)
+    sequence.num_computed_tokens = chance.randrange(4)
+    sequence.output_token_ids = [0] * chance.randrange(4)
+    sequence.block_table = [0] * chance.randrange(4)
+    sequence.text = chance.choice(["", "once", "upon 2", "upon 10", "\0"])
+    request.num_preemptions = chance.randrange(3)
+    metrics = request.metrics
+    metrics.first_token_time = chance.choice([None, metrics.arrival_time + chance.randrange(3)])
+    metrics.finished_time = chance.choice([None, 200.0 + chance.randrange(3), math.nan])
+    metrics.time_in_queue = chance.choice([None, None, float(chance.randrange(3))])
+
+
+def ids(view: SequenceView) -> list[int]:
+    return view.page(0, len(view))
+
+
+@pytest.mark.parametrize("key", ["", *FIELDS])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("source", ["", "out>0 -status:stop", "queue>20"])
+def test_updates_keep_the_order_that_a_rebuild_makes(
+    key: str, descending: bool, source: str
+) -> None:
+    chance = random.Random(f"{key}{descending}{source}")
+    state = EngineState(time=150.0)
+    kept = SequenceView()
+    kept.sort, kept.filter = Sort(key, descending), parse(source)
+    kept.rebuild(state)
+    next_id = 0
+    for _ in range(60):
+        touched = set()
+        for _ in range(chance.randrange(4)):
+            add(state, next_id, chance)
+            touched.add(next_id)
+            next_id += 1
+        for seq_id in chance.sample(sorted(state.sequences), min(len(state.sequences), 5)):
+            change(state, seq_id, chance)
+            touched.add(seq_id)
+        if len(state.sequences) > 20:
+            gone = chance.choice(sorted(state.sequences))
+            del state.requests[state.sequences.pop(gone).request_id]
+            touched.add(gone)
+        state.time += 1
+        kept.update(state, touched)
+        kept.tick(state)
+        fresh = SequenceView()
+        fresh.sort, fresh.filter = kept.sort, kept.filter
+        fresh.rebuild(state)
+        assert ids(kept) == ids(fresh)
+        assert list(kept.queue) == list(fresh.queue)
+        assert kept.running == fresh.running
+        assert [kept.index(seq_id) for seq_id in ids(kept)] == list(range(len(kept)))
+    shown = set(ids(kept))
+    for seq_id, sequence in state.sequences.items():
+        request = state.requests[sequence.request_id]
+        assert (seq_id in shown) == kept.filter.matches(request, sequence, state.time)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.key)
+def test_rows_are_sorted_ties_are_stable_and_the_unknown_is_last(
+    column: object, descending: bool
+) -> None:
+    chance = random.Random(7)
+    state = EngineState(time=150.0)
+    for seq_id in range(40):
+        add(state, seq_id, chance)
+        change(state, seq_id, chance)
+    view = SequenceView()
+    view.sort = Sort(column.key, descending)
+    view.rebuild(state)
+    values = [
+        column.sort_value(state.requests[f"req-{seq_id}"], state.sequences[seq_id], state.time)
+        for seq_id in ids(view)
+    ]
+    known = [value for value in values if value is not None]
+    assert values == known + [None] * (len(values) - len(known))
+    if column.key not in {"request", "text"}:  # these count digits as numbers, see below
+        assert known == sorted(known, reverse=descending)
+    for (first, value), (second, other) in zip(
+        list(zip(ids(view), values, strict=True))[:-1],
+        list(zip(ids(view), values, strict=True))[1:],
+        strict=True,
+    ):
+        assert value != other or first < second
+
+
+def test_names_are_sorted_as_people_count() -> None:
+    state = EngineState()
+    for seq_id in (10, 9, 100, 1):
+        add(state, seq_id, random.Random(0))
+    view = SequenceView()
+    view.sort = Sort("request")
+    view.rebuild(state)
+    assert ids(view) == [1, 9, 10, 100]
+    view.sort = Sort("request", descending=True)
+    view.rebuild(state)
+    assert ids(view) == [100, 10, 9, 1]
+
+
+def test_by_life_running_come_first_then_the_queue_then_the_latest_ends() -> None:
+    state = EngineState()
+
+    def put(seq_id: int, status: SequenceStatus, arrival: float, **changes: object) -> None:
+        metrics = RequestMetrics(arrival, arrival, None, None, None)
+        metrics.finished_time = changes.pop("finished", None)
+        name = f"req-{seq_id}"
+        state.requests[name] = RequestState(name, metrics, [seq_id], **changes)
+        state.sequences[seq_id] = SequenceState(seq_id, name, status)
+
+    put(1, SequenceStatus.FINISHED_STOPPED, 1.0, finished=20.0)
+    put(2, SequenceStatus.FINISHED_ABORTED, 2.0, finished=30.0)
+    put(3, SequenceStatus.WAITING, 5.0)
+    put(4, SequenceStatus.WAITING, 4.0, priority=1)
+    put(5, SequenceStatus.WAITING, 6.0, num_preemptions=1)
+    put(6, SequenceStatus.SWAPPED, 3.0, num_preemptions=1)
+    put(7, SequenceStatus.RUNNING, 8.0)
+    put(8, SequenceStatus.RUNNING, 7.0)
+    view = SequenceView()
+    view.rebuild(state)
+    assert ids(view) == [8, 7, 6, 5, 3, 4, 2, 1]
+    assert [view.queue_place(seq_id) for seq_id in (5, 3, 4)] == [(0, 5), (1, 5), (2, 3)]
+    assert view.queue_place(7) is None
+    view.sort = Sort(descending=True)
+    view.rebuild(state)
+    assert ids(view) == [1, 2, 4, 3, 5, 6, 7, 8]
+
+
+def test_a_page_of_nothing_is_empty() -> None:
+    view = SequenceView()
+    view.rebuild(EngineState())
+    assert view.page(-5, 10) == []
+    assert view.index(1) is None
+    assert view.index(None) is None
+
+
+@pytest.mark.parametrize("number", [100, 5_000])
+@pytest.mark.parametrize("key", ["", "out", "queue", "text"])
+def test_only_what_was_touched_is_looked_at(number: int, key: str) -> None:
+    state, chance = EngineState(time=150.0), random.Random(3)
+    for seq_id in range(number):
+        add(state, seq_id, chance)
+    view = SequenceView()
+    view.sort, view.filter = Sort(key, descending=True), parse("req -out>5")
+    view.rebuild(state)
+    before = view.keys_made
+    for seq_id in range(30):
+        change(state, seq_id, chance)
+    view.update(state, set(range(30)))
+    assert view.keys_made - before == 30
+
+
+@pytest.mark.parametrize("number", [100, 5_000])
+def test_no_row_is_touched_when_time_passes_even_by_queue_time(number: int) -> None:
+    state, chance = EngineState(time=150.0), random.Random(3)
+    for seq_id in range(number):
+        add(state, seq_id, chance)
+    still = state.requests["req-7"].metrics
+    still.time_in_queue = 140.0  # longer than any other has waited so far
+    view = SequenceView()
+    view.sort = Sort("queue", descending=True)
+    view.rebuild(state)
+    assert ids(view)[0] == 7
+    before = view.keys_made
+    state.time += 200
+    view.update(state, set())
+    view.tick(state)
+    assert ids(view)[-1] == 7
+    assert view.keys_made == before
+
+
+def test_a_filter_by_waiting_time_looks_at_a_few_at_a_time_and_at_all_in_the_end() -> None:
+    state, chance = EngineState(time=150.0), random.Random(3)
+    for seq_id in range(5_000):
+        add(state, seq_id, chance)
+    view = SequenceView()
+    view.filter = parse("queue>60")
+    view.rebuild(state)
+    assert not len(view)
+    state.time += 100
+    view.tick(state)
+    frames = 1
+    while view.is_behind:
+        before = view.keys_made
+        view.update(state, set())
+        assert view.keys_made - before <= 2_000
+        frames += 1
+    assert frames == 3
+    assert len(view) == 5_000
+
+
+def test_a_text_is_found_as_it_grows_and_looked_at_once() -> None:
+    state, chance = EngineState(time=150.0), random.Random(3)
+    add(state, 1, chance)
+    sequence = state.sequences[1]
+    view = SequenceView()
+    view.filter = parse("Fox -owl")
+    view.rebuild(state)
+    found = []
+    for delta in ("a little f", "ox", " named Pip ", "and an o", "wl"):
+        sequence.text += delta
+        view.update(state, {1})
+        found.append(1 in view)
+    assert found == [False, True, True, True, False]
+    sequence.text = "an"  # the engine was asked for the whole again
+    view.update(state, {1})
+    assert 1 not in view

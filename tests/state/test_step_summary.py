@@ -1,0 +1,225 @@
+"""What is said of a step: its figures, why it ran no more, whose sequences it ran."""
+
+import msgspec
+import pytest
+
+from seqtop.sequence import (
+    ExecuteModelRequest,
+    SequenceDataDelta,
+    SequenceGroupMetadataDelta,
+    SequenceStage,
+    SequenceStatus,
+)
+from seqtop.state import EngineState, step_summary
+from seqtop.wire.decode_rows import num_decodes
+from seqtop.wire.messages import (
+    Decodes,
+    EngineInfo,
+    Preemption,
+    SequenceUpdate,
+    Step,
+    StepStats,
+    WaitReason,
+)
+from tests.support.event_script import EventScript
+
+EVENTS = list(EventScript(5, 60, num_blocks=24))
+
+
+def info() -> EngineInfo:
+    return next(event for event in EVENTS if isinstance(event, EngineInfo))
+
+
+def stats(**changes: object) -> StepStats:
+    values = {
+        "num_running": 1, "num_waiting": 0, "num_used_blocks": 2, "num_free_blocks": 20,
+        "num_cached_blocks": 2, "num_prefill_tokens": 0, "num_decode_tokens": 1,
+        "prefix_cache_queries": 0, "prefix_cache_hits": 0, "num_preemptions": 0,
+        "scheduler_time": 0.25, "model_forward_time": 0.5, "model_execute_time": 0.5,
+    }  # fmt: skip
+    return StepStats(**(values | changes))
+
+
+def a_step(figures: StepStats, **changes: object) -> Step:
+    values = {"step": 7, "start_time": 10.0, "time": 11.0, "execute": ExecuteModelRequest([]),
+              "sequences": []}  # fmt: skip
+    return Step(stats=figures, **(values | changes))
+
+
+def test_figures_are_those_of_the_step() -> None:
+    kinds = set()
+    for step in (event for event in EVENTS if isinstance(event, Step)):
+        found = step_summary.summary(step)
+        groups = step.execute.seq_group_metadata_list
+        assert len(found.chunks) + found.num_decodes >= len(groups) + num_decodes(step)
+        assert found.num_tokens == step.stats.num_prefill_tokens + step.stats.num_decode_tokens
+        assert found.num_preemptions == len(step.preemptions)
+        assert found.num_swapped_out == len(step.execute.blocks_to_swap_out)
+        kinds |= {bool(found.chunks), -bool(found.num_decodes), 2 * bool(found.num_preemptions)}
+    assert {True, -1, 2} <= kinds
+
+
+def test_each_sequence_of_a_request_counts() -> None:
+    """As it does against the engine's limit of sequences."""
+    beams = SequenceGroupMetadataDelta(
+        seq_data_delta={
+            seq_id: SequenceDataDelta([], 0.0, 0, SequenceStage.DECODE) for seq_id in range(3)
+        },
+        request_id="beams",
+        block_tables={},
+        is_prompt=False,
+    )
+    prompts = SequenceGroupMetadataDelta(
+        seq_data_delta=beams.seq_data_delta,
+        request_id="again",
+        block_tables={},
+        is_prompt=True,
+        token_chunk_size=5,
+    )
+    unnamed = SequenceGroupMetadataDelta({}, "alone", {}, is_prompt=False)
+    found = step_summary.summary(
+        a_step(stats(), execute=ExecuteModelRequest([beams, prompts, unnamed]))
+    )
+    assert found.num_decodes == 3 + 1
+    assert found.chunks == (5, 5, 5)
+
+
+def test_the_rest_is_what_nothing_else_took() -> None:
+    assert step_summary.summary(a_step(stats())).rest == 0.25
+    assert step_summary.summary(a_step(stats(model_execute_time=9.0))).rest == 0.0
+    assert step_summary.summary(a_step(stats(model_execute_time=None))).rest is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "figures", "changes"),
+    [
+        ("nothing waits", {}, {}),
+        ("3 wait, no reason given", {"num_waiting": 3}, {}),
+        ("budget spent", {"num_waiting": 3, "num_prefill_tokens": 100_000}, {}),
+        (
+            "no free blocks: preempted",
+            {"num_waiting": 1},
+            {"preemptions": [Preemption(request_id="a", mode="recompute", num_lost_tokens=5)]},
+        ),
+        (
+            "no free blocks: 3 missing",
+            {"num_waiting": 1},
+            {"wait_reasons": [WaitReason(request_id="a", cause="no_blocks", num_missing=3)]},
+        ),
+        (
+            "token budget: 88 missing",
+            {},
+            {"wait_reasons": [WaitReason(request_id="a", cause="token_budget", num_missing=88)]},
+        ),
+        (
+            f"seq limit: {info().max_num_seqs}",
+            {},
+            {"wait_reasons": [WaitReason(request_id="a", cause="seq_limit")]},
+        ),
+    ],
+)
+def test_why_a_step_ran_no_more(
+    expected: str, figures: dict[str, object], changes: dict[str, object]
+) -> None:
+    assert (
+        step_summary.limit(step_summary.summary(a_step(stats(**figures), **changes)), info())
+        == expected
+    )
+
+
+def test_every_sequence_in_a_batch_is_a_member() -> None:
+    state = EngineState()
+    seen = 0
+    for event in EVENTS:
+        state.apply(event)
+        if not isinstance(event, Step):
+            continue
+        found = step_summary.members(event, state)
+        expected = [
+            (group.request_id, seq_id)
+            for group in event.execute.seq_group_metadata_list
+            for seq_id in (
+                group.seq_data_delta
+                if isinstance(group, SequenceGroupMetadataDelta)
+                else group.seq_data
+            )
+        ]
+        in_columns = event.decodes.seq_ids if event.decodes else []
+        assert [each.seq_id for each in found][len(found) - len(in_columns) :] == in_columns
+        assert [(each.request_id, each.seq_id) for each in found][: len(expected)] == expected
+        for member in found:
+            sequence = state.sequences[member.seq_id]
+            assert sequence.request_id == member.request_id
+            if member.num_computed_tokens is not None:
+                assert member.num_computed_tokens == sequence.num_computed_tokens
+        seen += len(found)
+    assert seen > 100
+
+
+def test_a_member_that_nobody_knows_is_listed_all_the_same() -> None:
+    update = SequenceUpdate(seq_id=9, status=SequenceStatus.RUNNING, num_computed_tokens=3)
+    (member,) = step_summary.members(a_step(stats(), sequences=[update]), EngineState())
+    assert (member.request_id, member.seq_id, member.num_computed_tokens) == (None, 9, 3)
+
+
+def test_a_member_computes_as_many_tokens_as_its_iterations_and_drafts() -> None:
+    several = SequenceUpdate(
+        seq_id=8, status=SequenceStatus.RUNNING, num_computed_tokens=9, new_token_ids=[1, 2, 3, 4]
+    )
+    drafted = SequenceUpdate(
+        seq_id=9, status=SequenceStatus.RUNNING, num_computed_tokens=9, new_token_ids=[1, 2],
+        num_draft_tokens=4, num_accepted_tokens=1,
+    )  # fmt: skip
+    step = a_step(stats(), sequences=[several, drafted])
+    found = step_summary.members(step, EngineState())
+    assert [(each.chunk, each.num_drafted) for each in found] == [(4, 0), (5, 4)]
+
+
+def test_a_decode_in_columns_is_a_member_like_any_other() -> None:
+    """And what later steps have changed about it is not told as if this one had."""
+    for columns in (False, True):
+        state, lines = EngineState(), []
+        for event in EventScript(5, 40, columns=columns):
+            state.apply(event)
+            if isinstance(event, Step):
+                members = step_summary.members(event, state)
+                lines.append(sorted(members, key=lambda member: member.seq_id))
+                last = event
+        if not columns:
+            rows = lines
+    assert lines == rows
+    decodes = Decodes(seq_ids=[1, 99], new_token_ids=[5, 6], text_deltas=["a", ""])
+    known, unknown = step_summary.members(a_step(last.stats, decodes=decodes), state)[-2:]
+    assert (known.num_computed_tokens, known.text_delta) == (None, "a")
+    assert known.request_id == "req-1"
+    assert (unknown.request_id, unknown.seq_id) == (None, 99)
+
+
+def test_a_preemption_is_told_in_a_sentence() -> None:
+    lost = Preemption(request_id="a", mode="recompute", num_lost_tokens=1, for_request_id="b")
+    swapped = Preemption(request_id="a", mode="swap", num_lost_tokens=0)
+    assert step_summary.preempted(lost) == (
+        "a was preempted to make room for b; 1 computed token will be recomputed."
+    )
+    assert step_summary.preempted(swapped) == "a was swapped out; nothing is lost."
+    itself = msgspec.structs.replace(lost, for_request_id="a")
+    assert step_summary.preempted(itself) == (
+        "a was preempted for want of blocks, making way itself; "
+        "1 computed token will be recomputed."
+    )
+
+
+@pytest.mark.parametrize(
+    ("cause", "missing", "expected"),
+    [
+        ("no_blocks", 1, "a waited for 1 more free block."),
+        ("no_blocks", 0, "a waited for free blocks."),
+        ("token_budget", 8, "a waited as the token budget was spent; 8 tokens more would have do"),
+        ("token_budget", 0, "a waited as the token budget was spent."),
+        ("seq_limit", 0, f"a waited for a place: all {info().max_num_seqs} were taken."),
+        ("seq_limit", 2, f"a waited for 2 more places of the {info().max_num_seqs}."),
+    ],
+)
+def test_a_wait_is_told_in_a_sentence(cause: str, missing: int, expected: str) -> None:
+    reason = WaitReason(request_id="a", cause=cause, num_missing=missing)
+    assert step_summary.waits(reason, info()).startswith(expected)

@@ -1,0 +1,147 @@
+"""A hand-driven engine end: real sockets, but the test decides each frame that is sent."""
+
+from types import TracebackType
+
+import msgspec
+import zmq
+
+from seqtop.sequence import ExecuteModelRequest
+from seqtop.state import EngineState
+from seqtop.transport.endpoints import snapshot_endpoint
+from seqtop.wire import codec, frames
+from seqtop.wire.messages import (
+    PROTOCOL_VERSION,
+    EngineInfo,
+    Event,
+    RequestArrived,
+    Snapshot,
+    Step,
+    StepStats,
+)
+from tests.support.waiting import MILLISECONDS
+
+
+def engine_info(**changes: object) -> EngineInfo:
+    info = EngineInfo(
+        protocol_version=PROTOCOL_VERSION,
+        engine_id="test",
+        incarnation="one",
+        engine="test 1",
+        model="none",
+        dtype="float32",
+        device="cpu",
+        start_time=1.0,
+        block_size=16,
+        num_gpu_blocks=64,
+        num_cpu_blocks=None,
+        max_num_seqs=8,
+        max_num_batched_tokens=128,
+        max_model_len=512,
+        enable_chunked_prefill=True,
+        enable_prefix_caching=True,
+        preemption_mode="recompute",
+        heartbeat_interval=0.05,
+    )
+    return msgspec.structs.replace(info, **changes)
+
+
+def arrival(number: int) -> RequestArrived:
+    return RequestArrived(
+        request_id=f"req-{number}",
+        arrival_time=float(number),
+        seq_ids=[number],
+        num_prompt_tokens=3,
+        prompt="a b c",
+        prompt_token_ids=[1, 2, 3],
+    )
+
+
+def stats(**changes: object) -> StepStats:
+    empty = StepStats(
+        num_running=0,
+        num_waiting=0,
+        num_used_blocks=0,
+        num_free_blocks=64,
+        num_cached_blocks=0,
+        num_prefill_tokens=0,
+        num_decode_tokens=0,
+        prefix_cache_queries=0,
+        prefix_cache_hits=0,
+        num_preemptions=0,
+        scheduler_time=0.001,
+        model_forward_time=0.01,
+        model_execute_time=0.02,
+    )
+    return msgspec.structs.replace(empty, **changes)
+
+
+def step(number: int, *groups: object, **fields: object) -> Step:
+    return Step(
+        step=number,
+        start_time=100.0 + number,
+        time=100.5 + number,
+        execute=ExecuteModelRequest(list(groups)),
+        sequences=fields.pop("sequences", []),
+        stats=fields.pop("stats", stats()),
+        **fields,
+    )
+
+
+class HandDrivenEngine:
+    """Binds where an engine would; sends what it is told and answers snapshots when asked to."""
+
+    def __init__(self, endpoint: str, incarnation: str = "one", *, greets: bool = True) -> None:
+        self.incarnation = incarnation
+        self.state = EngineState()
+        self.next_number = 0
+        self._context = zmq.Context()
+        self.live = self._context.socket(zmq.XPUB)
+        if greets:
+            self.live.setsockopt(zmq.XPUB_WELCOME_MSG, frames.topic(incarnation))
+        self.live.bind(endpoint)
+        self.router = self._context.socket(zmq.ROUTER)
+        self.router.bind(snapshot_endpoint(endpoint))
+
+    def await_viewer(self) -> None:
+        """Wait until a viewer's subscription has arrived: from then on it misses nothing."""
+        assert self.live.poll(MILLISECONDS), "no viewer subscribed"
+        assert self.live.recv() == b"\x01"
+
+    def send(self, event: Event, *, lose: bool = False) -> None:
+        """Apply `event` to the engine's own state and publish it, unless it is to be lost."""
+        self.state.apply(event)
+        payload = codec.encode(event)
+        if not lose:
+            self.send_frames(frames.pack(self.incarnation, self.next_number, payload))
+        self.next_number += 1
+
+    def send_frames(self, parts: list[bytes]) -> None:
+        self.live.send_multipart(parts)
+
+    def answer(self, reply: object | None = None) -> bytes:
+        """Wait for one question and answer it, with a snapshot unless told otherwise.
+
+        Returns the question.
+        """
+        assert self.router.poll(MILLISECONDS), "no viewer asked"
+        identity, question = self.router.recv_multipart()
+        if reply is None:
+            reply = Snapshot(
+                protocol_version=PROTOCOL_VERSION,
+                incarnation=self.incarnation,
+                sequence_number=self.next_number - 1,
+                state=msgspec.Raw(codec.encode(self.state)),
+            )
+        self.router.send_multipart([identity, codec.encode(reply)])
+        return question
+
+    def __enter__(self) -> "HandDrivenEngine":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._context.destroy(linger=0)

@@ -1,0 +1,58 @@
+"""Drive the app in a test and read its screen."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from textual import events
+from textual.keys import _character_to_key
+from textual.pilot import Pilot
+
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.screens.registry import TABS, screen_type
+from tests.support.waiting import SECONDS
+
+Play = Callable[[Pilot[int]], Awaitable[None]]
+KEYS = {"\r": "enter", "\x1b": "escape", "\t": "tab", "\x7f": "backspace", "↓": "down"}
+SCREENS = tuple(map(screen_type, TABS))
+
+
+def play(app: SeqtopApp, act: Play, size: tuple[int, int] = (100, 30)) -> None:
+    """Run the app in a terminal of `size` while `act` presses keys and looks."""
+
+    async def run() -> None:
+        async with app.run_test(size=size, notifications=True) as pilot:
+            app.draw()
+            await pilot.pause()
+            await act(pilot)
+
+    asyncio.run(run())
+
+
+def screen(app: SeqtopApp) -> str:
+    """What stands on the terminal, line by line."""
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip) for strip in strips)
+
+
+def burst(app: SeqtopApp, keys: str) -> None:
+    """Press keys without a pause between them, as a paste or a script does."""
+    for key in keys:
+        name = KEYS.get(key) or _character_to_key(key)
+        app.post_message(events.Key(name, None if key in KEYS else key))
+
+
+async def checked(app: SeqtopApp, pilot: Pilot[int]) -> None:
+    """Wait until all that is on record has been checked, which was asked for, and is shown."""
+    await until(pilot, lambda: app.feed.review is not None and not app.feed.review.is_behind)
+    app.draw()
+    await pilot.pause()
+
+
+async def until(pilot: Pilot[int], condition: Callable[[], bool]) -> None:
+    """Wait for something that a thread or a timer makes true."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        await asyncio.sleep(0.005)
+        await pilot.pause()

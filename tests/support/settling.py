@@ -1,0 +1,72 @@
+"""Waiting for an app of this process to come to rest."""
+
+import asyncio
+import time
+from typing import Any
+
+from textual._context import active_app
+from textual.app import App
+from textual.message_pump import MessagePump
+from textual.pilot import Pilot
+from textual.screen import Screen
+
+from tests.support.waiting import SECONDS
+
+
+async def settled(app: App[Any]) -> None:
+    """Wait until `app` has no message left, nothing to draw and no task that could go on.
+
+    What only a thread or a timer will bring is not waited for: a test that is about it waits for a
+    condition. An app that has ended, or failed, is at rest.
+    """
+    deadline = time.monotonic() + SECONDS
+    beneath: list[Screen[Any]] | None = None
+    while True:
+        await asyncio.sleep(0)
+        if app._exit or app._exception is not None or not app._running:
+            return
+        if asyncio.get_running_loop()._ready:  # type: ignore[attr-defined]
+            continue
+        busy = [pump for pump in (app, *app._registry) if _is_busy(pump)]
+        if busy:  # with something slow, which is awaited
+            assert time.monotonic() < deadline, f"no end to what {busy} do"
+            await asyncio.sleep(0.001)
+        elif _is_stale(app.screen):
+            assert time.monotonic() < deadline, f"no end to what {app.screen} draws"
+            app.screen._on_timer_update()  # now, rather than at the next frame
+        elif beneath is None:  # once: Textual never calls these all drawn
+            beneath = [each for each in app._background_screens if _is_stale(each)]
+            for each in beneath:
+                each._on_timer_update()
+        else:
+            return
+
+
+def _is_busy(pump: MessagePump) -> bool:
+    if pump._closed or not pump._running:
+        return False
+    is_read = pump._message_queue.empty() and pump._pending_message is None
+    return not is_read or bool(pump._next_callbacks)
+
+
+def _is_stale(screen: Screen[Any]) -> bool:
+    """Whether Textual would draw, or call somebody back, at the next frame."""
+    return bool(
+        screen._layout_required
+        or screen._scroll_required
+        or screen._repaint_required
+        or screen._recompose_required
+        or screen._dirty_widgets
+        or screen._callbacks
+    )
+
+
+async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = 0.0) -> None:
+    """Stands for Textual's, which takes a process for idle that gets little of a busy machine."""
+    await settled(active_app.get())
+
+
+async def wait_for_screen(pilot: Pilot[Any], timeout: float = SECONDS) -> bool:
+    """Stands for the pilot's own, which waits for what is in the queues when it begins."""
+    await settled(pilot.app)
+    return pilot.app._exception is None

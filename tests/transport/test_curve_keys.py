@@ -1,0 +1,280 @@
+"""Doors that only keys open, over real sockets."""
+
+import socket
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+import zmq.auth
+
+from seqtop.connection import ControlError, LinkState, UnreachableError
+from seqtop.sequence import SamplingParams
+from seqtop.session import Session
+from seqtop.state import EngineState
+from seqtop.transport import curve_keys
+from seqtop.transport.curve_keys import KeyFileError, ViewerKeys
+from seqtop.transport.endpoints import EndpointError, check_bind, snapshot_endpoint
+from seqtop.transport.handshake import HandshakeWatch
+from seqtop.transport.publisher import Publisher
+from seqtop.wire import codec
+from seqtop.wire.messages import SnapshotRequest
+from tests.support.hand_driven import arrival, engine_info
+from tests.support.waiting import SECONDS, wait_until
+
+NAMES = ("engine", "controller", "onlooker", "stranger")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key pair for each of `NAMES`; controller and onlooker are let in, one may control."""
+    directory = tmp_path_factory.mktemp("keys")
+    for name in NAMES:
+        curve_keys.create_pair(directory / name)
+    for folder, names in (("viewers", ("onlooker",)), ("controllers", ("controller",))):
+        (directory / folder).mkdir()
+        for name in names:
+            (directory / folder / f"{name}.key").write_text((directory / f"{name}.key").read_text())
+    return directory
+
+
+@pytest.fixture
+def engine(endpoint: str, place: Path) -> Iterator[Publisher]:
+    """Publishes one request, to two of the four."""
+    own = curve_keys.engine_keys(
+        place / "engine.key_secret", place / "viewers", place / "controllers"
+    )
+    info = engine_info(control=True)
+    with Publisher(endpoint, info, EngineState(), keys=own) as running:
+        running.publish(arrival(1))
+        yield running
+
+
+def of(place: Path, name: str, server: str = "engine") -> ViewerKeys:
+    return curve_keys.viewer_keys(str(place / f"{server}.key"), place / f"{name}.key_secret")
+
+
+def refusal(endpoint: str, own: ViewerKeys | None) -> str:
+    """What a viewer that is not let in is told; it must have seen nothing."""
+    with Session(endpoint, keys=own) as session:
+        with pytest.raises(UnreachableError) as error:
+            session.await_engine(SECONDS)
+        assert session.link.state is LinkState.REFUSED
+        assert session.link.num_messages == session.link.num_bytes == 0
+        assert session.state == EngineState(max_finished=session.state.max_finished)
+    return str(error.value)
+
+
+def test_whoever_is_on_the_list_sees_snapshot_and_stream(engine: Publisher, place: Path) -> None:
+    with Session(engine.endpoint, keys=of(place, "onlooker")) as session:
+        session.await_engine(SECONDS)
+        assert "req-1" in session.state.requests
+        engine.publish(arrival(2))
+        wait_until(lambda: "req-2" in session.state.requests)
+
+
+def test_control_belongs_to_those_who_were_given_it(engine: Publisher, place: Path) -> None:
+    with Session(engine.endpoint, keys=of(place, "onlooker")) as session:
+        session.await_engine(SECONDS)
+        with pytest.raises(ControlError, match="may look at this engine, but not control it"):
+            session.submit("Once", SamplingParams())
+        assert engine.commands() == []
+    with Session(engine.endpoint, keys=of(place, "controller")) as session:
+        asking = threading.Thread(target=session.abort, args=("req-1",))
+        asking.start()
+        (pending,) = engine.commands(timeout=SECONDS)
+        pending.accept("req-1")
+        asking.join()
+
+
+def test_stranger_is_refused_by_name_and_sees_nothing(engine: Publisher, place: Path) -> None:
+    sentence = refusal(engine.endpoint, of(place, "stranger"))
+    assert "refused this viewer's key" in sentence
+    assert "--authorized-clients" in sentence
+
+
+def test_viewer_without_keys_is_told_that_they_are_expected(engine: Publisher) -> None:
+    assert "expects --server-key" in refusal(engine.endpoint, None)
+
+
+def test_engine_that_is_another_is_found_out(engine: Publisher, place: Path) -> None:
+    own = of(place, "onlooker", server="stranger")
+    assert "does not hold the key of --server-key" in refusal(engine.endpoint, own)
+
+
+def test_engine_without_keys_is_said_to_have_none(endpoint: str, place: Path) -> None:
+    with Publisher(endpoint, engine_info(), EngineState()):
+        sentence = refusal(endpoint, of(place, "onlooker"))
+    assert "uses no keys" in sentence
+
+
+@pytest.mark.parametrize("name", ["stranger", None])
+def test_neither_socket_gives_the_uninvited_one_byte(
+    engine: Publisher, place: Path, name: str | None
+) -> None:
+    with zmq.Context() as context:
+        live, questions = context.socket(zmq.SUB), context.socket(zmq.DEALER)
+        for socket in (live, questions):
+            socket.linger = 0
+            if name is not None:
+                of(place, name).secure(socket)
+        watches = [HandshakeWatch(each, "there", has_keys=True) for each in (live, questions)]
+        live.subscribe(b"")
+        live.connect(engine.endpoint)
+        questions.connect(snapshot_endpoint(engine.endpoint))
+        questions.send(codec.encode(SnapshotRequest()))
+        for watch in watches:
+            wait_until(watch.refusal)
+            watch.close()
+        # And whoever is invited, and asks after them, is served.
+        with Session(engine.endpoint, keys=of(place, "onlooker")) as session:
+            session.await_engine(SECONDS)
+        assert not live.poll(0)
+        assert not questions.poll(0)
+        live.close()
+        questions.close()
+
+
+def test_refused_viewer_gets_in_once_it_is_let(
+    endpoint: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seqtop.transport.subscriber._RECONNECT_SECONDS", 0.05)
+    secret = place / "engine.key_secret"
+    with Session(endpoint, keys=of(place, "stranger")) as session:
+        strict = curve_keys.engine_keys(secret, place / "onlooker.key")
+        with Publisher(endpoint, engine_info(), EngineState(), keys=strict):
+            assert session.wait_for(LinkState.REFUSED, timeout=SECONDS)
+        lenient = curve_keys.engine_keys(secret, place / "stranger.key")
+        with Publisher(endpoint, engine_info(), EngineState(), keys=lenient):
+            assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+
+
+def test_everything_is_encrypted(endpoint: str, place: Path) -> None:
+    """What passes by on the way holds no word of it: a relay between the two looks."""
+    own = curve_keys.engine_keys(place / "engine.key_secret", place / "viewers")
+    far = f"{endpoint}.far"
+    seen = bytearray()
+    with Publisher(far, engine_info(), EngineState(), keys=own) as engine:
+        engine.publish(arrival(1))
+        with (
+            Relay(endpoint, far, seen),
+            Relay(snapshot_endpoint(endpoint), snapshot_endpoint(far), seen),
+            Session(endpoint, keys=of(place, "onlooker")) as session,
+        ):
+            session.await_engine(SECONDS)
+            engine.publish(arrival(2))
+            wait_until(lambda: "req-2" in session.state.requests)
+    assert len(seen) > 1_000
+    for word in (b"req-", b"a b c", b"seqtop", b"Snapshot", b"RequestArrived"):
+        assert word not in seen
+
+
+def test_keys_open_the_door_to_other_machines() -> None:
+    endpoint = "tcp://0.0.0.0:5557"
+    with pytest.raises(EndpointError, match="seqtop keygen"):
+        check_bind(endpoint, insecure=False)
+    assert check_bind(endpoint, insecure=False, has_keys=True) == endpoint
+
+
+def test_key_files_are_those_of_other_tools(tmp_path: Path) -> None:
+    public, secret = curve_keys.create_pair(tmp_path / "mine")
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    halves = zmq.auth.load_certificate(secret)
+    assert zmq.auth.load_certificate(public) == (halves[0], None)
+    assert halves[1] is not None
+    assert zmq.curve_public(halves[1]) == halves[0]
+    assert halves[1] not in public.read_bytes()
+    with pytest.raises(KeyFileError, match="exists already"):
+        curve_keys.create_pair(tmp_path / "mine")
+    assert zmq.auth.load_certificate(secret) == halves
+
+
+def test_no_half_of_a_pair_is_left_where_the_other_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "mine.key").write_text("in the way")
+    with pytest.raises(KeyFileError, match=r"mine\.key exists already"):
+        curve_keys.create_pair(tmp_path / "mine")
+    assert not (tmp_path / "mine.key_secret").exists()
+    with pytest.raises(KeyFileError, match="No such file"):
+        curve_keys.create_pair(tmp_path / "nowhere" / "mine")
+
+
+def test_engine_key_may_be_given_as_such(place: Path) -> None:
+    public, _ = zmq.auth.load_certificate(place / "engine.key")
+    own = curve_keys.viewer_keys(public.decode(), place / "onlooker.key_secret")
+    assert own == of(place, "onlooker")
+    assert "secret=" not in repr(own)
+
+
+def test_keys_that_cannot_be_are_named(place: Path, tmp_path: Path) -> None:
+    def is_said(words: str, server: str, client: Path) -> None:
+        with pytest.raises(KeyFileError, match=words):
+            curve_keys.viewer_keys(server, client)
+
+    engine, onlooker = str(place / "engine.key"), place / "onlooker.key_secret"
+    is_said("there is no such file", str(tmp_path / "none"), onlooker)
+    is_said("ends in .key_secret", engine, place / "onlooker.key")
+    is_said("it is no key file", __file__, onlooker)
+    is_said("Z85", "~" * 40, onlooker)
+    torn = tmp_path / "torn.key"
+    torn.write_text('curve\n    public-key = "short"\n')
+    is_said("torn.key holds no key", str(torn), onlooker)
+    for name, mode in (("open", 0o644), ("mixed", 0o600)):
+        copy = tmp_path / f"{name}.key_secret"
+        other, _ = zmq.auth.load_certificate(place / "engine.key")
+        mine, _ = zmq.auth.load_certificate(onlooker)
+        text = onlooker.read_bytes()
+        copy.write_bytes(text.replace(mine, other) if name == "mixed" else text)
+        copy.chmod(mode)
+    is_said("chmod 600", engine, tmp_path / "open.key_secret")
+    is_said("not a pair", engine, tmp_path / "mixed.key_secret")
+    (tmp_path / "nobody").mkdir()
+    with pytest.raises(KeyFileError, match="nobody could connect"):
+        curve_keys.engine_keys(place / "engine.key_secret", tmp_path / "nobody")
+
+
+class Relay:
+    """Passes bytes between two IPC sockets and keeps a copy; a context manager."""
+
+    def __init__(self, near: str, far: str, seen: bytearray) -> None:
+
+        self._far = far.removeprefix("ipc://")
+        self._seen = seen
+        self._open: list[socket.socket] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(near.removeprefix("ipc://"))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+
+    def __enter__(self) -> "Relay":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+
+        for each in (self._listener, *self._open):
+            each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        self._thread.join(SECONDS)
+
+    def _accept(self) -> None:
+
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.socket(socket.AF_UNIX)
+            far.connect(self._far)
+            self._open += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    def _pass(self, source: object, sink: object) -> None:
+        try:
+            while data := source.recv(65_536):
+                self._seen += data
+                sink.sendall(data)
+        except OSError:
+            return

@@ -1,0 +1,255 @@
+"""The table's cells: every line as wide as it should be, whatever the wire says."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqtop.sequence import RequestMetrics, SequenceStatus
+from seqtop.state import RequestState, SequenceState, Span
+from seqtop.state.fields import COLUMNS, FIELDS, PREEMPTED, STATUS_WORDS
+from seqtop.state.tree import Kin
+from seqtop.tui.rendering.style import INKS, line_width, plain, text_width
+from seqtop.tui.screens.sequences import cells
+from seqtop.tui.screens.sequences.block_table import block_lines
+from seqtop.tui.screens.sequences.request_timeline import scale, timeline_lines
+from tests.support.scripted import ScriptedSource
+
+TIMES = st.none() | st.floats() | st.floats(99, 111)
+COUNTS = st.integers(-10, 10_000) | st.integers(-(2**63), 2**64 - 1)
+METRICS = st.builds(
+    RequestMetrics,
+    st.floats(),
+    st.floats(),
+    *[TIMES] * 7,
+)
+REQUESTS = st.builds(
+    RequestState,
+    request_id=st.text(),
+    metrics=METRICS,
+    seq_ids=st.lists(st.integers(0, 5), unique=True),
+    num_prompt_tokens=COUNTS,
+    prompt=st.none() | st.text(),
+    priority=COUNTS,
+    num_preemptions=COUNTS,
+    spans=st.lists(
+        st.builds(
+            Span,
+            st.sampled_from(["queued", "prefill", "decode", "preempted", "swapped"]),
+            st.floats(),
+            TIMES,
+            COUNTS,
+            COUNTS,
+        )
+    ),
+)
+SEQUENCES = st.builds(
+    SequenceState,
+    seq_id=st.integers(0, 5) | COUNTS,
+    request_id=st.text(),
+    status=st.sampled_from(SequenceStatus),
+    num_prompt_tokens=COUNTS,
+    num_computed_tokens=COUNTS,
+    num_cached_tokens=COUNTS,
+    output_token_ids=st.lists(COUNTS),
+    text=st.text(),
+    last_delta_length=COUNTS,
+    block_table=st.lists(COUNTS),
+)
+
+
+@given(REQUESTS, SEQUENCES, st.floats(), st.integers(20, 250))
+def test_any_row_fills_its_width_exactly(
+    request: RequestState, sequence: SequenceState, now: float, width: int
+) -> None:
+    slots = cells.arrange(width)
+    line = cells.row(slots, request, sequence, now)
+    assert line_width(line) == sum(slot.width for slot in slots) + len(slots) - 1
+    assert plain(line).isprintable()
+    assert {ink for _, ink in line} <= INKS | {""}
+
+
+@given(REQUESTS, SEQUENCES, st.floats(), st.integers(20, 120), st.integers(1, 20))
+def test_any_life_is_drawn_in_its_width(
+    request: RequestState, sequence: SequenceState, now: float, width: int, height: int
+) -> None:
+    lines = timeline_lines(request, sequence, now, width, height)
+    assert all(plain(line).isprintable() for line in lines)
+    assert line_width(lines[0]) == width
+
+
+@given(
+    REQUESTS,
+    SEQUENCES,
+    st.dictionaries(COUNTS, st.text()),
+    st.none() | st.sets(COUNTS),
+    COUNTS,
+    COUNTS,
+)
+def test_any_block_table_is_drawn(
+    request: RequestState,
+    sequence: SequenceState,
+    owners: dict[int, str],
+    known: set[int] | None,
+    block_size: int,
+    last_id: int,
+) -> None:
+    lines = block_lines(request, sequence, owners, known, block_size, last_id, 80)
+    assert all(plain(line).isprintable() for line in lines)
+
+
+@pytest.mark.parametrize("width", range(30, 260))
+def test_columns_fill_the_width_and_keep_what_matters(width: int) -> None:
+    slots = cells.arrange(width)
+    keys = [slot.key for slot in slots]
+    assert {"request", "status", "computed", "out", "text"} <= set(keys)
+    assert keys == [column.key for column in COLUMNS if column.key in keys]
+    if width >= 60:
+        assert sum(slot.width for slot in slots) + len(slots) - 1 == width
+        assert slots[-1].width >= 14
+    assert set(keys) >= {slot.key for slot in cells.arrange(width - 1)} or width <= 60
+
+
+def test_at_80_columns_the_essential_is_there() -> None:
+    keys = [slot.key for slot in cells.arrange(78)]
+    assert keys == [
+        "request", "status", "computed", "out", "blocks", "ttft", "preempt", "text"
+    ]  # fmt: skip
+    assert len(cells.arrange(198)) == len(COLUMNS)
+
+
+@pytest.mark.parametrize("width", [38, 78, 118])
+def test_what_the_rows_are_sorted_by_can_be_seen(width: int) -> None:
+    for column in COLUMNS:
+        slots = cells.arrange(width, wanted_key=column.key)
+        assert column.key in [slot.key for slot in slots]
+        assert [slot.key for slot in slots] == [
+            each.key for each in COLUMNS if each.key in {slot.key for slot in slots}
+        ]
+
+
+def test_a_cell_belongs_to_its_column() -> None:
+    slots = cells.arrange(100)
+    found = [cells.column_at(slots, x) for x in range(100)]
+    assert [key for index, key in enumerate(found) if index == 0 or found[index - 1] != key] == [
+        slot.key for slot in slots
+    ]
+    assert found[slots[0].width + 1] == slots[1].key
+    assert cells.column_at(slots, 1000) is None
+
+
+def test_each_status_has_a_sign_of_its_own() -> None:
+    words = {*STATUS_WORDS.values(), PREEMPTED}
+    assert words <= cells.GLYPHS.keys()
+    signs = [sign for sign, _ in cells.GLYPHS.values()]
+    assert len(set(signs)) == len(signs)
+
+
+def texts(source: ScriptedSource, name: str, width: int = 198) -> dict[str, str]:
+    """Each column's text in the row of a request."""
+    request = source.state.requests[name]
+    sequence = source.state.sequences[request.seq_ids[0]]
+    slots = cells.arrange(width)
+    found = {}
+    for slot in slots:
+        line = cells.row((slot,), request, sequence, source.state.time)
+        found[slot.key] = plain(line).strip()
+    return found
+
+
+def test_the_scene_in_figures(source: ScriptedSource) -> None:
+    row = texts(source, "req-2")
+    assert row["status"] == "● running"
+    assert row["stage"] == "decode"
+    assert (row["prompt"], row["cached"], row["out"], row["blocks"]) == ("48", "32", "40", "6")
+    assert row["computed"].startswith("═")
+    assert row["computed"].endswith(" 87/88")
+    assert row["text"].startswith("…")
+    assert row["text"].endswith("it knows the way.")
+    row = texts(source, "req-6")
+    assert (row["status"], row["stage"]) == ("◐ running", "prefill")
+    assert row["computed"].endswith("1800/1900")
+    assert row["ttft"] == row["itl"] == "\N{EN DASH}"
+    row = texts(source, "req-7")
+    assert (row["status"], row["preempt"]) == ("↺ preempt", "1")
+    assert texts(source, "req-9")["text"] == "Describe the sea in one line."
+    assert [texts(source, f"done-{index}")["status"] for index in range(1, 5)] == [
+        "✓ stop",
+        "┤ length",
+        "✗ abort",
+        "⊘ ignored",
+    ]
+
+
+def test_sequences_of_one_request_are_told_apart(source: ScriptedSource) -> None:
+    request = source.state.requests["pair"]
+    names = []
+    for seq_id in request.seq_ids:
+        line = cells.row((cells.SLOTS[0],), request, source.state.sequences[seq_id], 0.0)
+        names.append(plain(line).strip())
+    assert names == ["pair/1", "pair/2"]
+    request.request_id = "a-very-long-name-of-a-request"
+    line = cells.row((cells.SLOTS[0],), request, source.state.sequences[request.seq_ids[1]], 0.0)
+    assert plain(line) == "a-very-…/2"
+
+
+def test_a_scale_is_true() -> None:
+    spans = [
+        Span("queued", 0.0, 2.0),
+        Span("prefill", 2.0, 3.0),
+        Span("decode", 3.0, 6.0),
+        Span("preempted", 6.0, None),
+    ]
+    assert plain(scale(spans, 0.0, 10.0, 20)) == "░" * 4 + "█" * 2 + "━" * 6 + "▒" * 8
+    assert plain(scale(spans, 0.0, 10.0, 5)) == "░█━▒▒"
+    assert plain(scale(spans, 0.0, math.nan, 5)) == "·····"
+    assert plain(scale([], 0.0, 10.0, 5)) == "·····"
+
+
+def test_a_block_table_marks_shared_cached_and_the_last_block(source: ScriptedSource) -> None:
+    request = source.state.requests["req-2"]
+    sequence = source.state.sequences[request.seq_ids[0]]
+    shared = dict.fromkeys(sequence.block_table[:1], "req-1")
+    lines = [plain(line) for line in block_lines(request, sequence, shared, None, 16, 255, 60)]
+    assert lines[0] == "6 blocks  87 of 96 slots filled  2 cached  1 shared"
+    assert lines[-1].split()[:3] == ["0", "0≡", "1°"]
+    assert lines[-1].endswith("▄")
+    assert lines[1:-1] == [
+        "≡ shared with req-1",
+        "° found in the prefix cache",
+        "▄ last block: 7 of 16 slots",
+    ]
+    known = {0, 1, *sequence.block_table[2:4]}
+    lines = [plain(line) for line in block_lines(request, sequence, shared, known, 16, 255, 80)]
+    assert lines[0].endswith("2 cached  1 shared  4 in the prefix cache")
+    assert [cell[-1] for cell in lines[-1].split()[1:5]] == ["≡", "°", "+", "+"]
+    assert "+ in the prefix cache since it was computed" in lines
+
+
+def test_whatever_a_filter_can_name_can_be_a_column() -> None:
+    assert set(cells.COLUMN_KEYS) == set(FIELDS)
+    request = RequestState(
+        "req-1", RequestMetrics(1.0, 1.0, None, None, None), [1], prompt="Tell me\x1b[2J a story"
+    )
+    line = cells.row(cells.arrange(60, ("id", "ask")), request, SequenceState(1, "req-1"), 2.0)
+    assert plain(line) == "req-1            Tell me␛[2J a story     "
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("cmpl-10_parallel_sample_0", "└ cmpl-1…0"),
+        ("cmpl-10_parallel_sample_12", "└ cmpl-…12"),
+        ("cmpl-10/2", "└ cmpl-…/2"),
+        ("昔々あるところに_parallel_sample_3", "└ 昔々あ…3"),
+        ("a-name-without-number", "└ a-name-…"),
+    ],
+)
+def test_a_part_shows_whose_and_which_it_is(name: str, shown: str) -> None:
+    metrics = RequestMetrics(0.0, 0.0, None, None, None)
+    request, sequence = RequestState(name, metrics, [1]), SequenceState(1, name)
+    slots = (cells.Slot("request", 10, 0, right=False),)
+    line = plain(cells.row(slots, request, sequence, 0.0, Kin(0, (False,))))
+    assert line.rstrip() == shown
+    assert text_width(line) == 10

@@ -1,0 +1,126 @@
+"""Latencies and objectives on the screen."""
+
+from textual.pilot import Pilot
+
+from seqtop import format as fmt
+from seqtop.state import EngineState
+from seqtop.state.slo import FIGURES
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.rendering.bars import SPARKS
+from seqtop.tui.settings import Settings
+from tests.support.piloting import play, screen
+from tests.support.scripted import Script, ScriptedSource, engine_info, scene
+
+
+def watching(settings: Settings) -> tuple[Script, SeqtopApp]:
+    """An app that has watched the scene from its beginning."""
+    source = ScriptedSource()
+    app = SeqtopApp(source, clock=lambda: 0.0, settings=settings)
+    source.listener = app.feed.poll
+    return scene(source), app
+
+
+def test_latencies_and_goodput() -> None:
+    script, app = watching(Settings(slo={"ttft": "100ms", "itl": 0.06}))
+
+    async def act(pilot: Pilot[int]) -> None:
+        assert "Goodput" not in screen(app)
+        await pilot.press("l")
+        await pilot.pause()
+        lines = {line.split()[0]: line for line in screen(app).splitlines() if line.strip()}
+        assert lines["TTFT"].startswith(" TTFT     90.0 ms  !155 ms  !159 ms  !160 ms        10  ")
+        assert "50.0 ms" in lines["ITL"]
+        assert "100%  2 of 2 ended  TTFT ≤ 100 ms, ITL ≤ 60.0 ms" in lines["Goodput"]
+        assert "!112 ms" in lines["req-4"]
+        assert "!61.8 ms" in lines["req-5"]
+        assert "!" not in lines["req-1"]
+        assert f"!{fmt.UNKNOWN}" in lines["req-8"]  # it waits for its first token still
+        script.source.listener = None  # the app looks by itself
+        script.time += 61.0
+        script.step(decode=["req-1"])
+        app.draw()
+        await pilot.pause()
+        lines = {line.split()[0]: line for line in screen(app).splitlines() if line.strip()}
+        assert lines["TTFT"].split()[1:6] == [fmt.UNKNOWN] * 4 + ["0"]  # all that was is too old
+        await pilot.press("l")
+        assert "Goodput" not in screen(app)
+
+    play(app, act, (130, 40))
+
+
+def test_what_was_is_shown_while_paused() -> None:
+    script, app = watching(Settings(latency=True))
+
+    async def act(pilot: Pilot[int]) -> None:
+        def ttft() -> str:
+            return next(line for line in screen(app).splitlines() if line.startswith(" TTFT"))
+
+        before = ttft().split()[:12]
+        await pilot.press("space")
+        script.arrive("late", num_prompt=8)
+        script.time += 70.0
+        script.step(prefill={"late": 8})
+        app.draw()
+        await pilot.pause()
+        assert ttft().split()[:12] == before
+        await pilot.press("space")
+        await pilot.pause()
+        assert ttft().split()[8:10] == ["s", "2"]
+
+    play(app, act, (100, 40))
+
+
+def test_an_engine_started_anew_is_not_mixed_with_what_it_was_before() -> None:
+    script, app = watching(Settings(latency=True))
+
+    async def act(pilot: Pilot[int]) -> None:
+        def figures() -> dict[str, str]:
+            lines = [line for line in screen(app).splitlines() if line.strip()]
+            return {line.split()[0]: line for line in lines if line.split()[0] in FIGURES.values()}
+
+        before = figures()
+        await pilot.press("space")
+        await pilot.pause()
+        assert figures() == before
+        script.source.listener = None
+        info = engine_info(incarnation="b2")
+        script.source.replace(EngineState(info=info, time=script.time + 1.0))
+        anew = Script(script.source, incarnation="b2")
+        anew.time = script.time + 1.5
+        app.draw()
+        await pilot.pause()
+        assert figures() == before  # the moment on show is of the old start
+        await pilot.press("space")
+        await pilot.pause()
+        for line in figures().values():
+            assert line.split()[1:] == [fmt.UNKNOWN] * 4 + ["0"] + line.split()[6:]
+            assert not {*SPARKS[1:]} & {*line}
+        anew.arrive("first", num_prompt=8)
+        anew.step(prefill={"first": 8})
+        app.draw()
+        await pilot.pause()
+        assert figures()["TTFT"].split()[9] == "1"
+        assert figures()["ITL"].split()[5] == "0"
+
+    play(app, act, (130, 40))
+
+
+def test_a_burst_is_one_notice() -> None:
+    script, app = watching(Settings(slo={"queue": 1.0}))
+
+    async def act(pilot: Pilot[int]) -> None:
+        script.source.listener = None
+        app.feed.latencies.take_news()
+        before = len(app._notifications)
+        for index in range(5):
+            script.arrive(f"slow-{index}", num_prompt=8)
+        script.time += 2.0
+        for index in range(5):
+            script.step(prefill={f"slow-{index}": 8}, decode=[])
+            app.draw()
+        await pilot.pause()
+        said = [notice.message for notice in app._notifications][before:]
+        assert len(said) == 1
+        assert "missed its objective: Queue 2." in said[0]
+
+    play(app, act, (100, 30))

@@ -1,0 +1,110 @@
+"""Sequences of one request, drawn below the one they descend from."""
+
+import re
+
+from textual.pilot import Pilot
+
+from seqtop.sequence import ExecuteModelRequest, SequenceStatus
+from seqtop.tui.app import SeqtopApp
+from seqtop.wire.messages import SequenceUpdate, Step
+from tests.support.piloting import play, screen
+from tests.support.scripted import Script, ScriptedSource
+
+
+def names(app: SeqtopApp) -> list[str]:
+    """What stands in the first column, without the cursor's mark."""
+    lines = screen(app).splitlines()
+    first = next(index for index, line in enumerate(lines) if line.startswith(" Request"))
+    return [re.split("  | [●◐○]", line[1:20])[0].rstrip() for line in lines[first + 1 : -1]]
+
+
+def beams() -> Script:
+    """A request with two sequences, the first of which forks; another alone."""
+    script = Script(ScriptedSource())
+    script.arrive("beam", n=2)
+    script.arrive("alone")
+    script.step(prefill={"beam": 40, "alone": 40})
+    script.source.apply(
+        Step(
+            step=script.number,
+            start_time=script.time,
+            time=script.time + 0.01,
+            execute=ExecuteModelRequest([]),
+            sequences=[
+                SequenceUpdate(
+                    seq_id=9,
+                    status=SequenceStatus.RUNNING,
+                    num_computed_tokens=40,
+                    parent_seq_id=1,
+                    request_id="beam",
+                )
+            ],
+            stats=script._stats(0, 0),
+        )
+    )
+    return script
+
+
+def test_the_tree_can_be_folded_and_turned_off() -> None:
+    app = SeqtopApp(beams().source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        whole = ["▾beam/1", "├ beam/2", "└ beam/3", "alone"]
+        assert names(app)[:4] == whole
+        await pilot.press("z")
+        await pilot.pause()
+        assert names(app)[:2] == ["▸beam/1 +2", "alone"]
+        await pilot.press("z", "down", "z")  # on a child it folds the family it is in
+        await pilot.pause()
+        assert names(app)[:2] == ["▸beam/1 +2", "alone"]
+        assert app.feed.selected == 1
+        await pilot.press("Z")
+        await pilot.pause()
+        assert names(app)[:4] == whole
+        await pilot.press("end", "up", "Z")
+        await pilot.pause()
+        assert names(app)[:2] == ["▸beam/1 +2", "alone"]
+        assert app.feed.selected == 1
+        await pilot.press("Z", "t")
+        await pilot.pause()
+        assert names(app)[:4] == ["beam/1", "beam/2", "beam/3", "alone"]
+        await pilot.press("G", "z")
+        assert [notice.message for notice in app._notifications] == ["This sequence stands alone."]
+
+    play(app, act, (100, 20))
+
+
+def test_a_fork_draws_the_branches_it_changes() -> None:
+    script = beams()
+    app = SeqtopApp(script.source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        fork = SequenceUpdate(
+            seq_id=12,
+            status=SequenceStatus.RUNNING,
+            num_computed_tokens=40,
+            parent_seq_id=9,
+            request_id="beam",
+        )
+        other = SequenceUpdate(
+            seq_id=11,
+            status=SequenceStatus.RUNNING,
+            num_computed_tokens=40,
+            parent_seq_id=1,
+            request_id="beam",
+        )
+        script.source.apply(
+            Step(
+                step=9,
+                start_time=script.time,
+                time=script.time + 0.01,
+                execute=ExecuteModelRequest([]),
+                sequences=[fork, other],
+                stats=script._stats(0, 0),
+            )
+        )
+        app.draw()
+        await pilot.pause()
+        assert names(app)[:5] == ["▾beam/1", "├ beam/2", "├ ▾beam/3", "│ └ beam/4", "└ beam/5"]
+
+    play(app, act, (130, 20))

@@ -1,0 +1,170 @@
+"""On every screen: the help lists every key, and every key it lists is pressed in a test."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from textual.binding import ActiveBinding
+from textual.pilot import Pilot
+
+from seqtop.history.memory_store import History
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.dialogs.help import HelpScreen
+from seqtop.tui.rendering.list_view import Listing
+from seqtop.tui.screens.base import TabbedScreen
+from seqtop.tui.screens.fleet.screen import FleetScreen
+from tests.support.piloting import SCREENS, checked, play, until
+from tests.support.scripted import HOSTILE, ScriptedSource, scene
+
+TESTS = {
+    "sequences": ("keys", "comfort", "tree", "latency_panel", "past"),
+    "blocks": ("blocks",),
+    "timeline": ("timeline_screen",),
+    "steps": ("steps_screen",),
+    "checks": ("checks_screen",),
+    "fleet": ("fleet",),
+}
+"""The tests of each screen, where the keys that are its own are pressed."""
+TEXTUALS = {"super+c", "ctrl+p"}
+"""Keys of Textual's own, which are its business to test, but not to be kept from a reader."""
+NAMES = [*(each.TAB.name for each in SCREENS), FleetScreen.TAB.name]
+
+
+MOVES = (
+    (("G", "end"), lambda row, page, last: last),
+    (("up", "k"), lambda row, page, last: max(row - 1, 0)),
+    (("pageup", "ctrl+b"), lambda row, page, last: max(row - page, 0)),
+    (("g", "home"), lambda row, page, last: 0),
+    (("down", "j"), lambda row, page, last: min(row + 1, last)),
+    (("pagedown", "ctrl+f"), lambda row, page, last: min(row + page, last)),
+)
+"""Keys of every list, and the row they lead to: of one, the height of a page and the last row."""
+
+
+def several() -> SeqtopApp:
+    """An app with every screen there is: one for two engines, in whose records checks fail."""
+    sources = [ScriptedSource(history=History()) for _ in range(2)]
+    for source in sources:
+        scene(source, hostile=HOSTILE.replace("\ud800", ""), max_num_batched_tokens=60)
+    return SeqtopApp(*sources, clock=lambda: 0.0)
+
+
+def leading_to(name: str) -> str:
+    names = [each.TAB.name for each in SCREENS]
+    return str(names.index(name) + 1) if name in names else FleetScreen.TAB.key
+
+
+def is_at(app: SeqtopApp, name: str) -> bool:
+    screen = app.screen
+    return isinstance(screen, TabbedScreen) and screen.TAB.name == name and bool(app.focused)
+
+
+def bindings(name: str) -> dict[str, ActiveBinding]:
+    """What is bound on a screen, by key."""
+    app = several()
+    found: dict[str, ActiveBinding] = {}
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press(leading_to(name))
+        await until(pilot, lambda: is_at(app, name))
+        found.update(app.screen.active_bindings)
+
+    play(app, act)
+    return found
+
+
+def pressed(path: Path) -> set[str]:
+    """Keys that a file of tests presses, or runs through to press."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        wanted: list[ast.AST] = []
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            name = node.func.id if isinstance(node.func, ast.Name) else name
+            if name in {"press", "parametrize", "burst"}:
+                wanted = [*node.args]
+            wanted += [each.value for each in node.keywords if each.arg == "press"]
+        elif isinstance(node, ast.For):
+            wanted = [node.iter]
+        elif isinstance(node, ast.Assign):
+            wanted = [node.value]
+        for part in wanted:
+            for each in ast.walk(part):
+                if isinstance(each, ast.Starred) and isinstance(each.value, ast.Constant):
+                    found.update(str(each.value.value))
+                elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+                    found.add(each.value)
+    return found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_key_is_pressed_in_a_test(name: str) -> None:
+    here = Path(__file__).parent
+    of_screen = {key for part in TESTS[name] for key in pressed(here / f"test_{part}.py")}
+    anywhere = {key for path in here.glob("test_*.py") for key in pressed(path)}
+    anywhere |= {leading_to(each) for each in NAMES}  # as this file does
+    bound = bindings(name)
+    assert len(bound) > 20
+    for key, active in bound.items():
+        if key not in TEXTUALS:
+            own = not isinstance(active.node, SeqtopApp)
+            shared = isinstance(active.node, Listing) or key in {"tab", "shift+tab", "escape"}
+            assert key in (of_screen if own and not shared else anywhere), (key, active.binding)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "blocks"])
+def test_every_list_moves_by_the_same_keys(name: str) -> None:
+    app = several()
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press(leading_to(name))
+        await until(pilot, lambda: isinstance(app.focused, Listing))
+        if name == "checks":
+            await checked(app, pilot)
+        listing = app.focused
+        assert isinstance(listing, Listing)
+        assert listing.num_rows > 1
+        for keys, leads_to in MOVES:
+            for key in keys:
+                row, page, last = listing.cursor_row, listing.size.height, listing.num_rows - 1
+                assert row is not None
+                await pilot.press(key)
+                await pilot.pause()
+                assert listing.cursor_row in {
+                    leads_to(row, page, last),
+                    leads_to(row, page - 1, last),
+                }
+
+    play(app, act)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_help_of_every_screen_lists_every_key(name: str) -> None:
+    app = several()
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press(leading_to(name))
+        await until(pilot, lambda: is_at(app, name))
+        bound = {
+            key: active.binding.tooltip or active.binding.description
+            for key, active in app.screen.active_bindings.items()
+        }
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        assert isinstance(app.screen, HelpScreen)
+        entries = [
+            (binding, description)
+            for group in app.screen._listed.values()
+            for bindings, description in group
+            for binding in bindings
+        ]
+        assert {binding.key: description for binding, description in entries} == bound
+        text = str(app.screen.query_one("#help-content").render())
+        for binding, description in entries:
+            assert description, binding
+            assert description in text
+            assert app.get_key_display(binding) in text
+        for word in ("Focus Next", "Focus Previous", "super+c"):
+            assert word not in text
+
+    play(app, act)

@@ -1,0 +1,80 @@
+"""Where in time one may ask to go, and where that leads."""
+
+import pytest
+
+from seqtop.history.memory_store import History
+from seqtop.history.timeline import Timeline
+from seqtop.tui.moment_input import EXAMPLES, Moment, parse
+from tests.support.scripted import START, ScriptedSource, scene
+
+
+@pytest.fixture
+def timeline() -> Timeline:
+    source = ScriptedSource(history=History())
+    scene(source, hostile="?")
+    assert source.history is not None
+    return source.history
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("17", Moment(step=17)),
+        ("1,234", Moment(step=1234)),
+        ("12.5s", Moment(since=12.5)),
+        (" 500 ms ", Moment(since=0.5)),
+        ("1m30s", Moment(since=90.0)),
+        ("2h", Moment(since=7200.0)),
+        ("-3s", Moment(shift=-3.0)),
+        ("+250ms", Moment(shift=0.25)),
+        ("14:03", Moment(clock=50_580.0)),
+        ("14:03:22.5", Moment(clock=50_602.5)),
+    ],
+)
+def test_what_is_typed_is_understood(text: str, expected: Moment) -> None:
+    assert parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "s", "-3", "1..2s", "25:00", "1:60", "12:00:61", "3x"])
+def test_what_is_not_is_refused_with_what_would_be(text: str) -> None:
+    with pytest.raises(ValueError, match="Type a step or a time: 1234"):
+        parse(text)
+
+
+def test_every_example_is_understood() -> None:
+    wanted = [parse(example) for example, _ in EXAMPLES]
+    assert wanted == [
+        Moment(step=1234), Moment(since=12.5), Moment(shift=-3.0), Moment(clock=50_602.0)
+    ]  # fmt: skip
+
+
+def test_times_lead_to_the_last_moment_before_them(timeline: Timeline) -> None:
+    marks = timeline.marks
+    here = marks.at_step(20)
+
+    def at(text: str) -> tuple[float, str]:
+        found, remark = parse(text).find(timeline, here)
+        assert found is not None
+        return marks[found].time, remark
+
+    assert at("1s") == (marks[marks.at_time(START + 1.0)].time, "")
+    now = marks[here].time
+    time, remark = at("-500ms")
+    assert now - 0.5 - 0.06 < time <= now - 0.5
+    assert remark == ""
+    assert at("+100ms")[0] == pytest.approx(now + 0.1, abs=0.06)
+    # The script begins at 22:13:20 UTC.
+    assert at("22:13:21") == (marks[marks.at_time(START + 1.0)].time, "")
+    assert at("0s")[1] == ""
+    assert at("1h") == (marks[marks.last].time, "The record ends before that: here.")
+    assert at("-1h") == (START, "The record begins only later: here.")
+    assert at("9999")[1] == "Step 9,999 is not on record; this is the nearest."
+
+
+def test_a_clock_that_no_calendar_knows_is_said() -> None:
+    history = History()
+    source = ScriptedSource(history=history)
+    scene(source, hostile="?", start_time=1e300)
+    found, remark = parse("14:03").find(history, history.last)
+    assert found is None
+    assert remark == "The engine's clock tells no time of day."

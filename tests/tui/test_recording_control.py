@@ -1,0 +1,140 @@
+"""Recording from within the app: a key starts and ends it, and what is written is whole."""
+
+import stat
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from seqtop.history import Recording
+from seqtop.history.playback import ReplaySource
+from seqtop.tui.app import SeqtopApp
+from tests.support.piloting import play, screen, until
+from tests.support.scripted import Script, ScriptedSource, scene
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def notices(app: SeqtopApp) -> list[str]:
+    return [notice.message for notice in app._notifications]
+
+
+def written(folder: Path) -> Path:
+    (path,) = folder.glob("seqtop-*.seqtop")
+    return path
+
+
+def make() -> tuple[Script, ScriptedSource, SeqtopApp]:
+    source = ScriptedSource()
+    script = scene(source, hostile="?")
+    return script, source, SeqtopApp(source, clock=lambda: 0.0)
+
+
+def test_a_key_starts_and_ends_it(folder: Path) -> None:
+    script, source, app = make()
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("R")
+        await until(pilot, lambda: bool(notices(app)))
+        path = written(folder)
+        assert notices(app) == [f"Recording to {path}."]
+        await pilot.pause()
+        assert "● REC" in screen(app)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        for _ in range(5):
+            script.step()
+        app.draw()
+        await pilot.press("R")
+        await until(pilot, lambda: len(notices(app)) == 2)
+        assert notices(app)[1].startswith(f"Recorded 5 steps to {path} (")
+        await pilot.pause()
+        assert "● REC" not in screen(app)
+        script.step()
+
+    play(app, act, (120, 30))
+    with Recording(written(folder)) as recording:
+        assert recording.marks.num_steps == 5
+        assert recording.at(recording.last).step == source.state.step - 1
+
+
+def test_leaving_the_app_ends_it_properly(folder: Path) -> None:
+    script, source, app = make()
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("R")
+        await until(pilot, lambda: bool(notices(app)))
+        script.step()
+        await pilot.press("q")
+
+    play(app, act)
+    path = written(folder)
+    assert app.farewell is not None
+    assert app.farewell.startswith(f"Recorded 1 step to {path} (")
+    assert not source.listeners
+    with Recording(path) as recording:
+        assert recording.at(recording.last).sequences == source.state.sequences
+
+
+def test_a_replay_is_not_recorded(folder: Path) -> None:
+    script, _, app = make()
+
+    async def record(pilot: Pilot[int]) -> None:
+        await pilot.press("R")
+        await until(pilot, lambda: bool(notices(app)))
+        script.step()
+
+    play(app, record)
+    with Recording(written(folder)) as recording:
+        replayed = SeqtopApp(ReplaySource(recording, "run.seqtop", paused=True))
+
+        async def act(pilot: Pilot[int]) -> None:
+            await pilot.press("R")
+            assert notices(replayed) == ["What you see is a recording already."]
+
+        play(replayed, act)
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    monkeypatch.setattr(Path, "cwd", lambda: gone)
+    _, _, app = make()
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("R")
+        await until(pilot, lambda: bool(notices(app)))
+        assert notices(app)[0].startswith("Not recorded: ")
+        assert "cannot be created: No such file or directory" in notices(app)[0]
+        assert "REC" not in screen(app)
+
+    play(app, act)
+
+
+def test_a_full_disk_ends_the_recording_and_not_the_app(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, _, app = make()
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("R")
+        await until(pilot, lambda: bool(notices(app)))
+        assert app.feed.taper is not None
+        recorder = app.feed.taper._recorder
+        assert recorder is not None
+        recorder.error = "run.seqtop cannot be written: No space left on device"
+        script.step()
+        app.draw()
+        await pilot.pause()
+        assert "✗ REC ENDED" in screen(app)
+        await pilot.press("R")
+        await until(pilot, lambda: len(notices(app)) == 2)
+        assert "No space left on device" in notices(app)[1]
+        assert "REC ENDED" not in screen(app)
+
+    play(app, act, (120, 30))

@@ -1,0 +1,504 @@
+"""Going through the past: every key, and that what is shown is exactly what was."""
+
+from bisect import bisect_left
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from seqtop import format as fmt
+from seqtop.history.memory_store import History
+from seqtop.history.playback import ReplaySource
+from seqtop.history.timeline import RecordingError, Stored
+from seqtop.state import EngineState
+from seqtop.state.ordering import SequenceView, Sort
+from seqtop.tui.app import TIME_KEYS, SeqtopApp
+from seqtop.tui.dialogs.moment_prompt import MomentPrompt
+from seqtop.tui.rates import RateMeter
+from seqtop.tui.screens.sequences.screen import SequencesScreen
+from seqtop.tui.screens.sequences.text_pane import Story
+from seqtop.wire import codec, parsing
+from seqtop.wire.messages import Event, RequestFinished, Step
+from tests.support.event_script import EventScript
+from tests.support.piloting import play, screen
+from tests.support.scripted import Script, ScriptedSource, scene
+
+PAYLOADS = [codec.encode(event) for event in EventScript(11, 60, num_blocks=24)]
+STEPS = [
+    index for index, payload in enumerate(PAYLOADS) if isinstance(parsing.event(payload), Step)
+]
+"""Where in `PAYLOADS` each step is."""
+
+
+def events(count: int = len(PAYLOADS)) -> list[Event]:
+    return [parsing.event(payload) for payload in PAYLOADS[:count]]
+
+
+def fed(count: int) -> EngineState:
+    """A fresh state that was fed the first events and knows of nothing else."""
+    state = EngineState()
+    for event in events(count):
+        state.apply(event)
+    return state
+
+
+def until_step_ends(step: int) -> int:
+    """How many events there are before step `step + 1` begins."""
+    return STEPS[step + 1] if step + 1 < len(STEPS) else len(PAYLOADS)
+
+
+def step_of(count: int) -> int:
+    """The last step of the first `count` events."""
+    return bisect_left(STEPS, count) - 1
+
+
+def places(direction: int, count: int, *, preemption: bool) -> list[int]:
+    """How many events there are up to each preemption or end, seen from `count` events on."""
+    found = [
+        index
+        for index, event in enumerate(events(), 1)
+        if (isinstance(event, Step) and event.preemptions if preemption
+            else isinstance(event, RequestFinished))
+    ]  # fmt: skip
+    if direction > 0:
+        return [place for place in found if place > count]
+    return [place for place in reversed(found) if place < count]
+
+
+@pytest.fixture
+def recorded() -> ScriptedSource:
+    """A source that has told of `PAYLOADS` and remembers them."""
+    return ScriptedSource(*events(), history=History())
+
+
+@pytest.fixture
+def live(recorded: ScriptedSource) -> SeqtopApp:
+    return SeqtopApp(recorded, clock=lambda: 0.0)
+
+
+def assert_shows(app: SeqtopApp, count: int) -> None:
+    """The picture is that of the first `count` events, in every part."""
+    wanted = fed(count)
+    assert app.feed.state == wanted
+    view = SequenceView()
+    view.sort, view.filter = app.feed.view.sort, app.feed.view.filter
+    view.rebuild(wanted)
+    assert app.feed.view.page(0, 10_000) == view.page(0, 10_000)
+    assert app.feed.view.running == view.running
+    assert list(app.feed.view.queue) == list(view.queue)
+    text = screen(app)
+    assert "‖ PAUSED" in text
+    if wanted.step >= 0:
+        assert f"step {wanted.step} " in text.splitlines()[1]
+        assert f"Step {wanted.step}" in text
+
+
+def test_stepping_back_and_on_shows_exactly_what_was(live: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        live.feed.sort_by(Sort("out", descending=True))
+        last = len(STEPS) - 1
+        for step in range(last - 1, last - 26, -1):
+            await pilot.press("left")
+            await pilot.pause()
+            assert_shows(live, until_step_ends(step))
+            assert f"of {last}, {last - step} behind; on record from step 0." in screen(live)
+        for step in range(last - 24, last + 1):
+            await pilot.press("right")
+            await pilot.pause()
+            assert_shows(live, until_step_ends(step))
+        assert "the newest" in screen(live)
+
+    play(live, act)
+
+
+@pytest.mark.parametrize(
+    ("keys", "step"),
+    [
+        (("comma",), -2),
+        (("comma", "comma", "full_stop"), -2),
+        (("left_curly_bracket",), -11),
+        (("shift+left",), -11),
+        (("left_curly_bracket", "left_curly_bracket", "right_curly_bracket"), -11),
+        (("left_curly_bracket", "shift+right"), -1),
+    ],
+)
+def test_step_keys(live: SeqtopApp, keys: tuple[str, ...], step: int) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press(*keys)
+        await pilot.pause()
+        assert_shows(live, until_step_ends(len(STEPS) + step))
+
+    play(live, act)
+
+
+@pytest.mark.parametrize(("back", "on", "preemption"), [("p", "P", True), ("e", "E", False)])
+def test_jumps(live: SeqtopApp, back: str, on: str, preemption: bool) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        before = places(-1, len(PAYLOADS), preemption=preemption)
+        assert len(before) > 3
+        # The newest moment may itself be of the kind: one jumps away from it, not to it.
+        for place in before[:3]:
+            await pilot.press(back)
+            await pilot.pause()
+            assert_shows(live, place)
+            event = parsing.event(PAYLOADS[place - 1])
+            whom = event.preemptions[0] if preemption else event
+            told = f"Ended here: {whom.request_id}."
+            if preemption:
+                lost = f"{fmt.plural(whom.num_lost_tokens, 'token')} lost"
+                cost = "swapped out" if whom.mode == "swap" else lost
+                told = f"Preempted here: {whom.request_id} ({cost})."
+            assert told in " ".join(screen(live).split())
+            assert live.feed.selection is not None
+            assert live.feed.selection[0].request_id == whom.request_id
+        await pilot.press(on)
+        await pilot.pause()
+        assert_shows(live, before[1])
+        await pilot.press("0", on)
+        await pilot.pause()
+        assert_shows(live, before[-1])
+        await pilot.press(back)
+        await pilot.pause()
+        assert_shows(live, before[-1])
+        assert "is on record before this." in screen(live)
+
+    play(live, act)
+
+
+def test_the_ends_of_the_record_are_said(live: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("space", "right")
+        await pilot.pause()
+        assert "This is the newest moment so far." in screen(live)
+        assert_shows(live, len(PAYLOADS))
+        await pilot.press("0")
+        await pilot.pause()
+        assert live.feed.state == EngineState()
+        assert "Nothing had arrived yet at this moment." in screen(live)
+        assert "Before the first step" in screen(live)
+        for key in ("left", "left_curly_bracket", "0"):
+            await pilot.press(key)
+            await pilot.pause()
+            assert "This is the oldest moment on record." in screen(live)
+        await pilot.press("right")
+        await pilot.pause()
+        assert "oldest" not in screen(live)
+        assert_shows(live, until_step_ends(0))
+
+    play(live, act, (120, 30))
+
+
+def test_a_key_that_leads_nowhere_pauses_nothing_and_says_so_until_the_next() -> None:
+    source = ScriptedSource(history=History())
+    script = Script(source)
+    script.arrive("req-1")
+    script.step(prefill={"req-1": 40})
+    script.step()
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    missing = "No preemption is on record before this."
+
+    async def act(pilot: Pilot[int]) -> None:
+        for key in ("p", "P", "e", "w", "right"):
+            await pilot.press(key)
+            assert not app.feed.paused, key
+            assert "● LIVE" in screen(app)
+        assert missing in {notice.message for notice in app._notifications}
+        app.clear_notifications()
+        await pilot.press("left", "p")
+        await pilot.pause()
+        assert missing in screen(app)
+        await pilot.press("down")
+        await pilot.pause()
+        assert app.feed.paused
+        assert missing not in screen(app)
+
+    play(app, act)
+
+
+@pytest.mark.parametrize("key", ["space", "L"])
+def test_the_engine_goes_on_behind(key: str) -> None:
+    source = ScriptedSource(*events(STEPS[40]), history=History())
+    app = SeqtopApp(source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("left")
+        for event in events()[STEPS[40] :]:
+            source.apply(event)
+            app.draw()
+        await pilot.pause()
+        assert_shows(app, until_step_ends(38))
+        assert f"Step 38 of {len(STEPS) - 1}, {len(STEPS) - 39} behind" in screen(app)
+        await pilot.press("right", "right")
+        await pilot.pause()
+        assert_shows(app, until_step_ends(40))
+        await pilot.press(key)
+        await pilot.pause()
+        assert "● LIVE" in screen(app)
+        assert "PAUSED" not in screen(app)
+        assert app.feed.state is source.state
+        assert f"step {len(STEPS) - 1} " in screen(app)
+
+    play(app, act)
+
+
+def test_to_a_step_of_ones_choice(live: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        async def choose(*keys: str) -> None:
+            await pilot.press("colon", *keys, "enter")
+            await pilot.pause()
+
+        await choose("1", "7")
+        assert isinstance(live.screen, SequencesScreen)
+        assert_shows(live, until_step_ends(17))
+        assert "not on record" not in screen(live)
+        await choose(*"9999")
+        assert_shows(live, len(PAYLOADS))
+        assert "Step 9,999 is not on record; this is the nearest." in screen(live)
+        await pilot.press("colon")
+        assert isinstance(live.screen, MomentPrompt)
+        await pilot.press("x", "enter")
+        await pilot.pause()
+        assert "Type a step or a time: 1234, 12.5s, -3s or 14:03:22." in screen(live)
+        await pilot.press("escape")
+        assert isinstance(live.screen, SequencesScreen)
+        assert_shows(live, len(PAYLOADS))
+
+    play(live, act, (120, 30))
+
+
+def test_what_is_missing_is_said() -> None:
+    source = ScriptedSource(*events(STEPS[20]), history=History())
+    rest = events()[STEPS[30] :]
+    app = SeqtopApp(source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        source.replace(fed(STEPS[30]), num_missed=12)
+        for event in rest:
+            source.apply(event)
+        app.draw()
+        await pilot.press("colon", "3", "0", "enter")
+        await pilot.pause()
+        assert "12 messages missing" not in screen(app)
+        await pilot.press("left")
+        await pilot.pause()
+        assert "12 messages missing here." in screen(app)
+        await pilot.press("left")
+        await pilot.pause()
+        assert "12 messages missing between." in screen(app)
+        assert_shows(app, STEPS[20])
+        await pilot.press("left")
+        await pilot.pause()
+        assert "missing" not in screen(app)
+
+    play(app, act, (120, 30))
+
+
+def test_another_start_of_the_engine_is_said_where_it_was(recorded: ScriptedSource) -> None:
+    app = SeqtopApp(recorded, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        fresh = ScriptedSource()
+        script = Script(fresh, incarnation="b2")
+        script.arrive("new-1")
+        recorded.replace(fresh.state)
+        script.source = recorded
+        script.step(prefill={"new-1": 40})
+        script.step()
+        app.draw()
+
+        async def told(key: str) -> str:
+            await pilot.press(key)
+            await pilot.pause()
+            return " ".join(screen(app).split())
+
+        assert "restart" not in await told("left")
+        assert "The engine was restarted here." in await told("left")
+        earlier = await told("left")
+        assert f"Step {len(STEPS) - 1} of an earlier start of the engine" in earlier
+        assert "A restart of the engine lies between." in earlier
+        assert_shows(app, len(PAYLOADS))
+        assert "restart" not in await told("left")
+        await pilot.press("space", "space", "left")
+        assert "A restart of the engine lies between." in await told("0")
+        assert "restart" not in await told("right")
+
+    play(app, act, (160, 30))
+
+
+def test_without_a_record_one_is_told(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("space")
+        for binding in TIME_KEYS:
+            if binding.action not in {"newest", "go_to_moment"}:
+                await pilot.press(*binding.key.split(","))
+        await pilot.pause()
+        assert "Nothing of the past is on record." in screen(app)
+        await pilot.press("colon", "1", "enter", "L")
+        await pilot.pause()
+        assert "● LIVE" in screen(app)
+
+    play(app, act)
+
+
+class Unreadable(History):
+    def _read(self, stored: Stored) -> bytes:
+        raise RecordingError("it is broken")
+
+
+def test_what_cannot_be_read_is_said() -> None:
+    app = SeqtopApp(ScriptedSource(*events(), history=Unreadable()), clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("left")
+        await pilot.pause()
+        assert "That cannot be shown: it is broken." in screen(app)
+        assert_shows(app, len(PAYLOADS))
+
+    play(app, act)
+
+
+def test_the_past_may_be_dropped_while_one_looks_at_it() -> None:
+    history = History(max_events=1)
+    source = ScriptedSource(*events(), history=history)
+    app = SeqtopApp(source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("left")
+        state = app.feed.state
+        source.replace(fed(len(PAYLOADS)), num_missed=5)
+        app.draw()
+        await pilot.pause()
+        assert history.first == history.last > 0
+        assert app.feed.state is state
+        assert_shows(app, until_step_ends(len(STEPS) - 2))
+        await pilot.press("left")
+        await pilot.pause()
+        assert_shows(app, len(PAYLOADS))
+
+    play(app, act)
+
+
+def test_the_arrows_go_through_time_from_the_text_too(live: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("enter", "tab")
+        assert isinstance(live.focused, Story)
+        await pilot.press("left")
+        await pilot.pause()
+        assert_shows(live, until_step_ends(len(STEPS) - 2))
+
+    play(live, act)
+
+
+def test_while_one_types_no_key_goes_through_time(live: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("slash", *"p.e,0L{", "left", "right")
+        await pilot.pause()
+        assert live.screen.query_one("#filter-input", Input).value == "p.e,0L{"
+        assert not live.feed.paused
+
+    play(live, act)
+
+
+def test_a_recording_is_gone_through_with_the_same_keys(recorded: ScriptedSource) -> None:
+    assert recorded.history is not None
+    replay = ReplaySource(recorded.history, "run.seqtop", paused=True, speed=2.5)
+    app = SeqtopApp(replay, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        text = screen(app)
+        assert "‖ PAUSED" in text
+        assert "▷ REPLAY" in text
+        for keys, step in [
+            (("right",), 0),
+            (("right_curly_bracket",), 10),
+            (("left",), 9),
+            (("colon", "3", "3", "enter"), 33),
+            (("L",), len(STEPS) - 1),
+            (("left_curly_bracket",), len(STEPS) - 11),
+        ]:
+            await pilot.press(*keys)
+            await pilot.pause()
+            assert_shows(app, until_step_ends(step))
+            assert f"Step {step} of {len(STEPS) - 1}, 00:" in screen(app)
+            assert "at 2.5x." in screen(app)
+        await pilot.press("p")
+        await pilot.pause()
+        place = places(-1, until_step_ends(len(STEPS) - 11), preemption=True)[0]
+        assert_shows(app, place)
+        await pilot.press("0", "left")
+        await pilot.pause()
+        assert "This is the oldest moment on record." in screen(app)
+        await pilot.press("space")
+        await pilot.pause()
+        assert not replay.paused
+        assert "‖ PAUSED" not in screen(app)
+        assert "space pauses." in screen(app)
+        for now in (0.0, 0.1, 0.3):  # the first moment has no time of its own
+            replay.tick(now)
+        app.draw()
+        await pilot.pause()
+        assert replay.position > 1
+        assert app.feed.state == fed(replay.position)
+        await pilot.press("space")
+        assert replay.paused
+
+    play(app, act, (120, 30))
+
+
+def test_rates_are_those_of_the_moment() -> None:
+    source = ScriptedSource(history=History())
+    meter = RateMeter()
+    taken: list[tuple[float, object]] = []
+
+    def look() -> None:
+        meter.sample(source.state)
+        taken.append((source.state.time, meter.rates))
+
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    source.listener = lambda: (look(), app.feed.poll())
+    scene(source, hostile="?")
+    assert len({rates for _, rates in taken}) > 2
+    for time, rates in taken:
+        assert meter.at(time) == rates
+    assert meter.at(0.0).tokens_out is None
+
+    async def act(pilot: Pilot[int]) -> None:
+        newest = app.feed.rates
+        await pilot.press("left_curly_bracket", "left_curly_bracket")
+        assert app.feed.rates == meter.at(app.feed.state.time) != newest
+        await pilot.press("space")
+        assert app.feed.rates == newest
+
+    play(app, act)
+
+
+def test_sparklines_of_a_replay_end_at_the_moment_on_show() -> None:
+    history = History()
+    script = Script(ScriptedSource(history=history))
+    script.arrive("req", num_prompt=4)
+    script.step(prefill={"req": 4})
+    for count in range(6):
+        script.time += 1.0
+        for _ in range(count + 1):
+            script.step()
+    replay = ReplaySource(history, "run.seqtop", paused=True)
+    app = SeqtopApp(replay, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        async def shown(*keys: str) -> int:
+            await pilot.press(*keys)
+            await pilot.pause()
+            rates = app.feed.rates
+            assert len(rates.kv_history) == len(rates.out_history)
+            titles = [title for title in ("   tok/s ", "KV use ") if title in screen(app)]
+            assert len(titles) == (2 if rates.out_history else 0)
+            return len(rates.out_history)
+
+        assert await shown() == 0
+        while not replay.at_end:
+            await pilot.press("right")
+        assert await shown() == 6
+        assert await shown("colon", *"2.5s", "enter") == 2
+        assert await shown("0") == 0
+
+    play(app, act, (200, 40))
