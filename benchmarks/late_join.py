@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from benchmarks import running
 from benchmarks.figure import Figure, Findings, Growth, Limit, middle, percentile
 from benchmarks.scenes import Crowd
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
@@ -176,7 +176,7 @@ def _join(endpoint: str, pipe: Connection) -> float:
     session = Session(endpoint)
     started = time.perf_counter()
     with session:
-        if not session.wait_for(LinkState.LIVE, timeout=60):
+        if not session.wait_for(ConnectionState.LIVE, timeout=60):
             raise TimeoutError("no state has come")
         taken = time.perf_counter() - started
         pipe.send("stop")
@@ -187,7 +187,7 @@ def _compare(endpoint: str, pipe: Connection, size: int) -> None:
     """Make sure that what a viewer gets is the engine's state."""
     time.sleep(size * PAUSE_SECONDS)
     with Session(endpoint) as session:
-        session.wait_for(LinkState.LIVE, timeout=60)
+        session.wait_for(ConnectionState.LIVE, timeout=60)
         pipe.send("digest")
         wanted = pipe.recv()
         with session.lock:

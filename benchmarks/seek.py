@@ -1,6 +1,6 @@
 """How long it takes to go to a moment of the past, in memory and in a file.
 
-A seeded run is recorded, and random moments of it are looked for: in a `History`, in the
+A seeded run is recorded, and random moments of it are looked for: in a `MemoryStore`, in the
 recording's file, and, as the peer, by applying every event from the start (a few moments only: it
 takes long). Each state found by seeking is compared with the peer's for those moments.
 """
@@ -16,8 +16,8 @@ from pathlib import Path
 from benchmarks import running
 from benchmarks.figure import Figure, Findings, Growth, Limit, middle, percentile
 from benchmarks.scenes import decoding
-from seqtop.history import Recording, RecordingWriter
-from seqtop.history.memory_store import History
+from seqtop.history import FileStore, FileWriter
+from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 
@@ -46,7 +46,7 @@ def _figures(num_steps: int, num_seeks: int) -> list[Figure]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "run.seqtop")
         history = _record(payloads, path)
-        with Recording(path) as recording:
+        with FileStore(path) as recording:
             spent = {
                 "in memory": _seconds(history.at, positions),
                 "in a file": _seconds(recording.at, positions),
@@ -75,9 +75,9 @@ def _figures(num_steps: int, num_seeks: int) -> list[Figure]:
     ]
 
 
-def _record(payloads: Sequence[bytes], path: Path) -> History:
-    state, history = EngineState(max_finished=MAX_FINISHED), History()
-    with RecordingWriter(path) as writer:
+def _record(payloads: Sequence[bytes], path: Path) -> MemoryStore:
+    state, history = EngineState(max_finished=MAX_FINISHED), MemoryStore()
+    with FileWriter(path) as writer:
         for number, payload in enumerate(payloads):
             event = parsing.event(payload)
             state.apply(event)

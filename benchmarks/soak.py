@@ -29,8 +29,8 @@ import psutil
 _TESTS = Path(__file__).resolve().parent.parent / "tests"
 sys.path[:0] = [str(_TESTS)]
 
-from seqtop.connection import LinkState  # noqa: E402
-from seqtop.history.memory_store import History  # noqa: E402
+from seqtop.connection import ConnectionState  # noqa: E402
+from seqtop.history.memory_store import MemoryStore  # noqa: E402
 from seqtop.session import Session  # noqa: E402
 from seqtop.state import EngineState  # noqa: E402
 from seqtop.transport.publisher import Publisher  # noqa: E402
@@ -67,7 +67,7 @@ def publish(endpoint: str, rate: float, ended: Flag, counts: object) -> None:
 
 def follow(endpoint: str, ended: Flag) -> None:
     """One viewer that stays."""
-    history = History(max_bytes=HISTORY_BYTES, max_events=20_000)
+    history = MemoryStore(max_bytes=HISTORY_BYTES, max_events=20_000)
     with Session(endpoint, max_finished=MAX_FINISHED, history=history) as session:
         while not ended.wait(0.05):
             session.drain()
@@ -77,7 +77,7 @@ def visit(endpoint: str, ended: Flag, counts: object) -> None:
     """Viewers that come, look and leave, one after another."""
     while not ended.is_set():
         with Session(endpoint, max_finished=MAX_FINISHED) as session:
-            if session.wait_for(LinkState.LIVE, timeout=30):
+            if session.wait_for(ConnectionState.LIVE, timeout=30):
                 counts[2] += 1  # type: ignore[index]
         ended.wait(0.5)
 

@@ -26,9 +26,9 @@ from engine_stub.processing.input_processor import InputProcessor, Params, Promp
 from engine_stub.processing.output_processor import OutputProcessor, is_plain
 from engine_stub.processing.tokenizer import Tokenizer
 from engine_stub.step_record import (
-    Decodes,
+    DecodeRecord,
     ScheduledSequenceGroup,
-    SequenceUpdate,
+    SequenceRecord,
     StepRecord,
 )
 from engine_stub.worker.model_runner import ModelOutput
@@ -335,8 +335,8 @@ class LLMEngine:
         return outcome
 
     def _decode(
-        self, seq_group: SequenceGroup, sample: SequenceOutput, decodes: Decodes
-    ) -> SequenceUpdate | None:
+        self, seq_group: SequenceGroup, sample: SequenceOutput, decodes: DecodeRecord
+    ) -> SequenceRecord | None:
         """Take a group's only sequence a token further, the usual way; see `OutputProcessor`."""
         seq = seq_group.first_seq
         seq.data.update_num_computed_tokens(1)
@@ -349,7 +349,7 @@ class LLMEngine:
         result: CompletionSequenceGroupOutput,
         model_output: ModelOutput,
         index: int,
-    ) -> list[SequenceUpdate]:
+    ) -> list[SequenceRecord]:
         """Advance one group, the `index`th of the batch, in any way there is."""
         seq_group = scheduled.seq_group
         num_computed_before = seq_group.first_seq.get_num_computed_tokens()
@@ -434,9 +434,9 @@ class LLMEngine:
 class _Outcome(msgspec.Struct):
     """What has become of the groups of a step; the fields are those of `StepRecord`."""
 
-    decodes: Decodes = msgspec.field(default_factory=Decodes)
+    decodes: DecodeRecord = msgspec.field(default_factory=DecodeRecord)
     rest: list[int] = []
-    rest_updates: list[SequenceUpdate] = []
+    rest_updates: list[SequenceRecord] = []
     finished: list[SequenceGroup] = []
 
 

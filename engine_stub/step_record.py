@@ -40,7 +40,7 @@ class ScheduledSequenceGroup(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Preemption:
+class PreemptionRecord:
     """A running group lost its blocks, and waits again.
 
     Attributes:
@@ -57,7 +57,7 @@ class Preemption:
 
 
 @dataclass(frozen=True, slots=True)
-class HeadWait:
+class AdmissionBlocked:
     """Why the first group that waits or is swapped out was not admitted; the others are behind it.
 
     Attributes:
@@ -70,7 +70,7 @@ class HeadWait:
     num_missing: int
 
 
-class SequenceUpdate(msgspec.Struct, frozen=True):
+class SequenceRecord(msgspec.Struct, frozen=True):
     """What a step brought a sequence that ran in it; its other fields are to be read from `seq`.
 
     Forks come before the update of the sequence they were forked from.
@@ -97,7 +97,7 @@ class SequenceUpdate(msgspec.Struct, frozen=True):
     num_accepted_tokens: int | None = None
 
 
-class Decodes(msgspec.Struct):
+class DecodeRecord(msgspec.Struct):
     """Sequences that a step took one token further, and of which there is no more to say: columns.
 
     They were running and go on; nobody asked for candidates, and no draft was verified. What has
@@ -158,15 +158,15 @@ class StepRecord:
     time: float
     execute_model_req: ExecuteModelRequest
     scheduled: list[ScheduledSequenceGroup]
-    decodes: Decodes
+    decodes: DecodeRecord
     rest: list[int]
-    rest_updates: list[SequenceUpdate]
+    rest_updates: list[SequenceRecord]
     table_changes: TableChanges
     finished: list[SequenceGroup]
     ignored: list[SequenceGroup]
     aborted: list[SequenceGroup]
-    preemptions: list[Preemption]
-    head_wait: HeadWait | None
+    preemptions: list[PreemptionRecord]
+    head_wait: AdmissionBlocked | None
     num_prefill_tokens: int
     num_decode_tokens: int
     token_budget: int
@@ -181,12 +181,12 @@ class StepRecord:
     step_time: float
 
     @property
-    def updates(self) -> list[SequenceUpdate]:
+    def updates(self) -> list[SequenceRecord]:
         """One per sequence of `scheduled`, and one per fork, by groups in the same order."""
         columns = self.decodes
-        updates: dict[str, list[SequenceUpdate]] = {
+        updates: dict[str, list[SequenceRecord]] = {
             request_id: [
-                SequenceUpdate(request_id, seq, [token_id], seq.output_logprobs[-1:], text)
+                SequenceRecord(request_id, seq, [token_id], seq.output_logprobs[-1:], text)
             ]
             for request_id, seq, token_id, text in zip(
                 columns.request_ids,

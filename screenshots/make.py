@@ -19,8 +19,8 @@ from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.entrypoints.workload import DEMO_LIMITS, arrivals
-from seqtop.connection import ControlError, Link, LinkState
-from seqtop.history.memory_store import History
+from seqtop.connection import Connection, ConnectionState, ControlError
+from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
@@ -57,9 +57,9 @@ class RunSource:
     def __init__(self) -> None:
         self.state = EngineState()
         self.lock = threading.RLock()
-        self.link = Link("tcp://127.0.0.1:5557", LinkState.LIVE)
+        self.link = Connection("tcp://127.0.0.1:5557", ConnectionState.LIVE)
         self.version = 0
-        self.history = History()
+        self.history = MemoryStore()
 
     def publish(self, event: Event) -> None:
         payload = codec.encode(event)

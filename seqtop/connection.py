@@ -5,7 +5,7 @@ import enum
 import msgspec
 
 
-class LinkState(enum.Enum):
+class ConnectionState(enum.Enum):
     CONNECTING = "connecting"
     """Nothing has been heard of the engine yet."""
     SYNCING = "syncing"
@@ -23,11 +23,11 @@ class LinkState(enum.Enum):
     """There is no connection: a recording is played."""
 
 
-class Link(msgspec.Struct):
+class Connection(msgspec.Struct):
     """State of the connection and the figures that say how well it has worked so far."""
 
     endpoint: str
-    state: LinkState = LinkState.CONNECTING
+    state: ConnectionState = ConnectionState.CONNECTING
     detail: str = ""
     """One sentence for the user on why the state is what it is; may be empty when LIVE."""
     num_messages: int = 0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from seqtop.connection import Link, LinkState
+from seqtop.connection import Connection, ConnectionState
 from seqtop.session import Session
 
 _SECONDS_TO_START = 60.0
@@ -34,10 +34,10 @@ class DemoSession(Session):
         super().__init__(engine.endpoint)
 
     @property
-    def link(self) -> Link:
+    def link(self) -> Connection:
         """How the connection stands; once it is lost, why."""
         link = super().link
-        if link.state is LinkState.LOST and (failure := self._engine.failure()):
+        if link.state is ConnectionState.LOST and (failure := self._engine.failure()):
             return msgspec.structs.replace(link, detail=f"{failure}; q leaves")
         return link
 
@@ -91,7 +91,7 @@ class DemoEngine:
             DemoError: the engine ended instead, or nothing is heard of it for a minute.
         """
         deadline = time.monotonic() + _SECONDS_TO_START
-        while not session.wait_for(LinkState.LIVE, timeout=0.1):
+        while not session.wait_for(ConnectionState.LIVE, timeout=0.1):
             if failure := self.failure():
                 raise DemoError(failure)
             if time.monotonic() > deadline:

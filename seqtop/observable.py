@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 
-class Changing:
+class Observable:
     """Says how often it has changed, and calls somebody once when it does again."""
 
     def __init__(self) -> None:

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias, cast
 
-from seqtop.connection import Link, LinkState, UnreachableError
-from seqtop.history.memory_store import History
-from seqtop.observable import Changing
+from seqtop.connection import Connection, ConnectionState, UnreachableError
+from seqtop.history.memory_store import MemoryStore
+from seqtop.observable import Observable
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, sharing, snapshot
 from seqtop.state.redaction import redacted
@@ -48,14 +48,14 @@ Called as a `Listener` is. On the thread that has just changed them, they are at
 each again from another thread later takes several times as long."""
 
 
-class Session(Changing):
+class Session(Observable):
     """Follows the engine at `endpoint` from `start` to `close`; a context manager does both.
 
     It changes whenever `state` or `link` has, but for the time, which heartbeats move on.
 
     Args:
         max_finished: Finished requests that `state` keeps.
-        history: Where to keep what was seen; by default a `History` of its default size.
+        history: Where to keep what was seen; by default a `MemoryStore` of its default size.
         keys: For an engine that lets in holders of keys alone.
         redact: Take texts and tokens out of all that arrives, before anybody sees it.
 
@@ -68,7 +68,7 @@ class Session(Changing):
         endpoint: str,
         *,
         max_finished: int = DEFAULT_HISTORY,
-        history: History | None = None,
+        history: MemoryStore | None = None,
         keys: ViewerKeys | None = None,
         redact: bool = False,
     ) -> None:
@@ -79,14 +79,14 @@ class Session(Changing):
         """Replaced, not changed, when a snapshot arrives."""
         self.sequence_number = -1
         """Number of the last message that `state` contains."""
-        self.history = History() if history is None else history
+        self.history = MemoryStore() if history is None else history
         """Every moment seen so far, across gaps and restarts of the engine."""
         self._listeners: tuple[Listener, ...] = (self.history,)
         self._watchers: tuple[Watcher, ...] = ()
         self._incarnation: str | None = None
         self._max_finished = max_finished
         self._touched: set[int] | None = None
-        self._loading: snapshot.Loading | None = None
+        self._loading: snapshot.SnapshotLoader | None = None
         self._encoded: list[memoryview] = []
         """What has been loaded."""
         self._settled = threading.Condition(self.lock)
@@ -95,7 +95,7 @@ class Session(Changing):
         self._subscriber = Subscriber(endpoint, self, keys=keys)
 
     @property
-    def link(self) -> Link:
+    def link(self) -> Connection:
         """How the connection stands."""
         return self._subscriber.link
 
@@ -111,7 +111,7 @@ class Session(Changing):
             touched, self._touched = self._touched, set()
             return touched
 
-    def wait_for(self, *states: LinkState, timeout: float) -> bool:
+    def wait_for(self, *states: ConnectionState, timeout: float) -> bool:
         """Wait up to `timeout` seconds for the link to be in one of `states`."""
         with self._settled:
             return self._settled.wait_for(lambda: self.link.state in states, timeout)
@@ -122,8 +122,8 @@ class Session(Changing):
         Raises:
             UnreachableError: none came, the engine refused, or it cannot be understood.
         """
-        refusals = (LinkState.INCOMPATIBLE, LinkState.REFUSED)
-        answers = (LinkState.LIVE, LinkState.STOPPED, *refusals)
+        refusals = (ConnectionState.INCOMPATIBLE, ConnectionState.REFUSED)
+        answers = (ConnectionState.LIVE, ConnectionState.STOPPED, *refusals)
         if not self.wait_for(*answers, timeout=timeout):
             raise UnreachableError(
                 f"no engine answered at {self.link.endpoint} within {timeout:g} s;"
@@ -183,7 +183,7 @@ class Session(Changing):
 
     def load(self, state: memoryview, *, is_first: bool) -> None:
         if is_first or self._loading is None:
-            self._loading, self._encoded = snapshot.Loading(state), [state]
+            self._loading, self._encoded = snapshot.SnapshotLoader(state), [state]
         else:
             self._loading.add(state)
             self._encoded.append(state)

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from seqtop.connection import Link, LinkState
+from seqtop.connection import Connection, ConnectionState
 from seqtop.kv_events.cache import KvCache
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.blocks import cells as pool_cells
@@ -64,7 +64,7 @@ def test_the_cells_and_figures_of_a_prefix_cache() -> None:
     assert "| `■` |" in page
     cache = KvCache(max_blocks=1)
     cache.num_batches = 1
-    source = SimpleNamespace(link=Link("tcp://127.0.0.1:1", LinkState.LIVE))
+    source = SimpleNamespace(link=Connection("tcp://127.0.0.1:1", ConnectionState.LIVE))
     shown = text_of(header.totals(cast(KvFeed, SimpleNamespace(cache=cache, source=source)), 200))
     figures = [name.strip() for name in re.findall(r"([a-z ]+) \d", shown)]
     assert "cleared" in figures

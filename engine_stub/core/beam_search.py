@@ -19,7 +19,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from engine_stub.core.groups import replace_seqs, unfinished
-from engine_stub.step_record import SequenceUpdate
+from engine_stub.step_record import SequenceRecord
 from seqtop.sequence import SamplingParams, Sequence, SequenceGroup, SequenceOutput, SequenceStatus
 
 
@@ -100,7 +100,7 @@ def num_candidates(params: SamplingParams, beam_width: int) -> int:
     return beam_width * (1 + max(num_stops, 1))
 
 
-class Blocks(Protocol):
+class BlockAllocator(Protocol):
     """What a search needs of a scheduler."""
 
     def fork_seq(self, parent: Sequence, child: Sequence) -> None: ...
@@ -133,9 +133,9 @@ class BeamSearch:
 
     def __init__(
         self,
-        blocks: Blocks,
+        blocks: BlockAllocator,
         seq_ids: Iterator[int],
-        append: Callable[[SequenceGroup, Sequence, list[SequenceOutput]], SequenceUpdate],
+        append: Callable[[SequenceGroup, Sequence, list[SequenceOutput]], SequenceRecord],
         max_model_len: int,
     ) -> None:
         self._blocks = blocks
@@ -145,7 +145,7 @@ class BeamSearch:
 
     def process(
         self, seq_group: SequenceGroup, samples: list[SequenceOutput]
-    ) -> list[SequenceUpdate]:
+    ) -> list[SequenceRecord]:
         """Fork, extend, end and drop a group's beams.
 
         Afterwards the group holds the beams that go on and then the best outputs that have ended,
@@ -163,7 +163,7 @@ class BeamSearch:
         for sample in (*choice.going_on, *ending):
             heirs.setdefault(sample.parent_seq_id, sample)
         made: dict[int, Sequence] = {}
-        updates: list[SequenceUpdate] = []
+        updates: list[SequenceRecord] = []
         for sample in (*choice.going_on, *ending):
             parent = seq_group.seqs_dict[sample.parent_seq_id]
             if heirs[parent.seq_id] is not sample:
@@ -238,9 +238,9 @@ class BeamSearch:
         assert params.max_tokens is not None
         return min(seq_group.first_seq.get_prompt_len() + params.max_tokens, self._max_model_len)
 
-    def _drop(self, seq_group: SequenceGroup, seq: Sequence) -> SequenceUpdate:
+    def _drop(self, seq_group: SequenceGroup, seq: Sequence) -> SequenceRecord:
         """Go on without a beam, or an output, that better ones have taken the place of."""
         if not seq.is_finished():
             seq.status = SequenceStatus.FINISHED_ABORTED
             self._blocks.free_seq(seq)
-        return SequenceUpdate(seq_group.request_id, seq, [], [], "", is_removed=True)
+        return SequenceRecord(seq_group.request_id, seq, [], [], "", is_removed=True)

@@ -16,7 +16,7 @@ from engine_stub.step_record import ScheduledSequenceGroup
 from seqtop.sequence import SequenceGroup
 
 
-class Lookahead:
+class LookaheadSlots:
     """Gives out lookahead slots.
 
     Args:

@@ -25,10 +25,10 @@ from engine_stub.config import EngineConfig, PreemptionMode
 from engine_stub.core.beam_search import max_num_running_seqs
 from engine_stub.core.block_manager import BlockManager
 from engine_stub.core.groups import unfinished
-from engine_stub.core.lookahead_slots import Lookahead
+from engine_stub.core.lookahead_slots import LookaheadSlots
 from engine_stub.core.metadata import MetadataBuilder
 from engine_stub.core.waiting_queue import WaitingQueue
-from engine_stub.step_record import HeadWait, Preemption, ScheduledSequenceGroup
+from engine_stub.step_record import AdmissionBlocked, PreemptionRecord, ScheduledSequenceGroup
 from seqtop.sequence import ExecuteModelRequest, Sequence, SequenceGroup, SequenceStatus
 
 # Blocks that an admission leaves for the running groups to grow into, as a share of the pool.
@@ -41,8 +41,8 @@ class SchedulerOutputs:
 
     execute_model_req: ExecuteModelRequest
     scheduled: list[ScheduledSequenceGroup]
-    preemptions: list[Preemption]
-    head_wait: HeadWait | None
+    preemptions: list[PreemptionRecord]
+    head_wait: AdmissionBlocked | None
     num_prefill_tokens: int
     num_decode_tokens: int
 
@@ -69,7 +69,7 @@ class Scheduler:
     def __init__(self, config: EngineConfig, block_manager: BlockManager) -> None:
         self.config = config
         self.block_manager = block_manager
-        self._lookahead = Lookahead(config, block_manager)
+        self._lookahead = LookaheadSlots(config, block_manager)
         self._metadata = MetadataBuilder(block_manager)
         self.waiting = WaitingQueue(self._rank)
         self.running = SortedKeyList(key=self._rank)
@@ -156,11 +156,11 @@ class Scheduler:
 
     def _schedule_decodes(
         self, seq_groups: list[SequenceGroup]
-    ) -> tuple[list[ScheduledSequenceGroup], list[Preemption]]:
+    ) -> tuple[list[ScheduledSequenceGroup], list[PreemptionRecord]]:
         """Give each group, in order, the slots it needs, if need be another's blocks."""
         manager = self.block_manager
         decodes: list[ScheduledSequenceGroup] = []
-        preemptions: list[Preemption] = []
+        preemptions: list[PreemptionRecord] = []
         for seq_group in seq_groups:
             # A group preempted by one before it no longer runs.
             while seq_group.first_seq.status is SequenceStatus.RUNNING:
@@ -194,7 +194,7 @@ class Scheduler:
 
     def _schedule_waiting(
         self, budget: int, *, may_admit: bool
-    ) -> tuple[list[ScheduledSequenceGroup], HeadWait | None]:
+    ) -> tuple[list[ScheduledSequenceGroup], AdmissionBlocked | None]:
         """Admit groups that wait or are swapped out, in order, until one cannot be.
 
         Args:
@@ -210,11 +210,11 @@ class Scheduler:
             request_id = seq_group.request_id
             num_places -= max_num_running_seqs(seq_group)
             if num_places < 0:
-                return admitted, HeadWait(request_id, "seq_limit", -num_places)
+                return admitted, AdmissionBlocked(request_id, "seq_limit", -num_places)
             reserve = self._watermark if self.running else 0
             admit = self._admit_swapped if queue is self.swapped else self._admit_waiting
             found = admit(seq_group, budget, reserve, may_admit=may_admit)
-            if isinstance(found, HeadWait):
+            if isinstance(found, AdmissionBlocked):
                 return admitted, found
             queue.discard(seq_group)
             self.running.add(seq_group)
@@ -226,7 +226,7 @@ class Scheduler:
 
     def _admit_waiting(
         self, seq_group: SequenceGroup, budget: int, reserve: int, *, may_admit: bool
-    ) -> ScheduledSequenceGroup | HeadWait:
+    ) -> ScheduledSequenceGroup | AdmissionBlocked:
         """Give a group that has no blocks the blocks for all its tokens, and a first chunk."""
         manager, seqs = self.block_manager, unfinished(seq_group)
         placement = manager.place(seqs, use_cache=_may_use_cache(seq_group))
@@ -234,10 +234,10 @@ class Scheduler:
         num_new = seqs[0].get_len() - num_cached
         num_least = len(seqs) * (1 if self.config.enable_chunked_prefill else num_new)
         if num_least > budget:
-            return HeadWait(seq_group.request_id, "token_budget", num_least - budget)
+            return AdmissionBlocked(seq_group.request_id, "token_budget", num_least - budget)
         num_missing = manager.num_missing(placement.num_blocks, reserve)
         if num_missing or not may_admit:
-            return HeadWait(seq_group.request_id, "no_blocks", num_missing)
+            return AdmissionBlocked(seq_group.request_id, "no_blocks", num_missing)
         manager.allocate(seqs, placement)
         for seq in seqs:
             seq.data.update_num_cached_tokens(num_cached)
@@ -248,14 +248,14 @@ class Scheduler:
 
     def _admit_swapped(
         self, seq_group: SequenceGroup, budget: int, reserve: int, *, may_admit: bool
-    ) -> ScheduledSequenceGroup | HeadWait:
+    ) -> ScheduledSequenceGroup | AdmissionBlocked:
         """Bring a group's blocks back; it goes on where it was."""
         manager, seqs = self.block_manager, unfinished(seq_group)
         if len(seqs) > budget:
-            return HeadWait(seq_group.request_id, "token_budget", len(seqs) - budget)
+            return AdmissionBlocked(seq_group.request_id, "token_budget", len(seqs) - budget)
         num_missing = manager.num_missing(manager.num_to_swap_in(seqs), reserve)
         if num_missing or not may_admit:
-            return HeadWait(seq_group.request_id, "no_blocks", num_missing)
+            return AdmissionBlocked(seq_group.request_id, "no_blocks", num_missing)
         self._moves.swap_in += manager.swap_in(seqs)
         self._moves.copy += manager.append_slots(seqs)
         chunk = min(seqs[0].get_num_new_tokens(), budget // len(seqs))
@@ -274,11 +274,11 @@ class Scheduler:
         largest: SequenceGroup = max(reversed(behind), key=self._num_blocks)
         return largest
 
-    def _preempt(self, victim: SequenceGroup, beneficiary: SequenceGroup) -> Preemption:
+    def _preempt(self, victim: SequenceGroup, beneficiary: SequenceGroup) -> PreemptionRecord:
         """Send a running group back to a queue, without blocks on the device."""
         seqs = unfinished(victim)
         mode = self._preemption_mode(victim)
-        preemption = Preemption(
+        preemption = PreemptionRecord(
             request_id=victim.request_id,
             mode=mode,
             seq_ids=[seq.seq_id for seq in seqs],

@@ -27,7 +27,7 @@ from seqtop.transport.publisher import Publisher, PublishError
 
 if TYPE_CHECKING:
     from engine_stub.engine import LLMEngine
-    from engine_stub.entrypoints.openai.http_server import HttpListener
+    from engine_stub.entrypoints.openai.http_server import HttpServer
     from seqtop.wire.messages import EngineInfo
 
 
@@ -216,7 +216,7 @@ def _serve(options: argparse.Namespace) -> int:
     from engine_stub.config import EngineConfig
     from engine_stub.engine import LLMEngine
     from engine_stub.entrypoints.publishing import engine_info
-    from engine_stub.entrypoints.server import EngineServer, FrontDoor
+    from engine_stub.entrypoints.server import EngineServer, RequestSource
     from engine_stub.entrypoints.workload import DEMO_LIMITS, arrivals
     from engine_stub.worker.pipeline import StageError
     from seqtop.state import EngineState
@@ -255,7 +255,7 @@ def _serve(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as running:
         running.callback(engine.close)
         running.enter_context(publisher)
-        doors: list[FrontDoor] = []
+        doors: list[RequestSource] = []
         if options.http is not None:
             try:
                 listener = running.enter_context(_http_listener(options, engine, info))
@@ -286,13 +286,11 @@ def _look(options: argparse.Namespace) -> str:
     return shlex.join(command)
 
 
-def _http_listener(
-    options: argparse.Namespace, engine: LLMEngine, info: EngineInfo
-) -> HttpListener:
+def _http_listener(options: argparse.Namespace, engine: LLMEngine, info: EngineInfo) -> HttpServer:
     # Only whoever serves over HTTP pays for importing what that takes.
     from engine_stub.entrypoints.openai.app import ServedModel
     from engine_stub.entrypoints.openai.chat import BUNDLED_STOPS
-    from engine_stub.entrypoints.openai.http_server import HttpListener
+    from engine_stub.entrypoints.openai.http_server import HttpServer
     from engine_stub.model_executor.loader import DEFAULT_MODEL
     from engine_stub.processing.chat_template import ChatTemplate
 
@@ -304,7 +302,7 @@ def _http_listener(
         chat_stops=BUNDLED_STOPS if path == DEFAULT_MODEL else (),
         created=int(info.start_time),
     )
-    return HttpListener(options.http, engine, model, insecure=options.insecure)
+    return HttpServer(options.http, engine, model, insecure=options.insecure)
 
 
 def _stop_signal(*, watch_stdin: bool) -> Callable[[], bool]:

@@ -18,7 +18,7 @@ from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.model_executor.hub import model_name
 from engine_stub.model_executor.loader import DEFAULT_MODEL
-from engine_stub.step_record import Preemption, SequenceUpdate, StepRecord
+from engine_stub.step_record import PreemptionRecord, SequenceRecord, StepRecord
 from seqtop import __version__
 from seqtop.sequence import (
     ExecuteModelRequest,
@@ -76,7 +76,7 @@ def _model_name(path: Path) -> str:
     return "bundled stories" if path == DEFAULT_MODEL else model_name(path)
 
 
-class Sink(Protocol):
+class MessageSink(Protocol):
     """Where messages go: a `seqtop.transport.publisher.Publisher`, say."""
 
     def publish(self, event: Event) -> None: ...
@@ -91,7 +91,7 @@ class StepPublisher:
     """
 
     def __init__(
-        self, publisher: Sink, later: Callable[[Callable[[], Event]], None] | None = None
+        self, publisher: MessageSink, later: Callable[[Callable[[], Event]], None] | None = None
     ) -> None:
         self._publisher = publisher
         self._later = later or (lambda make: publisher.publish(make()))
@@ -203,7 +203,7 @@ class StepPublisher:
         return runs
 
     def _update(
-        self, update: SequenceUpdate, new_blocks: list[int], block_table: list[int] | None
+        self, update: SequenceRecord, new_blocks: list[int], block_table: list[int] | None
     ) -> messages.SequenceUpdate:
         seq = update.seq
         wants_candidates = _wants_candidates(self._groups[update.request_id])
@@ -245,7 +245,7 @@ class StepPublisher:
             request_id=group.request_id,
         )
 
-    def _preempted(self, preemption: Preemption) -> Iterator[messages.SequenceUpdate]:
+    def _preempted(self, preemption: PreemptionRecord) -> Iterator[messages.SequenceUpdate]:
         group = self._groups[preemption.request_id]
         for seq_id in preemption.seq_ids:
             seq = group.seqs_dict[seq_id]
@@ -358,7 +358,7 @@ def _sampled_logprobs(token_ids: list[int], candidates: SampleLogprobs) -> list[
 def _execute(record: StepRecord) -> ExecuteModelRequest:
     """What the worker was sent, without what is in the columns, and without the deltas' tables.
 
-    `SequenceUpdate` carries what changed in these.
+    `SequenceRecord` carries what changed in these.
     """
     request = record.execute_model_req
     groups = request.seq_group_metadata_list
@@ -374,7 +374,7 @@ def _without_tables(group: SequenceGroupMetadataLike) -> SequenceGroupMetadataLi
     return group
 
 
-def _preemption(preemption: Preemption) -> messages.Preemption:
+def _preemption(preemption: PreemptionRecord) -> messages.Preemption:
     return messages.Preemption(
         request_id=preemption.request_id,
         mode=preemption.mode,

@@ -20,7 +20,7 @@ _IDLE_SECONDS = 0.01
 """How long an idle engine may leave a front door unanswered."""
 
 
-class FrontDoor(Protocol):
+class RequestSource(Protocol):
     """A way in besides the viewers' own. Called on the engine's thread, which must not wait."""
 
     def serve(self, server: EngineServer) -> None:
@@ -46,7 +46,7 @@ class EngineServer:
         *,
         pace: float = 0.0,
         workload: Iterable[Arrival] = (),
-        doors: Sequence[FrontDoor] = (),
+        doors: Sequence[RequestSource] = (),
     ) -> None:
         self._engine = engine
         self._publisher = publisher

@@ -28,7 +28,7 @@ _SWAPPED_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class AttentionContext:
     """Keys and values from the pool, for a segment.
 
     Attributes:
@@ -59,7 +59,7 @@ class DecodeContext:
         new_values: Likewise.
         keys: ``[num_seqs * kv_heads, head_dim, tokens]``, the newest last.
         values: ``[num_seqs * kv_heads, tokens, head_dim]``.
-        masks: ``[num_seqs * kv_heads, 1, tokens]``, as in `Context`.
+        masks: ``[num_seqs * kv_heads, 1, tokens]``, as in `AttentionContext`.
         are_needed: Whether a mask hides anything; it does not among sequences of equal lengths.
     """
 
@@ -72,7 +72,7 @@ class DecodeContext:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class AttentionSegment:
     """Consecutive tokens of sequences whose attention is computed in one call.
 
     Attributes:
@@ -85,7 +85,7 @@ class Segment:
     start: int
     end: int
     num_seqs: int
-    context: Context | DecodeContext | None
+    context: AttentionContext | DecodeContext | None
 
 
 class PagedKVCache:
@@ -171,7 +171,7 @@ class PagedKVCache:
 
     def contexts(
         self, block_tables: list[list[int]], positions: Tensor, sizes: list[int]
-    ) -> list[Context]:
+    ) -> list[AttentionContext]:
         """Prepare reading block tables, for segments of as many sequences as `sizes` says.
 
         Args:
@@ -219,11 +219,13 @@ class PagedKVCache:
             self._workspace = self.block_rows[0].new_empty(num_blocks, self.block_rows[0].shape[1])
         return self._workspace[:num_blocks]
 
-    def context(self, blocks: Tensor, masks: dict[int | None, Tensor], gathered: Tensor) -> Context:
-        """A segment that reads ``blocks [num_seqs, blocks]``; see `Context` for the rest."""
+    def context(
+        self, blocks: Tensor, masks: dict[int | None, Tensor], gathered: Tensor
+    ) -> AttentionContext:
+        """A segment that reads ``blocks [num_seqs, blocks]``; see `AttentionContext` for the rest."""
         heads = gathered.view(len(blocks), -1, self.num_kv_heads, 2 * self.head_dim).transpose(1, 2)
         keys, values = heads.chunk(2, dim=-1)
-        return Context(blocks.flatten(), gathered, keys, values, masks)
+        return AttentionContext(blocks.flatten(), gathered, keys, values, masks)
 
 
 NO_SLOTS = torch.empty(0, dtype=torch.int64)
@@ -239,7 +241,9 @@ class PagedAttention:
         segments: The step's tokens, all of them and in order.
     """
 
-    def __init__(self, cache: PagedKVCache, slots: Tensor, segments: list[Segment]) -> None:
+    def __init__(
+        self, cache: PagedKVCache, slots: Tensor, segments: list[AttentionSegment]
+    ) -> None:
         self.cache = cache
         self.slots = slots
         self.segments = segments
@@ -284,7 +288,7 @@ class PagedAttention:
                 outputs.append(self._attend(segment, layer_idx, q, kv).flatten(1))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _attend(self, segment: Segment, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
+    def _attend(self, segment: AttentionSegment, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
         """Attention of a segment's tokens."""
         context = segment.context
         if isinstance(context, DecodeContext):
@@ -306,7 +310,7 @@ class PagedAttention:
             return scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self._attend_masked(q, k, v, self._prompt_mask(length, window))
 
-    def _attend_to(self, context: Context, layer_idx: int, q: Tensor) -> Tensor:
+    def _attend_to(self, context: AttentionContext, layer_idx: int, q: Tensor) -> Tensor:
         """Attention to keys and values from the pool, the step's own among them."""
         pool = self.cache.block_rows[layer_idx]
         torch.index_select(pool, 0, context.blocks, out=context.gathered)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from engine_stub.config import PoolingType
-from engine_stub.worker.batch_row import Row
+from engine_stub.worker.batch_row import BatchRow
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Pooler:
         """Drop what is kept between steps for a request, if anything."""
         self._sums.pop(request_id, None)
 
-    def pool(self, hidden: Tensor, row: Row) -> Tensor | None:
+    def pool(self, hidden: Tensor, row: BatchRow) -> Tensor | None:
         """Take in the hidden states ``[tokens, hidden_size]`` of a row's chunk.
 
         Returns:
@@ -51,7 +51,7 @@ class Pooler:
             hidden = self._mean(hidden, row)
         return self._finish(hidden[-1], row) if row.group.do_sample else None
 
-    def _mean(self, hidden: Tensor, row: Row) -> Tensor:
+    def _mean(self, hidden: Tensor, row: BatchRow) -> Tensor:
         """The mean up to the end of the chunk, ``[1, hidden_size]``."""
         request_id = row.group.request_id
         chunk = _Sum(hidden.sum(0), len(hidden))
@@ -64,7 +64,7 @@ class Pooler:
         self._sums[request_id] = chunk
         return (chunk.total / chunk.num_tokens)[None]
 
-    def _finish(self, vector: Tensor, row: Row) -> Tensor:
+    def _finish(self, vector: Tensor, row: BatchRow) -> Tensor:
         params = row.group.pooling_params
         assert params is not None
         vector = vector[: params.dimensions]

@@ -19,7 +19,7 @@ from seqtop.sequence import Logprob, SamplingParams, SamplingType, SequenceData
 
 
 @dataclass(slots=True)
-class SamplingRequest:
+class SamplingMetadata:
     """What the sampler has to know about one row of logits; good for every step of a request.
 
     Attributes:
@@ -40,7 +40,7 @@ class SamplingRequest:
         self.edits_logits = _edits_logits(self.params)
 
 
-class Sample(msgspec.Struct, frozen=True):
+class SamplerOutput(msgspec.Struct, frozen=True):
     """A sampled token with the log probabilities to report for it, its own first."""
 
     token_id: int
@@ -57,7 +57,7 @@ class Sampler:
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
 
-    def __call__(self, logits: Tensor, requests: list[SamplingRequest]) -> list[Sample]:
+    def __call__(self, logits: Tensor, requests: list[SamplingMetadata]) -> list[SamplerOutput]:
         """Sample a token for each row of ``logits [N, vocab]`` (float32, left as they are)."""
         logprobs = logits.log_softmax(-1)
         token_ids = self._choose(logits, requests)
@@ -65,7 +65,7 @@ class Sampler:
         are_likeliest = all(each.is_greedy and not each.edits_logits for each in requests)
         return report(logprobs, token_ids, counts, are_likeliest=are_likeliest)
 
-    def probs(self, logits: Tensor, requests: list[SamplingRequest]) -> Tensor:
+    def probs(self, logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
         """What each row's token is drawn from, ``[N, vocab]``; a greedy one's is certain."""
         logits = _edited(logits, requests)
         probs = torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
@@ -74,7 +74,7 @@ class Sampler:
             probs[rows] = self._probs(logits[rows], [requests[row].params for row in drawn])
         return probs
 
-    def _choose(self, logits: Tensor, requests: list[SamplingRequest]) -> Tensor:
+    def _choose(self, logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
         """Return the token of each row, ``[N]``."""
         logits = _edited(logits, requests)
         # The same as `argmax`, which takes more than twice as long for many rows.
@@ -84,7 +84,7 @@ class Sampler:
             token_ids[rows] = self._draw(logits[rows], [requests[row] for row in drawn])
         return token_ids
 
-    def _draw(self, logits: Tensor, requests: list[SamplingRequest]) -> Tensor:
+    def _draw(self, logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
         """Draw a token for each row by temperature and truncation."""
         probs = self._probs(logits, [request.params for request in requests])
         # The smallest of exponential variates with rates p is the i-th with probability p_i.
@@ -117,7 +117,7 @@ class Sampler:
 
 def likeliest_continuations(
     logits: Tensor, cumulative_logprobs: list[float], count: int, *, temperature: float
-) -> list[tuple[int, Sample]]:
+) -> list[tuple[int, SamplerOutput]]:
     """The best next tokens of several beams, by the log probability of the whole output.
 
     Args:
@@ -136,7 +136,7 @@ def likeliest_continuations(
     chosen = logprobs[beams, token_ids]
     ranks = (logprobs[beams] > chosen[:, None]).sum(-1) + 1
     return [
-        (beam, Sample(token_id, {token_id: Logprob(logprob, rank)}))
+        (beam, SamplerOutput(token_id, {token_id: Logprob(logprob, rank)}))
         for beam, token_id, logprob, rank in zip(
             *to_host(beams, token_ids, chosen, ranks), strict=True
         )
@@ -180,12 +180,12 @@ def looks_at_output(params: SamplingParams) -> bool:
     )
 
 
-def _drawn(requests: list[SamplingRequest]) -> list[int]:
+def _drawn(requests: list[SamplingMetadata]) -> list[int]:
     """The rows that are not greedy."""
     return [row for row, request in enumerate(requests) if not request.is_greedy]
 
 
-def _edited(logits: Tensor, requests: list[SamplingRequest]) -> Tensor:
+def _edited(logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
     """``logits [N, vocab]`` as requests want them before all else; the same if nobody does."""
     edited = [row for row, request in enumerate(requests) if request.edits_logits]
     if edited:
@@ -201,7 +201,7 @@ def _edits_logits(params: SamplingParams) -> bool:
     )
 
 
-def _edit_logits(row: Tensor, request: SamplingRequest) -> None:
+def _edit_logits(row: Tensor, request: SamplingMetadata) -> None:
     """Apply one request's bias, bans and penalties to its logits ``[vocab]``, in place."""
     params, data = request.params, request.data
 
@@ -233,7 +233,7 @@ def _edit_logits(row: Tensor, request: SamplingRequest) -> None:
 
 def report(
     logprobs: Tensor, token_ids: Tensor, counts: list[int], *, are_likeliest: bool = False
-) -> list[Sample]:
+) -> list[SamplerOutput]:
     """Put tokens together with their log probabilities and those of the `counts` likeliest.
 
     Args:
@@ -249,7 +249,7 @@ def report(
     values = iter(to_host(*columns))
     own = next(values), next(values), [1] * len(counts) if are_likeliest else next(values)
     samples = [
-        Sample(token_id, {token_id: Logprob(logprob, rank)})
+        SamplerOutput(token_id, {token_id: Logprob(logprob, rank)})
         for token_id, logprob, rank in zip(*own, strict=True)
     ]
     if most:

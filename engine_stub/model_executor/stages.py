@@ -32,7 +32,7 @@ class Stage:
         return range(start, end)
 
 
-class Neighbours(Protocol):
+class PipelineComm(Protocol):
     """The stages before and after one's own."""
 
     def receive(self, num_tokens: int) -> IntermediateTensors:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine_stub.model_executor.attention import PagedAttention, PagedKVCache, Segment
+from engine_stub.model_executor.attention import AttentionSegment, PagedAttention, PagedKVCache
 from engine_stub.model_executor.model import Decoder
 from engine_stub.platforms.cuda import copy_to_device
 from seqtop.sequence import IntermediateTensors
@@ -72,7 +72,7 @@ class DecodeGraph:
         self._times = model.config.num_attention_heads // cache.num_kv_heads
         masks = {window: self._for_heads(mask) for window, mask in self._masks().items()}
         self._context = cache.context(self._tables, masks, gathered)
-        segment = Segment(0, self._num_tokens, num_seqs, self._context)
+        segment = AttentionSegment(0, self._num_tokens, num_seqs, self._context)
         self.attend = PagedAttention(cache, torch.zeros_like(self.positions), [segment])
         self._received: IntermediateTensors | None = None
         if not model.stage.is_first:

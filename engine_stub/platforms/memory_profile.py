@@ -12,9 +12,9 @@ from itertools import pairwise
 import torch
 
 from engine_stub.config import EngineConfig
-from engine_stub.model_executor.attention import PagedAttention, PagedKVCache, Segment
+from engine_stub.model_executor.attention import AttentionSegment, PagedAttention, PagedKVCache
 from engine_stub.model_executor.model import Decoder
-from engine_stub.model_executor.sampler import Sampler, SamplingRequest
+from engine_stub.model_executor.sampler import Sampler, SamplingMetadata
 from engine_stub.platforms.cuda_graphs import DecodeGraphs
 from engine_stub.worker.input_batch import segment_sizes
 from seqtop.sequence import IntermediateTensors, SamplingParams, SequenceData
@@ -68,7 +68,7 @@ def _activation_bytes(
         positions = torch.arange(max_model_len - num_queries, max_model_len, device=device).clamp(0)
         queries = positions.expand(num_seqs, num_queries)
         context = cache.contexts(tables, queries, [num_seqs])[0] if tables else None
-        attend = PagedAttention(cache, tokens, [Segment(0, size, num_seqs, context)])
+        attend = PagedAttention(cache, tokens, [AttentionSegment(0, size, num_seqs, context)])
         hidden = model(tokens, queries.flatten(), attend, received)
         if model.stage.is_last:
             _sample(model, hidden[:1].expand(num_samples, -1))
@@ -78,7 +78,7 @@ def _activation_bytes(
 def _sample(model: Decoder, hidden: torch.Tensor) -> None:
     """Sample after each of ``hidden [N, hidden_size]``, with all that takes memory."""
     params = SamplingParams(top_k=2, top_p=0.9, min_p=0.1, repetition_penalty=1.1, logprobs=1)
-    request = SamplingRequest(params, SequenceData.from_seqs([0]), None)
+    request = SamplingMetadata(params, SequenceData.from_seqs([0]), None)
     logits = model.compute_logits(hidden)
     Sampler(torch.Generator(logits.device))(logits, [request] * len(logits))
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from engine_stub.core.beam_search import BeamSearch, Blocks, asks_for_beams
+from engine_stub.core.beam_search import BeamSearch, BlockAllocator, asks_for_beams
 from engine_stub.core.groups import unfinished
 from engine_stub.processing.detokenizer import Detokenizer
-from engine_stub.step_record import Decodes, SequenceUpdate
+from engine_stub.step_record import DecodeRecord, SequenceRecord
 from seqtop.sequence import (
     Logprob,
     PoolingSequenceGroupOutput,
@@ -36,7 +36,7 @@ class OutputProcessor:
         self,
         detokenizer: Detokenizer,
         max_model_len: int,
-        blocks: Blocks,
+        blocks: BlockAllocator,
         seq_ids: Iterator[int],
     ) -> None:
         self.detokenizer = detokenizer
@@ -48,7 +48,7 @@ class OutputProcessor:
         seq_group: SequenceGroup,
         samples: list[SequenceOutput],
         num_draft_tokens: int | None = None,
-    ) -> list[SequenceUpdate]:
+    ) -> list[SequenceRecord]:
         """Append a step's samples to the sequences that they continue.
 
         There may be none of a sequence, or several in order; those after its end are discarded.
@@ -81,8 +81,8 @@ class OutputProcessor:
         return updates
 
     def decode(
-        self, seq_group: SequenceGroup, sample: SequenceOutput, decodes: Decodes
-    ) -> SequenceUpdate | None:
+        self, seq_group: SequenceGroup, sample: SequenceOutput, decodes: DecodeRecord
+    ) -> SequenceRecord | None:
         """Append the only sample of a group's only sequence, which goes to the columns.
 
         If the sequence ends with it, there is more to say: then an update is returned.
@@ -97,7 +97,7 @@ class OutputProcessor:
         text_delta = seq.get_output_text_to_return(params.output_text_buffer_length, delta=True)
         request_id = seq_group.request_id
         if seq.is_finished():
-            return SequenceUpdate(request_id, seq, [token_id], [sample.logprobs], text_delta)
+            return SequenceRecord(request_id, seq, [token_id], [sample.logprobs], text_delta)
         decodes.seqs.append(seq)
         decodes.request_ids.append(request_id)
         decodes.seq_ids.append(seq.seq_id)
@@ -108,13 +108,13 @@ class OutputProcessor:
 
     def process_pooled(
         self, seq_group: SequenceGroup, output: PoolingSequenceGroupOutput
-    ) -> list[SequenceUpdate]:
+    ) -> list[SequenceRecord]:
         """Take in what has been pooled of a prompt; once there is something, the group is done."""
         seq = seq_group.first_seq
         if output.data is not None:
             seq_group.pooled_data = output.data
             seq.status = SequenceStatus.FINISHED_STOPPED
-        return [SequenceUpdate(seq_group.request_id, seq, [], [], text_delta="")]
+        return [SequenceRecord(seq_group.request_id, seq, [], [], text_delta="")]
 
     def process_prompt_logprobs(
         self, seq_group: SequenceGroup, prompt_logprobs: PromptLogprobs, num_computed_before: int
@@ -137,7 +137,7 @@ class OutputProcessor:
 
     def _append(
         self, seq_group: SequenceGroup, seq: Sequence, samples: list[SequenceOutput]
-    ) -> SequenceUpdate:
+    ) -> SequenceRecord:
         params = seq_group.sampling_params
         assert params is not None
         kept: list[SequenceOutput] = []
@@ -148,7 +148,7 @@ class OutputProcessor:
             self._take(seq, sample, params)
             if seq.is_finished():
                 break
-        return SequenceUpdate(
+        return SequenceRecord(
             request_id=seq_group.request_id,
             seq=seq,
             new_token_ids=[sample.output_token for sample in kept],

@@ -21,7 +21,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own convention
 from engine_stub.model_executor.loader import WeightsError
 from engine_stub.model_executor.model import Decoder
 from engine_stub.platforms.cuda import to_device, to_host
-from engine_stub.spec_decode.speculation import Draft, GeneratorOf, Outcome
+from engine_stub.spec_decode.speculation import Draft, GeneratorOf, SpeculationOutcome
 from seqtop.sequence import HiddenStates, SamplingType, SequenceGroupMetadata
 
 FILE_NAME = "draft_head.safetensors"
@@ -130,7 +130,7 @@ class DraftHeadProposer:
             drafts[seq_id] = Draft(own, torch.stack([each[row] for each in probs[: len(own)]]))
         return drafts
 
-    def observe(self, outcomes: list[Outcome]) -> None:
+    def observe(self, outcomes: list[SpeculationOutcome]) -> None:
         """See `Proposer.observe`."""
         self._memories, self._with_bonus = {}, set()
         if not outcomes:

@@ -6,7 +6,7 @@ where outputs repeat their prompts, as summaries, corrections and code do.
 
 from __future__ import annotations
 
-from engine_stub.spec_decode.speculation import Draft, GeneratorOf, Outcome
+from engine_stub.spec_decode.speculation import Draft, GeneratorOf, SpeculationOutcome
 from seqtop.sequence import SequenceGroupMetadata
 
 # Tokens at the end that are looked for earlier on: as many as can be found, within these.
@@ -30,7 +30,7 @@ class NgramProposer:
                     drafts[seq_id] = Draft(found)
         return drafts
 
-    def observe(self, outcomes: list[Outcome]) -> None:
+    def observe(self, outcomes: list[SpeculationOutcome]) -> None:
         """Nothing is learnt: all that counts is in the tokens."""
 
 

@@ -17,7 +17,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from engine_stub.model_executor.sampler import Sample, Sampler, SamplingRequest, report
+from engine_stub.model_executor.sampler import Sampler, SamplerOutput, SamplingMetadata, report
 from engine_stub.platforms.cuda import to_device, to_host
 from engine_stub.spec_decode.speculation import Draft
 
@@ -33,8 +33,8 @@ class RejectionSampler:
         self._sampler = sampler
 
     def __call__(
-        self, logits: Tensor, requests: list[SamplingRequest], drafts: list[Draft]
-    ) -> list[list[Sample]]:
+        self, logits: Tensor, requests: list[SamplingMetadata], drafts: list[Draft]
+    ) -> list[list[SamplerOutput]]:
         """Sample one token at least, and one more at most than each draft has.
 
         Args:

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from engine_stub.model_executor.stages import Neighbours
+from engine_stub.model_executor.stages import PipelineComm
 from seqtop.sequence import SequenceGroupMetadata
 
 GeneratorOf: TypeAlias = Callable[[SequenceGroupMetadata], torch.Generator]
@@ -42,7 +42,7 @@ NO_DRAFT = Draft()
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SpeculationOutcome:
     """What a step made of a sequence that sampled.
 
     Attributes:
@@ -71,7 +71,7 @@ class Proposer(Protocol):
         """
         ...
 
-    def observe(self, outcomes: list[Outcome]) -> None:
+    def observe(self, outcomes: list[SpeculationOutcome]) -> None:
         """Learn what became of all sequences that sampled in a step."""
         ...
 
@@ -84,7 +84,7 @@ class Speculator:
         neighbours: None where there is one stage.
     """
 
-    def __init__(self, proposer: Proposer | None, neighbours: Neighbours | None) -> None:
+    def __init__(self, proposer: Proposer | None, neighbours: PipelineComm | None) -> None:
         self.proposer = proposer
         self._neighbours = neighbours
 
@@ -112,7 +112,7 @@ class Speculator:
             for seq_id, token_ids in heard.items()
         }
 
-    def observe(self, outcomes: list[Outcome]) -> None:
+    def observe(self, outcomes: list[SpeculationOutcome]) -> None:
         """Tell the proposer what became of a step."""
         if self.proposer:
             self.proposer.observe(outcomes)

@@ -9,7 +9,7 @@ from seqtop.sequence import SequenceData, SequenceGroupMetadata
 
 
 @dataclass(slots=True)
-class Row:
+class BatchRow:
     """A sequence's part in a step.
 
     Attributes:

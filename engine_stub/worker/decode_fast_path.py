@@ -12,8 +12,8 @@ from operator import is_
 from engine_stub.model_executor.attention import NO_SLOTS, DecodeContext, PagedAttention
 from engine_stub.model_executor.cpu.decode_cache import DecodeCache
 from engine_stub.platforms.cuda import to_device
-from engine_stub.worker.batch_row import Row
-from engine_stub.worker.input_batch import Batch
+from engine_stub.worker.batch_row import BatchRow
+from engine_stub.worker.input_batch import InputBatch
 from seqtop.sequence import SequenceGroupMetadata
 
 
@@ -24,18 +24,18 @@ class DecodeRun:
     """
 
     def __init__(
-        self, groups: list[SequenceGroupMetadata], batch: Batch, decode_cache: DecodeCache
+        self, groups: list[SequenceGroupMetadata], batch: InputBatch, decode_cache: DecodeCache
     ) -> None:
         self._groups = groups
         self._batch = batch
-        self._rows: list[Row] = batch.sampling_rows
+        self._rows: list[BatchRow] = batch.sampling_rows
         self._ends = [row.end for row in self._rows]
         """Of each row, how many tokens it has computed after the step."""
         self._decode_cache = decode_cache
 
     @staticmethod
     def begin(
-        groups: list[SequenceGroupMetadata], batch: Batch, decode_cache: DecodeCache | None
+        groups: list[SequenceGroupMetadata], batch: InputBatch, decode_cache: DecodeCache | None
     ) -> DecodeRun | None:
         """A run that begins with the step of `batch`, if one can."""
         if (
@@ -46,7 +46,7 @@ class DecodeRun:
             return None
         return DecodeRun(groups, batch, decode_cache)
 
-    def next(self, groups: list[SequenceGroupMetadata]) -> Batch | None:
+    def next(self, groups: list[SequenceGroupMetadata]) -> InputBatch | None:
         """The inputs of the next step; None if it is another one than this run's."""
         if len(groups) != len(self._groups) or not all(map(is_, groups, self._groups)):
             return None
@@ -67,7 +67,7 @@ class DecodeRun:
         device = self._batch.input_ids.device
         positions = to_device(self._ends, device)
         self._ends = [end + 1 for end in self._ends]
-        self._batch = Batch(
+        self._batch = InputBatch(
             input_ids=to_device(token_ids, device),
             positions=positions,
             attend=PagedAttention(cache, NO_SLOTS, self._decode_cache.segments(start=0)),

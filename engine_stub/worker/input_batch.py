@@ -15,12 +15,12 @@ from itertools import chain
 
 from torch import Tensor
 
-from engine_stub.model_executor.attention import PagedAttention, PagedKVCache, Segment
+from engine_stub.model_executor.attention import AttentionSegment, PagedAttention, PagedKVCache
 from engine_stub.model_executor.cpu.decode_cache import DecodeCache
 from engine_stub.platforms.cuda import to_device
 from engine_stub.platforms.cuda_graphs import DecodeGraph, DecodeGraphs
 from engine_stub.spec_decode.speculation import NO_DRAFT, Draft
-from engine_stub.worker.batch_row import Row
+from engine_stub.worker.batch_row import BatchRow
 from seqtop.sequence import SequenceGroupMetadata
 
 # Bytes of keys and values that a segment of decodes gathers at most, by device type. On a CPU they
@@ -31,7 +31,7 @@ _MOST_PADDING = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class InputBatch:
     """Inputs of a step, on the device.
 
     Attributes:
@@ -50,10 +50,10 @@ class Batch:
     input_ids: Tensor
     positions: Tensor
     attend: PagedAttention
-    sampling_rows: list[Row]
+    sampling_rows: list[BatchRow]
     sample_indices: Tensor
-    prompt_logprobs_rows: list[tuple[int, Row]]
-    pooling_rows: list[tuple[int, Row]]
+    prompt_logprobs_rows: list[tuple[int, BatchRow]]
+    pooling_rows: list[tuple[int, BatchRow]]
     graph: DecodeGraph | None = None
 
 
@@ -63,7 +63,7 @@ def prepare_batch(
     drafts: dict[int, Draft],
     decode_cache: DecodeCache | None = None,
     graphs: DecodeGraphs | None = None,
-) -> Batch:
+) -> InputBatch:
     """Lay out a step's tokens, and make every index that the layers need.
 
     Args:
@@ -71,9 +71,9 @@ def prepare_batch(
         decode_cache: Where keys and values of decodes without drafts may be, besides.
         graphs: Run steps of nothing but decodes of equally many tokens.
     """
-    fresh: defaultdict[int, list[Row]] = defaultdict(list)
-    chunks: list[Row] = []
-    decodes: defaultdict[int, list[Row]] = defaultdict(list)
+    fresh: defaultdict[int, list[BatchRow]] = defaultdict(list)
+    chunks: list[BatchRow] = []
+    decodes: defaultdict[int, list[BatchRow]] = defaultdict(list)
     for row in _rows(groups, cache.block_size, drafts):
         if row.start == 0:
             fresh[row.end].append(row)
@@ -90,10 +90,10 @@ def prepare_batch(
     input_ids: list[int] = []
     positions: list[int] = []
     blocks: list[int] = []
-    sampling_rows: list[Row] = []
+    sampling_rows: list[BatchRow] = []
     sample_indices: list[int] = []
-    prompt_logprobs_rows: list[tuple[int, Row]] = []
-    pooling_rows: list[tuple[int, Row]] = []
+    prompt_logprobs_rows: list[tuple[int, BatchRow]] = []
+    pooling_rows: list[tuple[int, BatchRow]] = []
     for row in chain(*fresh.values(), chunks, *decodes.values()):
         own_positions = range(row.start, row.end)
         if _wants_prompt_logprobs(row):
@@ -115,7 +115,7 @@ def prepare_batch(
         tables = [row.block_table for row in rows]
         if graph := graphs.fitting(len(tables), max(map(len, tables)), num_queries):
             graph.load(input_ids, positions, tables)
-            return Batch(
+            return InputBatch(
                 input_ids=graph.input_ids[: len(input_ids)],
                 positions=graph.positions[: len(input_ids)],
                 attend=graph.attend,
@@ -134,7 +134,7 @@ def prepare_batch(
             segments += decode_cache.segments(start)
         else:
             segments += _decode_segments(rows, start, all_positions, cache)
-    return Batch(
+    return InputBatch(
         input_ids=to_device(input_ids, device),
         positions=all_positions,
         attend=PagedAttention(cache, slots, segments),
@@ -145,7 +145,7 @@ def prepare_batch(
     )
 
 
-def _wants_prompt_logprobs(row: Row) -> bool:
+def _wants_prompt_logprobs(row: BatchRow) -> bool:
     """Whether a row holds tokens that predict tokens of the prompt, and those are asked for."""
     params = row.group.sampling_params
     return (
@@ -157,7 +157,7 @@ def _wants_prompt_logprobs(row: Row) -> bool:
 
 def _rows(
     groups: list[SequenceGroupMetadata], block_size: int, drafts: dict[int, Draft]
-) -> Iterator[Row]:
+) -> Iterator[BatchRow]:
     for group_index, group in enumerate(groups):
         num_cached = len(group.computed_block_nums or ()) * block_size
         for seq_id, data in group.seq_data.items():
@@ -165,7 +165,7 @@ def _rows(
             computed = data.get_num_computed_tokens()
             draft = drafts.get(seq_id, NO_DRAFT)
             end = computed + group.token_chunk_size + len(draft.token_ids)
-            yield Row(
+            yield BatchRow(
                 group_index=group_index,
                 group=group,
                 seq_id=seq_id,
@@ -179,28 +179,28 @@ def _rows(
 
 
 def _prompt_segments(
-    fresh: list[list[Row]], chunks: list[Row], positions: Tensor, cache: PagedKVCache
-) -> list[Segment]:
+    fresh: list[list[BatchRow]], chunks: list[BatchRow], positions: Tensor, cache: PagedKVCache
+) -> list[AttentionSegment]:
     """Cut a step's prompts, laid out in the order of the arguments, into calls of attention."""
-    segments: list[Segment] = []
+    segments: list[AttentionSegment] = []
     start = 0
     for rows in fresh:
         end = start + len(rows) * rows[0].end
-        segments.append(Segment(start, end, len(rows), None))
+        segments.append(AttentionSegment(start, end, len(rows), None))
         start = end
     for row in chunks:
         end = start + row.end - row.start
         (context,) = cache.contexts([row.block_table], positions[None, start:end], [1])
-        segments.append(Segment(start, end, 1, context))
+        segments.append(AttentionSegment(start, end, 1, context))
         start = end
     return segments
 
 
 def _decode_segments(
-    rows: list[Row], start: int, positions: Tensor, cache: PagedKVCache
-) -> list[Segment]:
+    rows: list[BatchRow], start: int, positions: Tensor, cache: PagedKVCache
+) -> list[AttentionSegment]:
     """Likewise decodes of equally many tokens, the first of which is the step's token `start`."""
-    segments: list[Segment] = []
+    segments: list[AttentionSegment] = []
     tables = [row.block_table for row in rows]
     sizes = segment_sizes(tables, cache)
     num_queries = rows[0].end - rows[0].start
@@ -208,7 +208,7 @@ def _decode_segments(
     contexts = cache.contexts(tables, own_positions, sizes)
     for size, context in zip(sizes, contexts, strict=True):
         end = start + size * num_queries
-        segments.append(Segment(start, end, size, context))
+        segments.append(AttentionSegment(start, end, size, context))
         start = end
     return segments
 

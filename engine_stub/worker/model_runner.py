@@ -15,21 +15,21 @@ from engine_stub.model_executor.cpu.decode_cache import DecodeCache
 from engine_stub.model_executor.model import Decoder
 from engine_stub.model_executor.pooler import Pooler
 from engine_stub.model_executor.sampler import (
-    Sample,
     Sampler,
-    SamplingRequest,
+    SamplerOutput,
+    SamplingMetadata,
     likeliest_continuations,
     looks_at_output,
     prompt_logprobs,
 )
-from engine_stub.model_executor.stages import Neighbours
+from engine_stub.model_executor.stages import PipelineComm
 from engine_stub.platforms.cuda import ForwardTimer, to_device
 from engine_stub.platforms.cuda_graphs import DecodeGraphs
 from engine_stub.spec_decode.rejection_sampler import RejectionSampler
-from engine_stub.spec_decode.speculation import NO_DRAFT, Draft, Outcome, Speculator
-from engine_stub.worker.batch_row import Row
+from engine_stub.spec_decode.speculation import NO_DRAFT, Draft, SpeculationOutcome, Speculator
+from engine_stub.worker.batch_row import BatchRow
 from engine_stub.worker.decode_fast_path import DecodeRun
-from engine_stub.worker.input_batch import Batch, prepare_batch
+from engine_stub.worker.input_batch import InputBatch, prepare_batch
 from seqtop.sequence import (
     CompletionSequenceGroupOutput,
     IntermediateTensors,
@@ -84,7 +84,7 @@ class ModelRunner:
         cache: PagedKVCache,
         seed: int,
         pooler: Pooler,
-        neighbours: Neighbours | None = None,
+        neighbours: PipelineComm | None = None,
         speculator: Speculator | None = None,
         graphs: DecodeGraphs | None = None,
     ) -> None:
@@ -101,8 +101,8 @@ class ModelRunner:
         self.graphs = graphs
         self._run: DecodeRun | None = None
         self._generators: dict[str, torch.Generator] = {}
-        self._known_rows: list[Row] = []
-        self._known_requests: list[SamplingRequest] = []
+        self._known_rows: list[BatchRow] = []
+        self._known_requests: list[SamplingMetadata] = []
         """What the step's rows sample by, if they all sample one token each, of one sequence."""
 
     def agree(self, numbers: list[int]) -> list[int]:
@@ -152,13 +152,13 @@ class ModelRunner:
         pooler_output = self._pool(hidden, batch, len(groups))
         return ModelOutput(outputs, self._timer.seconds(), pooler_output, num_draft_tokens)
 
-    def _forward(self, batch: Batch, received: IntermediateTensors | None) -> Tensor:
+    def _forward(self, batch: InputBatch, received: IntermediateTensors | None) -> Tensor:
         if batch.graph is not None:
             return batch.graph.run(len(batch.input_ids), received)
         hidden: Tensor = self.model(batch.input_ids, batch.positions, batch.attend, received)
         return hidden
 
-    def _batch(self, groups: list[SequenceGroupMetadata], drafts: dict[int, Draft]) -> Batch:
+    def _batch(self, groups: list[SequenceGroupMetadata], drafts: dict[int, Draft]) -> InputBatch:
         """A step's inputs: those of the step before, taken on if that is enough."""
         batch = self._run.next(groups) if self._run and not drafts else None
         if batch is None:
@@ -166,7 +166,7 @@ class ModelRunner:
             self._run = DecodeRun.begin(groups, batch, self.decode_cache)
         return batch
 
-    def _pool(self, hidden: Tensor, batch: Batch, num_groups: int) -> PoolerOutput | None:
+    def _pool(self, hidden: Tensor, batch: InputBatch, num_groups: int) -> PoolerOutput | None:
         if not batch.pooling_rows:
             return None
         pooled = PoolerOutput([PoolingSequenceGroupOutput(None) for _ in range(num_groups)])
@@ -176,15 +176,15 @@ class ModelRunner:
         return pooled
 
     def _sample(
-        self, logits: Tensor, rows: list[Row], outputs: list[CompletionSequenceGroupOutput]
+        self, logits: Tensor, rows: list[BatchRow], outputs: list[CompletionSequenceGroupOutput]
     ) -> None:
         """Sample a token for each row, some more with a draft, or all beams of a group together."""
         if rows is self._known_rows:
             self._sample_singles(logits, rows, self._known_requests, outputs)
             return
-        beams: defaultdict[int, dict[int, Row]] = defaultdict(dict)
-        singles: dict[int, Row] = {}
-        drafted: dict[int, Row] = {}
+        beams: defaultdict[int, dict[int, BatchRow]] = defaultdict(dict)
+        singles: dict[int, BatchRow] = {}
+        drafted: dict[int, BatchRow] = {}
         first = 0  # of the row's logits
         for row in rows:
             if asks_for_beams(row.group.sampling_params):
@@ -219,15 +219,15 @@ class ModelRunner:
     def _sample_singles(
         self,
         logits: Tensor,
-        rows: list[Row],
-        requests: list[SamplingRequest],
+        rows: list[BatchRow],
+        requests: list[SamplingMetadata],
         outputs: list[CompletionSequenceGroupOutput],
     ) -> None:
         for row, sample in zip(rows, self.sampler(logits, requests), strict=True):
             output = SequenceOutput(row.seq_id, sample.token_id, sample.logprobs)
             outputs[row.group_index].samples = [output]
 
-    def _prompt_logprobs(self, hidden: Tensor, index: int, row: Row) -> PromptLogprobs:
+    def _prompt_logprobs(self, hidden: Tensor, index: int, row: BatchRow) -> PromptLogprobs:
         """What each token of a row says of the next one, as long as that is the prompt's."""
         params = row.group.sampling_params
         assert params is not None
@@ -241,12 +241,12 @@ class ModelRunner:
             found += prompt_logprobs(logits, given, params.prompt_logprobs or 0)
         return found
 
-    def _sampling_request(self, row: Row) -> SamplingRequest:
+    def _sampling_request(self, row: BatchRow) -> SamplingMetadata:
         params = row.group.sampling_params
         assert params is not None
-        return SamplingRequest(params, row.data, self._generator(row.group.request_id, params))
+        return SamplingMetadata(params, row.data, self._generator(row.group.request_id, params))
 
-    def _requests_along(self, row: Row) -> list[SamplingRequest]:
+    def _requests_along(self, row: BatchRow) -> list[SamplingMetadata]:
         """What to sample for after a row's last token, and after each token of its draft."""
         request = self._sampling_request(row)
         requests = [request]
@@ -272,27 +272,27 @@ class ModelRunner:
         return self._generators[request_id]
 
 
-def _as_outputs(row: Row, samples: list[Sample]) -> list[SequenceOutput]:
+def _as_outputs(row: BatchRow, samples: list[SamplerOutput]) -> list[SequenceOutput]:
     return [SequenceOutput(row.seq_id, each.token_id, each.logprobs) for each in samples]
 
 
 def _outcomes(
-    batch: Batch, hidden: Tensor, outputs: list[CompletionSequenceGroupOutput]
-) -> list[Outcome]:
+    batch: InputBatch, hidden: Tensor, outputs: list[CompletionSequenceGroupOutput]
+) -> list[SpeculationOutcome]:
     """What became of the sequences that sampled, but for beams."""
-    outcomes: list[Outcome] = []
+    outcomes: list[SpeculationOutcome] = []
     first = 0
     for row in batch.sampling_rows:
         last = first + 1 + len(row.draft.token_ids)
         if not asks_for_beams(row.group.sampling_params):
             states = hidden[batch.sample_indices[first:last]]
             num_accepted = len(outputs[row.group_index].samples) - 1
-            outcomes.append(Outcome(row.group, states, num_accepted))
+            outcomes.append(SpeculationOutcome(row.group, states, num_accepted))
         first = last
     return outcomes
 
 
-def _continue_beams(logits: Tensor, rows: list[Row]) -> list[SequenceOutput]:
+def _continue_beams(logits: Tensor, rows: list[BatchRow]) -> list[SequenceOutput]:
     """The likeliest continuations of a group's beams, of which ``logits [beams, vocab]`` are."""
     params = rows[0].group.sampling_params
     beam = beam_search_params(params)

@@ -13,7 +13,7 @@ from engine_stub.model_executor.loader import load_model
 from engine_stub.model_executor.model import WHOLE
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.model_executor.pooler import Pooler
-from engine_stub.model_executor.stages import Neighbours, Stage
+from engine_stub.model_executor.stages import PipelineComm, Stage
 from engine_stub.platforms.cuda_graphs import DecodeGraphs
 from engine_stub.platforms.memory_profile import available_bytes
 from engine_stub.spec_decode.draft_head import DraftHeadProposer, load_draft_head
@@ -48,7 +48,7 @@ class Worker:
         config: EngineConfig,
         model_config: ModelConfig,
         stage: Stage = WHOLE,
-        neighbours: Neighbours | None = None,
+        neighbours: PipelineComm | None = None,
     ) -> None:
         self.config = config
         self.model_config = model_config

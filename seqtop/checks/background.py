@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from seqtop.checks import Checker, Finding
 from seqtop.history.timeline import RecordingError, Timeline
-from seqtop.observable import Changing
+from seqtop.observable import Observable
 from seqtop.state.sharing import thaw
 from seqtop.wire.messages import Event
 
@@ -24,7 +24,7 @@ MOST_FINDINGS = 500
 """Findings of one rule that are kept, the newest; all are counted."""
 
 
-class Found(NamedTuple):
+class LocatedFinding(NamedTuple):
     """A finding and where it is on record."""
 
     number: int
@@ -34,7 +34,7 @@ class Found(NamedTuple):
     finding: Finding
 
 
-class Review(Changing):
+class BackgroundChecker(Observable):
     """Checks `timeline` from its beginning to its end, and on as it grows.
 
     It changes whenever something has been checked.
@@ -52,7 +52,7 @@ class Review(Changing):
         self._timeline = timeline
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        self._found: list[Found] = []
+        self._found: list[LocatedFinding] = []
         self._checker: Checker | None = None
         self._position = 0
         self._events: Iterator[tuple[int, Event | None]] = iter(())
@@ -67,7 +67,7 @@ class Review(Changing):
         """Whether there is something on record that has not been checked."""
         return self._checker is None or self._position < self._timeline.last
 
-    def found(self) -> list[Found]:
+    def found(self) -> list[LocatedFinding]:
         """The findings that are kept, oldest first."""
         with self._lock:
             return list(self._found)
@@ -77,13 +77,13 @@ class Review(Changing):
         with self._lock:
             return dict(self._counts.most_common())
 
-    def next(self, position: int) -> list[Found]:
+    def next(self, position: int) -> list[LocatedFinding]:
         """What was found at the first moment after `position` that shows anything."""
         with self._lock:
             index = bisect_right(self._found, position, key=attrgetter("position"))
             return self._together(index)
 
-    def previous(self, position: int) -> list[Found]:
+    def previous(self, position: int) -> list[LocatedFinding]:
         """What was found at the last moment before `position` that shows anything."""
         with self._lock:
             index = bisect_left(self._found, position, key=attrgetter("position")) - 1
@@ -139,7 +139,7 @@ class Review(Changing):
                 position = max(position, self._found[-1].position)
             self.num_findings += 1
             self._counts[finding.rule] += 1
-            self._found.append(Found(self.num_findings, position, finding))
+            self._found.append(LocatedFinding(self.num_findings, position, finding))
             if self._counts[finding.rule] > MOST_FINDINGS:
                 same = (each.finding.rule == finding.rule for each in self._found)
                 del self._found[next(index for index, is_same in enumerate(same) if is_same)]
@@ -154,7 +154,7 @@ class Review(Changing):
             beyond = self._timeline.keyframe_after(self._position)
             self._position = self._timeline.last if beyond is None else beyond
 
-    def _together(self, index: int) -> list[Found]:
+    def _together(self, index: int) -> list[LocatedFinding]:
         """All that was found at the moment of the one at `index`, if there is one."""
         if index >= len(self._found):
             return []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from seqtop.checks.block_rules import BlockRules
 from seqtop.checks.finding import Finding
-from seqtop.checks.lifecycle_rules import LifeRules
+from seqtop.checks.lifecycle_rules import LifecycleRules
 from seqtop.checks.scheduling_rules import SchedulingRules
 from seqtop.checks.time_rules import TimeRules
 from seqtop.sequence import SequenceStatus
@@ -26,7 +26,7 @@ class Checker:
     def __init__(self, state: EngineState | None = None, *, starvation_time: float = 60.0) -> None:
         self.state = state or EngineState()
         self._blocks = BlockRules(self.state)
-        self._lives = LifeRules(self.state)
+        self._lives = LifecycleRules(self.state)
         self._scheduling = SchedulingRules(self.state, starvation_time=starvation_time)
         self._times = TimeRules(self.state)
 

@@ -26,7 +26,7 @@ class _Before(msgspec.Struct):
     num_computed_tokens: int
 
 
-class LifeRules(Rules):
+class LifecycleRules(Rules):
     """Of sequences; call `remember` before an event, and what fits it after."""
 
     def remember(self, event: Event) -> dict[int, _Before]:

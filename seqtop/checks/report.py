@@ -15,9 +15,9 @@ from xml.etree import ElementTree as ET
 import msgspec
 
 from seqtop.checks import RULES, Checker, Finding
-from seqtop.connection import LinkState
-from seqtop.history import Recording, RecordingError
-from seqtop.history.memory_store import History
+from seqtop.connection import ConnectionState
+from seqtop.history import FileStore, RecordingError
+from seqtop.history.memory_store import MemoryStore
 from seqtop.sanitize import safe_json, safe_line
 from seqtop.session import Session
 from seqtop.state import EngineState
@@ -90,7 +90,7 @@ def sentence(finding: Finding) -> str:
     return safe_line(f"{', '.join(where)}: {finding.rule}: {finding.message}")
 
 
-class _Watch:
+class _ReportBuilder:
     """A `Checker` that can start over after a gap, and the report it fills."""
 
     def __init__(self, source: str) -> None:
@@ -123,7 +123,7 @@ class _Watch:
                 self.report.findings.append(finding)
 
 
-class _LiveWatch(_Watch):
+class _LiveWatch(_ReportBuilder):
     """The same as a session's listener."""
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
@@ -139,8 +139,8 @@ def check_recording(path: str | os.PathLike[str]) -> Report:
     Raises:
         RecordingError: there is no such recording.
     """
-    with Recording(path) as recording:
-        watch = _Watch(os.fspath(path))
+    with FileStore(path) as recording:
+        watch = _ReportBuilder(os.fspath(path))
         unreadable = _go_through(recording, watch)
         report = watch.end()
         report.complete = not (unreadable or recording.num_lost_bytes) and report.num_steps > 0
@@ -153,7 +153,7 @@ def check_recording(path: str | os.PathLike[str]) -> Report:
         return report
 
 
-def _go_through(recording: Recording, watch: _Watch) -> list[str]:
+def _go_through(recording: FileStore, watch: _ReportBuilder) -> list[str]:
     """Check from the first moment to the last; returns a sentence for each unreadable place."""
     unreadable: list[str] = []
     position: int | None = recording.first
@@ -191,7 +191,7 @@ def check_live(
         EndpointError: `endpoint` is malformed.
         UnreachableError: no engine answered, or none that can be understood.
     """
-    session = Session(endpoint, history=History(max_bytes=0), keys=keys)
+    session = Session(endpoint, history=MemoryStore(max_bytes=0), keys=keys)
     watch = _LiveWatch(endpoint)
     session.listen(watch)  # before it starts, so that not one message goes by unchecked
     with session:
@@ -205,5 +205,5 @@ def _wait(session: Session, ended: threading.Event, duration: float | None) -> N
     """Until any of the three ways to end has come."""
     deadline = math.inf if duration is None else time.monotonic() + duration
     while time.monotonic() < deadline and not ended.is_set():
-        if session.wait_for(LinkState.STOPPED, timeout=min(0.2, deadline - time.monotonic())):
+        if session.wait_for(ConnectionState.STOPPED, timeout=min(0.2, deadline - time.monotonic())):
             return

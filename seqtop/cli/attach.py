@@ -57,7 +57,7 @@ def refuse(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    from seqtop.history.memory_store import DEFAULT_MAX_BYTES, History
+    from seqtop.history.memory_store import DEFAULT_MAX_BYTES, MemoryStore
     from seqtop.session import Session
 
     if status := refuse(options):
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
                     endpoint,
                     keys=keys,
                     # Together they remember as much as one alone would.
-                    history=History(max_bytes=DEFAULT_MAX_BYTES // len(endpoints)),
+                    history=MemoryStore(max_bytes=DEFAULT_MAX_BYTES // len(endpoints)),
                 )
             )
             for endpoint in endpoints

@@ -16,7 +16,7 @@ from seqtop.sanitize import safe_line
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT
 
 if TYPE_CHECKING:
-    from seqtop.history import Recording
+    from seqtop.history import FileStore
     from seqtop.state.filter import Filter, UnknownFieldError
     from seqtop.state.ordering import Sort
     from seqtop.transport.curve_keys import ViewerKeys
@@ -180,22 +180,22 @@ def row_filter(text: str) -> Filter:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[Recording]:
+def opened(path: str) -> Iterator[FileStore]:
     """The recording at `path`; what is lost of it is said on standard error.
 
     Raises:
         RecordingError: it cannot be read, or there is nothing in it.
     """
-    from seqtop.history import Recording
+    from seqtop.history import FileStore
 
-    with Recording(path) as recording:
+    with FileStore(path) as recording:
         recording.require()
         if recording.damage:
             fail(recording.damage)
         yield recording
 
 
-def nearest(recording: Recording, step: int) -> str | None:
+def nearest(recording: FileStore, step: int) -> str | None:
     """What stands in for `step`, of the engine's newest start; `None` if it is on record."""
     there = recording.marks[recording.marks.at_step(step)].step
     if there == step:
@@ -226,7 +226,7 @@ def run_app(
     gc.disable()  # what is imported stays; the app enables it again, and collects in its own time
     from seqtop import paths
     from seqtop.tui.app import SeqtopApp
-    from seqtop.tui.settings import Memory, Settings, read
+    from seqtop.tui.settings import SavedState, Settings, read
 
     asked = Settings(
         columns=options.columns,
@@ -235,7 +235,7 @@ def run_app(
         slo=options.slo and dict(options.slo.limits),
     )
     written, problems = read(options.config or paths.config_file())
-    memory = Memory(paths.memory_file())
+    memory = SavedState(paths.memory_file())
     app = SeqtopApp(
         *sources,
         settings=asked.over(written).over(memory.settings),

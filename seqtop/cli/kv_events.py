@@ -55,7 +55,7 @@ def mistake(options: argparse.Namespace, others: Sequence[str]) -> str | None:
 def attach(options: argparse.Namespace) -> int:
     from seqtop import paths
     from seqtop.tui.screens.kv.app import KvApp
-    from seqtop.tui.settings import Memory, read
+    from seqtop.tui.settings import SavedState, read
 
     try:
         decode = None if options.tokenizer is None else tokenizer(options.tokenizer)
@@ -65,7 +65,7 @@ def attach(options: argparse.Namespace) -> int:
     if not has_terminal():
         return fail(NO_TERMINAL)
     written, problems = read(options.config or paths.config_file())
-    memory = Memory(paths.memory_file())
+    memory = SavedState(paths.memory_file())
     theme = written.over(memory.settings).theme
     with source:
         app = KvApp(source, decode=decode, theme_name=theme, problems=problems)

@@ -9,9 +9,9 @@ import sys
 import threading
 import time
 
-from seqtop.connection import Link, LinkState
-from seqtop.history.file_writer import RecordingWriter
-from seqtop.history.memory_store import History
+from seqtop.connection import Connection, ConnectionState
+from seqtop.history.file_writer import FileWriter
+from seqtop.history.memory_store import MemoryStore
 from seqtop.history.recorder import Recorder
 from seqtop.history.timeline import RecordingError
 from seqtop.sanitize import safe_line
@@ -51,7 +51,7 @@ def record(
         UnreachableError: no engine answered, or none that can be understood.
         RecordingError: the file cannot be written.
     """
-    nothing_kept = History(max_bytes=0)  # the file is the history here
+    nothing_kept = MemoryStore(max_bytes=0)  # the file is the history here
     with Session(
         endpoint,
         max_finished=DEFAULT_MAX_FINISHED,
@@ -60,7 +60,7 @@ def record(
         redact=redact,
     ) as session:
         session.await_engine(timeout)
-        recorder = Recorder(RecordingWriter(path, overwrite=overwrite))
+        recorder = Recorder(FileWriter(path, overwrite=overwrite))
         session.listen(recorder)
         started = time.monotonic()
         try:
@@ -101,12 +101,12 @@ def _watch(
         _show(_ERASE_LINE)
 
 
-def _silence(link: Link, seconds: float) -> str:
+def _silence(link: Connection, seconds: float) -> str:
     """What to say of an engine that was silent for so long at the end; nothing if it was not."""
-    if link.state is LinkState.LIVE and seconds < _SILENCE_SECONDS:
+    if link.state is ConnectionState.LIVE and seconds < _SILENCE_SECONDS:
         return ""
     said = f"nothing has come from {link.endpoint} for {seconds:,.1f} s"
-    is_unknown = link.state in (LinkState.LIVE, LinkState.LOST)
+    is_unknown = link.state in (ConnectionState.LIVE, ConnectionState.LOST)
     why = "; is the engine still running there?" if is_unknown else f": {link.detail}"
     return f"seqtop: {safe_line(said + why)}\n"
 

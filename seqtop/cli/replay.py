@@ -31,10 +31,10 @@ def add(commands: Commands) -> None:
 
 def refuse(options: argparse.Namespace) -> int:
     """The exit status if there is nothing to replay, having said why; else 0."""
-    from seqtop.history import Recording, RecordingError
+    from seqtop.history import FileStore, RecordingError
 
     try:
-        with Recording(options.file) as recording:
+        with FileStore(options.file) as recording:
             recording.require()
     except RecordingError as error:
         return fail(str(error))
@@ -42,18 +42,18 @@ def refuse(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    from seqtop.history import Recording, RecordingError
-    from seqtop.history.playback import ReplaySource
+    from seqtop.history import FileStore, RecordingError
+    from seqtop.history.playback import Playback
 
     try:
-        with Recording(options.file) as recording:
+        with FileStore(options.file) as recording:
             recording.require()
             position, remarks = 0, []
             if options.at is not None:
                 position = recording.marks.at_step(options.at)
                 if nearest(recording, options.at) is not None:
                     remarks = [f"Step {options.at:,} is not on record; this is the nearest."]
-            with ReplaySource(
+            with Playback(
                 recording,
                 options.file,
                 speed=options.speed,

@@ -23,7 +23,7 @@ from seqtop.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from seqtop.connection import Link
+    from seqtop.connection import Connection
     from seqtop.state import EngineState
 
 
@@ -106,7 +106,7 @@ def _mistake(options: argparse.Namespace) -> str | None:
 
 
 def _show_recording(options: argparse.Namespace) -> int:
-    from seqtop.connection import Link, LinkState
+    from seqtop.connection import Connection, ConnectionState
     from seqtop.history import RecordingError
 
     try:
@@ -117,7 +117,7 @@ def _show_recording(options: argparse.Namespace) -> int:
                 if (instead := nearest(recording, options.at)) is not None:
                     fail(f"step {options.at:,} is not on record; the nearest is {instead}")
                 state = recording.seek(options.at)
-            link = Link(options.source, LinkState.REPLAY, recording.damage or "")
+            link = Connection(options.source, ConnectionState.REPLAY, recording.damage or "")
     except RecordingError as error:
         return fail(str(error))
     print(_shown(state, link, options))
@@ -135,7 +135,7 @@ def _show_live(options: argparse.Namespace) -> int:
     return 0
 
 
-def _shown(state: EngineState, link: Link, options: argparse.Namespace) -> str:
+def _shown(state: EngineState, link: Connection, options: argparse.Namespace) -> str:
     from seqtop.export import json_document, text
     from seqtop.state.filter import EVERYTHING
     from seqtop.state.ordering import Sort
@@ -151,15 +151,15 @@ def _shown(state: EngineState, link: Link, options: argparse.Namespace) -> str:
 
 
 def _follow(options: argparse.Namespace) -> int:
-    from seqtop.export.follow import Follower, follow
-    from seqtop.history.memory_store import History
+    from seqtop.export.follow import JsonLinesWriter, follow
+    from seqtop.history.memory_store import MemoryStore
     from seqtop.session import Session
     from seqtop.signals import until_signalled
     from seqtop.state.filter import EVERYTHING
 
     every = 1.0 if options.every is None else options.every
-    follower = Follower(options.columns, options.filter or EVERYTHING)
-    session = Session(options.source, history=History(max_bytes=0), keys=keys_of(options))
+    follower = JsonLinesWriter(options.columns, options.filter or EVERYTHING)
+    session = Session(options.source, history=MemoryStore(max_bytes=0), keys=keys_of(options))
     with session, until_signalled() as end:
         session.await_engine(options.timeout)
         follow(session, follower, sys.stdout.buffer, every=every, ended=end)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from seqtop.connection import Link, LinkState, UnreachableError
+from seqtop.connection import Connection, ConnectionState, UnreachableError
 from seqtop.sanitize import safe_json
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
@@ -33,16 +33,16 @@ _LOOK_SECONDS = 0.1
 """How often to look whether the link has changed or the reader has gone."""
 
 
-class Follower:
+class JsonLinesWriter:
     """Makes lines of the states it is shown; each says what is new since the one before."""
 
     def __init__(self, columns: Sequence[str] | None = None, filter_: Filter = EVERYTHING) -> None:
         self._columns = [key for key in columns or DEFAULT_COLUMNS if key != "seq"]
         self._filter = filter_
         self._shown: set[int] = set()
-        self._last: tuple[int, LinkState] | None = None
+        self._last: tuple[int, ConnectionState] | None = None
 
-    def line(self, state: EngineState, link: Link, touched: set[int] | None) -> bytes | None:
+    def line(self, state: EngineState, link: Connection, touched: set[int] | None) -> bytes | None:
         """What is new, of which `touched` sequences may be part; `None` if nothing is.
 
         `touched` is `None` where the state is another than before: then all of it is new.
@@ -67,7 +67,7 @@ class Follower:
             extra = {"gone": gone}
         return _encode(kind, state, link, {**extra, "stats": state.stats, "sequences": sequences})
 
-    def end(self, state: EngineState, link: Link, reason: str) -> bytes:
+    def end(self, state: EngineState, link: Connection, reason: str) -> bytes:
         """The last line."""
         return _encode("end", state, link, {"reason": reason})
 
@@ -87,7 +87,12 @@ class Follower:
 
 
 def follow(
-    session: Session, follower: Follower, file: BinaryIO, *, every: float, ended: threading.Event
+    session: Session,
+    follower: JsonLinesWriter,
+    file: BinaryIO,
+    *,
+    every: float,
+    ended: threading.Event,
 ) -> None:
     """Write lines to `file`, one each `every` seconds at most, until the engine stops.
 
@@ -106,7 +111,7 @@ def follow(
             state, link = session.state, session.link
             line = follower.line(state, link, session.drain())
             shown = link.state
-            stopped = shown is LinkState.STOPPED
+            stopped = shown is ConnectionState.STOPPED
             over = stopped or ended.is_set()
             if over:
                 reason = state.stopped or "the engine stopped" if stopped else "interrupted"
@@ -116,7 +121,7 @@ def follow(
             file.flush()
         if over:
             return
-        if shown is LinkState.INCOMPATIBLE:
+        if shown is ConnectionState.INCOMPATIBLE:
             raise UnreachableError(link.detail)
         earliest = time.monotonic() + every
         while not (ended.is_set() or session.link.state is not shown):
@@ -155,7 +160,7 @@ def _waiting(state: EngineState) -> set[int]:
     }
 
 
-def _encode(kind: str, state: EngineState, link: Link, rest: dict[str, Any]) -> bytes:
+def _encode(kind: str, state: EngineState, link: Connection, rest: dict[str, Any]) -> bytes:
     head = {"version": VERSION, "kind": kind, "time": state.time, "step": state.step}
     plain = {
         key: msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value

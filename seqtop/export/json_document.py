@@ -8,20 +8,20 @@ from typing import Any
 
 import msgspec
 
-from seqtop.connection import Link
+from seqtop.connection import Connection
 from seqtop.sanitize import safe_json
 from seqtop.sequence import latency
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.wire.columns import Floats, Ints
 
 
-def encode(state: EngineState, link: Link) -> bytes:
+def encode(state: EngineState, link: Connection) -> bytes:
     """The document as indented UTF-8 JSON. Non-finite figures become `null`."""
     plain = msgspec.json.format(msgspec.json.encode(document(state, link)), indent=2)
     return safe_json(plain.decode()).encode()
 
 
-def document(state: EngineState, link: Link) -> dict[str, Any]:
+def document(state: EngineState, link: Connection) -> dict[str, Any]:
     """The document as plain dicts and lists; hold the lock of `state` meanwhile."""
     return {
         "link": {**msgspec.structs.asdict(link), "state": link.state.value},

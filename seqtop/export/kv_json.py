@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from seqtop.connection import Link
-from seqtop.kv_events.cache import Block, KvCache, found
+from seqtop.connection import Connection
+from seqtop.kv_events.cache import CachedKvBlock, KvCache, found
 from seqtop.kv_events.messages import BlockHash
 from seqtop.sanitize import safe_json
 
 
-def document(cache: KvCache, link: Link) -> dict[str, Any]:
+def document(cache: KvCache, link: Connection) -> dict[str, Any]:
     """All of it, as plain values. Hashes of bytes are hexadecimal, others numbers."""
     return {
         "link": {
@@ -54,13 +54,13 @@ def document(cache: KvCache, link: Link) -> dict[str, Any]:
     }
 
 
-def encode(cache: KvCache, link: Link) -> bytes:
+def encode(cache: KvCache, link: Connection) -> bytes:
     """`document` as indented JSON that does no harm to a terminal."""
     text = msgspec.json.format(msgspec.json.encode(document(cache, link)), indent=2)
     return safe_json(text.decode()).encode()
 
 
-def _block(block: Block) -> dict[str, Any]:
+def _block(block: CachedKvBlock) -> dict[str, Any]:
     return {
         "hash": _hash(block.key[1]),
         "group": _group(block.key[0]),

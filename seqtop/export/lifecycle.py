@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import msgspec
 
-from seqtop.history.event_index import Kind
+from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import Timeline
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.sharing import thaw
@@ -19,7 +19,7 @@ from seqtop.wire.decode_rows import num_decodes
 from seqtop.wire.messages import EngineInfo, Preemption, Step, StepStats, WaitCause
 
 
-class StepRecord(msgspec.Struct):
+class RecordedStep(msgspec.Struct):
     """One step. Times are epoch seconds."""
 
     step: int
@@ -31,7 +31,7 @@ class StepRecord(msgspec.Struct):
     num_preempted: int
 
 
-class Told(msgspec.Struct):
+class WaitObservations(msgspec.Struct):
     """What steps have said of one request that its state does not keep."""
 
     waits: list[tuple[float, WaitCause]] = []
@@ -40,23 +40,23 @@ class Told(msgspec.Struct):
     """By the start of the step that preempted it: that step's number and what it said."""
 
 
-class Life(msgspec.Struct):
+class RequestLifecycle(msgspec.Struct):
     """One request from its arrival to its end, or to where the record ends."""
 
     request: RequestState
     sequences: list[SequenceState]
     until: float
     """The engine's clock when this request was last seen, epoch seconds."""
-    told: Told
+    told: WaitObservations
 
 
 class Run(msgspec.Struct):
     """One start of an engine."""
 
     info: EngineInfo | None
-    lives: dict[str, Life] = {}
+    lives: dict[str, RequestLifecycle] = {}
     """By request id, in order of arrival."""
-    steps: list[StepRecord] = []
+    steps: list[RecordedStep] = []
 
     @property
     def incarnation(self) -> str:
@@ -73,13 +73,13 @@ def gather(timeline: Timeline) -> list[Run]:
     state = _unforgetting(timeline, first)
     run = Run(state.info)
     runs = [run]
-    told: defaultdict[str, Told] = defaultdict(Told)
+    told: defaultdict[str, WaitObservations] = defaultdict(WaitObservations)
     for position, event in timeline.events(first, last):
         if event is None:
             _keep(run, state, told)
             state = _unforgetting(timeline, position)
-            if timeline.marks[position].kind & Kind.RESTART:
-                run, told = Run(state.info), defaultdict(Told)
+            if timeline.marks[position].kind & EventKind.RESTART:
+                run, told = Run(state.info), defaultdict(WaitObservations)
                 runs.append(run)
             continue
         thaw(state, event)
@@ -98,18 +98,18 @@ def _unforgetting(timeline: Timeline, position: int) -> EngineState:
     return state
 
 
-def _listen(step: Step, told: defaultdict[str, Told]) -> None:
+def _listen(step: Step, told: defaultdict[str, WaitObservations]) -> None:
     for reason in step.wait_reasons:
         told[reason.request_id].waits.append((step.start_time, reason.cause))
     for preemption in step.preemptions:
         told[preemption.request_id].preemptions[step.start_time] = (step.step, preemption)
 
 
-def _keep(run: Run, state: EngineState, told: defaultdict[str, Told]) -> None:
+def _keep(run: Run, state: EngineState, told: defaultdict[str, WaitObservations]) -> None:
     """Take over what `state` knows. Of a request seen before, the newer account holds."""
     run.info = state.info or run.info
     for request_id, request in state.requests.items():
-        run.lives[request_id] = Life(
+        run.lives[request_id] = RequestLifecycle(
             request,
             [state.sequences[seq_id] for seq_id in request.seq_ids],
             until=state.time,
@@ -117,8 +117,8 @@ def _keep(run: Run, state: EngineState, told: defaultdict[str, Told]) -> None:
         )
 
 
-def _record(step: Step) -> StepRecord:
-    return StepRecord(
+def _record(step: Step) -> RecordedStep:
+    return RecordedStep(
         step=step.step,
         start_time=step.start_time,
         time=step.time,

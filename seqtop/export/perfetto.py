@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from seqtop.export.lifecycle import Life, Run, StepRecord
+from seqtop.export.lifecycle import RecordedStep, RequestLifecycle, Run
 from seqtop.sanitize import safe_text
 from seqtop.sequence import latency
 from seqtop.state import SequenceState, Span
@@ -82,7 +82,7 @@ class Clock:
         return round(min(max(time - self.origin, 0.0), _LONGEST_SECONDS) * 1e9)
 
 
-def slices(life: Life, clock: Clock) -> list[Slice]:
+def slices(life: RequestLifecycle, clock: Clock) -> list[Slice]:
     """What a request went through, from its arrival to its end without a hole or an overlap.
 
     They add up to its end-to-end latency, and those before the first prefill to its time in
@@ -139,7 +139,7 @@ def _engine(run: Run, pid: int, tid: int, clock: Clock) -> Iterator[TraceEvent]:
 
 
 def _sequence(
-    life: Life, sequence: SequenceState, pid: int, tid: int, clock: Clock
+    life: RequestLifecycle, sequence: SequenceState, pid: int, tid: int, clock: Clock
 ) -> Iterator[TraceEvent]:
     request = life.request
     first_token = clock.nanoseconds(request.metrics.first_token_time, unknown=-1)
@@ -157,7 +157,7 @@ def _sequence(
         yield _instant("finished", pid, tid, end, _end_args(life, sequence))
 
 
-def _slice_args(life: Life, slice_: Slice, clock: Clock) -> dict[str, Any]:
+def _slice_args(life: RequestLifecycle, slice_: Slice, clock: Clock) -> dict[str, Any]:
     args: dict[str, Any] = {"request_id": safe_text(life.request.request_id)}
     span = slice_.span
     if span is None:
@@ -174,7 +174,7 @@ def _slice_args(life: Life, slice_: Slice, clock: Clock) -> dict[str, Any]:
     return args | {f"num_steps_{cause}": count for cause, count in causes.items()}
 
 
-def _preemption_args(life: Life, span: Span) -> dict[str, Any]:
+def _preemption_args(life: RequestLifecycle, span: Span) -> dict[str, Any]:
     """What the step that preempted said of it, if that step is on record."""
     if span.start not in life.told.preemptions:
         return {}
@@ -187,7 +187,7 @@ def _preemption_args(life: Life, span: Span) -> dict[str, Any]:
     }
 
 
-def _end_args(life: Life, sequence: SequenceState) -> dict[str, Any]:
+def _end_args(life: RequestLifecycle, sequence: SequenceState) -> dict[str, Any]:
     request = life.request
     metrics = request.metrics
     return {
@@ -202,7 +202,7 @@ def _end_args(life: Life, sequence: SequenceState) -> dict[str, Any]:
     }
 
 
-def _step_args(step: StepRecord) -> dict[str, Any]:
+def _step_args(step: RecordedStep) -> dict[str, Any]:
     stats = step.stats
     return {
         "num_scheduled": step.num_scheduled,
@@ -215,7 +215,7 @@ def _step_args(step: StepRecord) -> dict[str, Any]:
     }
 
 
-def _counters(step: StepRecord) -> dict[str, dict[str, int]]:
+def _counters(step: RecordedStep) -> dict[str, dict[str, int]]:
     stats = step.stats
     return {
         "KV blocks": {"used": stats.num_used_blocks, "cached": stats.num_cached_blocks},

@@ -1,7 +1,7 @@
 """Recordings: what an engine did to its sequences, in a file (`docs/recording.md`)."""
 
-from seqtop.history.file_store import Recording, final_state
-from seqtop.history.file_writer import RecordingWriter
+from seqtop.history.file_store import FileStore, final_state
+from seqtop.history.file_writer import FileWriter
 from seqtop.history.timeline import RecordingError
 
-__all__ = ["Recording", "RecordingError", "RecordingWriter", "final_state"]
+__all__ = ["FileStore", "FileWriter", "RecordingError", "final_state"]

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from seqtop.wire.messages import Event, RequestFinished, Step
 
 
-class Kind(enum.IntFlag):
+class EventKind(enum.IntFlag):
     """What happened at a moment, of the things one looks for."""
 
     FINISH = 1
@@ -30,40 +30,40 @@ class Kind(enum.IntFlag):
     """With `RESYNC`: the engine had been started anew. Steps and numbers begin again here."""
 
 
-ORDINARY: Final = Kind(0)
+ORDINARY: Final = EventKind(0)
 
 
-def kind_of(event: Event) -> Kind:
+def kind_of(event: Event) -> EventKind:
     """What kind of moment an applied event makes."""
     if isinstance(event, RequestFinished):
-        return Kind.FINISH
+        return EventKind.FINISH
     if not isinstance(event, Step):
         return ORDINARY
-    kind = Kind.PREEMPTION if event.preemptions else ORDINARY
+    kind = EventKind.PREEMPTION if event.preemptions else ORDINARY
     execute = event.execute
     if (
         execute.blocks_to_swap_in
         or execute.blocks_to_swap_out
         or any(preemption.mode == "swap" for preemption in event.preemptions)
     ):
-        kind |= Kind.SWAP
+        kind |= EventKind.SWAP
     return kind
 
 
-class Mark(NamedTuple):
+class IndexEntry(NamedTuple):
     """One moment: the message's number, and the engine's clock and step right after it."""
 
     number: int
     time: float
     """Epoch seconds; never less than at the moment before."""
     step: int
-    kind: Kind
+    kind: EventKind
 
 
-_NOTHING: Final = Mark(-1, 0.0, -1, ORDINARY)
+_NOTHING: Final = IndexEntry(-1, 0.0, -1, ORDINARY)
 
 
-class Marks:
+class EventIndex:
     """The moments from position `first` to `last`; safe to use from several threads.
 
     Every method that takes a position takes one in that range and returns one in it.
@@ -76,7 +76,7 @@ class Marks:
         self._times = array("d")
         self._steps = array("q")
         self._kinds = array("B")
-        self._positions = {kind: array("q") for kind in Kind}
+        self._positions = {kind: array("q") for kind in EventKind}
         self._step_positions = array("q")
 
     def __len__(self) -> int:
@@ -91,31 +91,31 @@ class Marks:
         with self._lock:
             return self._first + max(len(self._numbers) - 1, 0)
 
-    def __getitem__(self, position: int) -> Mark:
+    def __getitem__(self, position: int) -> IndexEntry:
         with self._lock:
             if not self._numbers:
                 return _NOTHING
             index = position - self._first
             if index < 0:
                 raise IndexError(f"position {position} is no longer on record")
-            return Mark(
+            return IndexEntry(
                 self._numbers[index], self._times[index], self._steps[index],
-                Kind(self._kinds[index]),
+                EventKind(self._kinds[index]),
             )  # fmt: skip
 
-    def append(self, number: int, time: float, step: int, kind: Kind) -> None:
+    def append(self, number: int, time: float, step: int, kind: EventKind) -> None:
         """Note the next moment. What would run backwards is held still, so bisection works."""
         with self._lock:
             if self._numbers:
                 if not (math.isfinite(time) and time > self._times[-1]):
                     time = self._times[-1]
-                if not (kind and kind & Kind.RESTART):
+                if not (kind and kind & EventKind.RESTART):
                     step = max(step, self._steps[-1])
                     number = max(number, self._numbers[-1])
             elif not math.isfinite(time):
                 time = 0.0
             position = self._first + len(self._numbers)
-            if self._numbers and not (kind and kind & Kind.RESYNC) and step > self._steps[-1]:
+            if self._numbers and not (kind and kind & EventKind.RESYNC) and step > self._steps[-1]:
                 self._step_positions.append(position)
             self._numbers.append(number)
             self._times.append(time)
@@ -165,7 +165,7 @@ class Marks:
         with self._lock:
             return self._last_not_above(self._steps, step, *self._incarnation(near))
 
-    def next(self, kind: Kind, position: int) -> int | None:
+    def next(self, kind: EventKind, position: int) -> int | None:
         """The first moment after `position` that is of `kind` (of any, if it is several)."""
         with self._lock:
             found = (
@@ -175,7 +175,7 @@ class Marks:
             )
             return min(found, default=None)
 
-    def previous(self, kind: Kind, position: int) -> int | None:
+    def previous(self, kind: EventKind, position: int) -> int | None:
         """The last moment before `position` that is of `kind` (of any, if it is several)."""
         with self._lock:
             found = (
@@ -206,7 +206,7 @@ class Marks:
 
     def _incarnation(self, near: int | None) -> tuple[int, int]:
         """The range of indices that belong to the same start of the engine as `near` does."""
-        restarts = self._positions[Kind.RESTART]
+        restarts = self._positions[EventKind.RESTART]
         place = bisect_right(restarts, self.last if near is None else near)
         start = restarts[place - 1] - self._first if place else 0
         stop = restarts[place] - self._first if place < len(restarts) else len(self._numbers)

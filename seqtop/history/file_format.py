@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 import msgspec
 import zstandard
 
-from seqtop.history.segments import Batch
+from seqtop.history.segments import EventBatch
 from seqtop.wire import codec
 from seqtop.wire.frames import MAX_MESSAGE_BYTES, MAX_SNAPSHOT_BYTES
 
@@ -130,18 +130,18 @@ class Located(NamedTuple):
     caption: AnyCaption
 
 
-def columns(batch: Batch) -> dict[str, bytes]:
+def columns(batch: EventBatch) -> dict[str, bytes]:
     """The columns of a batch as an `EventsCaption` has them."""
     return {name: _little_endian(getattr(batch, name)).tobytes() for name in _COLUMNS}
 
 
-def batch_of(caption: EventsCaption) -> Batch:
+def batch_of(caption: EventsCaption) -> EventBatch:
     """The batch that a caption describes, without its payloads.
 
     Raises:
         ValueError: the columns do not fit together, or not the content.
     """
-    batch = Batch(caption.position, caption.number)
+    batch = EventBatch(caption.position, caption.number)
     for name in _COLUMNS:
         column = getattr(batch, name)
         column.frombytes(getattr(caption, name))

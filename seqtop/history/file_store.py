@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from seqtop.history import file_format as layout
-from seqtop.history.event_index import ORDINARY, Kind
+from seqtop.history.event_index import ORDINARY, EventKind
 from seqtop.history.file_format import (
     AnyCaption,
     EndedCaption,
@@ -34,11 +34,11 @@ from seqtop.state import EngineState
 MAX_STATE_BYTES = 2 * layout.MAX_KEYFRAME_BYTES
 """Bytes, decompressed, that may be read to arrive at one state."""
 
-_ONE_EVENT = Kind.FINISH | Kind.PREEMPTION | Kind.SWAP
+_ONE_EVENT = EventKind.FINISH | EventKind.PREEMPTION | EventKind.SWAP
 """What an event can be; the rest are keyframes' to say."""
 
 
-class Recording(Timeline):
+class FileStore(Timeline):
     """The recording at `path`, open until `close`; a context manager closes it.
 
     A file that was cut anywhere opens with what is whole in it, and says so in `damage`. A file
@@ -96,7 +96,7 @@ class Recording(Timeline):
             except RecordingError as error:
                 yield str(error)
 
-    def __enter__(self) -> Recording:
+    def __enter__(self) -> FileStore:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -212,7 +212,9 @@ class Recording(Timeline):
         batch = layout.batch_of(caption)
         columns = zip(batch.times, batch.steps, batch.kinds, strict=True)
         for number, (time, step, kind) in enumerate(columns, caption.number):
-            self.marks.append(number, time, step, Kind(kind) & _ONE_EVENT if kind else ORDINARY)
+            self.marks.append(
+                number, time, step, EventKind(kind) & _ONE_EVENT if kind else ORDINARY
+            )
         self._segments[-1].batches.append(StoredBatch(batch.position, batch.sizes, stored))
 
     def _admit_keyframe(self, caption: KeyframeCaption, stored: Stored) -> None:
@@ -224,7 +226,7 @@ class Recording(Timeline):
             kind = ORDINARY
             if gap is not None:
                 self.gaps.append(Gap(position, *gap))
-                kind = Kind.RESYNC | Kind.RESTART if gap[0] else Kind.RESYNC
+                kind = EventKind.RESYNC | EventKind.RESTART if gap[0] else EventKind.RESYNC
             self.marks.append(caption.number, caption.time, caption.step, kind)
         self._segments.append(Segment(position, stored, caption.lowest_ended))
 
@@ -263,5 +265,5 @@ def final_state(path: str | os.PathLike[str]) -> EngineState:
     Raises:
         RecordingError: there is no such recording, or its end cannot be read.
     """
-    with Recording(path) as recording:
+    with FileStore(path) as recording:
         return recording.at(recording.last)

@@ -10,7 +10,7 @@ from pathlib import Path
 import zstandard
 
 from seqtop.history import file_format as layout
-from seqtop.history.event_index import Kind, Mark
+from seqtop.history.event_index import EventKind, IndexEntry
 from seqtop.history.file_format import (
     AnyCaption,
     EndedCaption,
@@ -18,12 +18,12 @@ from seqtop.history.file_format import (
     KeyframeCaption,
     Located,
 )
-from seqtop.history.keyframe import Ended, encode_ended
-from seqtop.history.segments import Batch, Cut, Tape
+from seqtop.history.keyframe import FinishedRequest, encode_ended
+from seqtop.history.segments import EventBatch, SegmentBuilder, SegmentStart
 from seqtop.history.timeline import RecordingError
 
 
-class RecordingWriter(Tape):
+class FileWriter(SegmentBuilder):
     """A new recording at `path` that only its owner may read; a context manager closes it.
 
     `append` and `restore` take down what happens, `flush` writes what is still held back. Not
@@ -75,19 +75,19 @@ class RecordingWriter(Tape):
         finally:
             self._release()
 
-    def __enter__(self) -> RecordingWriter:
+    def __enter__(self) -> FileWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _noted(self, mark: Mark) -> None:
-        skipped = self._last_step is None or mark.kind & Kind.RESYNC
+    def _noted(self, mark: IndexEntry) -> None:
+        skipped = self._last_step is None or mark.kind & EventKind.RESYNC
         if mark.step != self._last_step and not skipped:
             self.num_steps += 1
         self._last_step = mark.step
 
-    def _store_batch(self, batch: Batch) -> None:
+    def _store_batch(self, batch: EventBatch) -> None:
         caption = EventsCaption(
             size=0,
             length=0,
@@ -97,11 +97,11 @@ class RecordingWriter(Tape):
         )
         self._write_frame(caption, bytes(batch.data))
 
-    def _store_ended(self, first: int, entries: list[Ended]) -> None:
+    def _store_ended(self, first: int, entries: list[FinishedRequest]) -> None:
         caption = EndedCaption(size=0, length=0, first=first, count=len(entries))
         self._write_frame(caption, encode_ended(entries))
 
-    def _store_keyframe(self, cut: Cut) -> None:
+    def _store_keyframe(self, cut: SegmentStart) -> None:
         gap = None if cut.gap is None else (cut.gap.restarted, cut.gap.num_missed)
         self.num_gaps += gap is not None
         caption = KeyframeCaption(

@@ -27,7 +27,7 @@ _FIVE_ELEMENTS, _LONG_ARRAY = b"\x95", b"\xdd"
 """
 
 
-class Ended(msgspec.Struct, array_like=True):
+class FinishedRequest(msgspec.Struct, array_like=True):
     """A finished request and its sequences: what an archive holds."""
 
     request: RequestState
@@ -35,7 +35,7 @@ class Ended(msgspec.Struct, array_like=True):
 
 
 class Keyframe(msgspec.Struct, array_like=True):
-    """A state whose finished requests are numbers of `Ended` ones."""
+    """A state whose finished requests are numbers of `FinishedRequest` ones."""
 
     flight: msgspec.Raw
     """An encoded `EngineState` of the unfinished requests, and of finished ones that have no number
@@ -51,19 +51,19 @@ class Keyframe(msgspec.Struct, array_like=True):
     """What does not fit into `flight`, where a snapshot had come in parts."""
 
 
-class Taken(NamedTuple):
+class EncodedKeyframe(NamedTuple):
     """A keyframe, and the requests that have finished since the one before it."""
 
     keyframe: list[Buffer]
     """Its bytes, to be put together."""
-    ended: list[Ended]
+    ended: list[FinishedRequest]
     first_ended: int
     """Number of the first of `ended`."""
     lowest: int
     """The lowest number that the keyframe names; that of the next to end if it names none."""
 
 
-class Archive:
+class FinishedArchive:
     """Numbers finished requests in the order of their ends, for the keyframes of one record."""
 
     def __init__(self) -> None:
@@ -71,14 +71,14 @@ class Archive:
         self._numbers: dict[str, tuple[int, RequestState]] = {}
         """By id the finished requests of the last state seen, and which object each was."""
 
-    def take(self, state: EngineState) -> Taken:
+    def take(self, state: EngineState) -> EncodedKeyframe:
         """Make a keyframe of `state`.
 
         Raises:
             WireError: something in the state has no encoded form.
         """
         numbers: dict[str, tuple[int, RequestState]] = {}
-        ended: list[Ended] = []
+        ended: list[FinishedRequest] = []
         first = self._next
         for request_id in state.finished:
             request = state.requests[request_id]
@@ -86,7 +86,7 @@ class Archive:
             if known is None or known[1] is not request:
                 known = (first + len(ended), request)
                 sequences = [state.sequences[seq_id] for seq_id in request.seq_ids]
-                ended.append(Ended(request, sequences))
+                ended.append(FinishedRequest(request, sequences))
             numbers[request_id] = known
         in_order = [number for number, _ in numbers.values()]
         order = [
@@ -101,9 +101,9 @@ class Archive:
         )
         encoded = codec.encode(keyframe)
         self._numbers, self._next = numbers, first + len(ended)
-        return Taken([encoded], ended, first, lowest=min(in_order, default=self._next))
+        return EncodedKeyframe([encoded], ended, first, lowest=min(in_order, default=self._next))
 
-    def adopt(self, state: EngineState, encoded: Sequence[Buffer]) -> Taken:
+    def adopt(self, state: EngineState, encoded: Sequence[Buffer]) -> EncodedKeyframe:
         """A keyframe of `state`, which has just been decoded from `encoded`, a part after another.
 
         Nothing is encoded again, and nothing copied.
@@ -118,15 +118,15 @@ class Archive:
             *encoded[1:],
         ]
         self._numbers = {}
-        return Taken(keyframe, [], self._next, lowest=self._next)
+        return EncodedKeyframe(keyframe, [], self._next, lowest=self._next)
 
 
-def restore(data: bytes, ended: Callable[[int], Ended]) -> EngineState:
+def restore(data: bytes, ended: Callable[[int], FinishedRequest]) -> EngineState:
     """The state that a keyframe stands for; the finished requests in it are those of `ended`.
 
     Args:
         data: An encoded `Keyframe`.
-        ended: Finds an `Ended` by its number.
+        ended: Finds an `FinishedRequest` by its number.
 
     Raises:
         WireError: the bytes are no keyframe, or one that contradicts itself.
@@ -171,18 +171,18 @@ def restore(data: bytes, ended: Callable[[int], Ended]) -> EngineState:
     return state
 
 
-def encode_ended(ended: Iterable[Ended]) -> bytes:
+def encode_ended(ended: Iterable[FinishedRequest]) -> bytes:
     """Entries of an archive, for `decode_ended`."""
     return codec.encode(list(ended))
 
 
-def decode_ended(data: bytes) -> list[Ended]:
+def decode_ended(data: bytes) -> list[FinishedRequest]:
     """Entries of an archive, each checked to be one that a state may hold.
 
     Raises:
         WireError: the bytes are no such entries.
     """
-    found = codec.decode(data, list[Ended])
+    found = codec.decode(data, list[FinishedRequest])
     for entry in found:
         request, sequences = entry.request, entry.sequences
         ids = [sequence.seq_id for sequence in sequences]

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import zstandard
 
-from seqtop.history.event_index import Mark
-from seqtop.history.keyframe import Ended, encode_ended
-from seqtop.history.segments import Batch, Cut, Tape
+from seqtop.history.event_index import IndexEntry
+from seqtop.history.keyframe import FinishedRequest, encode_ended
+from seqtop.history.segments import EventBatch, SegmentBuilder, SegmentStart
 from seqtop.history.timeline import Segment, Stored, StoredBatch, StoredEnded, Timeline, payloads
 from seqtop.state import EngineState
 from seqtop.wire.frames import Buffer
@@ -32,7 +32,7 @@ _INDEX_BYTES = 25
 """What the index takes for each event."""
 
 
-class History(Timeline, Tape):
+class MemoryStore(Timeline, SegmentBuilder):
     """A record in memory of at most about `max_bytes` and `max_events`.
 
     Its newest segment is kept whatever its size. One thread appends, any may look.
@@ -42,14 +42,14 @@ class History(Timeline, Tape):
         self, *, max_bytes: int = DEFAULT_MAX_BYTES, max_events: int = DEFAULT_MAX_EVENTS
     ) -> None:
         Timeline.__init__(self)
-        Tape.__init__(self)
+        SegmentBuilder.__init__(self)
         self.num_bytes = 0
         """Bytes of everything stored, without the index."""
         self._max_bytes = max_bytes
         self._max_events = max_events
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
         self._decompressor = zstandard.ZstdDecompressor()
-        self._living: dict[int, Ended] = {}
+        self._living: dict[int, FinishedRequest] = {}
         """Finished requests that the newest keyframe names, as the viewer's own objects."""
         self._uncompressed: dict[int, Stored] = {}
         """What threads are compressing, by its identity."""
@@ -69,18 +69,18 @@ class History(Timeline, Tape):
         with self.lock:
             super().restore(incarnation, number, state, encoded=encoded)
 
-    def _noted(self, mark: Mark) -> None:
+    def _noted(self, mark: IndexEntry) -> None:
         self.marks.append(*mark)
 
-    def _store_batch(self, batch: Batch) -> None:
+    def _store_batch(self, batch: EventBatch) -> None:
         stored = self._store([bytes(batch.data)])
         self._segments[-1].batches.append(StoredBatch(batch.position, batch.sizes, stored))
 
-    def _store_ended(self, first: int, entries: list[Ended]) -> None:
+    def _store_ended(self, first: int, entries: list[FinishedRequest]) -> None:
         self._living.update(enumerate(entries, first))
         self._ended.append(StoredEnded(first, len(entries), self._store([encode_ended(entries)])))
 
-    def _store_keyframe(self, cut: Cut) -> None:
+    def _store_keyframe(self, cut: SegmentStart) -> None:
         lowest = cut.taken.lowest
         for number in [number for number in self._living if number < lowest]:
             del self._living[number]
@@ -115,7 +115,7 @@ class History(Timeline, Tape):
             first, last = start - batch.position, stop - batch.position
             return payloads(batch.data, batch.sizes, first, last)
 
-    def _ended_request(self, number: int) -> Ended:
+    def _ended_request(self, number: int) -> FinishedRequest:
         return self._living.get(number) or super()._ended_request(number)
 
     def _store(self, data: list[Buffer]) -> Stored:

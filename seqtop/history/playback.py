@@ -9,10 +9,10 @@ import threading
 import time
 from types import TracebackType
 
-from seqtop.connection import ControlError, Link, LinkState
-from seqtop.history.event_index import Kind, Mark
+from seqtop.connection import Connection, ConnectionState, ControlError
+from seqtop.history.event_index import EventKind, IndexEntry
 from seqtop.history.timeline import Cursor, RecordingError, Timeline
-from seqtop.observable import Changing
+from seqtop.observable import Observable
 from seqtop.sequence import SamplingParams
 from seqtop.session import Watcher
 from seqtop.state import EngineState
@@ -23,7 +23,7 @@ _LONGEST_SILENCE = 5.0
 in which there is nothing to look at."""
 
 
-class ReplaySource(Changing):
+class Playback(Observable):
     """A `Source` that shows `timeline` at a position which time moves on, or the user.
 
     Every movement leaves playing as it is, but for `step`, which pauses. None raises for a
@@ -60,7 +60,7 @@ class ReplaySource(Changing):
         self.timeline = timeline
         self.lock = threading.RLock()
         """Held while the state changes; hold it while reading `state`."""
-        self.link = Link(name, LinkState.REPLAY, detail)
+        self.link = Connection(name, ConnectionState.REPLAY, detail)
         self.loop = loop
         self._speed = _checked(speed)
         self._cursor = self._first_readable(position)
@@ -191,7 +191,7 @@ class ReplaySource(Changing):
                 position = found
             return position != self.position and self.move(position)
 
-    def jump(self, kind: Kind, direction: int) -> bool:
+    def jump(self, kind: EventKind, direction: int) -> bool:
         """Go to the next moment of `kind`, or the previous one if `direction` is negative.
 
         Returns whether there is one.
@@ -215,7 +215,7 @@ class ReplaySource(Changing):
             marks = self.timeline.marks
             here = max(self.position, marks.first)
             coming = marks[here + 1]
-            if coming.kind & Kind.RESYNC or coming.time - self._time > _LONGEST_SILENCE:
+            if coming.kind & EventKind.RESYNC or coming.time - self._time > _LONGEST_SILENCE:
                 reached = max(reached, coming.time)
             target = marks.at_time(reached)
             if target > self.position and not self.move(target):
@@ -247,7 +247,7 @@ class ReplaySource(Changing):
                     raise
                 position = found
 
-    def _mark_here(self) -> Mark:
+    def _mark_here(self) -> IndexEntry:
         return self.timeline.marks[self.position]
 
     # The thread that ticks.
@@ -268,7 +268,7 @@ class ReplaySource(Changing):
             self.tick(time.monotonic())
             self._closing.wait(_TICK_SECONDS)
 
-    def __enter__(self) -> ReplaySource:
+    def __enter__(self) -> Playback:
         self.start()
         return self
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from seqtop.history.file_writer import RecordingWriter
+from seqtop.history.file_writer import FileWriter
 from seqtop.history.timeline import RecordingError
 from seqtop.state import EngineState
 from seqtop.wire.errors import WireError
@@ -21,7 +21,7 @@ class Recorder:
     A disk that is full must not end the session: the recording ends, and `error` says why.
     """
 
-    def __init__(self, writer: RecordingWriter) -> None:
+    def __init__(self, writer: FileWriter) -> None:
         self.error: str | None = None
         """One sentence on why nothing more is recorded, if so."""
         self.num_messages = 0

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from seqtop.history.event_index import ORDINARY, Kind, Mark, kind_of
-from seqtop.history.keyframe import Archive, Ended, Taken
+from seqtop.history.event_index import ORDINARY, EventKind, IndexEntry, kind_of
+from seqtop.history.keyframe import EncodedKeyframe, FinishedArchive, FinishedRequest
 from seqtop.state import EngineState
 from seqtop.wire.errors import WireError
 from seqtop.wire.frames import Buffer
@@ -53,7 +53,7 @@ class Gap(msgspec.Struct, array_like=True, frozen=True):
         return f"{self.num_missed:,} {noun} missing"
 
 
-class Batch(msgspec.Struct):
+class EventBatch(msgspec.Struct):
     """Consecutive events as columns, an element each, and their payloads end to end."""
 
     position: int
@@ -69,24 +69,24 @@ class Batch(msgspec.Struct):
     data: bytearray = msgspec.field(default_factory=bytearray)
 
 
-class Cut(msgspec.Struct):
+class SegmentStart(msgspec.Struct):
     """A place where a keyframe stands."""
 
     position: int
-    mark: Mark
-    taken: Taken
+    mark: IndexEntry
+    taken: EncodedKeyframe
     gap: Gap | None
     incarnation: str
 
 
-class Tape(ABC):
+class SegmentBuilder(ABC):
     """Takes down events and snapshots; not safe to use from several threads at once."""
 
     def __init__(self) -> None:
         self.position = 0
         """Of the newest moment."""
-        self._archive = Archive()
-        self._batch: Batch | None = None
+        self._archive = FinishedArchive()
+        self._batch: EventBatch | None = None
         self._begun = False
         self._incarnation = ""
         self._number = -1
@@ -110,7 +110,7 @@ class Tape(ABC):
         self.position += 1
         self._number = number
         if self._batch is None:
-            self._batch = Batch(self.position, number)
+            self._batch = EventBatch(self.position, number)
         mark = self._mark(state, kind_of(event))
         batch = self._batch
         batch.sizes.append(len(payload))
@@ -152,14 +152,14 @@ class Tape(ABC):
             restarted = incarnation != self._incarnation
             missed = number + 1 if restarted else max(number - self._number, 0)
             gap = Gap(self.position, restarted, missed)
-            kind = Kind.RESYNC | Kind.RESTART if restarted else Kind.RESYNC
+            kind = EventKind.RESYNC | EventKind.RESTART if restarted else EventKind.RESYNC
         self._begun, self._incarnation, self._number = True, incarnation, number
         mark = self._mark(state, kind)
         self._noted(mark)
         self._cut(taken, mark, gap)
 
-    def _mark(self, state: EngineState, kind: Kind) -> Mark:
-        return Mark(self._number, state.time, _fit(state.step), kind)
+    def _mark(self, state: EngineState, kind: EventKind) -> IndexEntry:
+        return IndexEntry(self._number, state.time, _fit(state.step), kind)
 
     def _cut_if_possible(self, state: EngineState) -> None:
         self._weight = 0
@@ -167,12 +167,12 @@ class Tape(ABC):
         with contextlib.suppress(WireError):
             self._cut(self._archive.take(state), self._mark(state, ORDINARY), None)
 
-    def _cut(self, taken: Taken, mark: Mark, gap: Gap | None) -> None:
+    def _cut(self, taken: EncodedKeyframe, mark: IndexEntry, gap: Gap | None) -> None:
         self._end_batch()
         for start in range(0, len(taken.ended), _ENDED_AT_ONCE):
             entries = taken.ended[start : start + _ENDED_AT_ONCE]
             self._store_ended(taken.first_ended + start, entries)
-        self._store_keyframe(Cut(self.position, mark, taken, gap, self._incarnation))
+        self._store_keyframe(SegmentStart(self.position, mark, taken, gap, self._incarnation))
         self._weight = 0
         self._keyframe_size = sum(map(len, taken.keyframe))
 
@@ -182,19 +182,19 @@ class Tape(ABC):
             self._store_batch(batch)
 
     @abstractmethod
-    def _noted(self, mark: Mark) -> None:
+    def _noted(self, mark: IndexEntry) -> None:
         """A moment has come, at `position`."""
 
     @abstractmethod
-    def _store_batch(self, batch: Batch) -> None:
+    def _store_batch(self, batch: EventBatch) -> None:
         """Keep a batch that is complete."""
 
     @abstractmethod
-    def _store_ended(self, first: int, entries: list[Ended]) -> None:
+    def _store_ended(self, first: int, entries: list[FinishedRequest]) -> None:
         """Keep finished requests, numbered from `first` on, for keyframes to name."""
 
     @abstractmethod
-    def _store_keyframe(self, cut: Cut) -> None:
+    def _store_keyframe(self, cut: SegmentStart) -> None:
         """Keep a keyframe; what comes after it starts from it."""
 
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
-from seqtop.history.event_index import Kind, Marks
-from seqtop.history.keyframe import Ended, decode_ended, restore
+from seqtop.history.event_index import EventIndex, EventKind
+from seqtop.history.keyframe import FinishedRequest, decode_ended, restore
 from seqtop.history.segments import Gap
 from seqtop.state import EngineState
 from seqtop.state.sharing import thaw
@@ -90,7 +90,7 @@ class Timeline(ABC):
     """
 
     def __init__(self) -> None:
-        self.marks = Marks()
+        self.marks = EventIndex()
         """Where what is."""
         self.gaps: list[Gap] = []
         """The holes, in order."""
@@ -98,7 +98,7 @@ class Timeline(ABC):
         """Hold it to find a position and go there before it can be dropped."""
         self._segments: list[Segment] = []
         self._ended: list[StoredEnded] = []
-        self._decoded: dict[int, Ended] = {}
+        self._decoded: dict[int, FinishedRequest] = {}
 
     @property
     def first(self) -> int:
@@ -174,7 +174,7 @@ class Timeline(ABC):
         with self.lock:
             place = bisect_left(self._segments, start, key=attrgetter("position"))
             here = self._segments[place : place + 1]
-            if here and here[0].position == start and self.marks[start].kind & Kind.RESYNC:
+            if here and here[0].position == start and self.marks[start].kind & EventKind.RESYNC:
                 return [None]
             if place == 0:
                 raise RecordingError(f"what happened at {start} is no longer on record")
@@ -198,7 +198,7 @@ class Timeline(ABC):
             self._decoded.clear()
         return state
 
-    def _ended_request(self, number: int) -> Ended:
+    def _ended_request(self, number: int) -> FinishedRequest:
         found = self._decoded.get(number)
         if found is not None:
             return found
@@ -260,7 +260,7 @@ class Cursor:
         """Whether going on from here is less work than starting from a keyframe."""
         if not self.timeline.first <= self.position <= position:
             return False
-        resync = self.timeline.marks.next(Kind.RESYNC, self.position)
+        resync = self.timeline.marks.next(EventKind.RESYNC, self.position)
         if resync is not None and resync <= position:
             return False
         keyframe = self.timeline.keyframe_before(position)

@@ -19,11 +19,11 @@ from sortedcontainers import SortedDict
 
 from seqtop.kv_events.messages import (
     AllBlocksCleared,
-    Batch,
     BlockHash,
     BlockRemoved,
     BlockStored,
-    Unknown,
+    EventBatch,
+    UnknownEvent,
 )
 
 DEFAULT_MAX_BLOCKS = 250_000
@@ -33,7 +33,7 @@ Key: TypeAlias = tuple[int, BlockHash]
 """A block: its KV-cache group (-1 if it is not told) and its hash."""
 
 
-class Tree(Struct, eq=False):
+class PrefixTree(Struct, eq=False):
     """Blocks that begin alike: all that descend from one first block."""
 
     root: Key
@@ -44,11 +44,11 @@ class Tree(Struct, eq=False):
     newest: Key | None = None
     """The block that was stored last."""
     seen_at: float = 0.0
-    joined: Tree | None = None
+    joined: PrefixTree | None = None
     """The tree that this one turned out to be a part of."""
 
 
-class Block(Struct, eq=False):
+class CachedKvBlock(Struct, eq=False):
     """A block that is cached in one tier at least."""
 
     key: Key
@@ -58,7 +58,7 @@ class Block(Struct, eq=False):
     """Tokens in it."""
     token_ids: array[int] | None
     """None if they were not told."""
-    tree: Tree
+    tree: PrefixTree
     stored_at: float
     """When it was stored, or stored again, last; epoch seconds of the engine, as all times."""
     seen_at: float
@@ -77,7 +77,7 @@ class Block(Struct, eq=False):
 class Tier(Struct, eq=False):
     """The cells of one medium."""
 
-    cells: list[Block | None] = field(default_factory=list)
+    cells: list[CachedKvBlock | None] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
     """Those that are empty, as a heap."""
 
@@ -124,19 +124,19 @@ class KvCache:
         self._forget()
 
     def _forget(self) -> None:
-        self.blocks: dict[Key, Block] = {}
+        self.blocks: dict[Key, CachedKvBlock] = {}
         self.tiers: dict[str, Tier] = {}
         """By medium; the empty name is that of publishers which do not tell."""
         self.num_cells = 0
         self.num_tokens = 0
         self._children: dict[Key, dict[Key, None]] = {}
-        self._trees: dict[Key, Tree] = {}
-        self._by_size: SortedDict[tuple[int, int], Tree] = SortedDict()
+        self._trees: dict[Key, PrefixTree] = {}
+        self._by_size: SortedDict[tuple[int, int], PrefixTree] = SortedDict()
         self._serials = count()
 
     # What happens.
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, batch: EventBatch) -> None:
         """Take in what the next message says."""
         self.num_batches += 1
         self.time = batch.time
@@ -152,7 +152,7 @@ class KvCache:
                     self.num_cleared += 1
                     self.gap = ""
                     self._forget()
-                case Unknown(kind):
+                case UnknownEvent(kind):
                     if kind in self.unknown or len(self.unknown) < _MAX_KINDS:
                         self.unknown[kind] = self.unknown.get(kind, 0) + 1
 
@@ -184,7 +184,7 @@ class KvCache:
                     parent = key
                     continue
                 part = array("q", tokens[index * size : (index + 1) * size]) if is_told else None
-                block = Block(
+                block = CachedKvBlock(
                     key, parent, size, part, self._tree_for(key, parent), self.time, self.time
                 )
                 block.lora, block.kind = lora, event.kv_cache_spec_kind or ""
@@ -206,7 +206,7 @@ class KvCache:
         self.num_extending += 1
         self.num_branching += bool(self._children.get(before.key))
 
-    def _put(self, block: Block, medium: str) -> None:
+    def _put(self, block: CachedKvBlock, medium: str) -> None:
         block.num_stored += 1
         copies = block.copies.get(medium, 0)
         if copies:
@@ -244,7 +244,7 @@ class KvCache:
             if not block.copies:
                 self._drop(block)
 
-    def _take(self, block: Block, medium: str) -> None:
+    def _take(self, block: CachedKvBlock, medium: str) -> None:
         del block.copies[medium]
         cell = block.cells.pop(medium)
         tier = self.tiers[medium]
@@ -256,14 +256,14 @@ class KvCache:
 
     # Chains and trees.
 
-    def _add(self, block: Block) -> None:
+    def _add(self, block: CachedKvBlock) -> None:
         self.blocks[block.key] = block
         self.num_tokens += block.size
         if block.parent is not None:
             self._children.setdefault(block.parent, {})[block.key] = None
         self._resize(block.tree, 1, block.size)
 
-    def _drop(self, block: Block) -> None:
+    def _drop(self, block: CachedKvBlock) -> None:
         del self.blocks[block.key]
         self.num_tokens -= block.size
         if block.parent is not None:
@@ -273,7 +273,7 @@ class KvCache:
                 del self._children[block.parent]
         self._resize(found(block.tree), -1, -block.size)
 
-    def _tree_for(self, key: Key, parent: Key | None) -> Tree:
+    def _tree_for(self, key: Key, parent: Key | None) -> PrefixTree:
         """The tree of a new block, with which it may join what was known of its continuations."""
         own = self._trees.get(key)
         if parent is None:
@@ -286,17 +286,17 @@ class KvCache:
             self._join(own, tree)
         return tree
 
-    def _new_tree(self, root: Key) -> Tree:
-        tree = self._trees[root] = Tree(root, next(self._serials))
+    def _new_tree(self, root: Key) -> PrefixTree:
+        tree = self._trees[root] = PrefixTree(root, next(self._serials))
         return tree
 
-    def _join(self, part: Tree, whole: Tree) -> None:
+    def _join(self, part: PrefixTree, whole: PrefixTree) -> None:
         del self._trees[part.root]
         self._by_size.pop((-part.num_blocks, part.serial), None)
         part.joined = whole
         self._resize(whole, part.num_blocks, part.num_tokens)
 
-    def _resize(self, tree: Tree, blocks: int, tokens: int) -> None:
+    def _resize(self, tree: PrefixTree, blocks: int, tokens: int) -> None:
         self._by_size.pop((-tree.num_blocks, tree.serial), None)
         tree.num_blocks += blocks
         tree.num_tokens += tokens
@@ -311,16 +311,16 @@ class KvCache:
     def num_trees(self) -> int:
         return len(self._by_size)
 
-    def trees(self, start: int, stop: int) -> list[Tree]:
+    def trees(self, start: int, stop: int) -> list[PrefixTree]:
         """The trees from place `start` to `stop`, the one with the most blocks first."""
         return list(self._by_size.values()[start:stop])
 
-    def place(self, tree: Tree) -> int | None:
+    def place(self, tree: PrefixTree) -> int | None:
         """Where a tree stands among all."""
         size = (-tree.num_blocks, tree.serial)
         return self._by_size.index(size) if size in self._by_size else None
 
-    def tree(self, root: Key) -> Tree | None:
+    def tree(self, root: Key) -> PrefixTree | None:
         return self._trees.get(root)
 
     def children(self, key: Key) -> list[Key]:
@@ -330,13 +330,13 @@ class KvCache:
     def num_children(self, key: Key) -> int:
         return len(self._children.get(key, ()))
 
-    def path(self, block: Block) -> list[Block]:
+    def path(self, block: CachedKvBlock) -> list[CachedKvBlock]:
         """The chain from the first block to this one, as far as it is cached."""
         chain = list(self._up(block))
         chain.reverse()
         return chain
 
-    def _up(self, block: Block) -> Iterator[Block]:
+    def _up(self, block: CachedKvBlock) -> Iterator[CachedKvBlock]:
         seen = {block.key}  # hashes that an engine makes have no cycles; those of others might
         yield block
         while block.parent is not None and block.parent not in seen:
@@ -347,7 +347,7 @@ class KvCache:
             yield before
             block = before
 
-    def member(self, tree: Tree) -> Block | None:
+    def member(self, tree: PrefixTree) -> CachedKvBlock | None:
         """A block of a tree to begin with: its first if that is cached, or the newest."""
         return self.blocks.get(tree.root) or (
             self.blocks.get(tree.newest) if tree.newest is not None else None
@@ -357,7 +357,7 @@ class KvCache:
 _MAX_KINDS = 20
 
 
-def found(tree: Tree) -> Tree:
+def found(tree: PrefixTree) -> PrefixTree:
     """The tree that a tree has become part of, which may be itself."""
     while tree.joined is not None:
         if tree.joined.joined is not None:

@@ -82,16 +82,16 @@ class _ClearedArray(AllBlocksCleared, array_like=True, tag="AllBlocksCleared"):
     pass
 
 
-class Unknown(NamedTuple):
+class UnknownEvent(NamedTuple):
     """An event of a kind that is not known here."""
 
     kind: str
 
 
-KvEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared | Unknown
+KvEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared | UnknownEvent
 
 
-class Batch(NamedTuple):
+class EventBatch(NamedTuple):
     """What one message says."""
 
     time: float
@@ -100,7 +100,7 @@ class Batch(NamedTuple):
     data_parallel_rank: int | None = None
 
 
-class Message(NamedTuple):
+class KvMessage(NamedTuple):
     topic: bytes
     number: int
     payload: bytes
@@ -142,7 +142,7 @@ _EVENTS: dict[str, tuple[msgspec.msgpack.Decoder[Any], msgspec.msgpack.Decoder[A
 }
 
 
-def unpack(frames: list[bytes]) -> Message:
+def unpack(frames: list[bytes]) -> KvMessage:
     """Take a live or a replayed message apart; older publishers replay without the topic.
 
     Raises:
@@ -151,7 +151,7 @@ def unpack(frames: list[bytes]) -> Message:
     topic, number, payload = frames if len(frames) == 3 else _without_topic(frames)
     if len(number) != _NUMBER.size:
         raise WireError(f"the sequence number has {len(number)} bytes instead of 8")
-    return Message(topic, _NUMBER.unpack(number)[0], payload)
+    return KvMessage(topic, _NUMBER.unpack(number)[0], payload)
 
 
 def question(first: int) -> list[bytes]:
@@ -159,7 +159,7 @@ def question(first: int) -> list[bytes]:
     return [b"", _NUMBER.pack(first)]
 
 
-def decode(payload: bytes) -> Batch:
+def decode(payload: bytes) -> EventBatch:
     """What a message says.
 
     Raises:
@@ -170,7 +170,7 @@ def decode(payload: bytes) -> Batch:
     except Exception as error:
         raise WireError(f"cannot decode a batch of KV events: {_reason(error, payload)}") from error
     events = [_event(raw, index) for index, raw in enumerate(batch.events)]
-    return Batch(batch.ts, events, batch.data_parallel_rank)
+    return EventBatch(batch.ts, events, batch.data_parallel_rank)
 
 
 def _event(raw: msgspec.Raw, index: int) -> KvEvent:
@@ -180,7 +180,7 @@ def _event(raw: msgspec.Raw, index: int) -> KvEvent:
     try:
         name: str = decoder.decode(raw).type
         if name not in _EVENTS:
-            return Unknown(name)
+            return UnknownEvent(name)
         what += f", {name}"
         decoder = _EVENTS[name][is_array]
         event: KvEvent = decoder.decode(raw)

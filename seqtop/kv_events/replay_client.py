@@ -13,7 +13,7 @@ from enum import Enum
 import zmq
 
 from seqtop.kv_events import messages
-from seqtop.kv_events.messages import Message
+from seqtop.kv_events.messages import KvMessage
 from seqtop.wire.errors import WireError
 
 PATIENCE_SECONDS = 3.0
@@ -29,13 +29,13 @@ _UNREAD_MESSAGES = 20_000
 """Older publishers drop of an answer what they cannot send at once; so much can wait here."""
 
 
-class Ended(Enum):
+class ReplayEnded(Enum):
     DONE = "done"
     SILENT = "the replay endpoint does not answer"
     ENDLESS = "the replay endpoint does not come to an end"
 
 
-class Replay:
+class ReplayClient:
     """One question and its answer.
 
     Attributes:
@@ -54,23 +54,23 @@ class Replay:
         self.socket.connect(endpoint)
         self.socket.send_multipart(messages.question(first))
 
-    def receive(self) -> Message | Ended | WireError | None:
+    def receive(self) -> KvMessage | ReplayEnded | WireError | None:
         """The next of what has arrived: a message, the end, one that is not right, or nothing."""
         try:
             parts = self.socket.recv_multipart(zmq.DONTWAIT)
         except zmq.Again:
             if time.monotonic() - self._heard_at > PATIENCE_SECONDS:
-                return Ended.SILENT
+                return ReplayEnded.SILENT
             return None
         self._heard_at = time.monotonic()
         self.num_received += 1
         if self.num_received > MAX_REPLAYED or self._heard_at - self._asked_at > MAX_SECONDS:
-            return Ended.ENDLESS
+            return ReplayEnded.ENDLESS
         try:
             message = messages.unpack(parts[1:] if parts[:1] == [b""] else parts)
         except WireError as error:
             return error
-        return Ended.DONE if message.number == messages.END_OF_REPLAY else message
+        return ReplayEnded.DONE if message.number == messages.END_OF_REPLAY else message
 
     def close(self) -> None:
         self.socket.close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
-from seqtop.connection import Link, LinkState, UnreachableError
+from seqtop.connection import Connection, ConnectionState, UnreachableError
 from seqtop.kv_events.cache import DEFAULT_MAX_BLOCKS, KvCache
-from seqtop.kv_events.messages import Batch
+from seqtop.kv_events.messages import EventBatch
 from seqtop.kv_events.subscriber import KvSubscriber
 
 
@@ -41,7 +41,7 @@ class KvSession:
         self._subscriber = KvSubscriber(endpoint, self, replay=replay, topic=topic)
 
     @property
-    def link(self) -> Link:
+    def link(self) -> Connection:
         """How the connection stands."""
         return self._subscriber.link
 
@@ -57,7 +57,7 @@ class KvSession:
     def close(self) -> None:
         self._subscriber.close()
 
-    def wait_for(self, *states: LinkState, timeout: float) -> bool:
+    def wait_for(self, *states: ConnectionState, timeout: float) -> bool:
         """Wait up to `timeout` seconds for the link to be in one of `states`."""
         with self._changed:
             return self._changed.wait_for(lambda: self.link.state in states, timeout)
@@ -68,17 +68,17 @@ class KvSession:
         Raises:
             UnreachableError: nobody is there, or it publishes something else.
         """
-        if not self.wait_for(LinkState.LIVE, LinkState.INCOMPATIBLE, timeout=timeout):
+        if not self.wait_for(ConnectionState.LIVE, ConnectionState.INCOMPATIBLE, timeout=timeout):
             raise UnreachableError(
                 f"nothing publishes at {self.link.endpoint}, or not within {timeout:g} s;"
                 " is the engine running, with KV-cache events turned on?"
             )
-        if self.link.state is LinkState.INCOMPATIBLE:
+        if self.link.state is ConnectionState.INCOMPATIBLE:
             raise UnreachableError(self.link.detail)
 
     # What the subscriber calls, on its own thread.
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, batch: EventBatch) -> None:
         with self.lock:
             self.cache.apply(batch)
             self.version += 1

@@ -14,14 +14,14 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from seqtop import format as fmt
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.kv_events import messages
-from seqtop.kv_events.messages import Batch, Message
-from seqtop.kv_events.replay_client import Ended, Replay
-from seqtop.transport.base_subscriber import Follower, LinkSink
+from seqtop.kv_events.messages import EventBatch, KvMessage
+from seqtop.kv_events.replay_client import ReplayClient, ReplayEnded
+from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink
 from seqtop.transport.endpoints import check
 from seqtop.transport.keepalive import keep_alive
-from seqtop.transport.pending_messages import Kept
+from seqtop.transport.pending_messages import PendingMessages
 from seqtop.wire.errors import WireError
 
 MAX_UNREAD_MESSAGES = 10_000
@@ -33,10 +33,10 @@ _MOST_MISSED = 2**53
 _ANYTHING_BEFORE = "what was stored before the first message seen is not known"
 
 
-class KvSink(LinkSink, Protocol):
+class KvSink(ConnectionSink, Protocol):
     """Where a subscriber puts what it receives. Called on the subscriber's thread."""
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, batch: EventBatch) -> None:
         """Change the state by the next message."""
 
     def missed(self, why: str) -> None:
@@ -46,7 +46,7 @@ class KvSink(LinkSink, Protocol):
         """The engine is another one: what was known of its cache is no longer so."""
 
 
-class KvSubscriber(Follower[KvSink]):
+class KvSubscriber(BaseSubscriber[KvSink]):
     """Follows one publisher on a thread of its own, from `start` to `close`.
 
     Args:
@@ -74,10 +74,10 @@ class KvSubscriber(Follower[KvSink]):
         """The last number seen live on this connection."""
         self._replayed_to = -1
         """The last number that a replay gave: until there, live messages come a second time."""
-        self._replay: Replay | None = None
+        self._replay: ReplayClient | None = None
         self._probing = False
         """Whether the replay is to show first that this is the engine it was."""
-        self._kept = Kept[Message]()
+        self._kept = PendingMessages[KvMessage]()
         """Live messages that came while others are replayed."""
         self._connected = False
 
@@ -91,7 +91,7 @@ class KvSubscriber(Follower[KvSink]):
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
         )
         self._live.connect(self.link.endpoint)
-        self._show(LinkState.CONNECTING, f"nothing answers at {self.link.endpoint} yet")
+        self._show(ConnectionState.CONNECTING, f"nothing answers at {self.link.endpoint} yet")
 
     def _follow(self) -> None:
         while True:
@@ -129,7 +129,7 @@ class KvSubscriber(Follower[KvSink]):
                     pass
                 self._connected = False
                 self._show(
-                    LinkState.LOST,
+                    ConnectionState.LOST,
                     f"the connection to {self.link.endpoint} is lost; waiting for it to return",
                 )
 
@@ -158,7 +158,7 @@ class KvSubscriber(Follower[KvSink]):
             except WireError as error:
                 self._refused(error)
                 if self._next is None and self._replay is None:
-                    self._show(LinkState.INCOMPATIBLE, self._foreign_sentence(parts, error))
+                    self._show(ConnectionState.INCOMPATIBLE, self._foreign_sentence(parts, error))
                 continue
             if self._replay is not None:
                 self._kept.add(message)
@@ -166,7 +166,7 @@ class KvSubscriber(Follower[KvSink]):
                 self._take_live(message)
         return True
 
-    def _unpack(self, parts: list[bytes]) -> Message:
+    def _unpack(self, parts: list[bytes]) -> KvMessage:
         message = messages.unpack(parts)
         if message.number < 0:
             raise WireError(f"the sequence number is {message.number}")
@@ -180,7 +180,7 @@ class KvSubscriber(Follower[KvSink]):
             )
         return message
 
-    def _take_live(self, message: Message, *, may_ask: bool = True) -> None:
+    def _take_live(self, message: KvMessage, *, may_ask: bool = True) -> None:
         number = message.number
         is_known = self._next is not None and number < self._next
         fell_back = number <= self._last_live or (is_known and number > self._replayed_to)
@@ -201,7 +201,7 @@ class KvSubscriber(Follower[KvSink]):
         self._last_live = number
         self._take(message)
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: KvMessage) -> None:
         """Apply the next message in line."""
         self._next = message.number + 1
         self._last_payload = message.payload
@@ -212,7 +212,7 @@ class KvSubscriber(Follower[KvSink]):
             self._missed(1, f"message {message.number} could not be read")
         else:
             self._sink.apply(batch)
-        if self._replay is None and self.link.state is not LinkState.LIVE and self._connected:
+        if self._replay is None and self.link.state is not ConnectionState.LIVE and self._connected:
             self._show_live()
 
     def _hole(self, number: int) -> None:
@@ -235,7 +235,7 @@ class KvSubscriber(Follower[KvSink]):
 
     # Replay.
 
-    def _heal(self, first: int, message: Message) -> bool:
+    def _heal(self, first: int, message: KvMessage) -> bool:
         """Ask for what is missing, and keep `message` until it is there; False if nobody can."""
         if self._replay_endpoint is None:
             return False
@@ -248,26 +248,26 @@ class KvSubscriber(Follower[KvSink]):
         assert self._replay_endpoint is not None
         self._end_replay()
         self._probing = probing
-        self._replay = Replay(self._context, self._replay_endpoint, first)
-        self._show(LinkState.SYNCING, why)
+        self._replay = ReplayClient(self._context, self._replay_endpoint, first)
+        self._show(ConnectionState.SYNCING, why)
 
-    def _receive_replay(self, replay: Replay) -> None:
+    def _receive_replay(self, replay: ReplayClient) -> None:
         for _ in range(_MESSAGES_PER_ROUND):
             answer = replay.receive()
             match answer:
                 case None:
                     return
-                case Ended():
+                case ReplayEnded():
                     self._replayed(answer)
                     return
                 case WireError():
                     self._refused(answer)
-                case Message():
+                case KvMessage():
                     if self._probing and not self._is_the_same(answer):
                         return
                     self._take_replayed(answer)
 
-    def _is_the_same(self, answer: Message) -> bool:
+    def _is_the_same(self, answer: KvMessage) -> bool:
         """Whether the engine still knows the last message that was seen; if not, begin anew."""
         self._probing = False
         assert self._next is not None
@@ -282,7 +282,7 @@ class KvSubscriber(Follower[KvSink]):
         self._restarted()
         self._ask(0, "the engine has been restarted; fetching what it has published since")
 
-    def _take_replayed(self, message: Message) -> None:
+    def _take_replayed(self, message: KvMessage) -> None:
         if self._next is None:
             if message.number > 0:
                 self._missed(0, f"messages before number {message.number:,} are no longer kept")
@@ -293,14 +293,14 @@ class KvSubscriber(Follower[KvSink]):
         self._take(message)
         self._replayed_to = message.number
 
-    def _replayed(self, how: Ended) -> None:
+    def _replayed(self, how: ReplayEnded) -> None:
         """The answer has ended: go on with what was kept, and live."""
-        if self._probing and how is Ended.DONE:
+        if self._probing and how is ReplayEnded.DONE:
             self._probing = False
             self._begin_anew()  # it knows nothing of the last message that was seen
             return
         self._end_replay()
-        if how is not Ended.DONE:
+        if how is not ReplayEnded.DONE:
             self._missed(0, how.value)
             self.link.last_error = how.value
             self.link.num_errors += 1
@@ -320,4 +320,4 @@ class KvSubscriber(Follower[KvSink]):
 
     def _show_live(self) -> None:
         if self._connected:
-            self._show(LinkState.LIVE)
+            self._show(ConnectionState.LIVE)

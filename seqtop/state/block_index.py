@@ -15,7 +15,7 @@ MOST_BLOCKS = 2**31
 """No pool is taken to be larger than this, whatever an engine says."""
 
 
-class BlockMap:
+class BlockIndex:
     """An index over the block tables of an `EngineState`."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ _STATUS_RANK = ["running", "swapped", PREEMPTED, "waiting", "stop", "length", "a
 
 
 @dataclass(frozen=True)
-class Column:
+class Field:
     """One thing to know about a sequence.
 
     Attributes:
@@ -115,9 +115,9 @@ def _stage_name(_: RequestState, sequence: SequenceState, __: float) -> Value:
 
 
 COLUMNS = (
-    Column("request", "Request", "request id", lambda r, s, _: sequence_name(r, s)),
-    Column("seq", "Seq", "sequence id", lambda _, s, __: s.seq_id),
-    Column(
+    Field("request", "Request", "request id", lambda r, s, _: sequence_name(r, s)),
+    Field("seq", "Seq", "sequence id", lambda _, s, __: s.seq_id),
+    Field(
         "status",
         "Status",
         "running, waiting, stop and so on",
@@ -125,39 +125,39 @@ COLUMNS = (
         order=lambda r, s, _: _STATUS_RANK.index(status_word(r, s)),
         values=tuple(_STATUS_RANK),
     ),
-    Column("stage", "Stage", "prefill or decode", _stage_name, values=("prefill", "decode")),
-    Column("prio", "Prio", "priority, lower first", lambda r, _, __: r.priority),
-    Column("prompt", "Prompt", "prompt tokens", lambda _, s, __: s.num_prompt_tokens, None, True),
-    Column(
+    Field("stage", "Stage", "prefill or decode", _stage_name, values=("prefill", "decode")),
+    Field("prio", "Prio", "priority, lower first", lambda r, _, __: r.priority),
+    Field("prompt", "Prompt", "prompt tokens", lambda _, s, __: s.num_prompt_tokens, None, True),
+    Field(
         "cached", "Cached", "prefix-cached tokens", lambda _, s, __: s.num_cached_tokens, None, True
     ),
-    Column(
+    Field(
         "computed",
         "Computed",
         "tokens in the KV cache, of all tokens",
         lambda _, s, __: s.num_computed_tokens,
         descending=True,
     ),
-    Column("out", "Out", "output tokens", lambda _, s, __: len(s.output_token_ids), None, True),
-    Column("blocks", "Blk", "KV blocks held", lambda _, s, __: len(s.block_table), None, True),
-    Column(
+    Field("out", "Out", "output tokens", lambda _, s, __: len(s.output_token_ids), None, True),
+    Field("blocks", "Blk", "KV blocks held", lambda _, s, __: len(s.block_table), None, True),
+    Field(
         "tps",
         "Tok/s",
         "output tokens per second, from arrival to the newest",
         lambda r, s, _: token_rate(r, s),
         descending=True,
     ),
-    Column(
+    Field(
         "ttft", "TTFT", "time to first token", lambda r, _, __: latency.ttft(r.metrics), None, True
     ),
-    Column(
+    Field(
         "itl",
         "ITL",
         "mean time between tokens",
         lambda r, s, _: latency.itl_so_far(r.metrics, len(s.output_token_ids)),
         descending=True,
     ),
-    Column(
+    Field(
         "queue",
         "Queue",
         "time until first scheduled",
@@ -165,18 +165,18 @@ COLUMNS = (
         descending=True,
         grows=_is_yet_to_be_scheduled,
     ),
-    Column("preempt", "Pre", "preemptions", lambda r, _, __: r.num_preemptions, None, True),
-    Column("text", "Text", "generated text", lambda _, s, __: s.text),
+    Field("preempt", "Pre", "preemptions", lambda r, _, __: r.num_preemptions, None, True),
+    Field("text", "Text", "generated text", lambda _, s, __: s.text),
 )
 """The table's columns, in their order on the screen."""
 
 FIELDS = {column.key: column for column in COLUMNS} | {
     column.key: column
     for column in (
-        Column(
+        Field(
             "total", "Total", "prompt and output tokens", lambda _, s, __: s.num_tokens, None, True
         ),
-        Column(
+        Field(
             "lost",
             "Lost",
             "tokens lost to preemption",
@@ -184,7 +184,7 @@ FIELDS = {column.key: column for column in COLUMNS} | {
             None,
             True,
         ),
-        Column(
+        Field(
             "steps",
             "Steps",
             "steps it was scheduled in",
@@ -192,7 +192,7 @@ FIELDS = {column.key: column for column in COLUMNS} | {
             None,
             True,
         ),
-        Column(
+        Field(
             "e2e",
             "E2E",
             "arrival to end",
@@ -200,8 +200,8 @@ FIELDS = {column.key: column for column in COLUMNS} | {
             None,
             True,
         ),
-        Column("id", "Id", "request id", lambda r, _, __: r.request_id),
-        Column("ask", "Prompt text", "the prompt's text", lambda r, _, __: r.prompt),
+        Field("id", "Id", "request id", lambda r, _, __: r.request_id),
+        Field("ask", "Prompt text", "the prompt's text", lambda r, _, __: r.prompt),
     )
 }
 """Everything a filter can name: the columns and some figures too rare for one."""

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from seqtop.state.fields import FIELDS, Column
+from seqtop.state.fields import FIELDS, Field
 from seqtop.state.model import RequestState, SequenceState
 
 Test: TypeAlias = Callable[[RequestState, SequenceState, float], bool]
@@ -209,7 +209,7 @@ def _field(name: str, comparison: str, wanted: str) -> Test:
     return lambda r, s, now: combine(test(r, s, now) for test in alternatives)
 
 
-def _compare(column: Column, comparison: str, wanted: str) -> Test:
+def _compare(column: Field, comparison: str, wanted: str) -> Test:
     number = quantity(wanted)
     if number is None and comparison in {"<", "<=", ">", ">="}:
         raise FilterError(f"{column.key}{comparison} needs a number, not {wanted!r}")

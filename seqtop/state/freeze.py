@@ -7,7 +7,7 @@ from seqtop.state import EngineState
 from seqtop.state.model import RequestState, SequenceState, Span
 
 
-def still(state: EngineState) -> EngineState:
+def freeze(state: EngineState) -> EngineState:
     """A copy that later events do not reach.
 
     What is finished changes no more and is shared with `state`, so the cost is that of what is

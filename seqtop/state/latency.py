@@ -75,7 +75,7 @@ class Samples:
         self.values.extend(values)
 
 
-class Window(Samples):
+class SlidingWindow(Samples):
     """The samples of one figure that are at most `length` seconds old.
 
     They are put in order of size when somebody asks for a figure, not as they come: a hundred
@@ -142,8 +142,8 @@ class Window(Samples):
 class Measured(NamedTuple):
     """What there is to be shown of one moment: all of the same start of the engine."""
 
-    windows: Mapping[str, Window]
-    met: Window
+    windows: Mapping[str, SlidingWindow]
+    met: SlidingWindow
     """One for each request that ended having met all objectives, nought for the others."""
     medians: Mapping[str, Sequence[float]]
     """The p50 of each figure, once a second, the newest last."""
@@ -217,7 +217,7 @@ class Latencies:
         kept = self._starts.get(_start(info), _Kept())
         windows = {}
         for key, samples in kept.samples.items():
-            windows[key] = window = Window()
+            windows[key] = window = SlidingWindow()
             for moment, value in zip(samples.times, samples.values, strict=True):
                 if time - WINDOW < moment <= time:
                     window.add(moment, value)
@@ -243,8 +243,8 @@ class Latencies:
         self._starts[start] = self._kept
         for oldest in [*self._starts][:-KEPT_STARTS]:
             del self._starts[oldest]
-        self.windows = {key: Window() for key in FIGURES}
-        self.met = Window()
+        self.windows = {key: SlidingWindow() for key in FIGURES}
+        self.met = SlidingWindow()
         self._last_late = -math.inf
 
     def _begin(self, state: EngineState) -> None:
@@ -265,9 +265,9 @@ class Latencies:
     def _clear(self, key: str) -> None:
         self._kept.samples[key] = Samples(KEPT)
         if key == "met":
-            self.met = Window()
+            self.met = SlidingWindow()
         else:
-            self.windows[key] = Window()
+            self.windows[key] = SlidingWindow()
 
     def _look(self, state: EngineState, seq_ids: Iterable[int]) -> None:
         """Count what is new of these: a loop that runs once for each token while an engine is fast.

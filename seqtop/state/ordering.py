@@ -22,12 +22,12 @@ from seqtop.state.fields import FIELDS, Value
 from seqtop.state.filter import EVERYTHING, Filter
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.state.order import Entry, Order
-from seqtop.state.tree import Families, Kin, Name, Path, paths, tree
+from seqtop.state.tree import Name, Path, SequenceTree, TreePosition, paths, tree
 
 _DIGITS = re.compile(r"(\d+)")
 _LONGEST_KEY = 200
 """Characters of a text that its place in the order depends on."""
-_ALONE = Kin()
+_ALONE = TreePosition()
 _RUNNING, _WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
 _AT_ONCE = 2_000
 """Sequences that are looked at besides those just touched."""
@@ -73,8 +73,8 @@ class SequenceView:
         self._queued: dict[int, tuple[Any, ...]] = {}
         self._due = Backlog()
         """Sequences that are yet to be looked at again."""
-        self._families = Families()
-        self._kin: dict[int, Kin] = {}
+        self._families = SequenceTree()
+        self._kin: dict[int, TreePosition] = {}
 
     def __len__(self) -> int:
         return len(self._order)
@@ -141,7 +141,7 @@ class SequenceView:
         sequence = state.sequences[seq_id]
         return self.wanted.matches(state.requests[sequence.request_id], sequence, state.time)
 
-    def kin(self, seq_id: int) -> Kin:
+    def kin(self, seq_id: int) -> TreePosition:
         """Where a shown sequence stands in the tree of its family."""
         return self._kin.get(seq_id, _ALONE)
 
@@ -281,7 +281,7 @@ class SequenceView:
 
     def _places(
         self, state: EngineState, name: Name
-    ) -> Iterator[tuple[int, Place | None, Kin | None]]:
+    ) -> Iterator[tuple[int, Place | None, TreePosition | None]]:
         """For each sequence of a family where it stands, if it is shown, and its kin if it has any.
 
         A family stands where the first of its sequences would if each stood for itself.
@@ -303,7 +303,9 @@ class SequenceView:
             place = _entry((first, False), descent[seq_id]) if seq_id in kin else None
             yield seq_id, place, kin.get(seq_id)
 
-    def _put(self, state: EngineState, seq_id: int, place: Place | None, kin: Kin | None) -> bool:
+    def _put(
+        self, state: EngineState, seq_id: int, place: Place | None, kin: TreePosition | None
+    ) -> bool:
         """Let a sequence stand at `place`, or nowhere; returns whether its kin changed."""
         entry, grows = (None, False) if place is None else place
         self._order.put(seq_id, entry, grows=grows)

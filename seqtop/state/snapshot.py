@@ -21,7 +21,7 @@ _Key = TypeVar("_Key")
 _Entry = TypeVar("_Entry")
 
 
-class More(msgspec.Struct):
+class SnapshotPart(msgspec.Struct):
     """A further part of a state: entries of its dictionaries."""
 
     requests: dict[str, RequestState] = {}
@@ -29,7 +29,7 @@ class More(msgspec.Struct):
     cached_blocks: dict[int, CachedBlock] = {}
 
 
-class Loading:
+class SnapshotLoader:
     """A state that comes in parts.
 
     Raises:
@@ -47,7 +47,7 @@ class Loading:
             WireError: the bytes are no part of a state, or repeat what is in it.
         """
         with _collector_resting():
-            more = codec.decode(data, More)
+            more = codec.decode(data, SnapshotPart)
         state = self._state
         _merge(state.requests, more.requests, "request")
         _merge(state.sequences, more.sequences, "sequence")
@@ -74,7 +74,7 @@ def load(
     Raises:
         WireError: the bytes are no state, or one that contradicts itself.
     """
-    loading = Loading(data)
+    loading = SnapshotLoader(data)
     for part in parts:
         loading.add(part)
     return loading.end(max_finished=max_finished)

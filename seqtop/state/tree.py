@@ -22,7 +22,7 @@ Path: TypeAlias = tuple[int, ...]
 """From the head of a family down to a sequence."""
 
 
-class Kin(NamedTuple):
+class TreePosition(NamedTuple):
     """A sequence's place in the tree of its family, as far as that is shown."""
 
     parent: int | None = None
@@ -33,7 +33,7 @@ class Kin(NamedTuple):
     """How many descendants are out of sight because this one is folded."""
 
 
-class Families:
+class SequenceTree:
     """Who is whose, of all sequences added and not discarded."""
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ def paths(state: EngineState, members: Collection[int]) -> dict[int, Path]:
     return {seq_id: path(seq_id) for seq_id in members}
 
 
-def tree(shown: Iterable[Path], folded: Collection[int]) -> dict[int, Kin]:
+def tree(shown: Iterable[Path], folded: Collection[int]) -> dict[int, TreePosition]:
     """The places of those that are in sight, of a family of which `shown` are to be shown."""
     ordered = sorted(shown)
     present = {path[-1] for path in ordered}
@@ -114,7 +114,7 @@ def tree(shown: Iterable[Path], folded: Collection[int]) -> dict[int, Kin]:
     for line in lines.values():
         for ancestor in line[:-1]:
             counts[ancestor] = counts.get(ancestor, 0) + 1
-    found: dict[int, Kin] = {}
+    found: dict[int, TreePosition] = {}
     follows: list[bool] = []
     for path in reversed(ordered):
         line = lines[path[-1]]
@@ -123,7 +123,7 @@ def tree(shown: Iterable[Path], folded: Collection[int]) -> dict[int, Kin]:
             continue
         del follows[depth + 1 :]
         follows += [False] * (depth + 1 - len(follows))
-        found[path[-1]] = Kin(
+        found[path[-1]] = TreePosition(
             parent=line[-2] if depth else None,
             rails=tuple(follows[1:]),
             is_parent=path[-1] in counts,

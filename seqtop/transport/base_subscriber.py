@@ -8,23 +8,23 @@ from typing import Generic, Protocol, TypeVar
 
 import zmq
 
-from seqtop.connection import Link, LinkState
+from seqtop.connection import Connection, ConnectionState
 from seqtop.transport import closing
 from seqtop.transport.endpoints import check
 from seqtop.transport.wakeup import wake_pair
 from seqtop.wire.errors import WireError
 
 
-class LinkSink(Protocol):
+class ConnectionSink(Protocol):
     """Who is told, on the follower's thread, that the link has changed."""
 
     def link_changed(self) -> None: ...
 
 
-Sink = TypeVar("Sink", bound=LinkSink)
+Sink = TypeVar("Sink", bound=ConnectionSink)
 
 
-class Follower(ABC, Generic[Sink]):
+class BaseSubscriber(ABC, Generic[Sink]):
     """Follows one publisher on a thread of its own, from `start` to `close`.
 
     Raises:
@@ -34,7 +34,7 @@ class Follower(ABC, Generic[Sink]):
     THREAD_NAME: str
 
     def __init__(self, endpoint: str, sink: Sink) -> None:
-        self.link = Link(check(endpoint))
+        self.link = Connection(check(endpoint))
         self._sink = sink
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._thread = threading.Thread(target=self._run, name=self.THREAD_NAME, daemon=True)
@@ -66,7 +66,7 @@ class Follower(ABC, Generic[Sink]):
         except Exception as error:
             # Nobody may go on taking what is shown for what is.
             self._show(
-                LinkState.LOST,
+                ConnectionState.LOST,
                 f"seqtop itself failed, and follows no more: {error!r}; please report it",
             )
             raise
@@ -80,7 +80,7 @@ class Follower(ABC, Generic[Sink]):
         self.link.last_error = str(error)
         self._sink.link_changed()
 
-    def _show(self, state: LinkState, detail: str = "") -> None:
+    def _show(self, state: ConnectionState, detail: str = "") -> None:
         self.link.state = state
         self.link.detail = detail
         self._sink.link_changed()

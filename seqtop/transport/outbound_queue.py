@@ -34,7 +34,7 @@ class QueueFullError(Exception):
     """There is no room for another message, or nobody to take it any more."""
 
 
-class Inbox:
+class OutboundQueue:
     """A queue that is never waited for on one side, and polled with sockets on the other.
 
     Args:

@@ -20,7 +20,7 @@ class _HasPayload(Protocol):
 _Message = TypeVar("_Message", bound=_HasPayload)
 
 
-class Kept(Generic[_Message]):
+class PendingMessages(Generic[_Message]):
     """The newest messages, in the order in which they came."""
 
     def __init__(self) -> None:

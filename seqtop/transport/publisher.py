@@ -21,8 +21,8 @@ from seqtop.transport.bind_check import in_the_way
 from seqtop.transport.curve_keys import EngineKeys
 from seqtop.transport.endpoints import check_bind, snapshot_endpoint
 from seqtop.transport.keepalive import keep_alive
-from seqtop.transport.outbound_queue import Inbox, QueueFullError
-from seqtop.transport.stream_server import Mirror, StreamServer
+from seqtop.transport.outbound_queue import OutboundQueue, QueueFullError
+from seqtop.transport.stream_server import Replica, StreamServer
 from seqtop.wire import codec, frames, snapshot_chunks
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
@@ -116,7 +116,7 @@ class Publisher:
         self,
         endpoint: str,
         info: EngineInfo,
-        mirror: Mirror,
+        mirror: Replica,
         *,
         keys: EngineKeys | None = None,
         insecure: bool = False,
@@ -149,7 +149,7 @@ class Publisher:
         except zmq.ZMQError as error:
             self._end_context(linger=0)
             raise PublishError(_bind_failure(endpoint, error)) from error
-        self._inbox = Inbox(MAX_QUEUED_MESSAGES)
+        self._inbox = OutboundQueue(MAX_QUEUED_MESSAGES)
         self._server = StreamServer(
             live, router, self._inbox, info, mirror, keys, self._commands, clock
         )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 import zmq
 
 from seqtop.transport.curve_keys import EngineKeys
-from seqtop.transport.token_bucket import Allowance
+from seqtop.transport.token_bucket import TokenBucket
 from seqtop.wire import codec, frames, parsing
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
@@ -45,7 +45,7 @@ WAITING_SHARE = 0.5
 processor, too."""
 
 
-class QuestionDesk:
+class RequestHandler:
     """Reads `router`, answers for the engine, and passes commands on to it.
 
     Args:
@@ -67,7 +67,7 @@ class QuestionDesk:
         self._keys = keys
         self._commands = commands
         self._encode_snapshot = encode_snapshot
-        self._ration = Allowance(QUESTIONS_PER_SECOND, QUESTIONS_AT_ONCE)
+        self._ration = TokenBucket(QUESTIONS_PER_SECOND, QUESTIONS_AT_ONCE)
         self._waiting: dict[bytes, None] = {}
         """Viewers that wait for a snapshot, by their identities."""
         self._snapshot: list[zmq.Frame] = []

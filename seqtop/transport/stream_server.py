@@ -15,8 +15,8 @@ import zmq
 
 from seqtop.transport import outbound_queue
 from seqtop.transport.curve_keys import EngineKeys
-from seqtop.transport.outbound_queue import Inbox
-from seqtop.transport.request_handler import QuestionDesk
+from seqtop.transport.outbound_queue import OutboundQueue
+from seqtop.transport.request_handler import RequestHandler
 from seqtop.wire import codec, frames, parsing, snapshot_chunks
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
@@ -56,7 +56,7 @@ _SECONDS_TO_GIVE_WAY = 0.00005
 """Long enough for a thread that waits for the lock to get it."""
 
 
-class Mirror(Protocol):
+class Replica(Protocol):
     """The engine side's copy of the state: fed every event, encoded whole for a snapshot."""
 
     def apply(self, event: Event | InFlight) -> object: ...
@@ -69,9 +69,9 @@ class StreamServer:
         self,
         live: zmq.Socket[bytes],
         router: zmq.Socket[bytes],
-        queued: Inbox,
+        queued: OutboundQueue,
         info: EngineInfo,
-        mirror: Mirror,
+        mirror: Replica,
         keys: EngineKeys | None,
         commands: queue.Queue[tuple[bytes, Submit | Abort]],
         clock: Callable[[], float],
@@ -89,7 +89,7 @@ class StreamServer:
         self._inbox = queued
         self._info = info
         self._mirror = mirror
-        self._desk = QuestionDesk(router, info, keys, commands, self._encode_snapshot)
+        self._desk = RequestHandler(router, info, keys, commands, self._encode_snapshot)
         self._clock = clock
         self._next_number = 0
         self._step = -1

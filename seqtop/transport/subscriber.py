@@ -15,13 +15,13 @@ from typing import Protocol
 
 import zmq
 
-from seqtop.connection import LinkState
-from seqtop.transport.base_subscriber import Follower, LinkSink
+from seqtop.connection import ConnectionState
+from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink
 from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.handshake import HandshakeWatch
 from seqtop.transport.keepalive import keep_alive
-from seqtop.transport.pending_messages import Kept
+from seqtop.transport.pending_messages import PendingMessages
 from seqtop.wire import codec, frames, parsing
 from seqtop.wire.errors import WireError
 from seqtop.wire.frames import Frame, Greeting
@@ -54,7 +54,7 @@ _LONGEST_POLL_MS = 250
 """While something is awaited or has gone wrong."""
 
 
-class Sink(LinkSink, Protocol):
+class EventSink(ConnectionSink, Protocol):
     """Where a subscriber puts what it receives. Called on the subscriber's thread."""
 
     def apply(self, frame: Frame, event: Event) -> None:
@@ -76,7 +76,7 @@ class _Coming:
     num_bytes: int = 0
 
 
-class Subscriber(Follower[Sink]):
+class Subscriber(BaseSubscriber[EventSink]):
     """Follows one engine on a thread of its own, from `start` to `close`.
 
     Raises:
@@ -85,11 +85,11 @@ class Subscriber(Follower[Sink]):
 
     THREAD_NAME = "seqtop-subscriber"
 
-    def __init__(self, endpoint: str, sink: Sink, *, keys: ViewerKeys | None = None) -> None:
+    def __init__(self, endpoint: str, sink: EventSink, *, keys: ViewerKeys | None = None) -> None:
         super().__init__(endpoint, sink)
         self._keys = keys
         self._refused_at: float | None = None
-        self._kept = Kept[Frame]()
+        self._kept = PendingMessages[Frame]()
         """Live messages that came while a snapshot is awaited."""
         self._incarnation: str | None = None
         """The start of the engine that the state belongs to; `None` before the first snapshot."""
@@ -158,7 +158,7 @@ class Subscriber(Follower[Sink]):
     def _look_at_handshakes(self) -> None:
         if refusal := self._handshakes.refusal():
             self._refused_at = time.monotonic()
-            self._show(LinkState.REFUSED, refusal)
+            self._show(ConnectionState.REFUSED, refusal)
 
     def _receive_some(self) -> None:
         for _ in range(_MESSAGES_PER_ROUND):
@@ -175,7 +175,7 @@ class Subscriber(Follower[Sink]):
         except WireError as error:
             self._refused(error)
             if not self._synced:
-                self._show(LinkState.INCOMPATIBLE, self._foreign_sentence(error))
+                self._show(ConnectionState.INCOMPATIBLE, self._foreign_sentence(error))
             return
         first_sign = self._heard_at is None
         self._heard_at = time.monotonic()
@@ -210,16 +210,16 @@ class Subscriber(Follower[Sink]):
         self._last_number = frame.sequence_number
         self._sink.apply(frame, event)
         if isinstance(event, EngineStopped):
-            self._show(LinkState.STOPPED, event.reason or "the engine has stopped")
-        elif self.link.state is not LinkState.LIVE:
-            self._show(LinkState.LIVE)
+            self._show(ConnectionState.STOPPED, event.reason or "the engine has stopped")
+        elif self.link.state is not ConnectionState.LIVE:
+            self._show(ConnectionState.LIVE)
 
     def _resync(self, why: str, frame: Frame) -> None:
         self._synced = False
         self._kept.take()
         self._kept.add(frame)
         self.link.num_resyncs += 1
-        self._show(LinkState.SYNCING, why)
+        self._show(ConnectionState.SYNCING, why)
         self._ask()
 
     def _ask(self) -> None:
@@ -246,7 +246,7 @@ class Subscriber(Follower[Sink]):
         message, *state = frames.unseal(parts, max(len(parts) - 1, 1))
         reply = parsing.reply(message)
         if isinstance(reply, Refused):
-            self._show(LinkState.INCOMPATIBLE, reply.error)
+            self._show(ConnectionState.INCOMPATIBLE, reply.error)
         elif self._synced:
             return
         elif isinstance(reply, Snapshot):
@@ -292,7 +292,7 @@ class Subscriber(Follower[Sink]):
         self._last_number = snapshot.sequence_number
         self._synced = True
         self._retry_after = _SNAPSHOT_RETRY_SECONDS[0]
-        self._show(LinkState.LIVE)
+        self._show(ConnectionState.LIVE)
         kept = self._kept.take()
         for position, frame in enumerate(kept):
             self._replay(frame)
@@ -325,16 +325,22 @@ class Subscriber(Follower[Sink]):
             self._refused_at = None
             self._reconnect()
         if self._heard_at is None:
-            if self.link.state is LinkState.CONNECTING and not self.link.detail:
-                self._show(LinkState.CONNECTING, f"no engine answers at {self.link.endpoint} yet")
+            if self.link.state is ConnectionState.CONNECTING and not self.link.detail:
+                self._show(
+                    ConnectionState.CONNECTING, f"no engine answers at {self.link.endpoint} yet"
+                )
             return
         if not self._synced and now - self._asked_at > self._retry_after:
             self._ask()
             self._retry_after = _SNAPSHOT_RETRY_SECONDS[1]
         silence = now - self._heard_at
-        if silence > SILENCE_SECONDS and self.link.state in (LinkState.LIVE, LinkState.SYNCING):
+        if silence > SILENCE_SECONDS and self.link.state in (
+            ConnectionState.LIVE,
+            ConnectionState.SYNCING,
+        ):
             self._show(
-                LinkState.LOST, f"nothing heard from {self.link.endpoint}; waiting for it to return"
+                ConnectionState.LOST,
+                f"nothing heard from {self.link.endpoint}; waiting for it to return",
             )
 
     def _foreign_sentence(self, error: WireError) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-class Allowance:
+class TokenBucket:
     """So much per second, and no more than `burst` at once; what is over has to wait.
 
     Args:

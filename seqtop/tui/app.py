@@ -18,30 +18,30 @@ from textual.screen import Screen
 from textual.widget import AwaitMount
 
 from seqtop import format as fmt
-from seqtop.checks.background import Review
-from seqtop.connection import ControlError, LinkState
-from seqtop.history.event_index import Kind
+from seqtop.checks.background import BackgroundChecker
+from seqtop.connection import ConnectionState, ControlError
+from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.sanitize import safe_line
 from seqtop.state.slo import FIGURES
 from seqtop.tui import signals, theme, time_travel
-from seqtop.tui.background_checker import Reviewer
+from seqtop.tui.background_checker import CheckThread
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.engines import Fleet
-from seqtop.tui.feed import EVERYTHING, NOTHING, Feed, Frame
+from seqtop.tui.engines import Engines
+from seqtop.tui.feed import EVERYTHING, NOTHING, Changes, Feed
 from seqtop.tui.garbage import Collector
 from seqtop.tui.key_by_key import KeyByKeyApp
 from seqtop.tui.keymap import APP_KEYS, group_of
-from seqtop.tui.recording_control import Taper
-from seqtop.tui.refresher import Pulse
-from seqtop.tui.screens.engine_screen import LiveScreen
+from seqtop.tui.recording_control import RecordingControl
+from seqtop.tui.refresher import Refresher
+from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.registry import BLOCKS, FLEET, SEQUENCES, TABS, screen_type
-from seqtop.tui.settings import DEFAULTS, Chosen, Memory, Settings, told
+from seqtop.tui.settings import DEFAULTS, SavedState, Settings, SettingsChanged, told
 from seqtop.tui.source import Source
 
 if TYPE_CHECKING:
     from seqtop.tui.dialogs.submit import Submission
-    from seqtop.tui.moment_input import Moment
+    from seqtop.tui.moment_input import TypedMoment
     from seqtop.tui.screens.checks.screen import ChecksScreen
 
 FLEET_ACTIONS = frozenset({"go_to", "help", "quit", "turn_theme"})
@@ -111,18 +111,18 @@ class SeqtopApp(KeyByKeyApp):
         title: str = "seqtop",
         clock: Callable[[], float] = time.time,
         settings: Settings = DEFAULTS,
-        memory: Memory | None = None,
+        memory: SavedState | None = None,
         problems: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.title = title
-        self.fleet = Fleet(sources, clock)
+        self.fleet = Engines(sources, clock)
         self._had_missed = False
         self.farewell: str | None = None
         """What there is to say once the app has ended."""
-        self._reviewers: list[Reviewer] = []
+        self._reviewers: list[CheckThread] = []
         self._garbage = Collector()
-        self._pulse = Pulse(
+        self._pulse = Refresher(
             lambda: self.feed, lambda: self.call_next(self.draw), self._garbage.rest
         )
         self.animation_level = "none"
@@ -144,7 +144,7 @@ class SeqtopApp(KeyByKeyApp):
         """The first screen. Were it a mode by now, Textual would parse all style sheets twice."""
         return self._screen(SEQUENCES, self.fleet.feeds[0])
 
-    def _screen(self, tab: Tab, feed: Feed) -> LiveScreen:
+    def _screen(self, tab: Tab, feed: Feed) -> EngineScreen:
         return screen_type(tab)(feed, title=self.title, tabs=self._tabs)
 
     def _fleet_screen(self) -> Screen[None]:
@@ -189,7 +189,7 @@ class SeqtopApp(KeyByKeyApp):
         if self._had_missed:
             self._show_again()
 
-    def on_chosen(self, message: Chosen) -> None:
+    def on_chosen(self, message: SettingsChanged) -> None:
         self.remember(**message.changes)
 
     def remember(self, **changes: object) -> None:
@@ -218,9 +218,9 @@ class SeqtopApp(KeyByKeyApp):
             if isinstance(screen, FleetScreen):
                 screen.show()
 
-    def _show(self, frame: Frame) -> None:
+    def _show(self, frame: Changes) -> None:
         for screen in self.screen_stack:
-            if isinstance(screen, LiveScreen):
+            if isinstance(screen, EngineScreen):
                 screen.show(frame)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
@@ -269,7 +269,9 @@ class SeqtopApp(KeyByKeyApp):
         where = "after" if direction > 0 else "before"
         missing = f"No {what} is on record {where} this."
         with self.feed.lock:
-            self._show(self.feed.jump(time_travel.to_kind(Kind[kind.upper()], direction), missing))
+            self._show(
+                self.feed.jump(time_travel.to_kind(EventKind[kind.upper()], direction), missing)
+            )
 
     def action_oldest(self) -> None:
         self._go(time_travel.to_end(-1), "This is the oldest moment on record.")
@@ -287,7 +289,7 @@ class SeqtopApp(KeyByKeyApp):
     def action_go_to_moment(self) -> None:
         from seqtop.tui.dialogs.moment_prompt import MomentPrompt
 
-        def chosen(wanted: Moment | None) -> None:
+        def chosen(wanted: TypedMoment | None) -> None:
             if wanted is None:
                 return
             remark = ""
@@ -304,12 +306,12 @@ class SeqtopApp(KeyByKeyApp):
 
         self.push_screen(MomentPrompt(), chosen)
 
-    def review(self) -> Review | None:
+    def review(self) -> BackgroundChecker | None:
         """Have what is on record checked from now on; `None` if nothing is."""
         timeline = self.feed.source.history
         if self.feed.review is None and timeline is not None:
-            self.feed.review = Review(timeline)
-            self._reviewers.append(Reviewer(self.feed.review))
+            self.feed.review = BackgroundChecker(timeline)
+            self._reviewers.append(CheckThread(self.feed.review))
             self._reviewers[-1].start()
         return self.feed.review
 
@@ -359,7 +361,7 @@ class SeqtopApp(KeyByKeyApp):
 
         self.push_screen(BlockPrompt(), chosen)
 
-    def _go(self, find: time_travel.Find, otherwise: str) -> None:
+    def _go(self, find: time_travel.Seek, otherwise: str) -> None:
         with self.feed.lock:
             self._show(self.feed.go(find, otherwise))
 
@@ -372,7 +374,7 @@ class SeqtopApp(KeyByKeyApp):
             taper = self.feed.taper
             self.run_worker(lambda: self._record(taper), thread=True)
 
-    def _record(self, taper: Taper) -> None:
+    def _record(self, taper: RecordingControl) -> None:
         try:
             self._tell(taper.toggle())
         except RecordingError as error:
@@ -449,7 +451,7 @@ class SeqtopApp(KeyByKeyApp):
             info, link = self.feed.state.info, self.feed.source.link.state
         if self.feed.replay is not None:
             self._tell(f"Cannot {what} a recording: no engine is there.", severity="warning")
-        elif info is None or link is not LinkState.LIVE:
+        elif info is None or link is not ConnectionState.LIVE:
             self._tell(f"Cannot {what} this engine now: it is not connected.", severity="warning")
         elif not info.control:
             self._tell(f"Cannot {what} this engine: it lets others only watch.", severity="warning")

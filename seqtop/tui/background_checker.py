@@ -3,7 +3,7 @@
 import threading
 import time
 
-from seqtop.checks.background import Review
+from seqtop.checks.background import BackgroundChecker
 
 _SLICE_SECONDS = 0.01
 """Checked at a time."""
@@ -13,10 +13,10 @@ _IDLE_SECONDS = 0.1
 """Between looks at a record of which everything has been checked."""
 
 
-class Reviewer:
+class CheckThread:
     """Runs `review` from `start` to `close`."""
 
-    def __init__(self, review: Review) -> None:
+    def __init__(self, review: BackgroundChecker) -> None:
         self._review = review
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="seqtop-review", daemon=True)

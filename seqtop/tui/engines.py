@@ -6,7 +6,7 @@ from seqtop.tui.feed import Feed
 from seqtop.tui.source import Source
 
 
-class Fleet:
+class Engines:
     """The engines, in the order in which they were named; `shown` is the index of one."""
 
     def __init__(self, sources: Sequence[Source], clock: Callable[[], float]) -> None:

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from seqtop.checks.background import Found, Review
-from seqtop.connection import LinkState
-from seqtop.history.playback import ReplaySource
+from seqtop.checks.background import BackgroundChecker, LocatedFinding
+from seqtop.connection import ConnectionState
+from seqtop.history.playback import Playback
 from seqtop.history.timeline import RecordingError
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
@@ -22,13 +22,13 @@ from seqtop.state.filter import Filter
 from seqtop.state.latency import Latencies, Measured
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.tui.rates import RateMeter, Rates
-from seqtop.tui.recording_control import Recordable, Taper
+from seqtop.tui.recording_control import Recordable, RecordingControl
 from seqtop.tui.screens.sequences.token_marks import Marking
 from seqtop.tui.source import Source
-from seqtop.tui.time_travel import Find, Past, holes, lead
+from seqtop.tui.time_travel import HeldMoment, Seek, describe_moment, gap_message
 
 
-class Frame(NamedTuple):
+class Changes(NamedTuple):
     """What is new since the last frame."""
 
     touched: set[int] | None
@@ -38,11 +38,11 @@ class Frame(NamedTuple):
     news: bool = True
     """Whether anything has come but time, which only what ages shows."""
 
-    def __or__(self, other: "Frame") -> "Frame":
+    def __or__(self, other: "Changes") -> "Changes":
         """What is new in either."""
         if self.touched is None or other.touched is None:
             return EVERYTHING
-        return Frame(
+        return Changes(
             self.touched | other.touched,
             self.ticked or other.ticked,
             self.news or other.news,
@@ -54,8 +54,8 @@ PLACED_AT_ONCE = 256
 
 Where more are touched between two frames, it is a few frames until all are where they belong."""
 _UNFINISHED = [each for each in SequenceStatus if not SequenceStatus.is_finished(each)]
-EVERYTHING = Frame(None, ticked=True)
-NOTHING = Frame(set(), ticked=False)
+EVERYTHING = Changes(None, ticked=True)
+NOTHING = Changes(set(), ticked=False)
 """But perhaps how the source stands."""
 
 
@@ -64,9 +64,9 @@ class Feed:
 
     def __init__(self, source: Source, clock: Callable[[], float] = time.time) -> None:
         self.source = source
-        self.replay = source if isinstance(source, ReplaySource) else None
+        self.replay = source if isinstance(source, Playback) else None
         """The source, where it is one that can itself be held and moved."""
-        self.taper = Taper(source) if isinstance(source, Recordable) else None
+        self.taper = RecordingControl(source) if isinstance(source, Recordable) else None
         """Writes down what the source shows, where it is one that can be listened to."""
         self.clock = clock
         self.view = SequenceView()
@@ -99,7 +99,7 @@ class Feed:
         """One sentence on where the last movement through the past has led."""
         self.missed = ""
         """One sentence on why the last key led nowhere; it goes with the next key."""
-        self.review: Review | None = None
+        self.review: BackgroundChecker | None = None
         """What is found when what is on record is checked; `None` until somebody asks."""
         self.finding: int | None = None
         """The number of the finding that the cursor of the checks screen is on."""
@@ -107,7 +107,7 @@ class Feed:
         """A request to select as soon as it arrives: the one just submitted."""
         self.settling: int | None = None
         """The sequence last expected, until it has left the queue: its row stays in sight."""
-        self._past: Past | None = None
+        self._past: HeldMoment | None = None
         self._touched: set[int] | None = None
         """What the source has touched since it was last shown."""
         self._meter = RateMeter()
@@ -231,7 +231,7 @@ class Feed:
     @property
     def ages_by_itself(self) -> bool:
         """Whether this machine's time has the picture look different."""
-        return self.source.link.state is LinkState.LOST
+        return self.source.link.state is ConnectionState.LOST
 
     @property
     def ages(self) -> bool:
@@ -250,7 +250,7 @@ class Feed:
         if self.review is not None:
             self.review.call_once(call)
 
-    def poll(self) -> Frame | None:
+    def poll(self) -> Changes | None:
         """Bring the picture up to date; `None` if there is nothing new to draw."""
         if not self.has_news:
             return None
@@ -281,7 +281,7 @@ class Feed:
             self._num_messages = self.source.link.num_messages
             self._heard = self.clock()
 
-    def pause(self) -> Frame:
+    def pause(self) -> Changes:
         """Hold the picture as it is now; what the source learns later is shown on `resume`."""
         self.remark = ""
         self._version = -1
@@ -289,7 +289,7 @@ class Feed:
         if self.replay is not None:
             self.replay.pause()
         else:
-            self._past = Past(self.source.state, self.source.history)
+            self._past = HeldMoment(self.source.state, self.source.history)
             self.state = self._past.state
         return frame | self._to_the_moment()
 
@@ -301,7 +301,7 @@ class Feed:
             self.replay.play()
         self._past = None
 
-    def go(self, find: Find, otherwise: str) -> Frame:
+    def go(self, find: Seek, otherwise: str) -> Changes:
         """Pause, if need be, and show the moment found; `otherwise` is what to say if none is: then
         nothing is paused."""
         timeline = self.source.history
@@ -326,17 +326,17 @@ class Feed:
         with timeline.lock:
             self.remark = ""
             frame |= self._replay(found) if self._past is None else self._look_back(found)
-            self.remark = self.remark or holes(timeline, start, moving.position)
+            self.remark = self.remark or gap_message(timeline, start, moving.position)
         return frame | self._to_the_moment()
 
-    def jump(self, find: Find, otherwise: str) -> Frame:
+    def jump(self, find: Seek, otherwise: str) -> Changes:
         """`go`, and say whom the moment is about; the first of them is expected to be selected."""
         frame = self.go(find, otherwise)
         if not self.missed:
             self.point_out()
         return frame
 
-    def _to_the_moment(self) -> Frame:
+    def _to_the_moment(self) -> Changes:
         """Have everything be that of a held moment: also what was left for later frames, and what
         changes with time alone, which is that of its last full second.
 
@@ -345,7 +345,7 @@ class Feed:
         self.view.tick(self.state)
         while self.view.is_behind:
             self.view.update(self.state, ())
-        return Frame(set(), ticked=True)
+        return Changes(set(), ticked=True)
 
     def point_out(self) -> None:
         """Say whom the moment on show is about, and have the first of them selected."""
@@ -353,7 +353,7 @@ class Feed:
         if moving is None or timeline is None:
             return
         with timeline.lock, contextlib.suppress(RecordingError):
-            what, whom = lead(timeline, moving.position)
+            what, whom = describe_moment(timeline, moving.position)
             if whom:
                 first = next(iter(whom))
                 self.expected = first if first in self.state.requests else None
@@ -362,7 +362,7 @@ class Feed:
                 )
                 self.remark = f"{what} here: {told}. {self.remark}".rstrip()
 
-    def go_to_finding(self, found: Found, remark: str) -> Frame:
+    def go_to_finding(self, found: LocatedFinding, remark: str) -> Changes:
         """Show the moment of a finding, its sequence and its block selected."""
         self.go(lambda timeline, _: max(found.position, timeline.first), "")
         self.remark = f"{remark} {self.remark}".rstrip()
@@ -421,14 +421,14 @@ class Feed:
         self.view.fold_all()
         self.view.rebuild(self.state)
 
-    def _replay(self, position: int) -> Frame:
+    def _replay(self, position: int) -> Changes:
         """Move what is replayed; where that fails, the link says so."""
         assert self.replay is not None
         self.replay.move(position)
         self._meter.sample(self.replay.state)
         return self._advance()
 
-    def _look_back(self, position: int) -> Frame:
+    def _look_back(self, position: int) -> Changes:
         """Show what was, while the source goes on."""
         assert self._past is not None
         try:
@@ -453,7 +453,7 @@ class Feed:
         else:
             self._touched = touched
 
-    def _advance(self) -> Frame:
+    def _advance(self) -> Changes:
         self._take_over()
         touched, self._touched = self._touched, set()
         if self.state is not self.source.state:
@@ -462,7 +462,7 @@ class Feed:
         self.rates = self._meter.rates
         return self._arranged(touched)
 
-    def _arranged(self, touched: set[int] | None) -> Frame:
+    def _arranged(self, touched: set[int] | None) -> Changes:
         """Bring the view up to date with the state on show, of which `touched` changed."""
         ticked, self._second = self.second != self._second, self.second
         if touched is None:
@@ -471,7 +471,7 @@ class Feed:
         moved = self.view.update(self.state, touched, first=self.in_sight, most=PLACED_AT_ONCE)
         if ticked:
             self.view.tick(self.state)
-        return Frame(touched | moved if moved else touched, ticked)
+        return Changes(touched | moved if moved else touched, ticked)
 
     @property
     def _is_behind(self) -> bool:

@@ -24,7 +24,7 @@ _DAY = 86_400.0
 
 
 @dataclass(frozen=True)
-class Moment:
+class TypedMoment:
     """A wanted moment: exactly one of these is given."""
 
     step: int | None = None
@@ -63,7 +63,7 @@ class Moment:
         return marks.at_time(wanted), note
 
 
-def parse(text: str) -> Moment:
+def parse(text: str) -> TypedMoment:
     """Read what was typed.
 
     Raises:
@@ -71,18 +71,18 @@ def parse(text: str) -> Moment:
     """
     text = text.strip().replace(" ", "")
     if _STEP.fullmatch(text):
-        return Moment(step=min(int(text.replace(",", "")), 2**62))
+        return TypedMoment(step=min(int(text.replace(",", "")), 2**62))
     if found := _DURATION.fullmatch(text):
         sign, parts = found.groups()
         seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(parts))
         if sign:
-            return Moment(shift=-seconds if sign == "-" else seconds)
-        return Moment(since=seconds)
+            return TypedMoment(shift=-seconds if sign == "-" else seconds)
+        return TypedMoment(since=seconds)
     if found := _CLOCK.fullmatch(text):
         hours, minutes, seconds_text = found.groups()
         if int(hours) < 24 and int(minutes) < 60 and float(seconds_text or 0) < 60:
             clock = int(hours) * 3600 + int(minutes) * 60 + float(seconds_text or 0)
-            return Moment(clock=clock)
+            return TypedMoment(clock=clock)
     raise ValueError("Type a step or a time: 1234, 12.5s, -3s or 14:03:22.")
 
 

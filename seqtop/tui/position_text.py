@@ -1,7 +1,7 @@
 """Where in time the picture is, in words."""
 
-from seqtop.history.event_index import Kind
-from seqtop.history.playback import ReplaySource
+from seqtop.history.event_index import EventKind
+from seqtop.history.playback import Playback
 from seqtop.history.timeline import Timeline
 from seqtop.tui.feed import Feed
 from seqtop.tui.time_travel import bounds
@@ -18,7 +18,7 @@ def held(feed: Feed, step_keys: str) -> str:
     return " ".join(filter(None, (f"{_behind(feed)}{reach}.", feed.missed or feed.remark, keys)))
 
 
-def replayed(replay: ReplaySource, remark: str, step_keys: str) -> str:
+def replayed(replay: Playback, remark: str, step_keys: str) -> str:
     """Which moment of a recording is shown, how long it is and how fast it is played."""
     record = replay.history
     marks = record.marks
@@ -44,7 +44,7 @@ def _behind(feed: Feed) -> str:
 def _reach(record: Timeline) -> str:
     with record.lock:
         oldest = record.marks[record.first]
-        restarted = record.marks.next(Kind.RESTART, record.first) is not None
+        restarted = record.marks.next(EventKind.RESTART, record.first) is not None
     if restarted:
         return f"on record from step {max(oldest.step, 0):,} of an earlier start"
     return f"on record from step {max(oldest.step, 0):,}"

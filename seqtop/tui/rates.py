@@ -28,7 +28,7 @@ class Rates(NamedTuple):
     """Share of the device's KV blocks in use."""
 
 
-class Sample(NamedTuple):
+class RateSample(NamedTuple):
     """Rates over the interval that ended at `time`, and the KV use then."""
 
     time: float
@@ -45,7 +45,7 @@ class RateMeter:
         self.rates = Rates()
         """Those of the last interval."""
         self._last: tuple[float, int, int, int] | None = None
-        self._samples: list[Sample] = []
+        self._samples: list[RateSample] = []
 
     def sample(self, state: EngineState) -> None:
         """Look at `state`, as often as one likes; takes a sample when an interval has passed."""
@@ -72,7 +72,7 @@ class RateMeter:
             kv,
         ):
             return  # nothing goes on: the sparklines stand still as well
-        self._samples.append(Sample(now[0], steps, tokens_in, tokens_out, kv))
+        self._samples.append(RateSample(now[0], steps, tokens_in, tokens_out, kv))
         del self._samples[:-KEPT]
         self.rates = self.at(now[0])
 

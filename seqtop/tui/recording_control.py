@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from seqtop import format as fmt
-from seqtop.history import RecordingError, RecordingWriter
+from seqtop.history import FileWriter, RecordingError
 from seqtop.history.recorder import Recorder
 from seqtop.session import Listener
 
@@ -22,7 +22,7 @@ class Recordable(Protocol):
         """Tell it nothing more."""
 
 
-class Taper:
+class RecordingControl:
     """Starts and ends recordings of `source`, in files named by the time in `folder`.
 
     `toggle` and `finish` wait for the disk and for the source: call them on no thread that draws.
@@ -69,7 +69,7 @@ class Taper:
     def _start(self) -> str:
         name = time.strftime("seqtop-%Y%m%d-%H%M%S.seqtop")
         path = (self._folder or Path.cwd()) / name
-        recorder = Recorder(RecordingWriter(path))
+        recorder = Recorder(FileWriter(path))
         self._source.listen(recorder)
         self.path, self._recorder = path, recorder
         return f"Recording to {path}."

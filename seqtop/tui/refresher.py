@@ -17,7 +17,7 @@ REST_SECONDS = 2.5
 """Between two looks while nothing comes: longer than from heartbeat to heartbeat."""
 
 
-class Pulse:
+class Refresher:
     """Has news drawn, from `start` to `stop`. It takes none of Textual's timers: each tick of one
     is a message, and thirty a second of those are most of what an idle app would cost.
 

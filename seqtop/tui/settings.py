@@ -81,7 +81,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 DEFAULTS = Settings()
 
 
-class Chosen(Message):
+class SettingsChanged(Message):
     """The user has chosen settings, by name, that are to be remembered."""
 
     def __init__(self, changes: dict[str, object]) -> None:
@@ -189,7 +189,7 @@ def read(path: Path) -> tuple[Settings, list[str]]:
     return _checked(path, values)
 
 
-class Memory:
+class SavedState:
     """What the app remembers from one run to the next, in a JSON file of its own."""
 
     def __init__(self, path: Path) -> None:

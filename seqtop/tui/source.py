@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from seqtop.connection import Link
+from seqtop.connection import Connection
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import SamplingParams
 from seqtop.session import Watcher
@@ -23,7 +23,7 @@ class Source(Protocol):
         """Held by whoever writes `state`; hold it briefly."""
 
     @property
-    def link(self) -> Link:
+    def link(self) -> Connection:
         """How the connection stands."""
 
     @property

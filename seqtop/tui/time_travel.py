@@ -8,20 +8,20 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from seqtop import format as fmt
-from seqtop.history.event_index import Kind
+from seqtop.history.event_index import EventKind
 from seqtop.history.segments import Gap
 from seqtop.history.timeline import Cursor, RecordingError, Timeline
 from seqtop.state import EngineState
-from seqtop.state.freeze import still
+from seqtop.state.freeze import freeze
 from seqtop.wire.messages import Preemption, RequestFinished, Step
 
-Find: TypeAlias = Callable[[Timeline, int], int | None]
+Seek: TypeAlias = Callable[[Timeline, int], int | None]
 """From a position on a timeline to another; `None` if there is none. The timeline is locked."""
 
 _MOST_LOOKED_INTO = 1_000
 
 
-def by_steps(count: int) -> Find:
+def by_steps(count: int) -> Seek:
     """So many steps on, or back if negative; fewer where the record ends."""
 
     def find(timeline: Timeline, position: int) -> int | None:
@@ -37,7 +37,7 @@ def by_steps(count: int) -> Find:
     return find
 
 
-def to_kind(kind: Kind, direction: int) -> Find:
+def to_kind(kind: EventKind, direction: int) -> Seek:
     """The next moment of `kind`, or the previous one if `direction` is negative."""
 
     def find(timeline: Timeline, position: int) -> int | None:
@@ -47,7 +47,7 @@ def to_kind(kind: Kind, direction: int) -> Find:
     return find
 
 
-def to_preemption_of(request_id: str, direction: int) -> Find:
+def to_preemption_of(request_id: str, direction: int) -> Seek:
     """The next preemption of one request, or the previous one if `direction` is negative.
 
     Looks into no more than `_MOST_LOOKED_INTO` preemptions, as each has to be read.
@@ -56,19 +56,19 @@ def to_preemption_of(request_id: str, direction: int) -> Find:
     def find(timeline: Timeline, position: int) -> int | None:
         move = timeline.marks.next if direction > 0 else timeline.marks.previous
         for _ in range(_MOST_LOOKED_INTO):
-            found = move(Kind.PREEMPTION, position)
+            found = move(EventKind.PREEMPTION, position)
             if found is None:
                 return None
             position = found
             with contextlib.suppress(RecordingError):
-                if request_id in lead(timeline, position)[1]:
+                if request_id in describe_moment(timeline, position)[1]:
                     return position
         return None
 
     return find
 
 
-def to_step(step: int, *, near: int | None = None) -> Find:
+def to_step(step: int, *, near: int | None = None) -> Seek:
     """The end of `step`, or the nearest on record, of the engine's start that ran at `near`.
 
     `near` is a position; by default the one on show.
@@ -80,12 +80,12 @@ def to_step(step: int, *, near: int | None = None) -> Find:
     return find
 
 
-def to_end(direction: int) -> Find:
+def to_end(direction: int) -> Seek:
     """The newest moment, or the oldest if `direction` is negative."""
     return lambda timeline, _: timeline.last if direction > 0 else timeline.first
 
 
-def to_share(share: float) -> Find:
+def to_share(share: float) -> Seek:
     """The moment at a share of the recorded time, from 0 to 1."""
 
     def find(timeline: Timeline, position: int) -> int | None:
@@ -97,7 +97,7 @@ def to_share(share: float) -> Find:
     return find
 
 
-def by_share(share: float) -> Find:
+def by_share(share: float) -> Seek:
     """On by a share of the recorded time, or back if negative; by a step at the least."""
 
     def find(timeline: Timeline, position: int) -> int | None:
@@ -118,7 +118,7 @@ def bounds(timeline: Timeline) -> tuple[float, float]:
     return marks[min(timeline.first + 1, timeline.last)].time, marks[timeline.last].time
 
 
-def holes(timeline: Timeline, start: int, stop: int) -> str:
+def gap_message(timeline: Timeline, start: int, stop: int) -> str:
     """What is missing right before `stop` and on the way there from `start`, as sentences; empty if
     nothing is."""
     low, high = min(start, stop), max(start, stop)
@@ -140,12 +140,12 @@ def _is_at(timeline: Timeline, gap: Gap, position: int) -> bool:
     marks = timeline.marks
     if not timeline.first <= gap.position <= position:
         return False
-    following = marks.next(Kind.RESTART, gap.position)
+    following = marks.next(EventKind.RESTART, gap.position)
     same_start = following is None or position < following
     return same_start and marks[gap.position].step == marks[position].step
 
 
-def lead(timeline: Timeline, position: int) -> tuple[str, dict[str, str]]:
+def describe_moment(timeline: Timeline, position: int) -> tuple[str, dict[str, str]]:
     """What befell whom at a moment: in a word, and by the requests' ids what it cost them, if it
     is told. Nobody at most moments.
 
@@ -172,7 +172,7 @@ def _cost(preemption: Preemption) -> str:
     return f"{fmt.plural(preemption.num_lost_tokens, 'token')} lost"
 
 
-class Past:
+class HeldMoment:
     """A held picture of a session that goes on: as it was last, until moved along its record.
 
     Args:
@@ -182,7 +182,7 @@ class Past:
 
     def __init__(self, state: EngineState, timeline: Timeline | None) -> None:
         self._timeline = timeline
-        self._still = still(state)
+        self._still = freeze(state)
         self._position = 0 if timeline is None else timeline.last
         self._cursor: Cursor | None = None  # a still costs less, and often is all that is wanted
 

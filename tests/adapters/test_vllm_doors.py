@@ -11,8 +11,8 @@ import pytest
 
 from seqtop.adapters import vllm as adapter
 from seqtop.adapters.vllm.hook import follow
-from seqtop.adapters.vllm.settings import Settings, endpoint_of, from_environment
-from seqtop.connection import LinkState
+from seqtop.adapters.vllm.settings import AdapterSettings, endpoint_of, from_environment
+from seqtop.connection import ConnectionState
 from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.curve_keys import create_pair, viewer_keys
@@ -42,14 +42,14 @@ def test_holders_of_keys_are_let_in_alone(
 ) -> None:
     server, server_secret = create_pair(tmp_path / "server")
     client, client_secret = create_pair(tmp_path / "client")
-    settings = Settings(
+    settings = AdapterSettings(
         bind=endpoint, server_secret_key=str(server_secret), authorized_clients=str(client)
     )
     assert follow(scheduler, settings)
     keys = viewer_keys(str(server), client_secret)
     with Session(endpoint, keys=keys) as invited, Session(endpoint) as stranger:
-        assert invited.wait_for(LinkState.LIVE, timeout=SECONDS)
-        assert stranger.wait_for(LinkState.REFUSED, timeout=SECONDS)
+        assert invited.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        assert stranger.wait_for(ConnectionState.REFUSED, timeout=SECONDS)
         scheduler.add_request(Request("one-00000000", [1, 2, 3], 2))
         step(scheduler)
         wait_until(lambda: invited.state.step == 0)
@@ -95,12 +95,12 @@ class Tape:
 def test_texts_and_token_ids_stay_where_they_are(
     redact: bool, scheduler: Scheduler, endpoint: str
 ) -> None:
-    assert follow(scheduler, Settings(bind=endpoint, redact=redact))
+    assert follow(scheduler, AdapterSettings(bind=endpoint, redact=redact))
     tape = Tape()
     session = Session(endpoint)
     session.listen(tape)
     with session:
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         scheduler.add_request(Request("one-00000000", [SECRET_ID] * 4, 3))
         num_steps = 0
         while scheduler.requests:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from seqtop.adapters.vllm.hook import follow
-from seqtop.adapters.vllm.settings import Settings
+from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.wrapping import Wrapping
 from seqtop.checks import Checker, Finding
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
@@ -62,7 +62,7 @@ def scheduler() -> Scheduler:
 
 @pytest.fixture
 def wrapping(scheduler: Scheduler, endpoint: str) -> Iterator[Wrapping]:
-    followed = follow(scheduler, Settings(bind=endpoint))
+    followed = follow(scheduler, AdapterSettings(bind=endpoint))
     assert followed is not None
     yield followed
     scheduler.shutdown()
@@ -121,7 +121,7 @@ def test_viewer_shows_the_scheduler_at_every_step(
     session = Session(endpoint)
     session.listen(watch)
     with session:
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         for request in REQUESTS:
             scheduler.add_request(request)
         num_steps = 0
@@ -152,7 +152,7 @@ def test_viewer_shows_the_scheduler_at_every_step(
         assert metrics.time_in_queue is not None
         assert metrics.model_forward_time is None
         scheduler.shutdown()
-        assert session.wait_for(LinkState.STOPPED, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
 
 
 def test_kinds_of_waiting_are_told(scheduler: Scheduler, wrapping: Wrapping, endpoint: str) -> None:
@@ -160,7 +160,7 @@ def test_kinds_of_waiting_are_told(scheduler: Scheduler, wrapping: Wrapping, end
     request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
     scheduler.deferred_waiting.add(request)
     with Session(endpoint) as session:
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         scheduler.add_request(Request("plain-00000000", SHARED, 3))
         scheduler.add_request(request)
         step(scheduler)

@@ -11,7 +11,7 @@ import pytest
 from seqtop.adapters import vllm as adapter
 from seqtop.adapters.vllm import hook
 from seqtop.adapters.vllm.collect import Collector
-from seqtop.adapters.vllm.settings import Settings, endpoint_of, from_environment
+from seqtop.adapters.vllm.settings import AdapterSettings, endpoint_of, from_environment
 from seqtop.transport.endpoints import EndpointError
 from tests.adapters.test_vllm_follow import step
 from tests.support.fake_vllm import Request, Scheduler
@@ -116,7 +116,7 @@ def test_fault_disables_it_with_one_line_and_vllm_goes_on(
     monkeypatch.setattr(Collector, broken, fail)
     scheduler = Scheduler()
     caplog.set_level(logging.WARNING)
-    wrapping = hook.follow(scheduler, Settings(bind=endpoint))
+    wrapping = hook.follow(scheduler, AdapterSettings(bind=endpoint))
     assert wrapping is not None
     scheduler.add_request(Request("one-00000000", [1, 2, 3], 3))
     tokens: list[Any] = []
@@ -135,7 +135,7 @@ def test_scheduler_of_another_make_is_left_alone(
 ) -> None:
     scheduler = Scheduler()
     del scheduler.kv_cache_manager.block_pool
-    assert hook.follow(scheduler, Settings(bind=endpoint)) is None
+    assert hook.follow(scheduler, AdapterSettings(bind=endpoint)) is None
     assert wrapped(scheduler) == []
     assert len(caplog.records) == 1
 
@@ -146,7 +146,7 @@ def test_publisher_that_dies_is_noticed(
     monkeypatch.setattr("seqtop.adapters.vllm.outbox._LOOK_AFTER_SECONDS", 0.0)
     scheduler = Scheduler()
     # A folder that is not there cannot be bound.
-    wrapping = hook.follow(scheduler, Settings(bind="ipc:///nonexistent/socket"))
+    wrapping = hook.follow(scheduler, AdapterSettings(bind="ipc:///nonexistent/socket"))
     assert wrapping is not None
 
     def noticed() -> bool:
@@ -161,14 +161,17 @@ def test_publisher_that_dies_is_noticed(
 
 def test_other_machines_are_let_in_only_on_request(modules: SimpleNamespace) -> None:
     open_to_all = "tcp://0.0.0.0:5557"
-    assert hook.follow(Scheduler(), Settings(bind=open_to_all)) is None
+    assert hook.follow(Scheduler(), AdapterSettings(bind=open_to_all)) is None
     with pytest.raises(EndpointError, match="other machines"):
-        endpoint_of(Settings(bind=open_to_all), 0)
-    assert endpoint_of(Settings(bind=open_to_all, insecure=True), 0) == open_to_all
+        endpoint_of(AdapterSettings(bind=open_to_all), 0)
+    assert endpoint_of(AdapterSettings(bind=open_to_all, insecure=True), 0) == open_to_all
 
 
 def test_each_rank_has_an_endpoint_of_its_own() -> None:
-    tcp, ipc = Settings(bind="tcp://127.0.0.1:5557"), Settings(bind="ipc:///tmp/seqtop")
+    tcp, ipc = (
+        AdapterSettings(bind="tcp://127.0.0.1:5557"),
+        AdapterSettings(bind="ipc:///tmp/seqtop"),
+    )
     assert [endpoint_of(tcp, rank) for rank in range(3)] == [
         "tcp://127.0.0.1:5557",
         "tcp://127.0.0.1:5559",
@@ -182,7 +185,7 @@ def test_each_rank_has_an_endpoint_of_its_own() -> None:
 
 def test_settings_come_from_the_environment() -> None:
     settings = from_environment({"SEQTOP_BIND": "ipc:///tmp/e", "SEQTOP_FORCE": "0"})
-    assert settings == Settings(bind="ipc:///tmp/e")
+    assert settings == AdapterSettings(bind="ipc:///tmp/e")
     settings = from_environment(
         {"SEQTOP_BIND": "ipc:///tmp/e", "SEQTOP_INSECURE": "1", "SEQTOP_TOKENIZER": ""}
     )

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from seqtop.checks import Checker, Finding
-from seqtop.checks.background import MOST_FINDINGS, Review
-from seqtop.history.memory_store import History
+from seqtop.checks.background import MOST_FINDINGS, BackgroundChecker
+from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import RecordingError, Stored
 from seqtop.state import EngineState, sharing
 from seqtop.wire import codec, parsing
@@ -21,7 +21,7 @@ LONG = 60.0
 class Taker:
     """Takes events into a history, as a session does."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: MemoryStore) -> None:
         self.history = history
         self.state = EngineState()
         self.number = 0
@@ -36,8 +36,8 @@ class Taker:
 
 
 @pytest.fixture
-def history() -> History:
-    history = History()
+def history() -> MemoryStore:
+    history = MemoryStore()
     Taker(history).take(PAYLOADS)
     return history
 
@@ -47,8 +47,8 @@ def on_the_stream() -> list[Finding]:
     return [found for payload in PAYLOADS for found in checker.apply(parsing.event(payload))]
 
 
-def test_it_finds_what_checking_the_stream_finds(history: History) -> None:
-    review, expected = Review(history), on_the_stream()
+def test_it_finds_what_checking_the_stream_finds(history: MemoryStore) -> None:
+    review, expected = BackgroundChecker(history), on_the_stream()
     assert expected
     assert review.is_behind
     assert not review.advance(LONG)
@@ -60,8 +60,8 @@ def test_it_finds_what_checking_the_stream_finds(history: History) -> None:
     assert not review.num_gaps
 
 
-def test_each_finding_is_at_the_step_it_speaks_of(history: History) -> None:
-    review = Review(history)
+def test_each_finding_is_at_the_step_it_speaks_of(history: MemoryStore) -> None:
+    review = BackgroundChecker(history)
     review.advance(LONG)
     found = review.found()
     assert [each.number for each in found] == list(range(1, len(found) + 1))
@@ -70,8 +70,8 @@ def test_each_finding_is_at_the_step_it_speaks_of(history: History) -> None:
         assert history.marks[each.position].step == each.finding.step
 
 
-def test_going_from_finding_to_finding(history: History) -> None:
-    review = Review(history)
+def test_going_from_finding_to_finding(history: MemoryStore) -> None:
+    review = BackgroundChecker(history)
     review.advance(LONG)
     by_position: dict[int, list[int]] = {}
     for each in review.found():
@@ -92,8 +92,8 @@ def test_going_from_finding_to_finding(history: History) -> None:
 
 
 def test_it_goes_on_as_the_record_grows() -> None:
-    history = History()
-    taker, review = Taker(history), Review(history)
+    history = MemoryStore()
+    taker, review = Taker(history), BackgroundChecker(history)
     assert not review.advance(LONG)
     for start in range(0, len(PAYLOADS), 7):
         version = review.version
@@ -103,21 +103,21 @@ def test_it_goes_on_as_the_record_grows() -> None:
     assert [found.finding for found in review.found()] == on_the_stream()
 
 
-def test_a_slice_of_time_is_no_more_than_that(history: History) -> None:
-    review = Review(history)
+def test_a_slice_of_time_is_no_more_than_that(history: MemoryStore) -> None:
+    review = BackgroundChecker(history)
     assert review.advance(0.0)
     assert review.num_steps == 0
     assert not review.advance(LONG)
 
 
 def test_after_a_gap_it_begins_anew() -> None:
-    history = History()
+    history = MemoryStore()
     taker = Taker(history)
     half = len(PAYLOADS) // 2
     taker.take(PAYLOADS[:half])
     state = history.at(history.last)
     taker.take(PAYLOADS[half:])
-    review = Review(history)
+    review = BackgroundChecker(history)
     history.restore("one", taker.number + 5, state)
     taker.state, taker.number = state, taker.number + 6
     taker.take(PAYLOADS[half:])
@@ -127,8 +127,8 @@ def test_after_a_gap_it_begins_anew() -> None:
 
 
 def test_what_is_dropped_before_it_was_checked_is_a_gap() -> None:
-    history = History(max_events=100)
-    taker, review = Taker(history), Review(history)
+    history = MemoryStore(max_events=100)
+    taker, review = Taker(history), BackgroundChecker(history)
     taker.take(PAYLOADS[:20])
     assert not review.advance(LONG)
     filler = codec.encode(Heartbeat(time=1.0, step=0))
@@ -140,7 +140,7 @@ def test_what_is_dropped_before_it_was_checked_is_a_gap() -> None:
 
 
 def test_the_newest_findings_of_a_rule_are_kept_and_all_are_counted() -> None:
-    history = History()
+    history = MemoryStore()
     state = EngineState()
     stranger = next(
         payload for payload in PAYLOADS if type(parsing.event(payload)).__name__ == "RequestArrived"
@@ -150,7 +150,7 @@ def test_the_newest_findings_of_a_rule_are_kept_and_all_are_counted() -> None:
         event = parsing.event(stranger)
         state.apply(event)
         history.append(number, stranger, event, state)
-    review = Review(history)
+    review = BackgroundChecker(history)
     assert not review.advance(LONG)
     assert review.counts() == {"unknown": num_findings}
     assert review.num_findings == num_findings
@@ -158,7 +158,7 @@ def test_the_newest_findings_of_a_rule_are_kept_and_all_are_counted() -> None:
     assert numbers == list(range(21, num_findings + 1))
 
 
-class Unreadable(History):
+class Unreadable(MemoryStore):
     def _read(self, stored: Stored) -> bytes:
         raise RecordingError("it is broken")
 
@@ -166,7 +166,7 @@ class Unreadable(History):
 def test_what_cannot_be_read_is_a_gap_and_no_endless_loop() -> None:
     history = Unreadable()
     Taker(history).take(PAYLOADS)
-    review = Review(history)
+    review = BackgroundChecker(history)
     for _ in range(100):
         review.advance(0.001)
     assert review.num_gaps

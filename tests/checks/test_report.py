@@ -10,7 +10,7 @@ import pytest
 from seqtop.checks import RULES
 from seqtop.checks.report import Report, check_live, check_recording
 from seqtop.cli.main import main
-from seqtop.history import Recording, RecordingWriter, segments
+from seqtop.history import FileStore, FileWriter, segments
 from seqtop.history.file_format import EventsCaption, KeyframeCaption
 from seqtop.state import EngineState
 from seqtop.wire import codec
@@ -29,7 +29,7 @@ BROKEN: tuple[Event, ...] = (
 
 def record(path: Path, events: tuple[Event, ...]) -> None:
     state = EngineState()
-    with RecordingWriter(path) as writer:
+    with FileWriter(path) as writer:
         writer.restore("one", -1, state)
         for number, event in enumerate(events):
             state.apply(event)
@@ -101,7 +101,7 @@ def pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def spoil(path: Path, how: str) -> None:
     """Do to a recording what whoever checks it has to be told."""
     whole = path.read_bytes()
-    with Recording(path) as recording:
+    with FileStore(path) as recording:
         located = recording._index(len(whole))
     kind = KeyframeCaption if how == "bad keyframe" else EventsCaption
     places = [offset for offset, caption in located if isinstance(caption, kind)]

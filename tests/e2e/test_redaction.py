@@ -14,8 +14,8 @@ from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from seqtop.checks import Checker
-from seqtop.history import Recording
-from seqtop.history.file_writer import RecordingWriter
+from seqtop.history import FileStore
+from seqtop.history.file_writer import FileWriter
 from seqtop.history.recorder import Recorder
 from seqtop.sequence import (
     ExecuteModelRequest,
@@ -266,7 +266,7 @@ def test_neither_stream_nor_snapshot_nor_recording_says_a_word(
         live.connect(endpoint)
         assert live.poll(MILLISECONDS)  # greeted
         session.await_engine(SECONDS)
-        recorder = Recorder(RecordingWriter(file))
+        recorder = Recorder(FileWriter(file))
         session.listen(recorder)
         steps = StepPublisher(publisher, publisher.publish_later)
         groups = []
@@ -326,7 +326,7 @@ def test_neither_stream_nor_snapshot_nor_recording_says_a_word(
         assert len(sequence.output_token_ids) == group.first_seq.get_output_len()
         assert sequence.text == ""
         assert state.requests[group.request_id].prompt is None
-    with Recording(file) as recording:
+    with FileStore(file) as recording:
         for _, event in recording.events(recording.first, recording.last):
             if event is not None:
                 assert not checker.apply(event), "redaction must not look like a fault"

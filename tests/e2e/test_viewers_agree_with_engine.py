@@ -15,7 +15,7 @@ from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.step_record import StepRecord
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.sequence import SamplingParams, SequenceGroup, SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
@@ -168,7 +168,7 @@ def test_both_show_the_engine_at_every_step(
     with ExitStack() as stack:
         early = stack.enter_context(Session(publisher.endpoint))
         viewers = [early]
-        assert early.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert early.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         for number, prompt in enumerate(PROMPTS):
             add(f"req-{number}", prompt, max_tokens=90, logprobs=2 if number == 0 else None)
         for group in engine.add_request("beams", PROMPTS[0], BEAMS):
@@ -182,7 +182,7 @@ def test_both_show_the_engine_at_every_step(
             seen_cached |= record.blocks.prefix_hits > 0
             if record.step == 20:
                 viewers.append(stack.enter_context(Session(publisher.endpoint)))
-                assert viewers[-1].wait_for(LinkState.LIVE, timeout=SECONDS)
+                assert viewers[-1].wait_for(ConnectionState.LIVE, timeout=SECONDS)
             for session in viewers:
                 catch_up(session, publisher)
                 assert_shows(session, engine, record)

@@ -7,7 +7,7 @@ import pytest
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
-from seqtop.history import RecordingWriter
+from seqtop.history import FileWriter
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
@@ -17,7 +17,7 @@ from seqtop.wire.messages import Event
 class WritingSink:
     """Writes what an engine publishes to a recording, the way a viewer receives it."""
 
-    def __init__(self, writer: RecordingWriter) -> None:
+    def __init__(self, writer: FileWriter) -> None:
         self.state = EngineState()
         self._writer = writer
         self._number = -1
@@ -42,7 +42,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_model_len=128,
     )
     engine = LLMEngine(config)
-    with RecordingWriter(path) as writer:
+    with FileWriter(path) as writer:
         # No request is ever dropped from the state but the first: exports must remember it.
         sink = WritingSink(writer)
         sink.state.max_finished = 1

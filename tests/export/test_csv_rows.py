@@ -9,13 +9,13 @@ import pytest
 
 from seqtop.export import csv_rows
 from seqtop.export.lifecycle import Run, gather
-from seqtop.history import Recording
+from seqtop.history import FileStore
 from seqtop.state.fields import FIELDS
 
 
 @pytest.fixture(scope="module")
 def runs(recorded: Path) -> list[Run]:
-    with Recording(recorded) as recording:
+    with FileStore(recorded) as recording:
         return gather(recording)
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from rich.cells import cell_len
 
-from seqtop.connection import Link, LinkState
+from seqtop.connection import Connection, ConnectionState
 from seqtop.export import json_document, text
 from seqtop.sequence import ExecuteModelRequest, SequenceStatus
 from seqtop.state import EngineState
@@ -107,7 +107,7 @@ def test_text_of_nothing_is_the_heading() -> None:
 
 
 def test_json_is_valid_and_holds_the_figures(state: EngineState) -> None:
-    link = Link("ipc:///x", LinkState.LIVE)
+    link = Connection("ipc:///x", ConnectionState.LIVE)
     encoded = json_document.encode(state, link)
     assert b"\x1b" not in encoded
     shown = json.loads(encoded)

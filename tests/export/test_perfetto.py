@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from seqtop.export import perfetto
-from seqtop.export.lifecycle import Life, Run, gather
-from seqtop.history import Recording
-from seqtop.history.memory_store import History
+from seqtop.export.lifecycle import RequestLifecycle, Run, gather
+from seqtop.history import FileStore
+from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
@@ -23,7 +23,7 @@ NANOSECOND = 1e-9
 
 @pytest.fixture(scope="module")
 def runs(recorded: Path) -> list[Run]:
-    with Recording(recorded) as recording:
+    with FileStore(recorded) as recording:
         return gather(recording)
 
 
@@ -56,7 +56,7 @@ def tracks(trace: Trace) -> dict[str, list[tuple[str, float, float]]]:
     return found
 
 
-def lives(runs: list[Run]) -> dict[str, Life]:
+def lives(runs: list[Run]) -> dict[str, RequestLifecycle]:
     (run,) = runs
     return run.lives
 
@@ -143,9 +143,9 @@ def test_counters_are_the_figures_of_each_step(runs: list[Run], trace: Trace) ->
     ]
 
 
-def history_of(*scripts: list[Event]) -> History:
+def history_of(*scripts: list[Event]) -> MemoryStore:
     """Each script a start of the engine."""
-    history = History()
+    history = MemoryStore()
     for script in scripts:
         state = EngineState(max_finished=5)
         state.apply(script[0])
@@ -189,4 +189,6 @@ def test_times_that_make_no_sense_still_make_a_trace() -> None:
 
 
 def test_nothing_on_record_is_an_empty_trace() -> None:
-    assert len(trace_format.read(b"".join(perfetto.encode(gather(History())))).trace_events) == 2
+    assert (
+        len(trace_format.read(b"".join(perfetto.encode(gather(MemoryStore())))).trace_events) == 2
+    )

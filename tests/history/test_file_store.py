@@ -15,16 +15,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seqtop.history import (
-    Recording,
+    FileStore,
+    FileWriter,
     RecordingError,
-    RecordingWriter,
     file_store,
     final_state,
     segments,
 )
 from seqtop.history import file_format as layout
-from seqtop.history.event_index import Kind
-from seqtop.history.memory_store import History
+from seqtop.history.event_index import EventKind
+from seqtop.history.memory_store import MemoryStore
 from seqtop.history.segments import Gap
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
@@ -45,7 +45,9 @@ def fed(script: list[bytes]) -> EngineState:
     return state
 
 
-def append(tape_: segments.Tape, script: list[bytes], state: EngineState, start: int = 0) -> None:
+def append(
+    tape_: segments.SegmentBuilder, script: list[bytes], state: EngineState, start: int = 0
+) -> None:
     for number, payload in enumerate(script[start:], start):
         event = parsing.event(payload)
         state.apply(event)
@@ -77,11 +79,11 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write(path: Path) -> None:
-    with RecordingWriter(path) as writer:
+    with FileWriter(path) as writer:
         play(writer)
 
 
-def play(tape_: segments.Tape) -> None:
+def play(tape_: segments.SegmentBuilder) -> None:
     state = EngineState(max_finished=MAX_FINISHED)
     append(tape_, SCRIPT[:150], state)
     state = fed(SCRIPT[:160])
@@ -102,7 +104,7 @@ def wanted_at(position: int) -> EngineState:
 
 def test_every_moment_reads_back_as_it_was(recorded: Path) -> None:
     draw = random.Random(1)
-    with Recording(recorded) as recording:
+    with FileStore(recorded) as recording:
         assert recording.damage is None
         last = 152 + len(SCRIPT) - 160 + len(OTHER) - 5
         assert (recording.first, recording.last) == (0, last)
@@ -113,9 +115,9 @@ def test_every_moment_reads_back_as_it_was(recorded: Path) -> None:
 
 
 def test_index_is_the_history_s_own(recorded: Path) -> None:
-    history = History()
+    history = MemoryStore()
     play(history)
-    with Recording(recorded) as recording:
+    with FileStore(recorded) as recording:
         assert recording.gaps == history.gaps
         assert [(gap.position, gap.restarted, gap.num_missed) for gap in recording.gaps] == [
             (151, False, 10),
@@ -123,7 +125,7 @@ def test_index_is_the_history_s_own(recorded: Path) -> None:
         ]
         for position in range(recording.last + 1):
             assert recording.marks[position] == history.marks[position]
-        kind, position = Kind.PREEMPTION, -1
+        kind, position = EventKind.PREEMPTION, -1
         while (found := recording.marks.next(kind, position)) is not None:
             assert history.marks.next(kind, position) == found
             position = found
@@ -131,19 +133,19 @@ def test_index_is_the_history_s_own(recorded: Path) -> None:
 
 
 def test_payloads_are_the_bytes_that_were_received(recorded: Path) -> None:
-    with Recording(recorded) as recording:
+    with FileStore(recorded) as recording:
         found = [codec.encode(event) for _, event in recording.events(0, 150)]
     assert found == SCRIPT[:150]
 
 
 def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
     path = tmp_path / "run.seqtop"
-    with RecordingWriter(path):
+    with FileWriter(path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(RecordingError, match="exists already"):
-        RecordingWriter(path)
+        FileWriter(path)
     path.chmod(0o644)
-    with RecordingWriter(path, overwrite=True) as writer:
+    with FileWriter(path, overwrite=True) as writer:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         append(writer, SCRIPT[:30], EngineState(max_finished=MAX_FINISHED))
     assert_same(final_state(path), fed(SCRIPT[:30]))
@@ -151,10 +153,10 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
 
 def test_what_is_flushed_can_be_read_while_recording_goes_on(tmp_path: Path) -> None:
     path, state = tmp_path / "run.seqtop", EngineState(max_finished=MAX_FINISHED)
-    with RecordingWriter(path) as writer:
+    with FileWriter(path) as writer:
         append(writer, SCRIPT[:50], state)
         writer.flush()
-        with Recording(path) as recording:
+        with FileStore(path) as recording:
             assert recording.last == 50
             assert recording.num_lost_bytes == 0
             assert "was not closed" in recording.damage
@@ -169,13 +171,13 @@ def test_cut_at_any_byte_keeps_what_is_whole_and_says_what_is_lost(
     recorded: Path, tmp_path: Path
 ) -> None:
     data, draw = recorded.read_bytes(), random.Random(2)
-    with Recording(recorded) as recording:
+    with FileStore(recorded) as recording:
         ends = [0] + [offset + caption.size for offset, caption in recording._index(len(data))]
     path = tmp_path / "cut.seqtop"
     last = 0
     for size in sorted([0, 1, 25, 26, *(draw.randrange(len(data)) for _ in range(100))]):
         path.write_bytes(data[:size])
-        with Recording(path) as recording:
+        with FileStore(path) as recording:
             assert recording.damage is not None
             whole = max(end for end in ends if end <= size)
             at_index = size >= ends[-1] + 8
@@ -195,20 +197,20 @@ def test_damaged_index_is_rebuilt(recorded: Path, tmp_path: Path) -> None:
     data[-40] ^= 1
     path = tmp_path / "flipped.seqtop"
     path.write_bytes(data)
-    with Recording(path) as recording:
+    with FileStore(path) as recording:
         assert "its index was rebuilt, nothing is lost" in recording.damage
         assert_same(recording.at(recording.last), fed(OTHER))
 
 
 def test_damaged_frame_loses_that_frame_alone(recorded: Path, tmp_path: Path) -> None:
     data = bytearray(recorded.read_bytes())
-    with Recording(recorded) as recording:
+    with FileStore(recorded) as recording:
         segment = recording._segments[2]
         batch = segment.batches[1]
     data[batch.stored.place[0] + 20] ^= 0x10
     path = tmp_path / "flipped.seqtop"
     path.write_bytes(data)
-    with Recording(path) as recording:
+    with FileStore(path) as recording:
         assert_same(recording.at(batch.position - 1), wanted_at(batch.position - 1))
         with pytest.raises(RecordingError, match="damaged at byte"):
             recording.at(batch.position)
@@ -229,7 +231,7 @@ def test_flipped_bytes_raise_nothing_but_recording_errors(
         spoilt[place] ^= data.draw(st.integers(1, 255))
     path = tmp_path / "flipped.seqtop"
     path.write_bytes(spoilt)
-    with suppress(RecordingError), Recording(path) as recording:
+    with suppress(RecordingError), FileStore(path) as recording:
         for position in [*range(0, recording.last + 1, 40), recording.last]:
             with suppress(RecordingError):
                 state = recording.at(position)
@@ -247,7 +249,7 @@ def test_content_that_is_wrong_under_right_checksums_raises_nothing_else(
 ) -> None:
     """As a hostile writer would make it: whole frames of malformed states and events."""
     whole = recorded.read_bytes()
-    with Recording(recorded) as recording:
+    with FileStore(recorded) as recording:
         located = recording._index(len(whole))
     spoilt = data.draw(st.integers(0, len(located) - 1))
     frames = [layout.HEADER]
@@ -259,7 +261,7 @@ def test_content_that_is_wrong_under_right_checksums_raises_nothing_else(
         frames.append(frame(caption, zstandard.compress(bytes(content))))
     path = tmp_path / "hostile.seqtop"
     path.write_bytes(b"".join(frames))
-    with Recording(path) as recording:
+    with FileStore(path) as recording:
         assert recording.num_lost_bytes == 0
         for segment in recording._segments:
             with suppress(RecordingError):
@@ -283,14 +285,14 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, content: bytes, sentenc
     path = tmp_path / "other"
     path.write_bytes(content)
     with pytest.raises(RecordingError, match=sentence):
-        Recording(path)
+        FileStore(path)
 
 
 def test_a_recording_of_version_1_is_read_to_the_bit() -> None:
     """One that seqtop wrote before its protocol had columns, of the script that is told here."""
     script = EventScript(8, 40, num_blocks=24, columns=False)
     expected = EngineState(max_finished=1_000)
-    with Recording(VERSION_1) as recording:
+    with FileStore(VERSION_1) as recording:
         for position, event in enumerate(script, 1):
             if isinstance(event, EngineInfo):
                 event.protocol_version = 1
@@ -303,13 +305,13 @@ def test_a_recording_of_version_1_is_read_to_the_bit() -> None:
 
 def test_missing_files_and_directories_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="No such file"):
-        Recording(tmp_path / "nothing")
+        FileStore(tmp_path / "nothing")
     with pytest.raises(RecordingError, match="is not a file"):
-        Recording(tmp_path)
+        FileStore(tmp_path)
     with pytest.raises(RecordingError, match="cannot be created"):
-        RecordingWriter(tmp_path / "no" / "run.seqtop")
+        FileWriter(tmp_path / "no" / "run.seqtop")
     with pytest.raises(RecordingError, match="cannot be created"):
-        RecordingWriter(tmp_path, overwrite=True)
+        FileWriter(tmp_path, overwrite=True)
 
 
 def frame(caption: layout.AnyCaption, data: bytes) -> bytes:
@@ -329,12 +331,12 @@ def test_bomb_is_not_expanded(tmp_path: Path) -> None:
     path = tmp_path / "bomb.seqtop"
     bomb = zstandard.ZstdCompressor().compress(bytes(2**30))
     path.write_bytes(layout.HEADER + keyframe(bomb, layout.MAX_FRAME_BYTES))
-    with Recording(path) as recording, pytest.raises(RecordingError, match="size is not what"):
+    with FileStore(path) as recording, pytest.raises(RecordingError, match="size is not what"):
         recording.at(0)
     unsized = zstandard.ZstdCompressor(write_content_size=False).compressobj()
     endless = unsized.compress(bytes(2**28)) + unsized.flush()
     path.write_bytes(layout.HEADER + keyframe(endless, 1_000))
-    with Recording(path) as recording, pytest.raises(RecordingError, match="size is not what"):
+    with FileStore(path) as recording, pytest.raises(RecordingError, match="size is not what"):
         recording.at(0)
 
 
@@ -342,7 +344,7 @@ def test_captions_that_claim_too_much_end_the_recording(tmp_path: Path) -> None:
     path = tmp_path / "huge.seqtop"
     for length in (layout.MAX_FRAME_BYTES + 1, 2**32 - 1):
         path.write_bytes(layout.HEADER + layout.SKIPPABLE.pack(layout.CAPTION_MAGIC, length))
-        with Recording(path) as recording:
+        with FileStore(path) as recording:
             assert recording.num_lost_bytes == 8
             assert recording.at(0) == EngineState()
 
@@ -350,7 +352,7 @@ def test_captions_that_claim_too_much_end_the_recording(tmp_path: Path) -> None:
 def test_state_that_would_be_too_large_is_refused(
     recorded: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Recording(recorded) as recording:
+    with FileStore(recorded) as recording:
         monkeypatch.setattr(file_store, "MAX_STATE_BYTES", 10_000)
         with pytest.raises(RecordingError, match="too large"):
             recording.at(recording.last)
@@ -361,9 +363,9 @@ def test_state_that_no_message_could_hold_is_recorded(tmp_path: Path) -> None:
     path, state = tmp_path / "large.seqtop", EngineState()
     for number in range(1, 4):
         state.apply(msgspec.structs.replace(arrival(number), prompt=str(number) * 2**25))
-    with RecordingWriter(path) as writer:
+    with FileWriter(path) as writer:
         writer.restore("one", 2, state)
-    with Recording(path) as recording:
+    with FileStore(path) as recording:
         assert recording.damage is None
         assert recording.at(0) == state
 
@@ -393,7 +395,7 @@ def test_full_disk_ends_the_recording_and_leaves_the_rest_readable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, state = tmp_path / "run.seqtop", EngineState(max_finished=MAX_FINISHED)
-    writer = RecordingWriter(path)
+    writer = FileWriter(path)
     append(writer, SCRIPT[:50], state)
     writer.flush()
     real = file_store.os.write
@@ -410,7 +412,7 @@ def test_full_disk_ends_the_recording_and_leaves_the_rest_readable(
     with pytest.raises(RecordingError, match="is closed"):
         writer.restore("two", 0, state)
     writer.close()
-    with Recording(path) as recording:
+    with FileStore(path) as recording:
         assert recording.last == 50
         assert recording.num_lost_bytes > 0
         assert_same(recording.at(50), fed(SCRIPT[:50]))
@@ -425,7 +427,7 @@ def test_zstd_reads_it(recorded: Path) -> None:
 def test_layout_is_the_documented_one(tmp_path: Path) -> None:
     """By hand, from the description in docs/recording.md, with nothing of the package."""
     path = tmp_path / "run.seqtop"
-    with RecordingWriter(path) as writer:
+    with FileWriter(path) as writer:
         append(writer, SCRIPT[:3], EngineState())
     data = path.read_bytes()
     assert data[:26] == bytes.fromhex("502a4d18 12000000") + b"seqtop recording" + b"\x02\x00"

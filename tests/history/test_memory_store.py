@@ -11,12 +11,12 @@ import pytest
 
 from seqtop.history import keyframe, segments
 from seqtop.history import memory_store as history_module
-from seqtop.history.event_index import Kind, Marks
-from seqtop.history.memory_store import History
+from seqtop.history.event_index import EventIndex, EventKind
+from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import Cursor, RecordingError
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, snapshot
-from seqtop.state.freeze import still
+from seqtop.state.freeze import freeze
 from seqtop.state.sharing import share, thaw
 from seqtop.wire import codec, parsing
 from seqtop.wire.errors import WireError
@@ -43,7 +43,9 @@ def fed(script: list[bytes], *, max_finished: int = MAX_FINISHED) -> EngineState
     return state
 
 
-def record(script: list[bytes], history: History, *, state: EngineState | None = None) -> History:
+def record(
+    script: list[bytes], history: MemoryStore, *, state: EngineState | None = None
+) -> MemoryStore:
     state = state or EngineState(max_finished=MAX_FINISHED)
     for number, payload in enumerate(script):
         event = parsing.event(payload)
@@ -67,8 +69,8 @@ def fine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def long() -> History:
-    return record(LONG, History())
+def long() -> MemoryStore:
+    return record(LONG, MemoryStore())
 
 
 def test_script_is_rich_and_valid() -> None:
@@ -83,7 +85,7 @@ def test_script_is_rich_and_valid() -> None:
     assert any(sequence.num_cached_tokens for sequence in sequences)
 
 
-def test_any_moment_equals_a_fresh_state_fed_so_many_events(long: History) -> None:
+def test_any_moment_equals_a_fresh_state_fed_so_many_events(long: MemoryStore) -> None:
     draw = random.Random(3)
     wanted = {draw.randrange(len(LONG) + 1) for _ in range(200)}
     fresh = EngineState(max_finished=MAX_FINISHED)
@@ -97,7 +99,7 @@ def test_any_moment_equals_a_fresh_state_fed_so_many_events(long: History) -> No
 
 @pytest.mark.usefixtures("fine")
 def test_moments_are_exact_across_many_segments_and_while_the_newest_grows() -> None:
-    history, state = History(), EngineState(max_finished=4)
+    history, state = MemoryStore(), EngineState(max_finished=4)
     draw, keyframes = random.Random(4), set()
     for number, payload in enumerate(SHORT):
         event = parsing.event(payload)
@@ -110,7 +112,7 @@ def test_moments_are_exact_across_many_segments_and_while_the_newest_grows() -> 
     assert len(keyframes) > 5
 
 
-def test_states_belong_to_whoever_asked(long: History) -> None:
+def test_states_belong_to_whoever_asked(long: MemoryStore) -> None:
     before, after = long.at(1_000), long.at(1_000)
     for payload in LONG[1_000:1_400]:
         event = parsing.event(payload)
@@ -120,7 +122,7 @@ def test_states_belong_to_whoever_asked(long: History) -> None:
     assert_same(after, long.at(1_400))
 
 
-def test_seek_by_step(long: History) -> None:
+def test_seek_by_step(long: MemoryStore) -> None:
     state = EngineState(max_finished=MAX_FINISHED)
     for payload in LONG:
         event = parsing.event(payload)
@@ -133,25 +135,31 @@ def test_seek_by_step(long: History) -> None:
     assert long.seek(5_000) == long.at(long.last)
 
 
-def scan(history: History) -> Iterator[tuple[int, Kind]]:
+def scan(history: MemoryStore) -> Iterator[tuple[int, EventKind]]:
     """What a look at every event says of each moment."""
     for position, event in history.events(0, history.last):
-        kind = Kind(0)
+        kind = EventKind(0)
         if isinstance(event, RequestFinished):
-            kind |= Kind.FINISH
+            kind |= EventKind.FINISH
         if isinstance(event, Step) and event.preemptions:
-            kind |= Kind.PREEMPTION
+            kind |= EventKind.PREEMPTION
         if isinstance(event, Step) and (
             event.execute.blocks_to_swap_in or event.execute.blocks_to_swap_out
         ):
-            kind |= Kind.SWAP
+            kind |= EventKind.SWAP
         yield position, kind
 
 
 @pytest.mark.parametrize(
-    "kind", [Kind.FINISH, Kind.PREEMPTION, Kind.SWAP, Kind.PREEMPTION | Kind.FINISH]
+    "kind",
+    [
+        EventKind.FINISH,
+        EventKind.PREEMPTION,
+        EventKind.SWAP,
+        EventKind.PREEMPTION | EventKind.FINISH,
+    ],
 )
-def test_next_and_previous_of_a_kind(long: History, kind: Kind) -> None:
+def test_next_and_previous_of_a_kind(long: MemoryStore, kind: EventKind) -> None:
     places = [position for position, found in scan(long) if found & kind]
     assert len(places) > 20
     for position in range(0, long.last + 1, 7):
@@ -161,7 +169,7 @@ def test_next_and_previous_of_a_kind(long: History, kind: Kind) -> None:
         assert long.marks.previous(kind, position) == (before[-1] if before else None)
 
 
-def test_moment_at_a_time(long: History) -> None:
+def test_moment_at_a_time(long: MemoryStore) -> None:
     times = [long.marks[position].time for position in range(long.last + 1)]
     assert times == sorted(times)
     draw = random.Random(5)
@@ -171,7 +179,7 @@ def test_moment_at_a_time(long: History) -> None:
         assert long.marks.at_time(time) == wanted
 
 
-def test_walking_by_steps_visits_the_end_of_each_step_once(long: History) -> None:
+def test_walking_by_steps_visits_the_end_of_each_step_once(long: MemoryStore) -> None:
     ends = {}
     for position, event in long.events(0, long.last):
         ends[event.step if isinstance(event, Step) else max(ends, default=-1)] = position
@@ -190,8 +198,8 @@ def test_walking_by_steps_visits_the_end_of_each_step_once(long: History) -> Non
 @pytest.mark.usefixtures("fine")
 def test_ring_drops_the_oldest_segments_and_stays_exact() -> None:
     script = payloads(6, 400)
-    whole = record(script, History())
-    history = record(script, History(max_bytes=whole.num_bytes // 4))
+    whole = record(script, MemoryStore())
+    history = record(script, MemoryStore(max_bytes=whole.num_bytes // 4))
     assert history.num_bytes < whole.num_bytes // 4 + 100_000
     assert 0 < history.first < history.last == len(script)
     assert history.first == history.keyframe_before(history.first)
@@ -200,23 +208,23 @@ def test_ring_drops_the_oldest_segments_and_stays_exact() -> None:
         assert_same(history.at(position), fed(script[:position]))
         assert history.marks[position] == whole.marks[position]
     assert_same(history.at(0), fed(script[: history.first]))  # the nearest there is
-    previous = history.marks.previous(Kind.FINISH, history.first + 5)
+    previous = history.marks.previous(EventKind.FINISH, history.first + 5)
     assert previous is None or previous >= history.first
     with pytest.raises(IndexError):
         history.marks[history.first - 1]
     with pytest.raises(RecordingError, match="no longer on record"):
         history._payloads(history.first, history.last)
-    few = record(script, History(max_events=50))
+    few = record(script, MemoryStore(max_events=50))
     assert len(few.marks) < 120
     assert_same(few.at(few.last), fed(script))
 
 
 @pytest.mark.usefixtures("fine")
 def test_nothing_seen_before_a_gap_or_a_restart_is_lost() -> None:
-    state, history = EngineState(), History()
+    state, history = EngineState(), MemoryStore()
     history.restore("one", -1, state)
     record(SHORT[:60], history, state=state)
-    before = still(state)
+    before = freeze(state)
     resynced = fed(SHORT[:100])
     history.restore("one", 99, resynced)
     for number in range(100, 120):
@@ -233,8 +241,8 @@ def test_nothing_seen_before_a_gap_or_a_restart_is_lost() -> None:
         (82, True, 10),
     ]
     assert [str(gap) for gap in history.gaps] == ["40 messages missing", "the engine was restarted"]
-    assert history.marks[61].kind == Kind.RESYNC
-    assert history.marks[82].kind == Kind.RESYNC | Kind.RESTART
+    assert history.marks[61].kind == EventKind.RESYNC
+    assert history.marks[82].kind == EventKind.RESYNC | EventKind.RESTART
     assert_same(history.at(60), before)
     assert_same(history.at(61), fed(SHORT[:100]))
     assert_same(history.at(81), fed(SHORT[:120]))
@@ -251,7 +259,7 @@ def test_nothing_seen_before_a_gap_or_a_restart_is_lost() -> None:
     assert history.marks.previous_step(82) == 81
 
 
-def record_from(script: list[bytes], start: int, history: History, state: EngineState) -> None:
+def record_from(script: list[bytes], start: int, history: MemoryStore, state: EngineState) -> None:
     for number in range(start, len(script)):
         event = parsing.event(script[number])
         state.apply(event)
@@ -266,11 +274,11 @@ def fed_to_step(script: list[bytes], step: int) -> EngineState:
 
 @pytest.mark.usefixtures("fine")
 def test_cursor_goes_anywhere_and_tells_what_changed() -> None:
-    history = record(SHORT, History())
+    history = record(SHORT, MemoryStore())
     cursor, draw = Cursor(history, 0), random.Random(8)
     replaced = 0
     for _ in range(150):
-        before, old = still(cursor.state), cursor.state
+        before, old = freeze(cursor.state), cursor.state
         target = cursor.position + draw.choice([1, 1, 1, 5, 30, -1, -40, 200])
         touched = cursor.move(target)
         assert cursor.position == min(max(target, 0), history.last)
@@ -288,7 +296,7 @@ def test_cursor_goes_anywhere_and_tells_what_changed() -> None:
     assert 0 < replaced < 100
 
 
-def test_events_come_back_as_they_were(long: History) -> None:
+def test_events_come_back_as_they_were(long: MemoryStore) -> None:
     found = list(long.events(500, 700))
     assert [position for position, _ in found] == list(range(501, 701))
     assert [codec.encode(event) for _, event in found] == LONG[500:700]
@@ -297,7 +305,7 @@ def test_events_come_back_as_they_were(long: History) -> None:
 
 @pytest.mark.usefixtures("fine")
 def test_finished_requests_are_shared_and_never_changed_for_others() -> None:
-    state, history = EngineState(), History()
+    state, history = EngineState(), MemoryStore()
     record(SHORT, history, state=state)
     end = history.last
     name = state.finished[0]
@@ -341,7 +349,7 @@ def test_share_takes_over_equal_finished_requests_alone() -> None:
 
 
 def test_figures_beyond_8_bytes_and_broken_clocks_are_survived() -> None:
-    history, state = History(), EngineState()
+    history, state = MemoryStore(), EngineState()
     for number, time in ((2**64 - 1, float("inf")), (5, 10.0), (6, float("nan")), (7, 11.0)):
         event = Heartbeat(time=time, step=0)
         state.step = 2**64 - 1
@@ -361,8 +369,8 @@ def test_a_snapshot_is_kept_as_it_came(large: bool, monkeypatch: pytest.MonkeyPa
     joined = fed(LONG[:1_000])
     assert joined.finished
     encoded = codec.encode(joined)
-    history = History()
-    monkeypatch.setattr(keyframe.Archive, "take", refuse_to_take)
+    history = MemoryStore()
+    monkeypatch.setattr(keyframe.FinishedArchive, "take", refuse_to_take)
     history.restore("one", 999, joined, encoded=[encoded])
     monkeypatch.undo()
     assert_same(history.at(0), fed(LONG[:1_000]))
@@ -381,7 +389,7 @@ def test_what_is_dropped_before_it_is_compressed_counts_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(history_module, "_LARGE_BYTES", 1_000)
-    held = History(max_bytes=1)
+    held = MemoryStore(max_bytes=1)
     state = fed(LONG[:1_000])
     encoded = [codec.encode(state)]
     with held.lock:  # the thread has to wait
@@ -393,7 +401,7 @@ def test_what_is_dropped_before_it_is_compressed_counts_no_more(
 
 @pytest.mark.parametrize("size", [2**20, history_module._LARGE_BYTES + 1])
 def test_what_is_compressed_takes_no_more_memory_than_is_counted(size: int) -> None:
-    history, data = History(), bytes(size)
+    history, data = MemoryStore(), bytes(size)
     tracemalloc.start()
     try:
         stored = history._store([data])
@@ -421,16 +429,16 @@ def test_state_that_cannot_be_encoded_leaves_the_history_whole(
     def refuse(*_: object) -> None:
         raise WireError("not encodable")
 
-    history = History()
+    history = MemoryStore()
     history.restore("one", -1, EngineState(max_finished=MAX_FINISHED))
-    monkeypatch.setattr(keyframe.Archive, "take", refuse)
+    monkeypatch.setattr(keyframe.FinishedArchive, "take", refuse)
     record(SHORT, history)
     assert history.keyframe_before(history.last) == 0
     assert_same(history.at(history.last), fed(SHORT))
 
 
 def test_empty_history() -> None:
-    history = History()
+    history = MemoryStore()
     assert (history.first, history.last) == (0, 0)
     assert history.at(3) == EngineState()
     assert list(history.events(0, 5)) == []
@@ -450,7 +458,7 @@ def test_empty_history() -> None:
     ],
 )
 def test_keyframe_that_contradicts_itself_is_refused(spoil: object) -> None:
-    archive = keyframe.Archive()
+    archive = keyframe.FinishedArchive()
     state = fed(SHORT)
     taken = archive.take(state)
     encoded = b"".join(taken.keyframe)
@@ -471,7 +479,7 @@ def test_keyframe_that_contradicts_itself_is_refused(spoil: object) -> None:
     ],
 )
 def test_archive_that_contradicts_itself_is_refused(spoil: object) -> None:
-    entries = keyframe.Archive().take(fed(SHORT)).ended
+    entries = keyframe.FinishedArchive().take(fed(SHORT)).ended
     assert keyframe.decode_ended(keyframe.encode_ended(entries)) == entries
     spoil(entries[0])
     with pytest.raises(WireError, match="archive"):
@@ -479,12 +487,12 @@ def test_archive_that_contradicts_itself_is_refused(spoil: object) -> None:
 
 
 def test_marks_of_several_starts_are_searched_apart() -> None:
-    marks = Marks()
+    marks = EventIndex()
     for number in range(5):
-        marks.append(number, 10.0 + number, number, Kind(0))
-    marks.append(2, 5.0, 1, Kind.RESYNC | Kind.RESTART)
-    marks.append(3, 16.0, 2, Kind(0))
-    assert marks[5] == (2, 14.0, 1, Kind.RESYNC | Kind.RESTART)
+        marks.append(number, 10.0 + number, number, EventKind(0))
+    marks.append(2, 5.0, 1, EventKind.RESYNC | EventKind.RESTART)
+    marks.append(3, 16.0, 2, EventKind(0))
+    assert marks[5] == (2, 14.0, 1, EventKind.RESYNC | EventKind.RESTART)
     assert marks.at_step(2) == 6
     assert marks.at_step(0) == 5  # the nearest of this start
     assert marks.at_step(2, near=3) == 2

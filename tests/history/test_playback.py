@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from seqtop.connection import ControlError, LinkState
-from seqtop.history import Recording, RecordingError, RecordingWriter
+from seqtop.connection import ConnectionState, ControlError
+from seqtop.history import FileStore, FileWriter, RecordingError
 from seqtop.history import segments as tape
-from seqtop.history.event_index import Kind
-from seqtop.history.memory_store import History
-from seqtop.history.playback import ReplaySource
+from seqtop.history.event_index import EventKind
+from seqtop.history.memory_store import MemoryStore
+from seqtop.history.playback import Playback
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
@@ -22,7 +22,9 @@ SCRIPT = [codec.encode(event) for event in EventScript(31, 150, num_blocks=24)]
 OTHER = [codec.encode(event) for event in EventScript(32, 20, incarnation="two", start=1.8e9)]
 
 
-def append(tape_: tape.Tape, script: list[bytes], state: EngineState, start: int = 0) -> None:
+def append(
+    tape_: tape.SegmentBuilder, script: list[bytes], state: EngineState, start: int = 0
+) -> None:
     for number, payload in enumerate(script[start:], start):
         event = parsing.event(payload)
         state.apply(event)
@@ -30,9 +32,9 @@ def append(tape_: tape.Tape, script: list[bytes], state: EngineState, start: int
 
 
 @pytest.fixture(scope="module")
-def history() -> History:
+def history() -> MemoryStore:
     """A script, and a year later another start of the engine."""
-    found = History()
+    found = MemoryStore()
     append(found, SCRIPT, EngineState())
     state = EngineState()
     for payload in OTHER[:3]:
@@ -43,11 +45,11 @@ def history() -> History:
 
 
 @pytest.fixture
-def source(history: History) -> ReplaySource:
-    return ReplaySource(history, "run.seqtop")
+def source(history: MemoryStore) -> Playback:
+    return Playback(history, "run.seqtop")
 
 
-def test_time_moves_it_at_its_speed(history: History, source: ReplaySource) -> None:
+def test_time_moves_it_at_its_speed(history: MemoryStore, source: Playback) -> None:
     start = history.marks[0].time
     source.move(1)  # the first moment that has a time
     start = source.mark.time
@@ -61,12 +63,12 @@ def test_time_moves_it_at_its_speed(history: History, source: ReplaySource) -> N
     assert source.position == history.marks.at_time(start + 1.5 + 1.5)
 
 
-def test_first_tick_only_sets_the_clock(source: ReplaySource) -> None:
+def test_first_tick_only_sets_the_clock(source: Playback) -> None:
     source.tick(1e9)
     assert source.position == 0
 
 
-def test_paused_it_stands_still_and_goes_on_where_it_stood(source: ReplaySource) -> None:
+def test_paused_it_stands_still_and_goes_on_where_it_stood(source: Playback) -> None:
     source.move(50)
     source.tick(10.0)
     source.pause()
@@ -80,8 +82,8 @@ def test_paused_it_stands_still_and_goes_on_where_it_stood(source: ReplaySource)
     assert source.position > 50
 
 
-def test_it_stops_at_the_end_or_begins_again(history: History) -> None:
-    source = ReplaySource(history, "run", position=history.last - 1)
+def test_it_stops_at_the_end_or_begins_again(history: MemoryStore) -> None:
+    source = Playback(history, "run", position=history.last - 1)
     source.tick(0.0)
     source.tick(1e6)
     assert source.at_end
@@ -90,16 +92,16 @@ def test_it_stops_at_the_end_or_begins_again(history: History) -> None:
     assert source.paused
     source.play()
     assert source.position == history.first
-    looping = ReplaySource(history, "run", position=history.last, loop=True)
+    looping = Playback(history, "run", position=history.last, loop=True)
     looping.tick(0.0)
     looping.tick(1.0)
     assert looping.position == history.first
     assert not looping.paused
 
 
-def test_hole_in_the_record_is_crossed_at_once(history: History) -> None:
+def test_hole_in_the_record_is_crossed_at_once(history: MemoryStore) -> None:
     (gap,) = history.gaps
-    source = ReplaySource(history, "run", position=gap.position - 1)
+    source = Playback(history, "run", position=gap.position - 1)
     source.tick(0.0)
     source.tick(0.01)
     assert source.position >= gap.position
@@ -108,10 +110,10 @@ def test_hole_in_the_record_is_crossed_at_once(history: History) -> None:
 
 
 def test_long_silence_is_crossed_at_once() -> None:
-    history, state = History(), EngineState()
+    history, state = MemoryStore(), EngineState()
     beats = [Heartbeat(time=time, step=0) for time in (1e9, 1e9 + 4.0, 1e9 + 60.0, 1e9 + 61.0)]
     append(history, [codec.encode(beat) for beat in beats], state)
-    source = ReplaySource(history, "run")
+    source = Playback(history, "run")
     seen = []
     for now in range(8):
         source.tick(float(now))
@@ -120,7 +122,7 @@ def test_long_silence_is_crossed_at_once() -> None:
 
 
 def test_seeking_by_step_stays_within_the_start_that_is_shown(
-    history: History, source: ReplaySource
+    history: MemoryStore, source: Playback
 ) -> None:
     assert source.seek(10)
     assert source.state.step == 10
@@ -133,7 +135,7 @@ def test_seeking_by_step_stays_within_the_start_that_is_shown(
     assert source.mark.time == history.marks[40].time
 
 
-def test_stepping_pauses_and_moves_by_whole_steps(source: ReplaySource) -> None:
+def test_stepping_pauses_and_moves_by_whole_steps(source: Playback) -> None:
     source.seek(20)
     assert source.step(+1)
     assert source.paused
@@ -149,16 +151,16 @@ def test_stepping_pauses_and_moves_by_whole_steps(source: ReplaySource) -> None:
     assert not source.step(+1)
 
 
-def test_jumping_finds_what_happened(source: ReplaySource) -> None:
-    assert source.jump(Kind.PREEMPTION, +1)
+def test_jumping_finds_what_happened(source: Playback) -> None:
+    assert source.jump(EventKind.PREEMPTION, +1)
     first = source.position
-    assert source.mark.kind & Kind.PREEMPTION
+    assert source.mark.kind & EventKind.PREEMPTION
     assert source.state.requests[preempted(source.state)].preemption_steps == [source.state.step]
-    assert source.jump(Kind.PREEMPTION, +1)
+    assert source.jump(EventKind.PREEMPTION, +1)
     assert source.position > first
-    assert source.jump(Kind.PREEMPTION, -1)
+    assert source.jump(EventKind.PREEMPTION, -1)
     assert source.position == first
-    assert not source.jump(Kind.PREEMPTION, -1)
+    assert not source.jump(EventKind.PREEMPTION, -1)
     assert source.position == first
 
 
@@ -166,10 +168,10 @@ def preempted(state: EngineState) -> str:
     return next(request_id for request_id, each in state.requests.items() if each.num_preemptions)
 
 
-def test_drain_tells_what_changed(history: History, source: ReplaySource) -> None:
+def test_drain_tells_what_changed(history: MemoryStore, source: Playback) -> None:
     assert source.drain() is None
     assert source.drain() == set()
-    finish = history.marks.next(Kind.FINISH, 0)
+    finish = history.marks.next(EventKind.FINISH, 0)
     source.move(finish - 1)
     source.drain()
     before = source.version
@@ -183,25 +185,25 @@ def test_drain_tells_what_changed(history: History, source: ReplaySource) -> Non
     assert source.drain() is None
 
 
-def test_recording_cannot_be_changed(source: ReplaySource) -> None:
+def test_recording_cannot_be_changed(source: Playback) -> None:
     with pytest.raises(ControlError, match="a recording cannot be changed"):
         source.submit("Hello", SamplingParams())
     with pytest.raises(ControlError, match="a recording cannot be changed"):
         source.abort("req-1")
-    assert source.link.state is LinkState.REPLAY
+    assert source.link.state is ConnectionState.REPLAY
     assert source.link.endpoint == "run.seqtop"
 
 
 @pytest.mark.parametrize("speed", [0.0, -1.0, float("nan"), float("inf")])
-def test_speed_must_be_positive(history: History, source: ReplaySource, speed: float) -> None:
+def test_speed_must_be_positive(history: MemoryStore, source: Playback, speed: float) -> None:
     with pytest.raises(ValueError, match="speed must be a positive number"):
-        ReplaySource(history, "run", speed=speed)
+        Playback(history, "run", speed=speed)
     with pytest.raises(ValueError, match="speed must be a positive number"):
         source.speed = speed
 
 
-def test_thread_plays_by_itself(history: History) -> None:
-    with ReplaySource(history, "run", speed=200.0) as source:
+def test_thread_plays_by_itself(history: MemoryStore) -> None:
+    with Playback(history, "run", speed=200.0) as source:
         wait_until(lambda: source.at_end and source.paused)
         with source.lock:
             assert source.state == history.at(history.last)
@@ -213,9 +215,9 @@ def test_thread_plays_by_itself(history: History) -> None:
 def test_history_that_goes_on_and_forgets_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tape, "BATCH_BYTES", 4_000)
     monkeypatch.setattr(tape, "SEGMENT_BYTES", 20_000)
-    history, state = History(max_bytes=0), EngineState()
+    history, state = MemoryStore(max_bytes=0), EngineState()
     append(history, SCRIPT[:20], state)
-    source = ReplaySource(history, "live", position=history.last, paused=True)
+    source = Playback(history, "live", position=history.last, paused=True)
     shown, mark = source.state, source.mark
     append(history, SCRIPT, state, 20)
     assert history.first > source.position
@@ -234,25 +236,25 @@ def test_history_that_goes_on_and_forgets_is_followed(monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recording:
+def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileStore:
     """A recording whose first and third segments cannot be read."""
     monkeypatch.setattr(tape, "BATCH_BYTES", 4_000)
     monkeypatch.setattr(tape, "SEGMENT_BYTES", 20_000)
     path = tmp_path / "run.seqtop"
-    with RecordingWriter(path) as writer:
+    with FileWriter(path) as writer:
         append(writer, SCRIPT, EngineState())
     data = bytearray(path.read_bytes())
-    with Recording(path) as recording:
+    with FileStore(path) as recording:
         first, third = recording._segments[0], recording._segments[2]
     for stored in (first.keyframe, third.batches[0].stored):
         data[stored.place[0] + 15] ^= 0x10
     path.write_bytes(data)
-    return Recording(path)
+    return FileStore(path)
 
 
-def test_what_cannot_be_read_is_said_and_skipped(damaged: Recording) -> None:
+def test_what_cannot_be_read_is_said_and_skipped(damaged: FileStore) -> None:
     segments = [segment.position for segment in damaged._segments]
-    source = ReplaySource(damaged, "run", detail="fine so far")
+    source = Playback(damaged, "run", detail="fine so far")
     assert source.position == segments[1]
     assert "damaged at byte" in source.link.detail
     source.move(segments[2])
@@ -273,11 +275,11 @@ def test_what_cannot_be_read_is_said_and_skipped(damaged: Recording) -> None:
 def test_empty_recording_has_nothing_to_show(tmp_path: Path) -> None:
     path = tmp_path / "run.seqtop"
     path.write_bytes(b"")
-    with Recording(path) as recording:
-        source = ReplaySource(recording, "run", detail=recording.damage or "")
+    with FileStore(path) as recording:
+        source = Playback(recording, "run", detail=recording.damage or "")
         source.tick(0.0)
         source.tick(1.0)
         assert source.paused
         assert not source.step(+1)
-        assert not source.jump(Kind.FINISH, +1)
+        assert not source.jump(EventKind.FINISH, +1)
         assert source.state == EngineState()

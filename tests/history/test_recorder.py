@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from seqtop.cli import main
-from seqtop.connection import LinkState
-from seqtop.history import Recording, RecordingError, RecordingWriter, final_state
-from seqtop.history.memory_store import History
+from seqtop.connection import ConnectionState
+from seqtop.history import FileStore, FileWriter, RecordingError, final_state
+from seqtop.history.memory_store import MemoryStore
 from seqtop.history.recorder import Recorder
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
-from seqtop.state.freeze import still
+from seqtop.state.freeze import freeze
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec, parsing
 from seqtop.wire.frames import Frame
@@ -51,15 +51,15 @@ def live_through_a_gap_and_a_restart(endpoint: str, session: Session) -> None:
         session.start()
         engine.await_viewer()
         engine.answer()
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         for number in range(3):
             engine.send(step(number))
         for number in (2, 3):
             engine.send(arrival(number), lose=True)
         engine.send(arrival(4))
-        wait_until(lambda: session.link.state is LinkState.SYNCING)
+        wait_until(lambda: session.link.state is ConnectionState.SYNCING)
         engine.answer()
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         engine.send(step(3))
         wait_until(lambda: session.state.step == 3)
     with HandDrivenEngine(endpoint, incarnation="two") as engine:
@@ -67,7 +67,7 @@ def live_through_a_gap_and_a_restart(endpoint: str, session: Session) -> None:
         engine.send(engine_info(incarnation="two"))
         engine.answer()
         wait_until(lambda: session.state.info and session.state.info.incarnation == "two")
-        wait_until(lambda: session.link.state is LinkState.LIVE)
+        wait_until(lambda: session.link.state is ConnectionState.LIVE)
         engine.send(arrival(9))
         wait_until(lambda: "req-9" in session.state.requests)
 
@@ -82,7 +82,7 @@ def assert_holds(timeline: Timeline, seen: list[EngineState]) -> None:
 
 def test_session_is_recorded_across_a_gap_and_a_restart(endpoint: str, tmp_path: Path) -> None:
     witness, path = Witness(), tmp_path / "run.seqtop"
-    recorder = Recorder(RecordingWriter(path))
+    recorder = Recorder(FileWriter(path))
     session = Session(endpoint)
     session.listen(witness)
     session.listen(recorder)
@@ -93,7 +93,7 @@ def test_session_is_recorded_across_a_gap_and_a_restart(endpoint: str, tmp_path:
         recorder.close()
     assert recorder.error is None
     assert_holds(session.history, witness.seen)
-    with Recording(path) as recording:
+    with FileStore(path) as recording:
         assert recording.damage is None
         assert_holds(recording, witness.seen)
         found = [list(recording.at(position).requests) for position in (3, 4, 7)]
@@ -110,11 +110,11 @@ def test_recording_begins_in_the_middle_of_a_session_and_ends_there(
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.answer()
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         engine.send(engine_info())
         engine.send(arrival(1))
         wait_until(lambda: session.sequence_number == 1)
-        recorder = Recorder(RecordingWriter(path))
+        recorder = Recorder(FileWriter(path))
         session.listen(recorder)
         engine.send(arrival(2))
         wait_until(lambda: recorder.num_messages == 1)
@@ -122,7 +122,7 @@ def test_recording_begins_in_the_middle_of_a_session_and_ends_there(
         recorder.close()
         engine.send(arrival(3))
         wait_until(lambda: session.sequence_number == 3)
-    with Recording(path) as recording:
+    with FileStore(path) as recording:
         assert [list(recording.at(position).requests) for position in (0, 1)] == [
             ["req-1"],
             ["req-1", "req-2"],
@@ -136,7 +136,7 @@ def test_recorder_flushes_by_itself(
 ) -> None:
     monkeypatch.setattr("seqtop.history.recorder.FLUSH_SECONDS", 0.05)
     path = tmp_path / "run.seqtop"
-    recorder = Recorder(RecordingWriter(path))
+    recorder = Recorder(FileWriter(path))
     state = EngineState()
     recorder.restore("one", -1, state)
     event = arrival(1)
@@ -149,7 +149,7 @@ def test_recorder_flushes_by_itself(
 def test_disk_that_fails_ends_the_recording_and_not_the_session(
     endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder = Recorder(RecordingWriter(tmp_path / "run.seqtop"))
+    recorder = Recorder(FileWriter(tmp_path / "run.seqtop"))
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
@@ -159,7 +159,7 @@ def test_disk_that_fails_ends_the_recording_and_not_the_session(
         monkeypatch.setattr("seqtop.history.file_writer.os.write", full)
         engine.await_viewer()
         engine.answer()
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         engine.send(arrival(1))
         wait_until(lambda: "req-1" in session.state.requests)
         assert "No space left on device" in (recorder.error or "")
@@ -169,12 +169,12 @@ def test_disk_that_fails_ends_the_recording_and_not_the_session(
 
 def test_finished_requests_of_a_paused_state_do_not_change_under_it(endpoint: str) -> None:
     script = [codec.encode(event) for event in EventScript(3, 60)]
-    session = Session(endpoint, history=History(max_bytes=0))
+    session = Session(endpoint, history=MemoryStore(max_bytes=0))
     for payload in script:
         session.state.apply(parsing.event(payload))
     ended = session.state.finished[0]
     seq_id = session.state.requests[ended].seq_ids[0]
-    paused = still(session.state)
+    paused = freeze(session.state)
     before = msgspec.structs.asdict(paused.sequences[seq_id])
     update = SequenceUpdate(
         seq_id=seq_id, status=SequenceStatus.RUNNING, num_computed_tokens=1, text_delta="boo"
@@ -221,7 +221,7 @@ def test_record_command_ends_cleanly_on_a_signal(
     wanted = EngineState()
     for event in (info, *events):
         wanted.apply(parsing.event(codec.encode(event)))
-    with Recording(path) as read:
+    with FileStore(path) as read:
         assert read.damage is None
         found = read.at(read.last)
     assert found.requests == wanted.requests
@@ -307,7 +307,7 @@ def test_killed_recorder_leaves_what_it_had_flushed(endpoint: str, tmp_path: Pat
         finally:
             os.kill(recording.pid, signal.SIGKILL)
             recording.communicate()
-    with Recording(path) as read:
+    with FileStore(path) as read:
         assert "was not closed" in (read.damage or "")
         assert "req-1" in read.at(read.last).requests
 

@@ -5,8 +5,14 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqtop.kv_events.cache import Block, KvCache, found
-from seqtop.kv_events.messages import AllBlocksCleared, Batch, BlockRemoved, BlockStored, Unknown
+from seqtop.kv_events.cache import CachedKvBlock, KvCache, found
+from seqtop.kv_events.messages import (
+    AllBlocksCleared,
+    BlockRemoved,
+    BlockStored,
+    EventBatch,
+    UnknownEvent,
+)
 
 
 def stored(hashes, parent=None, *, size=2, medium="GPU", tokens=None, **more) -> BlockStored:
@@ -17,11 +23,11 @@ def stored(hashes, parent=None, *, size=2, medium="GPU", tokens=None, **more) ->
 def cache_after(*events, **options) -> KvCache:
     cache = KvCache(**options)
     for time, event in enumerate(events, start=1):
-        cache.apply(Batch(float(time), [event]))
+        cache.apply(EventBatch(float(time), [event]))
     return cache
 
 
-def block(cache: KvCache, block_hash) -> Block:
+def block(cache: KvCache, block_hash) -> CachedKvBlock:
     return cache.blocks[(-1, block_hash)]
 
 
@@ -55,7 +61,7 @@ def test_branching_is_told_from_extending() -> None:
 def test_a_block_is_gone_when_its_last_copy_is() -> None:
     cache = cache_after(stored([1]), stored([1]), BlockRemoved([1], medium="GPU"))
     assert block(cache, 1).copies == {"GPU": 1}
-    cache.apply(Batch(9.0, [BlockRemoved([1], medium="GPU"), BlockRemoved([1], medium="GPU")]))
+    cache.apply(EventBatch(9.0, [BlockRemoved([1], medium="GPU"), BlockRemoved([1], medium="GPU")]))
     assert not cache.blocks
     assert (cache.num_cells, cache.num_trees, cache.num_unmatched) == (0, 0, 1)
     assert cache.tiers == {}
@@ -66,7 +72,7 @@ def test_tiers_are_places_of_one_block() -> None:
     assert block(cache, 1).copies == {"CPU": 1}
     assert {name: tier.num_blocks for name, tier in cache.tiers.items()} == {"GPU": 1, "CPU": 1}
     assert cache.num_tokens == 4
-    cache.apply(Batch(9.0, [stored([5])]))
+    cache.apply(EventBatch(9.0, [stored([5])]))
     assert names([cache.tiers["GPU"].cells[0]]) == [5], "the first free cell is taken"
 
 
@@ -89,7 +95,7 @@ def test_clearing_ends_a_gap_and_forgets_all() -> None:
     cache = cache_after(stored([1]))
     cache.miss("something was lost")
     assert cache.gap == "something was lost"
-    cache.apply(Batch(2.0, [AllBlocksCleared(), stored([2])]))
+    cache.apply(EventBatch(2.0, [AllBlocksCleared(), stored([2])]))
     assert (cache.gap, names(cache.blocks.values()), cache.num_cleared) == ("", [2], 1)
 
 
@@ -97,15 +103,15 @@ def test_too_many_blocks_are_counted_and_forgotten() -> None:
     cache = cache_after(stored([1, 2, 3]), stored([1], medium="CPU"), max_blocks=2)
     assert names(cache.blocks.values()) == [1, 2]
     assert (cache.num_overflowing, cache.num_cells) == (2, 2)
-    cache.apply(Batch(9.0, [BlockRemoved([2], medium="GPU"), stored([4], 3)]))
+    cache.apply(EventBatch(9.0, [BlockRemoved([2], medium="GPU"), stored([4], 3)]))
     assert names(cache.path(block(cache, 4))) == [4], "its parent is not known"
 
 
 def test_chains_whose_beginning_is_missing_join_what_comes_before_them() -> None:
     cache = cache_after(stored([3], 2), stored([4], 2), stored([9]))
     assert [tree.root for tree in cache.trees(0, 9)] == [(-1, 2), (-1, 9)]
-    cache.apply(Batch(5.0, [stored([2], 1)]))
-    cache.apply(Batch(6.0, [stored([1])]))
+    cache.apply(EventBatch(5.0, [stored([2], 1)]))
+    cache.apply(EventBatch(6.0, [stored([1])]))
     assert [(tree.root, tree.num_blocks) for tree in cache.trees(0, 9)] == [
         ((-1, 1), 4),
         ((-1, 9), 1),
@@ -118,12 +124,12 @@ def test_a_cycle_of_parents_ends() -> None:
     cache = cache_after(stored([1], 2), stored([2], 1), stored([3], 3))
     assert len(cache.path(block(cache, 1))) == 2
     assert names(cache.path(block(cache, 3))) == [3]
-    cache.apply(Batch(1.0, [BlockRemoved([1, 2, 3], medium="GPU")]))
+    cache.apply(EventBatch(1.0, [BlockRemoved([1, 2, 3], medium="GPU")]))
     assert (cache.num_trees, len(cache.blocks)) == (0, 0)
 
 
 def test_unknown_kinds_are_counted_by_name_and_not_without_end() -> None:
-    cache = cache_after(*[Unknown(f"Kind{number % 50}") for number in range(100)])
+    cache = cache_after(*[UnknownEvent(f"Kind{number % 50}") for number in range(100)])
     assert len(cache.unknown) == 20
     assert cache.unknown["Kind0"] == 2
 
@@ -152,7 +158,7 @@ def test_what_fits_together_always_does(events, max_blocks: int) -> None:
     cache = KvCache(max_blocks=max_blocks)
     copies: Counter[tuple[int, str]] = Counter()
     for event in events:
-        cache.apply(Batch(1.0, [event]))
+        cache.apply(EventBatch(1.0, [event]))
         if isinstance(event, AllBlocksCleared):
             copies.clear()
         elif isinstance(event, BlockStored):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqtop.kv_events import messages
-from seqtop.kv_events.messages import AllBlocksCleared, BlockRemoved, BlockStored, Unknown
+from seqtop.kv_events.messages import AllBlocksCleared, BlockRemoved, BlockStored, UnknownEvent
 from seqtop.wire.errors import WireError
 from tests.support.kv_publisher import batch, cleared, removed, stored
 
@@ -59,7 +59,7 @@ def test_a_batch_without_a_rank_as_sglang_sends_it() -> None:
 @pytest.mark.parametrize("event", [["BlockMoved", 1, 2], {"type": "BlockMoved", "to": 3}])
 def test_events_of_kinds_yet_to_come_are_passed_over(event) -> None:
     _, events, _ = messages.decode(batch(event, cleared()))
-    assert events == [Unknown("BlockMoved"), AllBlocksCleared()] or events[0] == Unknown(
+    assert events == [UnknownEvent("BlockMoved"), AllBlocksCleared()] or events[0] == UnknownEvent(
         "BlockMoved"
     )
 

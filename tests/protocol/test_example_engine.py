@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from seqtop.checks.report import Report, check_live
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from tests.support.waiting import SECONDS, wait_until
@@ -37,7 +37,7 @@ def join(session: Session, engine: Any) -> None:
 
     def live() -> bool:
         engine.stream.answer(engine.state)
-        return session.link.state is LinkState.LIVE
+        return session.link.state is ConnectionState.LIVE
 
     session.start()
     wait_until(live)

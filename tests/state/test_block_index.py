@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from seqtop.sequence import ExecuteModelRequest, SequenceStatus
 from seqtop.state import EngineState
-from seqtop.state.block_index import MOST_BLOCKS, BlockMap
+from seqtop.state.block_index import MOST_BLOCKS, BlockIndex
 from seqtop.state.block_owners import BlockOwners
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import EngineInfo, Event, Preemption, RequestArrived, SequenceUpdate, Step
@@ -35,7 +35,7 @@ def holders(state: EngineState, num_device: int) -> dict[int, dict[int, int]]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_index_follows_the_tables_and_tells_what_changed(seed: int) -> None:
-    state, index = EngineState(), BlockMap()
+    state, index = EngineState(), BlockIndex()
     before: dict[int, dict[int, int]] = {}
     num_swapped = 0
     for event in run(seed):
@@ -69,7 +69,7 @@ def test_shared_blocks_are_counted(updates: list[tuple[int, list[int]]]) -> None
 
 
 def test_a_table_that_grows_changes_its_new_blocks_alone() -> None:
-    state, index = EngineState(), BlockMap()
+    state, index = EngineState(), BlockIndex()
     events = run(1)
     for event in events:
         if isinstance(event, Step) and not event.sequences and event.decodes.new_blocks:
@@ -81,7 +81,7 @@ def test_a_table_that_grows_changes_its_new_blocks_alone() -> None:
 
 
 def test_a_swapped_sequence_holds_the_host_blocks_its_own_went_to() -> None:
-    state, index = swapped_state(), BlockMap()
+    state, index = swapped_state(), BlockIndex()
     index.rebuild(state)
     assert index.blocks(7) == [8 + 5, 8 + 2]
     assert dict(index.owners(8 + 2)) == {7: 1}
@@ -93,7 +93,7 @@ def test_a_swapped_sequence_holds_the_host_blocks_its_own_went_to() -> None:
 
 
 def test_blocks_of_further_kv_cache_groups_are_in_it() -> None:
-    state, index = EngineState(), BlockMap()
+    state, index = EngineState(), BlockIndex()
     for event in started():
         state.apply(event)
     update = seq_update(SequenceStatus.RUNNING, new_blocks=[1, 2], group_block_tables=[[5], [6, 7]])
@@ -105,7 +105,7 @@ def test_blocks_of_further_kv_cache_groups_are_in_it() -> None:
 
 @pytest.mark.parametrize("number", [-1, 2**40])
 def test_no_size_of_a_pool_is_believed_blindly(number: int) -> None:
-    state, index = EngineState(), BlockMap()
+    state, index = EngineState(), BlockIndex()
     info = started()[0]
     info.num_gpu_blocks = info.num_cpu_blocks = info.num_reserved_blocks = number
     state.apply(info)

@@ -10,7 +10,7 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 from seqtop.state import EngineState
-from seqtop.state.freeze import still
+from seqtop.state.freeze import freeze
 from seqtop.wire import codec
 from seqtop.wire.messages import (
     CachedBlocks,
@@ -106,9 +106,9 @@ def test_a_still_is_what_the_state_was_and_stays_so(
     steps: list[tuple[list[str], bool]], taken_after: int
 ) -> None:
     state = EngineState(max_finished=3)
-    taken, encoded = still(state), codec.encode(state)
+    taken, encoded = freeze(state), codec.encode(state)
     for number, (names, evict) in enumerate(steps):
         if number == taken_after:
-            taken, encoded = still(state), codec.encode(state)
+            taken, encoded = freeze(state), codec.encode(state)
         play(state, number, names, evict=evict)
     assert codec.encode(taken) == encoded

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, latency
-from seqtop.state.latency import KEPT_STARTS, QUIET, WINDOW, Latencies, Measured, Window
+from seqtop.state.latency import KEPT_STARTS, QUIET, WINDOW, Latencies, Measured, SlidingWindow
 from seqtop.state.slo import Slo, SloError, missed, parse
 from seqtop.tui.feed import Feed
 from seqtop.wire.messages import Heartbeat
@@ -20,7 +20,7 @@ from tests.support.scripted import START, STEP_TIME, Script, ScriptedSource, eng
 
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=60))
 def test_percentiles_are_those_of_the_textbook(values: list[float]) -> None:
-    window = Window()
+    window = SlidingWindow()
     for value in values:
         window.add(0.0, value)
     cuts = statistics.quantiles(values, n=100, method="inclusive")
@@ -31,7 +31,7 @@ def test_percentiles_are_those_of_the_textbook(values: list[float]) -> None:
 
 def test_a_window_slides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(latency, "LARGEST", 50)
-    chance, window, added = random.Random(1), Window(10.0), []
+    chance, window, added = random.Random(1), SlidingWindow(10.0), []
     for moment in range(200):
         added.append((float(moment) / 3, chance.random()))
         window.add(*added[-1])

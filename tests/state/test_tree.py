@@ -8,7 +8,7 @@ from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.filter import parse
 from seqtop.state.ordering import SequenceView, Sort
-from seqtop.state.tree import Kin, paths, tree
+from seqtop.state.tree import TreePosition, paths, tree
 
 
 def request(state: EngineState, name: str, seq_ids: list[int], arrival: float = 1.0) -> None:
@@ -140,7 +140,7 @@ def test_deep_descent_ends_at_a_depth_that_can_be_drawn() -> None:
     found = paths(state, range(300))
     assert max(map(len, found.values())) == 8
     assert list(tree(found.values(), ())) == sorted(found, reverse=True)
-    assert tree([(1,)], ()) == {1: Kin()}
+    assert tree([(1,)], ()) == {1: TreePosition()}
 
 
 def test_updates_keep_the_tree_that_a_rebuild_makes() -> None:

@@ -19,9 +19,9 @@ from unittest.mock import patch
 import msgspec
 
 from seqtop.checks import Checker
-from seqtop.connection import Link, LinkState
+from seqtop.connection import Connection, ConnectionState
 from seqtop.export import json_document, text
-from seqtop.history.memory_store import History
+from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, sharing, snapshot
 from seqtop.state.explain import why
@@ -46,7 +46,7 @@ D = TypeVar("D")
 _LOOK_EVERY = 50
 _AFRESH_EVERY = 400
 _HANG_SECONDS = 60.0
-LINK = Link("tcp://127.0.0.1:1", LinkState.LIVE)
+LINK = Connection("tcp://127.0.0.1:1", ConnectionState.LIVE)
 
 
 class Viewer:
@@ -54,7 +54,7 @@ class Viewer:
 
     def __init__(self, data: bytes) -> None:
         self.state = snapshot.load(data, max_finished=100)
-        self.history = History(max_events=10_000)
+        self.history = MemoryStore(max_events=10_000)
         self.history.restore("one", 0, self.state)
         self.checker = Checker()
         self.view = SequenceView()

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from seqtop.connection import LinkState
-from seqtop.history import Recording
-from seqtop.history.file_writer import RecordingWriter
+from seqtop.connection import ConnectionState
+from seqtop.history import FileStore
+from seqtop.history.file_writer import FileWriter
 from seqtop.history.recorder import Recorder
 from seqtop.session import Session
 from seqtop.state import EngineState
@@ -70,7 +70,7 @@ def kill_recorder(seed: int, directory: str) -> str:
         wait_until(lambda: path.stat().st_size >= size)
         recorder.send_signal(signal.SIGKILL)
         recorder.wait()
-    with Recording(path) as recording:
+    with FileStore(path) as recording:
         found = recording.at(recording.last)
         # Of what was cut in the middle nothing counts, so that it may all be in the first keyframe.
         number = recording.marks[recording.last].number
@@ -85,8 +85,8 @@ def kill_engine(seed: int, directory: str) -> str:
     endpoint, path = f"ipc://{directory}/e", Path(directory, "run.seqtop")
     with Session(endpoint) as session:
         with engine(endpoint, seed):
-            assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
-            recorder = Recorder(RecordingWriter(path))
+            assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+            recorder = Recorder(FileWriter(path))
             session.listen(recorder)
             target = session.sequence_number + choose.randint(1, 400)
             wait_until(lambda: session.sequence_number >= target)
@@ -98,7 +98,7 @@ def kill_engine(seed: int, directory: str) -> str:
             assert codec.encode(session.history.at(seen)) == remembered
         session.unlisten(recorder)
         recorder.close()
-    with Recording(path) as recording:
+    with FileStore(path) as recording:
         assert recording.gaps[-1].restarted
         before = recording.at(recording.gaps[-1].position - 1)
         last = recording.marks[recording.gaps[-1].position - 1].number
@@ -112,7 +112,7 @@ def kill_viewer(seed: int, directory: str) -> str:
     choose = random.Random(seed)
     endpoint = f"ipc://{directory}/e"
     with engine(endpoint, seed), Session(endpoint) as session:
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         command = [sys.executable, "-m", "seqtop", "show", "--json", endpoint]
         viewer = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         time.sleep(choose.uniform(0.0, 0.5))  # a random moment of its life, from its first on

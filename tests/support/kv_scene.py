@@ -3,9 +3,9 @@
 import hashlib
 import threading
 
-from seqtop.connection import Link, LinkState
+from seqtop.connection import Connection, ConnectionState
 from seqtop.kv_events.cache import KvCache
-from seqtop.kv_events.messages import Batch, BlockRemoved, BlockStored
+from seqtop.kv_events.messages import BlockRemoved, BlockStored, EventBatch
 
 HOSTILE = "\x1b]52;c;YQ==\x07[red]\u202e"
 
@@ -16,7 +16,7 @@ class ScriptedKvSource:
     def __init__(self, *, has_replay: bool = False) -> None:
         self.lock = threading.RLock()
         self.cache = KvCache()
-        self.link = Link("tcp://127.0.0.1:5557", LinkState.LIVE)
+        self.link = Connection("tcp://127.0.0.1:5557", ConnectionState.LIVE)
         self.version = 0
         self.now = 0.0
         self.has_replay = has_replay
@@ -24,7 +24,7 @@ class ScriptedKvSource:
     def send(self, *events: object, time: float | None = None) -> None:
         with self.lock:
             self.now = self.now + 1 if time is None else time
-            self.cache.apply(Batch(self.now, list(events), 0))
+            self.cache.apply(EventBatch(self.now, list(events), 0))
             self.version += 1
 
 

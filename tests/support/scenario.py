@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
@@ -159,7 +159,7 @@ def run(seed: int, directory: str) -> Outcome:
         FaultProxy(f"ipc://{directory}/e", viewer_endpoint, seed) as proxy,
         Session(viewer_endpoint) as session,
     ):
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         numbers = _Numbers()
         session.listen(numbers)
         engine.play(STEPS_BEFORE)

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from seqtop.connection import Link, LinkState
-from seqtop.history.memory_store import History
-from seqtop.observable import Changing
+from seqtop.connection import Connection, ConnectionState
+from seqtop.history.memory_store import MemoryStore
+from seqtop.observable import Observable
 from seqtop.sequence import (
     ExecuteModelRequest,
     RequestMetrics,
@@ -72,20 +72,20 @@ def engine_info(**changes: object) -> EngineInfo:
     return EngineInfo(**(values | changes))
 
 
-class ScriptedSource(Changing):
+class ScriptedSource(Observable):
     """A `Source` that knows what it is told, and remembers what it is asked to do.
 
     With a `history` it also keeps what it was told, which then has to be fit for the wire.
     """
 
     def __init__(
-        self, *events: Event, max_finished: int = 1_000, history: History | None = None
+        self, *events: Event, max_finished: int = 1_000, history: MemoryStore | None = None
     ) -> None:
         super().__init__()
         self.history = history
         self.state = EngineState(max_finished=max_finished)
         self.lock = threading.RLock()
-        self.link = Link("ipc:///run/demo", LinkState.LIVE)
+        self.link = Connection("ipc:///run/demo", ConnectionState.LIVE)
         self.number = 0
         """Of the next message."""
         self.submitted: list[tuple[str, SamplingParams]] = []
@@ -134,7 +134,7 @@ class ScriptedSource(Changing):
                 watcher(state, None)
             self.changed()
 
-    def connect(self, state: LinkState, detail: str = "") -> None:
+    def connect(self, state: ConnectionState, detail: str = "") -> None:
         with self.lock:
             self.link.state, self.link.detail = state, detail
             self.changed()

@@ -10,7 +10,7 @@ import pytest
 import zmq
 import zmq.auth
 
-from seqtop.connection import ControlError, LinkState, UnreachableError
+from seqtop.connection import ConnectionState, ControlError, UnreachableError
 from seqtop.sequence import SamplingParams
 from seqtop.session import Session
 from seqtop.state import EngineState
@@ -61,7 +61,7 @@ def refusal(endpoint: str, own: ViewerKeys | None) -> str:
     with Session(endpoint, keys=own) as session:
         with pytest.raises(UnreachableError) as error:
             session.await_engine(SECONDS)
-        assert session.link.state is LinkState.REFUSED
+        assert session.link.state is ConnectionState.REFUSED
         assert session.link.num_messages == session.link.num_bytes == 0
         assert session.state == EngineState(max_finished=session.state.max_finished)
     return str(error.value)
@@ -145,10 +145,10 @@ def test_refused_viewer_gets_in_once_it_is_let(
     with Session(endpoint, keys=of(place, "stranger")) as session:
         strict = curve_keys.engine_keys(secret, place / "onlooker.key")
         with Publisher(endpoint, engine_info(), EngineState(), keys=strict):
-            assert session.wait_for(LinkState.REFUSED, timeout=SECONDS)
+            assert session.wait_for(ConnectionState.REFUSED, timeout=SECONDS)
         lenient = curve_keys.engine_keys(secret, place / "stranger.key")
         with Publisher(endpoint, engine_info(), EngineState(), keys=lenient):
-            assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+            assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
 
 
 def test_everything_is_encrypted(endpoint: str, place: Path) -> None:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import zmq
 
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
@@ -27,7 +27,7 @@ from seqtop.transport import (
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.publisher import Publisher, PublishError
 from seqtop.transport.stream_server import StreamServer
-from seqtop.transport.token_bucket import Allowance
+from seqtop.transport.token_bucket import TokenBucket
 from seqtop.wire import codec, frames
 from seqtop.wire.messages import (
     Abort,
@@ -266,15 +266,15 @@ def test_viewer_keeps_so_many_bytes_while_it_waits_for_a_snapshot(
         wait_until(lambda: session.link.num_messages == 101)
         engine.answer(early)  # what followed on it has been let go
         wait_until(lambda: session.link.num_missed > 50)
-        while session.link.state is not LinkState.LIVE:
+        while session.link.state is not ConnectionState.LIVE:
             engine.answer()
-            session.wait_for(LinkState.LIVE, timeout=1)
+            session.wait_for(ConnectionState.LIVE, timeout=1)
         assert len(session.state.requests) == 100
 
 
 def test_allowance_comes_back_with_time_and_can_be_overdrawn_once() -> None:
     now = 0.0
-    allowance = Allowance(rate=10, burst=5, clock=lambda: now)
+    allowance = TokenBucket(rate=10, burst=5, clock=lambda: now)
     allowance.spend(5)
     assert allowance.seconds_to_go() == 0
     allowance.spend(1)

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 import zmq
 
-from seqtop.connection import ControlError, LinkState
+from seqtop.connection import ConnectionState, ControlError
 from seqtop.sequence import SamplingParams
 from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport import control_client, publisher
 from seqtop.transport.endpoints import EndpointError, check, check_bind, snapshot_endpoint
-from seqtop.transport.outbound_queue import Inbox, QueueFullError
+from seqtop.transport.outbound_queue import OutboundQueue, QueueFullError
 from seqtop.transport.publisher import Publisher, PublishError
 from seqtop.wire import codec
 from seqtop.wire.messages import Abort, SnapshotRequest, Submit
@@ -30,11 +30,11 @@ def engine(endpoint: str) -> Iterator[Publisher]:
 
 def test_two_viewers_that_join_at_different_times_agree(engine: Publisher) -> None:
     with Session(engine.endpoint) as early:
-        assert early.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert early.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         for number in range(5):
             engine.publish(arrival(number))
         with Session(engine.endpoint) as late:
-            assert late.wait_for(LinkState.LIVE, timeout=SECONDS)
+            assert late.wait_for(ConnectionState.LIVE, timeout=SECONDS)
             engine.publish(step(0))
             wait_until(lambda: early.state.step == late.state.step == 0)
             wait_until(lambda: early.sequence_number == late.sequence_number)
@@ -45,7 +45,7 @@ def test_two_viewers_that_join_at_different_times_agree(engine: Publisher) -> No
 
 def test_heartbeats_keep_an_idle_engine_alive_in_the_viewer(engine: Publisher) -> None:
     with Session(engine.endpoint) as session:
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         before = session.sequence_number
         wait_until(lambda: session.sequence_number >= before + 3)
         assert session.link.num_missed == 0
@@ -53,10 +53,10 @@ def test_heartbeats_keep_an_idle_engine_alive_in_the_viewer(engine: Publisher) -
 
 def test_goodbye_arrives(engine: Publisher) -> None:
     with Session(engine.endpoint) as session:
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         engine.publish(arrival(1))
         engine.close("time to go")
-        assert session.wait_for(LinkState.STOPPED, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
         assert session.link.detail == "time to go"
         assert "req-1" in session.state.requests
 
@@ -66,13 +66,13 @@ def test_dropped_messages_are_counted_and_healed(endpoint: str) -> None:
         Publisher(endpoint, engine_info(), EngineState()) as engine,
         Session(endpoint) as session,
     ):
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         engine.publish(object())  # type: ignore[arg-type]  # cannot be encoded
         assert engine.num_dropped == 1
         assert "object has no form on the wire" in (engine.last_error or "")
         engine.publish(arrival(1))
         wait_until(lambda: session.link.num_missed == 1)
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         wait_until(lambda: "req-1" in session.state.requests)
 
 
@@ -106,7 +106,7 @@ def test_what_is_published_after_the_end_is_dropped(endpoint: str) -> None:
 
 
 def test_whoever_sleeps_is_woken_and_whoever_does_not_is_left_alone() -> None:
-    queued = Inbox(2)
+    queued = OutboundQueue(2)
     assert queued.may_sleep()
     queued.put(b"a")
     assert select.select([queued], [], [], 10)[0], "who polls is woken"

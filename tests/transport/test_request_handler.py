@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 from seqtop.transport import request_handler
-from seqtop.transport.request_handler import QuestionDesk
+from seqtop.transport.request_handler import RequestHandler
 from seqtop.wire import codec
 from seqtop.wire.messages import PROTOCOL_VERSION, SnapshotRequest
 from tests.support.hand_driven import engine_info
@@ -50,7 +50,7 @@ def test_the_next_snapshot_is_as_far_off_as_this_one_was_work(
         work[0] += worked
         yield [b"a snapshot"]
 
-    desk = QuestionDesk(router, engine_info(), None, Queue(), encode)
+    desk = RequestHandler(router, engine_info(), None, Queue(), encode)
     question = codec.encode(SnapshotRequest(protocol_version=PROTOCOL_VERSION))
 
     def ask() -> None:

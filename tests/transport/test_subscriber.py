@@ -5,8 +5,8 @@ import weakref
 import msgspec
 import pytest
 
-from seqtop.connection import LinkState
-from seqtop.history.memory_store import History
+from seqtop.connection import ConnectionState
+from seqtop.history.memory_store import MemoryStore
 from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport import subscriber
@@ -31,7 +31,7 @@ def same(viewer: EngineState, engine: EngineState) -> bool:
 def joined(engine: HandDrivenEngine, session: Session) -> None:
     engine.await_viewer()
     engine.answer()
-    assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+    assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
 
 
 def test_late_joiner_has_what_came_before_and_what_comes_after(endpoint: str) -> None:
@@ -75,7 +75,7 @@ def test_a_session_that_is_over_leaves_nothing_behind(endpoint: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_fault_of_its_own_is_not_shown_as_live(endpoint: str) -> None:
-    class Faulty(History):
+    class Faulty(MemoryStore):
         def append(self, *_: object) -> None:
             raise RuntimeError("a fault")
 
@@ -85,7 +85,7 @@ def test_a_fault_of_its_own_is_not_shown_as_live(endpoint: str) -> None:
     ):
         joined(engine, session)
         engine.send(arrival(1))
-        assert session.wait_for(LinkState.LOST, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LOST, timeout=SECONDS)
         assert "seqtop itself failed" in session.link.detail
         assert "a fault" in session.link.detail
 
@@ -97,10 +97,10 @@ def test_gap_is_counted_and_healed(endpoint: str) -> None:
         for number in range(1, 4):
             engine.send(arrival(number), lose=True)
         engine.send(arrival(4))
-        wait_until(lambda: session.link.state is LinkState.SYNCING)
+        wait_until(lambda: session.link.state is ConnectionState.SYNCING)
         assert "3 messages were missed" in session.link.detail
         engine.answer()
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         assert same(session.state, engine.state)
         assert session.link.num_missed == 3
         assert session.link.num_resyncs == 1
@@ -136,12 +136,12 @@ def test_unreadable_message_is_named_and_healed(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         joined(engine, session)
         engine.send_frames(frames.pack("one", 0, b"\xc1 not msgpack"))
-        wait_until(lambda: session.link.state is LinkState.SYNCING)
+        wait_until(lambda: session.link.state is ConnectionState.SYNCING)
         assert session.link.num_errors == 1
         assert "could not be read" in session.link.detail
         engine.send(engine_info())
         engine.answer()
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         assert same(session.state, engine.state)
 
 
@@ -182,9 +182,9 @@ def test_history_survives_a_resync_that_has_forgotten_it(endpoint: str) -> None:
         engine.state.apply(engine_info())
         engine.send(arrival(2), lose=True)
         engine.send(arrival(3))
-        wait_until(lambda: session.link.state is LinkState.SYNCING)
+        wait_until(lambda: session.link.state is ConnectionState.SYNCING)
         engine.answer()
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         assert list(session.state.requests) == ["req-1", "req-2", "req-3"]
         assert session.state.requests["req-1"].finish_reason == "abort"
         assert sum(session.state.num_by_status) == 3
@@ -194,7 +194,7 @@ def test_goodbye_is_shown(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         joined(engine, session)
         engine.send(EngineStopped(time=5.0, reason="maintenance"))
-        assert session.wait_for(LinkState.STOPPED, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
         assert session.link.detail == "maintenance"
 
 
@@ -203,17 +203,17 @@ def test_silence_is_noticed_and_forgiven(endpoint: str, monkeypatch: pytest.Monk
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         joined(engine, session)
         engine.send(arrival(1))
-        assert session.wait_for(LinkState.LOST, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LOST, timeout=SECONDS)
         assert "req-1" in session.state.requests  # what was seen stays
         monkeypatch.setattr(subscriber, "SILENCE_SECONDS", 60.0)
         engine.send(Heartbeat(time=4.0, step=3))
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
 
 
 def test_nobody_there_is_said_in_a_sentence(endpoint: str) -> None:
     with Session(endpoint) as session:
         wait_until(lambda: session.link.detail)
-        assert session.link.state is LinkState.CONNECTING
+        assert session.link.state is ConnectionState.CONNECTING
         assert session.link.detail == f"no engine answers at {endpoint} yet"
 
 
@@ -221,7 +221,7 @@ def test_other_version_on_the_live_stream(endpoint: str) -> None:
     with HandDrivenEngine(endpoint, greets=False) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send_frames([b"seqtop/3/one", bytes(8), b"whatever"])
-        assert session.wait_for(LinkState.INCOMPATIBLE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.INCOMPATIBLE, timeout=SECONDS)
         assert "speaks version 3" in session.link.detail
 
 
@@ -240,14 +240,14 @@ def test_an_engine_of_version_1_is_asked_in_version_1(endpoint: str) -> None:
             )
         )
         assert parsing.command(question) == SnapshotRequest(protocol_version=1)
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
 
 
 def test_other_version_on_the_snapshot_socket(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.answer(Refused(error="this engine speaks version 2"))
-        assert session.wait_for(LinkState.INCOMPATIBLE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.INCOMPATIBLE, timeout=SECONDS)
         assert session.link.detail == "this engine speaks version 2"
 
 
@@ -266,7 +266,7 @@ def test_foreign_publisher(endpoint: str, parts: list[bytes]) -> None:
     with HandDrivenEngine(endpoint, greets=False) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send_frames(parts)
-        assert session.wait_for(LinkState.INCOMPATIBLE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.INCOMPATIBLE, timeout=SECONDS)
         assert "is not a seqtop stream" in session.link.detail
         assert session.link.num_errors == 1
 
@@ -296,7 +296,7 @@ def test_snapshot_that_contradicts_itself_is_refused(endpoint: str, spoil: objec
         assert session.state.requests == {}
         engine.state = good
         engine.answer()  # the viewer asks again by itself
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         assert same(session.state, good)
 
 
@@ -312,4 +312,4 @@ def test_snapshot_of_garbage_is_refused(endpoint: str) -> None:
             )
         )
         wait_until(lambda: session.link.num_errors == 1)
-        assert session.link.state is LinkState.CONNECTING
+        assert session.link.state is ConnectionState.CONNECTING

@@ -6,7 +6,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from seqtop.history.memory_store import History
+from seqtop.history.memory_store import MemoryStore
 from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.block_prompt import BlockPrompt
@@ -22,7 +22,7 @@ from tests.support.scripted import HOSTILE, ScriptedSource, scene
 @pytest.fixture
 def kept() -> ScriptedSource:
     """The scene, on record."""
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     scene(source, hostile=HOSTILE.replace("\ud800", ""))
     return source
 

@@ -16,7 +16,7 @@ from seqtop.state.ordering import SequenceView, Sort
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.style import line_width, marked, plain
 from seqtop.tui.screens.sequences.detail import Detail
-from seqtop.tui.settings import Memory
+from seqtop.tui.settings import SavedState
 from tests.support.piloting import play, screen, until
 from tests.support.scripted import HOSTILE, MIXED, Script, ScriptedSource
 
@@ -152,7 +152,7 @@ def test_copying(key: str) -> None:
 def test_the_detail_pane_has_the_size_one_likes(
     source: ScriptedSource, tmp_path: object, size: tuple[int, int], side: str
 ) -> None:
-    memory = Memory(tmp_path / "remembered.json")  # type: ignore[operator]
+    memory = SavedState(tmp_path / "remembered.json")  # type: ignore[operator]
     app = SeqtopApp(source, memory=memory)
 
     async def act(pilot: Pilot[int]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import History
+from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.settings import Settings
 from tests.support.scripted import HOSTILE, ScriptedSource, scene
@@ -16,7 +16,7 @@ LOOKS = ["dark", "light", "no-colour"]
 
 def recorded() -> SeqtopApp:
     """An app that has watched the scene, with objectives that some have missed."""
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     settings = Settings(slo={"ttft": 0.1, "itl": 0.06})
     app = SeqtopApp(source, clock=lambda: 0.0, settings=settings)
     source.listener = app.feed.poll

@@ -7,10 +7,10 @@ import pytest
 from textual.binding import ActiveBinding
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import History
+from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.help import HelpScreen
-from seqtop.tui.rendering.list_view import Listing
+from seqtop.tui.rendering.list_view import ListView
 from seqtop.tui.screens.base import TabbedScreen
 from seqtop.tui.screens.fleet.screen import FleetScreen
 from tests.support.piloting import SCREENS, checked, play, until
@@ -43,7 +43,7 @@ MOVES = (
 
 def several() -> SeqtopApp:
     """An app with every screen there is: one for two engines, in whose records checks fail."""
-    sources = [ScriptedSource(history=History()) for _ in range(2)]
+    sources = [ScriptedSource(history=MemoryStore()) for _ in range(2)]
     for source in sources:
         scene(source, hostile=HOSTILE.replace("\ud800", ""), max_num_batched_tokens=60)
     return SeqtopApp(*sources, clock=lambda: 0.0)
@@ -108,7 +108,7 @@ def test_every_key_is_pressed_in_a_test(name: str) -> None:
     for key, active in bound.items():
         if key not in TEXTUALS:
             own = not isinstance(active.node, SeqtopApp)
-            shared = isinstance(active.node, Listing) or key in {"tab", "shift+tab", "escape"}
+            shared = isinstance(active.node, ListView) or key in {"tab", "shift+tab", "escape"}
             assert key in (of_screen if own and not shared else anywhere), (key, active.binding)
 
 
@@ -118,11 +118,11 @@ def test_every_list_moves_by_the_same_keys(name: str) -> None:
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(leading_to(name))
-        await until(pilot, lambda: isinstance(app.focused, Listing))
+        await until(pilot, lambda: isinstance(app.focused, ListView))
         if name == "checks":
             await checked(app, pilot)
         listing = app.focused
-        assert isinstance(listing, Listing)
+        assert isinstance(listing, ListView)
         assert listing.num_rows > 1
         for keys, leads_to in MOVES:
             for key in keys:

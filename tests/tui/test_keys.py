@@ -8,9 +8,9 @@ from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList
 
-from seqtop.connection import ControlError, LinkState
-from seqtop.history.memory_store import History
-from seqtop.history.playback import ReplaySource
+from seqtop.connection import ConnectionState, ControlError
+from seqtop.history.memory_store import MemoryStore
+from seqtop.history.playback import Playback
 from seqtop.sequence import ExecuteModelRequest, SamplingParams, SequenceStatus
 from seqtop.state.fields import COLUMNS
 from seqtop.state.ordering import Sort
@@ -24,7 +24,7 @@ from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.screens.sequences.filter_bar import FilterBar
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.screens.sequences.table import Rows, Titles
-from seqtop.tui.screens.sequences.text_pane import Story
+from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.wire.messages import RequestArrived, RequestFinished, SequenceUpdate, Step
 from tests.support.piloting import play, screen, until
 from tests.support.scripted import START, Script, ScriptedSource, scene
@@ -109,7 +109,7 @@ def test_detail(app: SeqtopApp) -> None:
 def test_the_detail_scrolls_once_it_has_the_focus(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("enter", "tab")
-        assert isinstance(app.focused, Story)
+        assert isinstance(app.focused, TextPane)
         await pilot.press("shift+tab")
         assert isinstance(app.focused, Rows)
 
@@ -488,7 +488,7 @@ def test_an_engine_that_is_only_watched_says_so() -> None:
             "Cannot submit prompts to this engine: it lets others only watch.",
             "Cannot abort requests of this engine: it lets others only watch.",
         ]
-        source.connect(LinkState.LOST)
+        source.connect(ConnectionState.LOST)
         await pilot.press("n")
         assert "it is not connected" in notices(app)[-1]
 
@@ -496,9 +496,9 @@ def test_an_engine_that_is_only_watched_says_so() -> None:
 
 
 def test_a_recording_has_no_engine_to_control() -> None:
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     scene(source, hostile="")
-    app = SeqtopApp(ReplaySource(source.history, "run.seqtop", paused=True), clock=lambda: 0.0)
+    app = SeqtopApp(Playback(source.history, "run.seqtop", paused=True), clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("right", "n", "x")
@@ -634,7 +634,7 @@ def test_the_text_keeps_to_its_end_until_one_scrolls_away() -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("enter")
         await pilot.pause()
-        story = app.screen.query_one(Story)
+        story = app.screen.query_one(TextPane)
 
         async def on(steps: int) -> None:
             for _ in range(steps):

@@ -4,7 +4,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.dialog import Dialog
 from seqtop.tui.screens.sequences.screen import SequencesScreen
@@ -67,7 +67,7 @@ def test_an_engine_that_goes_while_one_looks(source: ScriptedSource) -> None:
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("enter", "l", "down", "slash", *"req")
-        source.connect(LinkState.LOST)
+        source.connect(ConnectionState.LOST)
         app.draw()
         await pilot.pause()
         assert "✗ LOST" in screen(app)
@@ -85,7 +85,7 @@ def test_rates_of_a_lost_engine_are_dim(source: ScriptedSource, app: SeqtopApp) 
     rates = ("5.0", "6.0", "7.0")
     inks = {text: ink for text, ink in throughput(app.feed, 200) if text in rates}
     assert set(inks.values()) == {"strong"}
-    source.link.state = LinkState.LOST
+    source.link.state = ConnectionState.LOST
     inks = {text: ink for text, ink in throughput(app.feed, 200) if text in rates}
     assert (len(inks), set(inks.values())) == (3, {"dim"})
 

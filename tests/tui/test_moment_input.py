@@ -2,15 +2,15 @@
 
 import pytest
 
-from seqtop.history.memory_store import History
+from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import Timeline
-from seqtop.tui.moment_input import EXAMPLES, Moment, parse
+from seqtop.tui.moment_input import EXAMPLES, TypedMoment, parse
 from tests.support.scripted import START, ScriptedSource, scene
 
 
 @pytest.fixture
 def timeline() -> Timeline:
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     scene(source, hostile="?")
     assert source.history is not None
     return source.history
@@ -19,19 +19,19 @@ def timeline() -> Timeline:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("17", Moment(step=17)),
-        ("1,234", Moment(step=1234)),
-        ("12.5s", Moment(since=12.5)),
-        (" 500 ms ", Moment(since=0.5)),
-        ("1m30s", Moment(since=90.0)),
-        ("2h", Moment(since=7200.0)),
-        ("-3s", Moment(shift=-3.0)),
-        ("+250ms", Moment(shift=0.25)),
-        ("14:03", Moment(clock=50_580.0)),
-        ("14:03:22.5", Moment(clock=50_602.5)),
+        ("17", TypedMoment(step=17)),
+        ("1,234", TypedMoment(step=1234)),
+        ("12.5s", TypedMoment(since=12.5)),
+        (" 500 ms ", TypedMoment(since=0.5)),
+        ("1m30s", TypedMoment(since=90.0)),
+        ("2h", TypedMoment(since=7200.0)),
+        ("-3s", TypedMoment(shift=-3.0)),
+        ("+250ms", TypedMoment(shift=0.25)),
+        ("14:03", TypedMoment(clock=50_580.0)),
+        ("14:03:22.5", TypedMoment(clock=50_602.5)),
     ],
 )
-def test_what_is_typed_is_understood(text: str, expected: Moment) -> None:
+def test_what_is_typed_is_understood(text: str, expected: TypedMoment) -> None:
     assert parse(text) == expected
 
 
@@ -44,7 +44,7 @@ def test_what_is_not_is_refused_with_what_would_be(text: str) -> None:
 def test_every_example_is_understood() -> None:
     wanted = [parse(example) for example, _ in EXAMPLES]
     assert wanted == [
-        Moment(step=1234), Moment(since=12.5), Moment(shift=-3.0), Moment(clock=50_602.0)
+        TypedMoment(step=1234), TypedMoment(since=12.5), TypedMoment(shift=-3.0), TypedMoment(clock=50_602.0)
     ]  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_times_lead_to_the_last_moment_before_them(timeline: Timeline) -> None:
 
 
 def test_a_clock_that_no_calendar_knows_is_said() -> None:
-    history = History()
+    history = MemoryStore()
     source = ScriptedSource(history=history)
     scene(source, hostile="?", start_time=1e300)
     found, remark = parse("14:03").find(history, history.last)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.history import Recording
-from seqtop.history.playback import ReplaySource
+from seqtop.history import FileStore
+from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
 from tests.support.piloting import play, screen, until
 from tests.support.scripted import Script, ScriptedSource, scene
@@ -56,7 +56,7 @@ def test_a_key_starts_and_ends_it(folder: Path) -> None:
         script.step()
 
     play(app, act, (120, 30))
-    with Recording(written(folder)) as recording:
+    with FileStore(written(folder)) as recording:
         assert recording.marks.num_steps == 5
         assert recording.at(recording.last).step == source.state.step - 1
 
@@ -75,7 +75,7 @@ def test_leaving_the_app_ends_it_properly(folder: Path) -> None:
     assert app.farewell is not None
     assert app.farewell.startswith(f"Recorded 1 step to {path} (")
     assert not source.listeners
-    with Recording(path) as recording:
+    with FileStore(path) as recording:
         assert recording.at(recording.last).sequences == source.state.sequences
 
 
@@ -88,8 +88,8 @@ def test_a_replay_is_not_recorded(folder: Path) -> None:
         script.step()
 
     play(app, record)
-    with Recording(written(folder)) as recording:
-        replayed = SeqtopApp(ReplaySource(recording, "run.seqtop", paused=True))
+    with FileStore(written(folder)) as recording:
+        replayed = SeqtopApp(Playback(recording, "run.seqtop", paused=True))
 
         async def act(pilot: Pilot[int]) -> None:
             await pilot.press("R")

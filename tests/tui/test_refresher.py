@@ -6,11 +6,11 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import NamedTuple
 
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.header import Header
 from seqtop.tui.feed import Feed
-from seqtop.tui.refresher import BEAT_SECONDS, FRAMES_PER_SECOND, REST_SECONDS, Pulse
+from seqtop.tui.refresher import BEAT_SECONDS, FRAMES_PER_SECOND, REST_SECONDS, Refresher
 from seqtop.wire.messages import Heartbeat
 from tests.support.piloting import until
 from tests.support.scripted import Script, ScriptedSource
@@ -63,7 +63,7 @@ class Viewer:
         self.drawn: list[float] = []
         self.num_rests = 0
         self.loop = Loop()
-        self.pulse = Pulse(lambda: self.feed, self.draw, self.rest)
+        self.pulse = Refresher(lambda: self.feed, self.draw, self.rest)
         self.pulse._loop = self.loop  # type: ignore[assignment]
         self.pulse._look()
 
@@ -88,7 +88,7 @@ def test_nobody_is_woken_while_nothing_comes_but_by_the_beat() -> None:
 def test_an_engine_that_has_gone_silent_is_looked_at_on_a_beat() -> None:
     viewer = Viewer()
     viewer.loop.run(1.0)
-    viewer.script.source.connect(LinkState.LOST, "No word from the engine.")
+    viewer.script.source.connect(ConnectionState.LOST, "No word from the engine.")
     viewer.loop.run(1.0)
     assert viewer.loop.run(60.0) == 60 / BEAT_SECONDS
 

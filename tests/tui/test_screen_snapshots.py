@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.connection import LinkState
-from seqtop.history.memory_store import History
+from seqtop.connection import ConnectionState
+from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from tests.support.piloting import checked
 from tests.support.scripted import HOSTILE, ScriptedSource, scene
@@ -28,14 +28,14 @@ KEYS = {
 
 
 def recorded(*, num_engines: int = 1) -> SeqtopApp:
-    sources = [ScriptedSource(history=History()) for _ in range(num_engines)]
+    sources = [ScriptedSource(history=MemoryStore()) for _ in range(num_engines)]
     app = SeqtopApp(*sources, clock=lambda: 0.0)
     for number, (source, feed) in enumerate(zip(sources, app.fleet.feeds, strict=True)):
         source.listener = feed.poll
         name = f"rank-{number}" if num_engines > 1 else "demo"
         scene(source, hostile=HOSTILE.replace("\ud800", ""), engine_id=name)  # wire carries none
     if num_engines > 1:
-        sources[-1].connect(LinkState.LOST, "No word from the engine.")
+        sources[-1].connect(ConnectionState.LOST, "No word from the engine.")
     return app
 
 

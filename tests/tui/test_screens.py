@@ -5,7 +5,7 @@ from textual.pilot import Pilot
 
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.tabs import ScreenTabs
-from seqtop.tui.screens.engine_screen import LiveScreen
+from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from tests.support.piloting import SCREENS, play, screen
 
@@ -16,7 +16,7 @@ def titles(app: SeqtopApp) -> list[str]:
 
 
 @pytest.mark.parametrize(("key", "wanted"), enumerate(SCREENS, start=1))
-def test_each_screen_has_a_number(app: SeqtopApp, key: int, wanted: type[LiveScreen]) -> None:
+def test_each_screen_has_a_number(app: SeqtopApp, key: int, wanted: type[EngineScreen]) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(str(key))
         await pilot.pause()

@@ -16,7 +16,7 @@ from seqtop.tui.dialogs.column_chooser import ColumnChooser
 from seqtop.tui.screens.sequences.cells import DEFAULT_COLUMNS
 from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.settings import (
-    Memory,
+    SavedState,
     Settings,
     SettingsError,
     parse_columns,
@@ -107,30 +107,30 @@ def test_columns_that_cannot_be_are_refused(text: str) -> None:
 
 def test_memory_is_written_whole_and_survives_damage(tmp_path: Path) -> None:
     path = tmp_path / "new" / "remembered.json"
-    memory = Memory(path)
+    memory = SavedState(path)
     assert memory.problems == []
     assert memory.keep(sort="out", columns=("request", "out")) is None
     assert json.loads(path.read_text())["sort"] == "out"
     assert [each.name for each in path.parent.iterdir()] == [path.name]
-    assert Memory(path).settings == Settings(sort="out", columns=("request", "out"))
+    assert SavedState(path).settings == Settings(sort="out", columns=("request", "out"))
     path.write_text('{"sort": "gone-since", "theme": "nord", "new": 1}')  # of another version
-    assert Memory(path).settings == Settings(theme="nord")
+    assert SavedState(path).settings == Settings(theme="nord")
     path.write_text('{"sort": "o')
-    assert Memory(path).problems == [f"{path} is damaged; it is begun anew."]
+    assert SavedState(path).problems == [f"{path} is damaged; it is begun anew."]
     path.write_text("[1]")
-    assert Memory(path).problems == [f"{path} is damaged; it is begun anew."]
+    assert SavedState(path).problems == [f"{path} is damaged; it is begun anew."]
 
 
 def test_a_memory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    memory = Memory(tmp_path / "file" / "remembered.json")
+    memory = SavedState(tmp_path / "file" / "remembered.json")
     said = memory.keep(sort="out")
     assert said is not None
     assert "cannot be written: " in said
 
 
 def test_what_is_chosen_is_there_the_next_time(source: ScriptedSource, tmp_path: Path) -> None:
-    memory = Memory(tmp_path / "remembered.json")
+    memory = SavedState(tmp_path / "remembered.json")
 
     async def choose(pilot: Pilot[int]) -> None:
         await pilot.press("greater_than_sign", "r", "t", "T", "d")
@@ -138,7 +138,7 @@ def test_what_is_chosen_is_there_the_next_time(source: ScriptedSource, tmp_path:
         await pilot.pause()
 
     play(SeqtopApp(source, memory=memory), choose, (100, 24))
-    later = Memory(tmp_path / "remembered.json").settings
+    later = SavedState(tmp_path / "remembered.json").settings
     assert later == Settings(
         columns=tuple(key for key in DEFAULT_COLUMNS if key != "seq"),
         sort="-request",

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.connection import LinkState
-from seqtop.history.memory_store import History
+from seqtop.connection import ConnectionState
+from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.checks.screen import ChecksScreen
 from tests.support.piloting import SCREENS, checked
@@ -29,7 +29,7 @@ def lively() -> SeqtopApp:
 @pytest.fixture
 def recorded() -> SeqtopApp:
     """The same, with a source that keeps what was."""
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     app = SeqtopApp(source, clock=lambda: 0.0)
     source.listener = app.feed.poll
     scene(source, hostile=HOSTILE.replace("\ud800", ""))  # which the wire does not carry
@@ -132,7 +132,7 @@ def test_lost(lively: SeqtopApp, snap_compare: Callable[..., bool]) -> None:
         await pilot.pause()
         source = lively.feed.source
         assert isinstance(source, ScriptedSource)
-        source.connect(LinkState.LOST, "No word from the engine at ipc:///run/demo.")
+        source.connect(ConnectionState.LOST, "No word from the engine at ipc:///run/demo.")
         lively.draw()
         await pilot.pause()
 
@@ -141,7 +141,7 @@ def test_lost(lively: SeqtopApp, snap_compare: Callable[..., bool]) -> None:
 
 def test_empty(snap_compare: Callable[..., bool]) -> None:
     source = ScriptedSource()
-    source.connect(LinkState.CONNECTING)
+    source.connect(ConnectionState.CONNECTING)
     assert snap_compare(SeqtopApp(source, clock=lambda: 0.0))
 
 
@@ -178,7 +178,7 @@ def test_checks(
 ) -> None:
     if look == "no-colour":
         monkeypatch.setenv("NO_COLOR", "1")
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     scene(source, hostile=HOSTILE.replace("\ud800", ""), max_num_batched_tokens=200)
     app = SeqtopApp(source, clock=lambda: 0.0)
     if look != "no-colour":
@@ -193,7 +193,7 @@ def test_checks(
 
 
 def test_checks_that_hold(snap_compare: Callable[..., bool]) -> None:
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     script = Script(source)
     script.arrive("one")
     script.step(prefill={"one": 40})

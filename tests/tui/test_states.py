@@ -5,7 +5,7 @@ import random
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
@@ -20,7 +20,7 @@ def test_the_state_of_the_link_is_a_word(
     source: ScriptedSource, app: SeqtopApp, size: tuple[int, int]
 ) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        for state in LinkState:
+        for state in ConnectionState:
             source.connect(state)
             app.draw()
             await pilot.pause()
@@ -36,11 +36,11 @@ def test_the_links_own_sentence_is_shown_whole(source: ScriptedSource, app: Seqt
     detail = "tcp://10.0.0.1:5557 speaks protocol version 9, this seqtop knows version 1."
 
     async def act(pilot: Pilot[int]) -> None:
-        source.connect(LinkState.INCOMPATIBLE, detail)
+        source.connect(ConnectionState.INCOMPATIBLE, detail)
         app.draw()
         await pilot.pause()
         assert detail in " ".join(screen(app).split())
-        source.connect(LinkState.LIVE)
+        source.connect(ConnectionState.LIVE)
         app.draw()
         await pilot.pause()
         assert "speaks" not in screen(app)
@@ -53,13 +53,13 @@ def test_a_lost_engine_has_an_age(source: ScriptedSource) -> None:
     app = SeqtopApp(source, clock=lambda: clock[0])
 
     async def act(pilot: Pilot[int]) -> None:
-        source.connect(LinkState.LOST)
+        source.connect(ConnectionState.LOST)
         clock[0] += 125
         app.draw()
         await pilot.pause()
         assert "✗ LOST 2m 05s" in screen(app)
         source.link.num_messages += 1
-        source.connect(LinkState.LIVE)
+        source.connect(ConnectionState.LIVE)
         app.draw()
         await pilot.pause()
         assert "● LIVE" in screen(app)
@@ -72,7 +72,7 @@ def test_troubles_are_counted(source: ScriptedSource, app: SeqtopApp) -> None:
         assert "missed" not in screen(app)
         source.link.num_missed, source.link.num_errors = 1_234, 5
         source.state.note_anomaly("a thing that did not fit")
-        source.connect(LinkState.LIVE)
+        source.connect(ConnectionState.LIVE)
         app.draw()
         await pilot.pause()
         assert "missed 1,234  errors 5  anomalies 1" in screen(app)
@@ -99,7 +99,7 @@ def test_an_idle_engine_says_what_to_do(info: dict[str, bool], words: str) -> No
 
 def test_an_engine_never_heard_of_has_an_address() -> None:
     source = ScriptedSource()
-    source.connect(LinkState.CONNECTING)
+    source.connect(ConnectionState.CONNECTING)
     app = SeqtopApp(source, title="seqtop")
 
     async def act(pilot: Pilot[int]) -> None:
@@ -208,11 +208,11 @@ def test_nothing_hostile_reaches_the_terminal() -> None:
                 assert strip.cell_length == app.size.width
 
         for detail in ("", HOSTILE, HOSTILE * 20):
-            source.connect(LinkState.LOST if detail else LinkState.LIVE, detail)
+            source.connect(ConnectionState.LOST if detail else ConnectionState.LIVE, detail)
             app.draw()
             await pilot.pause()
             look()
-        source.connect(LinkState.LIVE)
+        source.connect(ConnectionState.LIVE)
         for key in ["enter", "down", "down", "down", "right_square_bracket",
                     "right_square_bracket", "x", "n", "space", "slash", "escape", "s"]:  # fmt: skip
             await pilot.press(key)

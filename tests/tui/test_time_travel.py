@@ -7,8 +7,8 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from seqtop import format as fmt
-from seqtop.history.memory_store import History
-from seqtop.history.playback import ReplaySource
+from seqtop.history.memory_store import MemoryStore
+from seqtop.history.playback import Playback
 from seqtop.history.timeline import RecordingError, Stored
 from seqtop.state import EngineState
 from seqtop.state.ordering import SequenceView, Sort
@@ -16,7 +16,7 @@ from seqtop.tui.app import TIME_KEYS, SeqtopApp
 from seqtop.tui.dialogs.moment_prompt import MomentPrompt
 from seqtop.tui.rates import RateMeter
 from seqtop.tui.screens.sequences.screen import SequencesScreen
-from seqtop.tui.screens.sequences.text_pane import Story
+from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event, RequestFinished, Step
 from tests.support.event_script import EventScript
@@ -68,7 +68,7 @@ def places(direction: int, count: int, *, preemption: bool) -> list[int]:
 @pytest.fixture
 def recorded() -> ScriptedSource:
     """A source that has told of `PAYLOADS` and remembers them."""
-    return ScriptedSource(*events(), history=History())
+    return ScriptedSource(*events(), history=MemoryStore())
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_the_ends_of_the_record_are_said(live: SeqtopApp) -> None:
 
 
 def test_a_key_that_leads_nowhere_pauses_nothing_and_says_so_until_the_next() -> None:
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     script = Script(source)
     script.arrive("req-1")
     script.step(prefill={"req-1": 40})
@@ -217,7 +217,7 @@ def test_a_key_that_leads_nowhere_pauses_nothing_and_says_so_until_the_next() ->
 
 @pytest.mark.parametrize("key", ["space", "L"])
 def test_the_engine_goes_on_behind(key: str) -> None:
-    source = ScriptedSource(*events(STEPS[40]), history=History())
+    source = ScriptedSource(*events(STEPS[40]), history=MemoryStore())
     app = SeqtopApp(source, clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
@@ -267,7 +267,7 @@ def test_to_a_step_of_ones_choice(live: SeqtopApp) -> None:
 
 
 def test_what_is_missing_is_said() -> None:
-    source = ScriptedSource(*events(STEPS[20]), history=History())
+    source = ScriptedSource(*events(STEPS[20]), history=MemoryStore())
     rest = events()[STEPS[30] :]
     app = SeqtopApp(source, clock=lambda: 0.0)
 
@@ -340,7 +340,7 @@ def test_without_a_record_one_is_told(app: SeqtopApp) -> None:
     play(app, act)
 
 
-class Unreadable(History):
+class Unreadable(MemoryStore):
     def _read(self, stored: Stored) -> bytes:
         raise RecordingError("it is broken")
 
@@ -358,7 +358,7 @@ def test_what_cannot_be_read_is_said() -> None:
 
 
 def test_the_past_may_be_dropped_while_one_looks_at_it() -> None:
-    history = History(max_events=1)
+    history = MemoryStore(max_events=1)
     source = ScriptedSource(*events(), history=history)
     app = SeqtopApp(source, clock=lambda: 0.0)
 
@@ -381,7 +381,7 @@ def test_the_past_may_be_dropped_while_one_looks_at_it() -> None:
 def test_the_arrows_go_through_time_from_the_text_too(live: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("enter", "tab")
-        assert isinstance(live.focused, Story)
+        assert isinstance(live.focused, TextPane)
         await pilot.press("left")
         await pilot.pause()
         assert_shows(live, until_step_ends(len(STEPS) - 2))
@@ -401,7 +401,7 @@ def test_while_one_types_no_key_goes_through_time(live: SeqtopApp) -> None:
 
 def test_a_recording_is_gone_through_with_the_same_keys(recorded: ScriptedSource) -> None:
     assert recorded.history is not None
-    replay = ReplaySource(recorded.history, "run.seqtop", paused=True, speed=2.5)
+    replay = Playback(recorded.history, "run.seqtop", paused=True, speed=2.5)
     app = SeqtopApp(replay, clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
@@ -446,7 +446,7 @@ def test_a_recording_is_gone_through_with_the_same_keys(recorded: ScriptedSource
 
 
 def test_rates_are_those_of_the_moment() -> None:
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     meter = RateMeter()
     taken: list[tuple[float, object]] = []
 
@@ -473,7 +473,7 @@ def test_rates_are_those_of_the_moment() -> None:
 
 
 def test_sparklines_of_a_replay_end_at_the_moment_on_show() -> None:
-    history = History()
+    history = MemoryStore()
     script = Script(ScriptedSource(history=history))
     script.arrive("req", num_prompt=4)
     script.step(prefill={"req": 4})
@@ -481,7 +481,7 @@ def test_sparklines_of_a_replay_end_at_the_moment_on_show() -> None:
         script.time += 1.0
         for _ in range(count + 1):
             script.step()
-    replay = ReplaySource(history, "run.seqtop", paused=True)
+    replay = Playback(history, "run.seqtop", paused=True)
     app = SeqtopApp(replay, clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:

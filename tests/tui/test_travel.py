@@ -5,9 +5,9 @@ import re
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.history.event_index import Kind
-from seqtop.history.memory_store import History
-from seqtop.history.playback import ReplaySource
+from seqtop.history.event_index import EventKind
+from seqtop.history.memory_store import MemoryStore
+from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.scrubber import Scrubber, track
 from seqtop.tui.rendering.style import plain
@@ -18,7 +18,7 @@ from tests.support.scripted import START, ScriptedSource, scene
 
 @pytest.fixture
 def live() -> SeqtopApp:
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     scene(source, hostile="?")
     return SeqtopApp(source, clock=lambda: 0.0)
 
@@ -43,17 +43,17 @@ def test_a_time_is_as_good_as_a_step(live: SeqtopApp) -> None:
 
 
 def test_swaps_are_found() -> None:
-    source = ScriptedSource(*EventScript(11, 60, num_blocks=24), history=History())
+    source = ScriptedSource(*EventScript(11, 60, num_blocks=24), history=MemoryStore())
     app = SeqtopApp(source, clock=lambda: 0.0)
     history = source.history
     assert history is not None
-    assert history.marks.previous(Kind.SWAP, history.last) is not None
+    assert history.marks.previous(EventKind.SWAP, history.last) is not None
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("w")
         await pilot.pause()
         first = app.feed.position
-        assert history.marks[first].kind & Kind.SWAP
+        assert history.marks[first].kind & EventKind.SWAP
         await pilot.press("w")
         assert app.feed.position < first
         await pilot.press("W")
@@ -131,7 +131,7 @@ def test_every_screen_shows_the_moment(live: SeqtopApp, name: str) -> None:
 def test_a_recording_always_shows_the_line(live: SeqtopApp) -> None:
     history = live.feed.source.history
     assert history is not None
-    app = SeqtopApp(ReplaySource(history, "run.seqtop", paused=True), clock=lambda: 0.0)
+    app = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
         assert "├" not in screen(app)

@@ -6,19 +6,19 @@ import pytest
 from textual.geometry import Region
 from textual.pilot import Pilot
 
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.chrome.footer import KeyBar
+from seqtop.tui.chrome.footer import KeyFooter
 from seqtop.tui.chrome.header import Header
 from seqtop.tui.chrome.tabs import ScreenTabs
 from seqtop.tui.feed import PLACED_AT_ONCE, Feed
-from seqtop.tui.rendering.line_view import Painted
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.style import plain
 from seqtop.tui.rendering.transparent import Box
-from seqtop.tui.screens.blocks.block_map import PoolMap
-from seqtop.tui.screens.sequences.block_table import BLOCKS_AT_ONCE, Blocks, Sharers
+from seqtop.tui.screens.blocks.block_map import BlockMap
+from seqtop.tui.screens.sequences.block_table import BLOCKS_AT_ONCE, BlockTable, Sharers
 from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.screens.sequences.table import Rows, Titles
 from seqtop.wire.messages import Heartbeat
@@ -119,7 +119,7 @@ def test_a_held_picture_goes_on_looking_for_whom_blocks_are_shared_with() -> Non
         app = SeqtopApp(script.source, clock=lambda: 0.0)
         async with app.run_test(size=(160, 50)) as pilot:
             await pilot.press("space")
-            blocks = app.screen.query_one(Blocks)
+            blocks = app.screen.query_one(BlockTable)
             await until(pilot, lambda: "2 shared" in plain(blocks.looks(0, 1)[0][1]))
 
     asyncio.run(run())
@@ -136,9 +136,9 @@ def test_a_frame_makes_nothing_anew_that_has_not_changed() -> None:
             rows = app.screen.query_one(Rows)
             still = [rows.vertical_scrollbar, app.screen, *app.screen.query(Titles)]
             still += [*app.screen.query(ScreenTabs), *app.screen.query(Detail)]
-            still += [*app.screen.query(KeyBar)]
+            still += [*app.screen.query(KeyFooter)]
             before = [each.num_made for each in still]
-            looks = {each: each.looks_taken for each in app.screen.query(Painted)}
+            looks = {each: each.looks_taken for each in app.screen.query(LineView)}
             for _ in range(3):
                 script.step()
                 await drawn(app, pilot)
@@ -191,7 +191,7 @@ def test_a_selection_that_is_on_show_is_not_drawn_again() -> None:
         async with app.run_test(size=(160, 50)) as pilot:
             await pilot.press("down")
             await drawn(app, pilot)
-            parts = [*app.screen.query_one(Detail).query(Painted)]
+            parts = [*app.screen.query_one(Detail).query(LineView)]
             before = sum(part.looks_taken for part in parts if part.id != "summary")
             rows = app.screen.query_one(Rows)
             rows.post_message(Rows.Moved())
@@ -304,7 +304,7 @@ def test_a_changed_block_among_a_hundred_thousand_is_one_line() -> None:
             script.time = int(script.time) + 0.5
             script.step()
             await drawn(app, pilot)
-            pool = app.screen.query_one(PoolMap)
+            pool = app.screen.query_one(BlockMap)
             before = pool.lines_rendered, pool.lines_made
             taken = len(script.actors["runs"].tables[1])
             while len(script.actors["runs"].tables[1]) == taken:
@@ -328,7 +328,7 @@ def test_a_lost_engine_ages_in_the_header_alone() -> None:
         script, _ = crowd(5)
         app = SeqtopApp(script.source, clock=lambda: clock[0])
         async with app.run_test(size=(120, 24)) as pilot:
-            script.source.connect(LinkState.LOST, "No word from the engine.")
+            script.source.connect(ConnectionState.LOST, "No word from the engine.")
             before = await drawn(app, pilot)
             clock[0] += 3
             after = await drawn(app, pilot)
@@ -356,7 +356,7 @@ def test_a_pane_in_which_no_line_is_left_is_drawn_all_the_same() -> None:
         script, app = crowd(5)
         async with app.run_test(size=(160, 50)) as pilot:
             await drawn(app, pilot)
-            pane = app.screen.query_one(Blocks)
+            pane = app.screen.query_one(BlockTable)
             pane.notify_style_update()
             pane.redraw()  # it has lines that are yet to be painted,
             pane.styles.height = pane.styles.min_height = 1  # and then its border alone

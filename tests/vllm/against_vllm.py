@@ -19,7 +19,7 @@ import pytest
 from serve import ABORTED_AFTER, MODEL, NUM_REQUESTS
 
 from seqtop.checks import Checker, Finding
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
@@ -156,9 +156,9 @@ def test_viewer_shows_what_the_scheduler_holds_at_every_step(run: str, directory
         session = Session(endpoint)
         session.listen(seen)
         with session:
-            assert session.wait_for(LinkState.LIVE, timeout=60)
+            assert session.wait_for(ConnectionState.LIVE, timeout=60)
             ended = serve(process, directory)
-            assert session.wait_for(LinkState.STOPPED, timeout=60)
+            assert session.wait_for(ConnectionState.STOPPED, timeout=60)
     truth = [spied(line) for line in (directory / "spy").read_text().splitlines()]
     assert len(seen.steps) == len(truth)
     for number, (is_shown, is_true) in enumerate(zip(seen.steps, truth, strict=True)):

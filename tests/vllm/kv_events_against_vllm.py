@@ -22,8 +22,8 @@ from vllm.distributed.kv_events import (
     ZmqEventPublisher,
 )
 
-from seqtop.connection import LinkState
-from seqtop.kv_events.messages import Batch
+from seqtop.connection import ConnectionState
+from seqtop.kv_events.messages import EventBatch
 from seqtop.kv_events.session import KvSession
 
 SECONDS = 60
@@ -36,7 +36,7 @@ class Recorded(KvSession):
         super().__init__(*args, **options)
         self.seen: list[dict[str, int]] = []
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, batch: EventBatch) -> None:
         super().apply(batch)
         with self._changed:
             self.seen.append(copies(self))
@@ -66,7 +66,7 @@ def test_map_is_what_the_block_pool_holds_after_every_message(hashes: str, direc
     places = {"KV_EVENTS": endpoint, "KV_REPLAY": replay, "KV_SPY_FILE": str(directory / "kv")}
     places["VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"] = "1" if hashes == "numbers" else "0"
     with vllm(directory, **places) as process, Recorded(endpoint, topic="kv") as session:
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         serve(process, directory)
         lines = [json.loads(line) for line in (directory / "kv").read_text().splitlines()]
         truth = {each["num_batches"]: each["cached"] for each in lines}
@@ -111,7 +111,7 @@ def test_vllms_publisher_replays_and_restarts(directory: Path) -> None:
     first._event_queue.join()  # its thread has sent them all, and keeps the last three
     with Recorded(endpoint, replay=replay) as session:
         assert session.wait_for_batches(3)
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         assert copies(session) == {"2": 1, "3": 1, "4": 1}
         assert "before number 2 are no longer kept" in session.cache.gap
         first.publish(KVEventBatch(ts=2.0, events=[AllBlocksCleared(), stored(9, None)]))
@@ -123,10 +123,10 @@ def test_vllms_publisher_replays_and_restarts(directory: Path) -> None:
         assert session.wait_for_batches(5)
         assert (copies(session), session.cache.gap) == ({"8": 1}, "")
         first.shutdown()
-        assert session.wait_for(LinkState.LOST, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LOST, timeout=SECONDS)
         second = publisher()
         second.publish(KVEventBatch(ts=4.0, events=[stored(7, None)]))
         assert session.wait_for_batches(6)
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         assert (copies(session), session.cache.gap, session.link.num_missed) == ({"7": 1}, "", 0)
         second.shutdown()

@@ -155,7 +155,7 @@ def main() -> None:
     import vllm
 
     from seqtop.adapters.vllm.hook import follow
-    from seqtop.adapters.vllm.settings import Settings
+    from seqtop.adapters.vllm.settings import AdapterSettings
 
     token_executor.STEP_SECONDS = 0.0
     own = time_the_adapter()
@@ -163,7 +163,7 @@ def main() -> None:
     print(f"vLLM {vllm.__version__}, {NUM_RUNNING} running and {NUM_WAITING} waiting")
     with TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{directory}/e"
-        wrapping = follow(followed.core.scheduler, Settings(bind=endpoint))
+        wrapping = follow(followed.core.scheduler, AdapterSettings(bind=endpoint))
         assert wrapping is not None
         followed.fill()
         plain.fill()

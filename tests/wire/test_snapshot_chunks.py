@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.session import Session
 from seqtop.state import EngineState, snapshot
 from seqtop.transport import subscriber
@@ -196,7 +196,7 @@ def test_half_a_snapshot_is_none_and_is_asked_for_again(
         assert session.state.requests == {}
         monkeypatch.setattr(frames, "MAX_SNAPSHOT_BYTES", 2**29)
         Parts(engine).send_all()
-        assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         assert codec.encode(session.state.requests) == codec.encode(engine.state.requests)
         assert session.link.num_errors == (said is not None)
 

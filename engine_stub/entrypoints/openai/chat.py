@@ -19,13 +19,13 @@ class TextPart(msgspec.Struct, forbid_unknown_fields=True):
 Content: TypeAlias = str | list[TextPart]
 
 
-class Message(msgspec.Struct, forbid_unknown_fields=True):
+class ConversationMessage(msgspec.Struct, forbid_unknown_fields=True):
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
     name: str | None = None
 
 
-def for_template(messages: Iterable[Message]) -> list[dict[str, Any]]:
+def for_template(messages: Iterable[ConversationMessage]) -> list[dict[str, Any]]:
     """The messages as chat templates know them, the parts of each joined to one text."""
     return [{"role": each.role, "content": _text(each.content)} for each in messages]
 

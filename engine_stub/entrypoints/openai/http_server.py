@@ -14,7 +14,7 @@ from engine_stub.entrypoints.openai.bridge import Bridge
 _GRACE_SECONDS = 2
 
 
-class HttpListener:
+class HttpServer:
     """Listens at ``host:port`` from its construction to `close`; a context manager.
 
     Attributes:
@@ -61,7 +61,7 @@ class HttpListener:
         self._thread.join(timeout=2 * _GRACE_SECONDS)
         self._socket.close()
 
-    def __enter__(self) -> HttpListener:
+    def __enter__(self) -> HttpServer:
         return self
 
     def __exit__(self, *_: object) -> None:

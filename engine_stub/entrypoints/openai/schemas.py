@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from engine_stub.core.beam_search import BeamSearchParams
-from engine_stub.entrypoints.openai.chat import Message
+from engine_stub.entrypoints.openai.chat import ConversationMessage
 from seqtop.sequence import SamplingParams
 
 MAX_SAMPLES = 128
@@ -173,7 +173,7 @@ class ChatCompletionRequest(SamplingRequest):
         chat_template_kwargs: Variables for the model's chat template, as at vLLM.
     """
 
-    messages: Annotated[list[Message], Meta(min_length=1)]
+    messages: Annotated[list[ConversationMessage], Meta(min_length=1)]
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     max_completion_tokens: _Count | None = None

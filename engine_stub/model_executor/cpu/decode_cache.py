@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine_stub.model_executor.attention import DecodeContext, PagedKVCache, Segment
-from engine_stub.worker.batch_row import Row
+from engine_stub.model_executor.attention import AttentionSegment, DecodeContext, PagedKVCache
+from engine_stub.worker.batch_row import BatchRow
 
 # Columns that are left free for tokens to come; then everything is copied anew.
 _ROOM = 128
@@ -56,7 +56,7 @@ class _Part:
         missing = self.column + 1 - length
         return 0 <= missing <= _TOKENS_PER_CALL and len(self.seq_ids) < len(self.mask)
 
-    def add(self, row: Row, pool: Tensor) -> None:
+    def add(self, row: BatchRow, pool: Tensor) -> None:
         """Copy what a sequence has in the pool to the next place."""
         place, start, end = len(self.seq_ids), self.column + 1 - row.end, self.column + 1
         blocks = torch.tensor(row.block_table)
@@ -137,7 +137,7 @@ class DecodeCache:
         """Of each step that the pool does not have yet, where its keys and values are to go."""
         self._memory = cache.pool.new_empty(0)
 
-    def arrange(self, decodes: list[Row]) -> list[Row] | None:
+    def arrange(self, decodes: list[BatchRow]) -> list[BatchRow] | None:
         """Get ready for a step.
 
         Returns:
@@ -194,17 +194,17 @@ class DecodeCache:
             pool.index_copy_(1, own_slots.flatten(), content.flatten(1, 2))
         self._slots = []
 
-    def segments(self, start: int) -> list[Segment]:
+    def segments(self, start: int) -> list[AttentionSegment]:
         """How to compute the rows that `arrange` returned, from token `start` of the step on."""
         segments = []
         for part in self._parts:
             end = start + len(part.seq_ids)
             context = part.context(self._cache.windows)
-            segments.append(Segment(start, end, len(part.seq_ids), context))
+            segments.append(AttentionSegment(start, end, len(part.seq_ids), context))
             start = end
         return segments
 
-    def _join(self, row: Row) -> bool:
+    def _join(self, row: BatchRow) -> bool:
         """Add a sequence to one of the parts, if there is a place for it."""
         for part in self._parts:
             if part.takes(row.end):
@@ -212,10 +212,10 @@ class DecodeCache:
                 return True
         return False
 
-    def _copy(self, rows: list[Row]) -> None:
+    def _copy(self, rows: list[BatchRow]) -> None:
         """Copy everything anew: rows, in order of length."""
         self._parts = []
-        groups: list[list[Row]] = []
+        groups: list[list[BatchRow]] = []
         for row in rows:
             if not groups or len(groups[-1]) * (row.end - groups[-1][-1].end) > _TOKENS_PER_CALL:
                 groups.append([])

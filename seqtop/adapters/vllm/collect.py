@@ -18,13 +18,13 @@ from seqtop.adapters.vllm.notes import (
     Admitted,
     AnyNote,
     Arrived,
-    Ended,
     Preempted,
+    RequestEnded,
     Scheduled,
     Stepped,
     Tables,
 )
-from seqtop.adapters.vllm.pool import PoolCount
+from seqtop.adapters.vllm.pool import FreeBlockCounter
 from seqtop.adapters.vllm.wrapping import Wrap
 
 _SAMPLING_FIELDS: Final = (
@@ -56,12 +56,12 @@ class Collector:
         self._scheduler = scheduler
         self._send = send
         self._layout = layout
-        self._pool = PoolCount(scheduler.kv_cache_manager.block_pool, wrap)
+        self._pool = FreeBlockCounter(scheduler.kv_cache_manager.block_pool, wrap)
         self._known: set[str] = set()
         self._held: dict[str, str] = {}
         """Requests that wait for something other than their turn, with the status last told."""
         self._preempted: list[Preempted] = []
-        self._ended: list[Ended] = []
+        self._ended: list[RequestEnded] = []
         self._scheduled: list[Scheduled] = []
         """Since the last step was told."""
         self._in_flight: deque[tuple[Any, Scheduled, float]] = deque()
@@ -155,7 +155,7 @@ class Collector:
         self._known.discard(request_id)
         self._held.pop(request_id, None)
         self._ended.append(
-            Ended(
+            RequestEnded(
                 request_id=request_id,
                 status=request.status.name,
                 stop_reason=request.stop_reason,

@@ -6,8 +6,8 @@ import os
 import time
 from typing import Any, Final, NamedTuple
 
-from seqtop.adapters.vllm.notes import Hello
-from seqtop.adapters.vllm.settings import Settings
+from seqtop.adapters.vllm.notes import EngineStarted
+from seqtop.adapters.vllm.settings import AdapterSettings
 
 _APPEND_ONLY: Final = ("FullAttentionSpec", "MLAAttentionSpec", "TQFullAttentionSpec")
 """Kinds of KV cache whose block tables only ever grow."""
@@ -22,7 +22,7 @@ class Layout(NamedTuple):
     """Whether blocks within a table can be given up, so that what is appended does not tell all."""
 
 
-def describe(scheduler: Any, settings: Settings) -> tuple[Hello, Layout]:
+def describe(scheduler: Any, settings: AdapterSettings) -> tuple[EngineStarted, Layout]:
     """Read it from a V1 scheduler and vLLM's configuration, which the scheduler holds."""
     import vllm
 
@@ -38,7 +38,7 @@ def describe(scheduler: Any, settings: Settings) -> tuple[Hello, Layout]:
     name = model.served_model_name or model.model
     name = name[0] if isinstance(name, list) else name
     rank = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
-    hello = Hello(
+    hello = EngineStarted(
         vllm_version=vllm.__version__,
         engine_id=settings.engine_id or (f"{name} dp{rank}" if rank else name),
         model=name,
@@ -63,7 +63,7 @@ def describe(scheduler: Any, settings: Settings) -> tuple[Hello, Layout]:
     return hello, Layout(main, whole_tables=not only_grow)
 
 
-def _tokenizer(model: Any, settings: Settings) -> str | None:
+def _tokenizer(model: Any, settings: AdapterSettings) -> str | None:
     if settings.tokenizer is not None:
         return settings.tokenizer or None
     return None if model.skip_tokenizer_init else model.tokenizer

@@ -17,7 +17,7 @@ from seqtop.adapters.vllm import settings as user_settings
 from seqtop.adapters.vllm.collect import Collector
 from seqtop.adapters.vllm.describe import describe
 from seqtop.adapters.vllm.outbox import Outbox, PublisherLostError
-from seqtop.adapters.vllm.settings import Settings
+from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.wrapping import Wrapping
 
 TESTED_VERSIONS: Final = ("0.33",)
@@ -39,7 +39,7 @@ def install() -> None:
         _log.warning("seqtop is off: %s", _in_one_line(error))
 
 
-def _may_follow(settings: Settings) -> bool:
+def _may_follow(settings: AdapterSettings) -> bool:
     import vllm
 
     version = ".".join(vllm.__version__.split(".")[:2])
@@ -56,7 +56,7 @@ def _may_follow(settings: Settings) -> bool:
     return False
 
 
-def _replace_init(settings: Settings) -> None:
+def _replace_init(settings: AdapterSettings) -> None:
     from vllm.v1.core.sched.scheduler import Scheduler
 
     original = Scheduler.__init__
@@ -69,7 +69,7 @@ def _replace_init(settings: Settings) -> None:
     Scheduler.__init__ = init
 
 
-def follow(scheduler: Any, settings: Settings) -> Wrapping | None:
+def follow(scheduler: Any, settings: AdapterSettings) -> Wrapping | None:
     """Publish what `scheduler` does from now on; `None` if that cannot be. Never raises."""
     outbox: Outbox | None = None
 

@@ -18,7 +18,7 @@ class Note(msgspec.Struct, array_like=True, gc=False):
     """Base of all notes; those that travel alone have a tag."""
 
 
-class Hello(Note, tag="Hello"):
+class EngineStarted(Note, tag="EngineStarted"):
     """The engine, as it is when its scheduler has been built."""
 
     vllm_version: str
@@ -90,7 +90,7 @@ class Scheduled(Note):
     """Who was the head of the waiting queue afterwards."""
 
 
-class Ended(Note):
+class RequestEnded(Note):
     request_id: str
     status: str
     stop_reason: int | str | None
@@ -113,7 +113,7 @@ class Stepped(Note, tag="Stepped"):
     """Who got tokens, and in `output_token_ids` which; `None` for all of `num_scheduled_tokens`,
     in that order."""
     output_token_ids: list[list[int]]
-    ended: list[Ended]
+    ended: list[RequestEnded]
     """Also those that were aborted between steps."""
     running: list[str] | None
     """The queue of running requests, in its order; `None` where it is the same as before."""
@@ -128,11 +128,11 @@ class Stepped(Note, tag="Stepped"):
     """Of those, blocks that the prefix cache can still give out."""
 
 
-class Goodbye(Note, tag="Goodbye"):
+class EngineStopping(Note, tag="EngineStopping"):
     """The scheduler was shut down, or the adapter gave up."""
 
     time: float
     reason: str
 
 
-AnyNote: TypeAlias = Hello | Arrived | Stepped | Goodbye
+AnyNote: TypeAlias = EngineStarted | Arrived | Stepped | EngineStopping

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from seqtop.adapters.vllm.notes import AnyNote, Goodbye
-from seqtop.adapters.vllm.settings import Settings
+from seqtop.adapters.vllm.notes import AnyNote, EngineStopping
+from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.transport import closing
 
 MAX_BACKLOG = 10_000
@@ -43,7 +43,7 @@ class Outbox:
         settings: How.
     """
 
-    def __init__(self, endpoint: str, settings: Settings) -> None:
+    def __init__(self, endpoint: str, settings: AdapterSettings) -> None:
         self._encoder = msgspec.msgpack.Encoder()
         self._directory = tempfile.TemporaryDirectory(prefix="seqtop-")
         address = f"ipc://{Path(self._directory.name, 'notes')}"
@@ -88,7 +88,7 @@ class Outbox:
             return
         _open.discard(self)
         with contextlib.suppress(zmq.ZMQError):
-            goodbye = self._encoder.encode(Goodbye(time.time(), reason))
+            goodbye = self._encoder.encode(EngineStopping(time.time(), reason))
             self._socket.send(goodbye, zmq.DONTWAIT)
         closing.end(self._context, linger=_LINGER_MS)
         if self._process.stdin is not None:

@@ -12,7 +12,7 @@ from typing import Any
 from seqtop.adapters.vllm.wrapping import Wrap
 
 
-class PoolCount:
+class FreeBlockCounter:
     """Follows one `BlockPool`, whose methods `wrap` surrounds."""
 
     def __init__(self, pool: Any, wrap: Wrap) -> None:

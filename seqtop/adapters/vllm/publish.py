@@ -17,8 +17,8 @@ import msgspec
 import zmq
 
 from seqtop.adapters.vllm import text
-from seqtop.adapters.vllm.notes import AnyNote, Arrived, Goodbye, Hello, Stepped
-from seqtop.adapters.vllm.settings import Settings
+from seqtop.adapters.vllm.notes import AnyNote, Arrived, EngineStarted, EngineStopping, Stepped
+from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator, engine_info
 from seqtop.state import EngineState
 from seqtop.transport.curve_keys import KeyFileError
@@ -39,12 +39,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("endpoint", help="where to publish")
     parser.add_argument("settings", help="how, as JSON")
     options = parser.parse_args(arguments)
-    settings = msgspec.json.decode(options.settings, type=Settings)
+    settings = msgspec.json.decode(options.settings, type=AdapterSettings)
     os.nice(_NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is vLLM's; we end after it
     notes = receive(options.notes, _when_stdin_ends())
     hello = next(notes, None)
-    if not isinstance(hello, Hello):
+    if not isinstance(hello, EngineStarted):
         return 0
     try:
         publisher = Publisher(
@@ -71,7 +71,7 @@ def publish(publisher: Publisher, translator: Translator, notes: Iterator[AnyNot
             events = translator.arrived(note)
         elif isinstance(note, Stepped):
             events = translator.stepped(note)
-        elif isinstance(note, Goodbye):
+        elif isinstance(note, EngineStopping):
             reason = note.reason
             break
         else:

@@ -9,7 +9,7 @@ from seqtop.transport.curve_keys import EngineKeys, KeyFileError, engine_keys
 from seqtop.transport.endpoints import check_bind, rank_endpoint
 
 
-class Settings(msgspec.Struct, frozen=True):
+class AdapterSettings(msgspec.Struct, frozen=True):
     bind: str
     """Where data-parallel rank 0 publishes."""
     insecure: bool = False
@@ -42,7 +42,7 @@ class Settings(msgspec.Struct, frozen=True):
         return engine_keys(self.server_secret_key, self.authorized_clients)
 
 
-def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
+def from_environment(environ: Mapping[str, str] = os.environ) -> AdapterSettings:
     """Read the settings; `SEQTOP_BIND` must be set.
 
     Raises:
@@ -52,7 +52,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
     clients = environ.get("SEQTOP_AUTHORIZED_CLIENTS", "")
     if bool(secret_key) != bool(clients):
         raise KeyFileError("SEQTOP_SERVER_SECRET_KEY and SEQTOP_AUTHORIZED_CLIENTS belong together")
-    return Settings(
+    return AdapterSettings(
         bind=environ["SEQTOP_BIND"],
         insecure=_is_set(environ, "SEQTOP_INSECURE"),
         force=_is_set(environ, "SEQTOP_FORCE"),
@@ -68,7 +68,7 @@ def _is_set(environ: Mapping[str, str], name: str) -> bool:
     return environ.get(name, "") not in ("", "0")
 
 
-def endpoint_of(settings: Settings, rank: int) -> str:
+def endpoint_of(settings: AdapterSettings, rank: int) -> str:
     """Where the engine of data-parallel rank `rank` publishes.
 
     Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from seqtop.adapters.vllm.notes import Ended, Scheduled, Stepped, Tables
+from seqtop.adapters.vllm.notes import RequestEnded, Scheduled, Stepped, Tables
 from seqtop.adapters.vllm.request import Request, end_status, engine_status
 from seqtop.adapters.vllm.text import Texts
 from seqtop.sequence import (
@@ -210,7 +210,7 @@ class StepBuilder:
                 request.status, request.engine_status = _WAITING, engine_status(status)
             self._update(request_id)
 
-    def _end(self, note: Ended) -> None:
+    def _end(self, note: RequestEnded) -> None:
         request = self._requests.get(note.request_id)
         if request is None:
             return

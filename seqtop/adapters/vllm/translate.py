@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Final
 
-from seqtop.adapters.vllm.notes import Arrived, Hello, Stepped
+from seqtop.adapters.vllm.notes import Arrived, EngineStarted, Stepped
 from seqtop.adapters.vllm.request import Names, Request, sampling_params
 from seqtop.adapters.vllm.step import StepBuilder
 from seqtop.adapters.vllm.text import Texts
@@ -26,7 +26,7 @@ from seqtop.wire.messages import (
 _NUM_NULL_BLOCKS: Final = 1
 
 
-def engine_info(hello: Hello, *, redacted: bool = False) -> EngineInfo:
+def engine_info(hello: EngineStarted, *, redacted: bool = False) -> EngineInfo:
     """Describe the engine to its viewers; what V1 does not have is None."""
     return EngineInfo(
         protocol_version=PROTOCOL_VERSION,
@@ -58,7 +58,7 @@ def engine_info(hello: Hello, *, redacted: bool = False) -> EngineInfo:
 class Translator:
     """Turns one engine's notes, in their order, into messages."""
 
-    def __init__(self, hello: Hello, texts: Texts | None = None) -> None:
+    def __init__(self, hello: EngineStarted, texts: Texts | None = None) -> None:
         self._hello = hello
         self._texts = texts
         self._names = Names(has_random_suffix=hello.has_random_suffix)

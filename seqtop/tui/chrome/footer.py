@@ -10,7 +10,7 @@ _FIRST = ("quit", "help", "pause", "filter")
 """Actions whose keys stay longest; of the others the leftmost."""
 
 
-class KeyBar(Kept, Footer):
+class KeyFooter(Kept, Footer):
     """Textual's footer, cut to the width at hand."""
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 from seqtop import format as fmt
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_line
 from seqtop.sequence import SequenceStatus
 from seqtop.tui import position_text
@@ -14,26 +14,26 @@ from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
 
 BADGES = {
-    LinkState.CONNECTING: ("◌ CONNECTING", "badge-wait"),
-    LinkState.SYNCING: ("↻ SYNCING", "badge-wait"),
-    LinkState.LIVE: ("● LIVE", "badge-live"),
-    LinkState.LOST: ("✗ LOST", "badge-alert"),
-    LinkState.STOPPED: ("■ STOPPED", "badge-alert"),
-    LinkState.INCOMPATIBLE: ("≠ INCOMPATIBLE", "badge-alert"),
-    LinkState.REFUSED: ("✗ REFUSED", "badge-alert"),
-    LinkState.REPLAY: ("▷ REPLAY", "badge-paused"),
+    ConnectionState.CONNECTING: ("◌ CONNECTING", "badge-wait"),
+    ConnectionState.SYNCING: ("↻ SYNCING", "badge-wait"),
+    ConnectionState.LIVE: ("● LIVE", "badge-live"),
+    ConnectionState.LOST: ("✗ LOST", "badge-alert"),
+    ConnectionState.STOPPED: ("■ STOPPED", "badge-alert"),
+    ConnectionState.INCOMPATIBLE: ("≠ INCOMPATIBLE", "badge-alert"),
+    ConnectionState.REFUSED: ("✗ REFUSED", "badge-alert"),
+    ConnectionState.REPLAY: ("▷ REPLAY", "badge-paused"),
 }
 PAUSED = ("‖ PAUSED", "badge-paused")
 
 SENTENCES = {
-    LinkState.CONNECTING: "Waiting for the engine's first message.",
-    LinkState.SYNCING: "Fetching the engine's whole state.",
-    LinkState.LIVE: "",
-    LinkState.LOST: "The engine has gone silent; what you see is the last that was heard.",
-    LinkState.STOPPED: "The engine has stopped; what you see is its last state.",
-    LinkState.INCOMPATIBLE: "What answers there does not speak seqtop's protocol.",
-    LinkState.REFUSED: "The engine does not accept this viewer's key.",
-    LinkState.REPLAY: "",
+    ConnectionState.CONNECTING: "Waiting for the engine's first message.",
+    ConnectionState.SYNCING: "Fetching the engine's whole state.",
+    ConnectionState.LIVE: "",
+    ConnectionState.LOST: "The engine has gone silent; what you see is the last that was heard.",
+    ConnectionState.STOPPED: "The engine has stopped; what you see is its last state.",
+    ConnectionState.INCOMPATIBLE: "What answers there does not speak seqtop's protocol.",
+    ConnectionState.REFUSED: "The engine does not accept this viewer's key.",
+    ConnectionState.REPLAY: "",
 }
 
 
@@ -66,13 +66,13 @@ def badges(feed: Feed) -> Line:
     """What the picture is, in words that leave no doubt."""
     taping = _taping(feed)
     text, ink = BADGES[feed.source.link.state]
-    if feed.source.link.state is LinkState.LOST:
+    if feed.source.link.state is ConnectionState.LOST:
         text += f" {fmt.growing(float(int(feed.silence)))}"
     if not feed.paused:
         return (*taping, (f" {text} ", ink))
     paused = (f" {PAUSED[0]} ", PAUSED[1])
     # A pause hides whether data goes on only if the link is as it should be.
-    if feed.source.link.state is LinkState.LIVE:
+    if feed.source.link.state is ConnectionState.LIVE:
         return (*taping, paused)
     return (*taping, paused, (f" {text} ", ink))
 
@@ -89,7 +89,7 @@ def _taping(feed: Feed) -> Line:
 def sentence(feed: Feed, step_keys: str) -> str:
     """Which moment is shown, and why the picture is not live; empty if it is."""
     link = feed.source.link
-    reason = link.detail or SENTENCES[link.state] if link.state is not LinkState.LIVE else ""
+    reason = link.detail or SENTENCES[link.state] if link.state is not ConnectionState.LIVE else ""
     if feed.replay is not None:
         remark = feed.missed or feed.remark
         return " ".join(
@@ -156,7 +156,10 @@ def throughput(feed: Feed, width: int) -> Line:
     counts = state.num_by_status
     swaps = state.stats is not None and state.stats.num_swapped is not None
     spark = sparkline(rates.out_history, min(max(width - 108, 0), 60))
-    silent = feed.source.link.state in {LinkState.LOST, LinkState.STOPPED} and not feed.paused
+    silent = (
+        feed.source.link.state in {ConnectionState.LOST, ConnectionState.STOPPED}
+        and not feed.paused
+    )
     ink = "dim" if silent else "strong"  # rates of what no longer goes on
     step = fmt.count(state.step) if state.step >= 0 else fmt.UNKNOWN
     return row(

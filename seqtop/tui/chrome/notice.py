@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from seqtop.sanitize import safe_line
 from seqtop.tui.rendering.lines import Lines
-from seqtop.tui.rendering.list_view import Held
+from seqtop.tui.rendering.list_view import LockedSource
 from seqtop.tui.rendering.style import PLAIN
 from seqtop.tui.rendering.wrapped_text import wrap
 
@@ -12,7 +12,7 @@ from seqtop.tui.rendering.wrapped_text import wrap
 class Notice(Lines):
     """Shows what `say` says, on up to three lines; nothing while that is empty."""
 
-    def __init__(self, feed: Held, say: Callable[[], str]) -> None:
+    def __init__(self, feed: LockedSource, say: Callable[[], str]) -> None:
         super().__init__(id="notice")
         self._feed = feed
         self._say = say

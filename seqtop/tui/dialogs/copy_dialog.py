@@ -15,7 +15,7 @@ from seqtop.state.fields import FIELDS
 from seqtop.tui.dialogs.dialog import Dialog
 
 
-class CopyChooser(Dialog[str | None]):
+class CopyDialog(Dialog[str | None]):
     """What to copy; answers a key of `copies`, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)

@@ -7,10 +7,10 @@ from textual.content import Content
 from textual.widgets import Input, Label, Static
 
 from seqtop.tui.dialogs.dialog import Dialog
-from seqtop.tui.moment_input import EXAMPLES, Moment, parse
+from seqtop.tui.moment_input import EXAMPLES, TypedMoment, parse
 
 
-class MomentPrompt(Dialog[Moment | None]):
+class MomentPrompt(Dialog[TypedMoment | None]):
     """A step or a time; answers it, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)

@@ -17,7 +17,7 @@ Look: TypeAlias = tuple[str, Line]
 """All that decides how a line is drawn: the mark of the cursor, if it is there, and its text."""
 
 
-class Painted(Inked):
+class LineView(Inked):
     """A subclass says how the lines in sight look (`looks`)."""
 
     MARGIN = 0

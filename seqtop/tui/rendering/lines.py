@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from seqtop.tui.rendering.line_view import Look, Painted
+from seqtop.tui.rendering.line_view import LineView, Look
 from seqtop.tui.rendering.style import Line
 
 
-class Lines(Painted, can_focus=False):
+class Lines(LineView, can_focus=False):
     """Shows the lines it was last given."""
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 (Textual's own name)

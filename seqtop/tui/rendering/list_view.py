@@ -7,7 +7,7 @@ from typing import Protocol
 from textual import events
 from textual.binding import Binding
 
-from seqtop.tui.rendering.line_view import Look, Painted
+from seqtop.tui.rendering.line_view import LineView, Look
 from seqtop.tui.rendering.style import Line
 
 MARGIN = 1
@@ -15,14 +15,14 @@ MARGIN = 1
 CURSOR_MARK = "▌"
 
 
-class Held(Protocol):
+class LockedSource(Protocol):
     """What rows are read from, while its lock is held; a `Feed` is one."""
 
     @property
     def lock(self) -> threading.RLock: ...
 
 
-class Listing(Painted, can_focus=True, inherit_bindings=False):
+class ListView(LineView, can_focus=True, inherit_bindings=False):
     """A column of rows, each known by a number. Only those that look different are drawn again.
 
     A subclass says which rows there are (`num_rows`, `page`), where the cursor is (`cursor_row`),
@@ -39,9 +39,9 @@ class Listing(Painted, can_focus=True, inherit_bindings=False):
         Binding("end,G", "last", "Last row", show=False, id="move.last"),
     ]
 
-    def __init__(self, feed: Held) -> None:
+    def __init__(self, feed: LockedSource) -> None:
         super().__init__()
-        self._feed: Held = feed
+        self._feed: LockedSource = feed
         self._height = 0
 
     @property

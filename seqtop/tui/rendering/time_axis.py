@@ -18,7 +18,7 @@ _TICKS = (
 )  # fmt: skip
 
 
-class Window(NamedTuple):
+class TimeWindow(NamedTuple):
     """`width` cells from `start` (epoch seconds) on, each `cell` seconds long."""
 
     start: float
@@ -65,21 +65,21 @@ def rung_for(length: float, width: int) -> int:
     return rung
 
 
-def from_left(start: float, rung: int, width: int) -> Window:
+def from_left(start: float, rung: int, width: int) -> TimeWindow:
     """A window that begins in the cell of `start`."""
     cell = scale(rung)
     start = start if math.isfinite(start) else 0.0
-    return Window(math.floor(start / cell) * cell, cell, width)
+    return TimeWindow(math.floor(start / cell) * cell, cell, width)
 
 
-def to_right(end: float, rung: int, width: int) -> Window:
+def to_right(end: float, rung: int, width: int) -> TimeWindow:
     """A window whose last cell holds `end`."""
     cell = scale(rung)
     end = end if math.isfinite(end) else 0.0
-    return Window((math.floor(end / cell) + 1 - width) * cell, cell, width)
+    return TimeWindow((math.floor(end / cell) + 1 - width) * cell, cell, width)
 
 
-def ticks(window: Window) -> list[Tick]:
+def ticks(window: TimeWindow) -> list[Tick]:
     """Round times of day in the window, as far apart as their labels need."""
     for step in _TICKS:
         decimals = 0 if step >= 1 else 1 if step >= 0.1 else 2 if step >= 0.01 else 3

@@ -13,7 +13,7 @@ from operator import attrgetter
 from seqtop.state import RequestState, Span
 from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.rendering.style import Span as Piece
-from seqtop.tui.rendering.time_axis import Window
+from seqtop.tui.rendering.time_axis import TimeWindow
 
 KINDS = {
     "queued": ("░", "waiting"),
@@ -31,7 +31,7 @@ _SAMPLES = 8
 _START = attrgetter("start")
 
 
-def bar(request: RequestState, window: Window, now: float, end: Piece) -> Line:
+def bar(request: RequestState, window: TimeWindow, now: float, end: Piece) -> Line:
     """Each cell shows the kind of span that fills most of it; empty where there is no request.
 
     Behind a bar that has come to its end stands `end`.
@@ -69,7 +69,7 @@ def merged(pieces: Sequence[Piece]) -> Line:
     )
 
 
-def _in_view(spans: Sequence[Span], window: Window) -> Sequence[Span]:
+def _in_view(spans: Sequence[Span], window: TimeWindow) -> Sequence[Span]:
     """The spans in the window; of very many, some that stand for their neighbours."""
     first = max(bisect_right(spans, window.start, key=_START) - 1, 0)
     last = bisect_left(spans, window.end, key=_START)
@@ -86,7 +86,7 @@ def _in_view(spans: Sequence[Span], window: Window) -> Sequence[Span]:
     return chosen
 
 
-def _kinds(spans: Sequence[Span], window: Window, now: float) -> list[str]:
+def _kinds(spans: Sequence[Span], window: TimeWindow, now: float) -> list[str]:
     """For each cell the kind that fills most of what is filled of it; empty if nothing is."""
     shares: list[defaultdict[str, float]] = [defaultdict(float) for _ in range(window.width)]
     for span in spans:
@@ -100,7 +100,7 @@ def _kinds(spans: Sequence[Span], window: Window, now: float) -> list[str]:
     ]
 
 
-def _breaks(spans: Sequence[Span], window: Window) -> dict[int, str]:
+def _breaks(spans: Sequence[Span], window: TimeWindow) -> dict[int, str]:
     """The cells in which the request lost its place, and how."""
     first = bisect_left(spans, window.start, key=_START)
     last = bisect_left(spans, window.end, key=_START)
@@ -113,7 +113,7 @@ def _breaks(spans: Sequence[Span], window: Window) -> dict[int, str]:
     return found
 
 
-def _place(time: float, window: Window) -> float:
+def _place(time: float, window: TimeWindow) -> float:
     """Where a time falls, in cells from the left, within the window."""
     place = (time - window.start) / window.cell
     return min(max(place, 0.0), float(window.width)) if math.isfinite(place) else 0.0

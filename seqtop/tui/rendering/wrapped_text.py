@@ -7,7 +7,7 @@ from rich.cells import cell_len, get_character_cell_size
 
 from seqtop.sanitize import safe_text
 from seqtop.tui.rendering.style import PLAIN, Line, Span
-from seqtop.tui.screens.sequences.token_marks import BORDER, Marking, Marks
+from seqtop.tui.screens.sequences.token_marks import BORDER, Marking, TokenMarks
 
 _WORD = re.compile(r"\n|[^\S\n]+|[^\s]+")
 
@@ -51,7 +51,7 @@ def wrap(text: str, width: int, start: int = 0) -> list[tuple[int, int]]:
     return lines
 
 
-class Flow:
+class WrappedText:
     """A prompt and the output that follows it, as lines of a width."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Flow:
         self._new_start = 0
 
     def update(
-        self, prompt: str, output: str, num_new: int, width: int, marks: Marks | None = None
+        self, prompt: str, output: str, num_new: int, width: int, marks: TokenMarks | None = None
     ) -> None:
         """Show this `output` after `prompt`, its last `num_new` characters bright.
 

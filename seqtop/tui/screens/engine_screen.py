@@ -10,19 +10,19 @@ from textual.widget import Widget
 
 from seqtop.sanitize import safe_line
 from seqtop.tui import time_travel
-from seqtop.tui.chrome.footer import KeyBar
+from seqtop.tui.chrome.footer import KeyFooter
 from seqtop.tui.chrome.header import Header, sentence
 from seqtop.tui.chrome.notice import Notice
 from seqtop.tui.chrome.scrubber import Scrubber
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.feed import EVERYTHING, Feed, Frame
+from seqtop.tui.feed import EVERYTHING, Changes, Feed
 from seqtop.tui.screens.base import TabbedScreen
 
 CONTROLS = frozenset({"submit", "abort"})
 """Actions that ask something of the engine."""
 
 
-class LiveScreen(TabbedScreen):
+class EngineScreen(TabbedScreen):
     """A screen that is told what changed, at most thirty times a second.
 
     A subclass gives its `TAB`, yields its widgets from `body` and draws them in
@@ -39,7 +39,7 @@ class LiveScreen(TabbedScreen):
         self._header = Header(feed, title=title)
         self._notice = Notice(feed, lambda: sentence(feed, self.STEP_KEYS))
         self._scrubber = Scrubber(feed)
-        self._keys = KeyBar()
+        self._keys = KeyFooter()
 
     def compose(self) -> ComposeResult:
         yield self._header
@@ -53,7 +53,7 @@ class LiveScreen(TabbedScreen):
         """The widgets between the tabs and the footer."""
         raise NotImplementedError
 
-    def update(self, frame: Frame) -> None:
+    def update(self, frame: Changes) -> None:
         """Draw in the body what `frame` changed; under the feed's lock."""
         raise NotImplementedError
 
@@ -62,7 +62,7 @@ class LiveScreen(TabbedScreen):
         """Whether time alone has it look different."""
         return self.feed.ages
 
-    def show(self, frame: Frame) -> None:
+    def show(self, frame: Changes) -> None:
         """Draw what `frame` changed. The app calls it under the feed's lock."""
         if not (frame.news or self.ages):
             return

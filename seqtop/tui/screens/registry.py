@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from seqtop.tui.chrome.tabs import Tab
 
 if TYPE_CHECKING:
-    from seqtop.tui.screens.engine_screen import LiveScreen
+    from seqtop.tui.screens.engine_screen import EngineScreen
 
 SEQUENCES = Tab("1", "sequences", "Sequences")
 BLOCKS = Tab("2", "blocks", "Blocks")
@@ -19,7 +19,7 @@ FLEET = Tab("F", "fleet", "Fleet")
 """Of the screen of all engines, where there are several."""
 
 
-def screen_type(tab: Tab) -> type[LiveScreen]:
+def screen_type(tab: Tab) -> type[EngineScreen]:
     """What `tab`, one of `TABS`, leads to."""
     if tab is BLOCKS:
         from seqtop.tui.screens.blocks.screen import BlocksScreen

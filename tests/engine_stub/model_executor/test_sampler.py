@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_stub.model_executor.sampler import Sample, Sampler, SamplingRequest
+from engine_stub.model_executor.sampler import Sampler, SamplerOutput, SamplingMetadata
 from seqtop.sequence import SamplingParams, SequenceData
 
 VOCAB = 12
@@ -20,8 +20,8 @@ def request(
     output: tuple[int, ...] = (),
     generator: torch.Generator | None = None,
     **params: object,
-) -> SamplingRequest:
-    return SamplingRequest(
+) -> SamplingMetadata:
+    return SamplingMetadata(
         SamplingParams(**params), SequenceData.from_seqs(prompt, output), generator
     )
 
@@ -30,11 +30,11 @@ def make_sampler(seed: int = 0) -> Sampler:
     return Sampler(torch.Generator().manual_seed(seed))
 
 
-def sample(each: SamplingRequest, logits: torch.Tensor = LOGITS) -> Sample:
+def sample(each: SamplingMetadata, logits: torch.Tensor = LOGITS) -> SamplerOutput:
     return make_sampler()(logits[None], [each])[0]
 
 
-def frequencies(each: SamplingRequest) -> torch.Tensor:
+def frequencies(each: SamplingMetadata) -> torch.Tensor:
     rows = LOGITS.expand(NUM_DRAWS, -1)
     samples = make_sampler()(rows, [each] * NUM_DRAWS)
     counts = torch.bincount(torch.tensor([s.token_id for s in samples]), minlength=VOCAB)

@@ -17,7 +17,7 @@ from engine_stub.spec_decode.draft_head import (
     DraftHeadProposer,
     load_draft_head,
 )
-from engine_stub.spec_decode.speculation import Draft, GeneratorOf, Outcome
+from engine_stub.spec_decode.speculation import Draft, GeneratorOf, SpeculationOutcome
 from seqtop.sequence import SamplingParams, SequenceData, SequenceGroupMetadata
 from tests.support.checkpoints import add_draft_head, make_checkpoint
 
@@ -85,7 +85,7 @@ def test_it_begins_after_a_prompt(proposer: DraftHeadProposer) -> None:
     assert propose(proposer, group(0, [8])) == {}
     hidden = states(1, 2)
     proposer.observe(
-        [Outcome(group(i, [], is_prompt=True), hidden[i : i + 1], 0) for i in range(2)]
+        [SpeculationOutcome(group(i, [], is_prompt=True), hidden[i : i + 1], 0) for i in range(2)]
     )
     # In another order, one of them for fewer tokens; and one that nothing is known of.
     drafts = propose(proposer, group(1, [9], most=2), group(7, [1]), group(0, [8]))
@@ -97,9 +97,9 @@ def test_it_begins_after_a_prompt(proposer: DraftHeadProposer) -> None:
 
 def test_part_of_a_draft_stood(proposer: DraftHeadProposer) -> None:
     start, after = states(1), states(10, 11, 12, 13)
-    proposer.observe([Outcome(group(0, [], is_prompt=True), start, 0)])
+    proposer.observe([SpeculationOutcome(group(0, [], is_prompt=True), start, 0)])
     draft = propose(proposer, group(0, [8]))[0]
-    proposer.observe([Outcome(group(0, [8]), after, 1)])
+    proposer.observe([SpeculationOutcome(group(0, [8]), after, 1)])
     head, model = proposer._head, proposer._model
     memory = torch.zeros(1, HIDDEN)
     hidden = start
@@ -114,10 +114,14 @@ def test_part_of_a_draft_stood(proposer: DraftHeadProposer) -> None:
 def test_a_bonus_token_came_after_a_whole_draft(proposer: DraftHeadProposer) -> None:
     """Only with a memory that has taken in the draft's last token first."""
     start, after = states(1, 2), states(10, 11)
-    proposer.observe([Outcome(group(i, [], is_prompt=True), start[i : i + 1], 0) for i in range(2)])
+    proposer.observe(
+        [SpeculationOutcome(group(i, [], is_prompt=True), start[i : i + 1], 0) for i in range(2)]
+    )
     drafts = propose(proposer, group(0, [8], most=1), group(1, [9], most=1))
     others = states(20, 21)
-    proposer.observe([Outcome(group(0, [8]), after, 1), Outcome(group(1, [9]), others, 0)])
+    proposer.observe(
+        [SpeculationOutcome(group(0, [8]), after, 1), SpeculationOutcome(group(1, [9]), others, 0)]
+    )
     (last,) = drafts[0]
     taken_in = [(start[0], 8), (after[0], last), (after[1], 77)]
     found = propose(proposer, group(0, [8, last, 77]), group(1, [9, 55]))
@@ -128,9 +132,9 @@ def test_a_bonus_token_came_after_a_whole_draft(proposer: DraftHeadProposer) -> 
 
 
 def test_a_step_without_drafts_makes_it_forget(proposer: DraftHeadProposer) -> None:
-    proposer.observe([Outcome(group(0, [], is_prompt=True), states(1), 0)])
+    proposer.observe([SpeculationOutcome(group(0, [], is_prompt=True), states(1), 0)])
     propose(proposer, group(0, [8]))
-    proposer.observe([Outcome(group(0, [8]), states(2), 0)])
+    proposer.observe([SpeculationOutcome(group(0, [8]), states(2), 0)])
     assert propose(proposer, group(0, [8, 9]))[0] == guesses(proposer, [(states(2)[0], 9)], 3)
     proposer.observe([])
     assert propose(proposer, group(0, [8, 9])) == {}
@@ -155,7 +159,7 @@ class Kept:
     ) -> dict[int, Draft]:
         return self.proposer.propose(groups, generator_of)
 
-    def observe(self, outcomes: list[Outcome]) -> None:
+    def observe(self, outcomes: list[SpeculationOutcome]) -> None:
         self.proposer.observe(outcomes)
         self.num_bonus += len(self.proposer._with_bonus)
 

@@ -11,7 +11,7 @@ from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.spec_decode.ngram import continuation
 from engine_stub.spec_decode.rejection_sampler import accept
-from engine_stub.spec_decode.speculation import Draft, GeneratorOf, Outcome
+from engine_stub.spec_decode.speculation import Draft, GeneratorOf, SpeculationOutcome
 from seqtop.sequence import SamplingParams, SequenceGroupMetadata
 from tests.support.running import drain, greedy, run, tokens
 
@@ -25,7 +25,7 @@ class Oracle:
     def __init__(self, outputs: dict[int, tuple[int, ...]], num_right: int) -> None:
         self.outputs = outputs
         self.num_right = num_right
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[SpeculationOutcome] = []
 
     def propose(self, groups: list[SequenceGroupMetadata], _: GeneratorOf) -> dict[int, Draft]:
         drafts = {}
@@ -41,7 +41,7 @@ class Oracle:
                 drafts[seq_id] = Draft(draft)
         return drafts
 
-    def observe(self, outcomes: list[Outcome]) -> None:
+    def observe(self, outcomes: list[SpeculationOutcome]) -> None:
         self.outcomes += outcomes
 
 

@@ -9,7 +9,7 @@ import torch
 from engine_stub.config import EngineConfig
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
-from engine_stub.model_executor.attention import PagedAttention, PagedKVCache, Segment
+from engine_stub.model_executor.attention import AttentionSegment, PagedAttention, PagedKVCache
 from engine_stub.model_executor.loader import load_model
 from engine_stub.model_executor.stages import Stage
 from engine_stub.platforms import cuda_graphs
@@ -107,7 +107,7 @@ def test_only_the_steps_own_slots_and_the_scratch_block_are_written(
         for row, table in enumerate(tables):
             (context,) = cache.contexts([table], torch.tensor([[positions[row]]]), [1])
             # Each has to be read before the next one's is gathered to the same memory.
-            segments.append((row, Segment(0, 1, 1, context)))
+            segments.append((row, AttentionSegment(0, 1, 1, context)))
         alone = [
             model(
                 torch.tensor([input_ids[row]]),

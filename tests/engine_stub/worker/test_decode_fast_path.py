@@ -8,7 +8,7 @@ import torch
 from engine_stub.model_executor.attention import DecodeContext
 from engine_stub.model_executor.cpu.decode_cache import DecodeCache
 from engine_stub.worker.decode_fast_path import DecodeRun
-from engine_stub.worker.input_batch import Batch, prepare_batch
+from engine_stub.worker.input_batch import InputBatch, prepare_batch
 from seqtop.sequence import SequenceGroupMetadata
 from tests.engine_stub.worker.test_input_batch import BLOCK_SIZE, advanced, group, make_cache
 
@@ -21,12 +21,12 @@ class Runner:
         self.decode_cache = DecodeCache(self.cache)
         self.run: DecodeRun | None = None
 
-    def prepare(self, groups: list[SequenceGroupMetadata]) -> Batch:
+    def prepare(self, groups: list[SequenceGroupMetadata]) -> InputBatch:
         batch = prepare_batch(groups, self.cache, {}, self.decode_cache)
         self.run = DecodeRun.begin(groups, batch, self.decode_cache)
         return batch
 
-    def take_on(self, groups: list[SequenceGroupMetadata]) -> Batch | None:
+    def take_on(self, groups: list[SequenceGroupMetadata]) -> InputBatch | None:
         assert self.run is not None
         return self.run.next(groups)
 

@@ -7,7 +7,7 @@ import torch
 
 from engine_stub.model_executor.attention import DecodeContext, PagedKVCache
 from engine_stub.model_executor.cpu.decode_cache import DecodeCache
-from engine_stub.worker.input_batch import Batch, prepare_batch
+from engine_stub.worker.input_batch import InputBatch, prepare_batch
 from seqtop.sequence import SamplingParams, SequenceData, SequenceGroupMetadata
 
 BLOCK_SIZE = 4
@@ -33,7 +33,7 @@ def group(seq_id: int, length: int, computed: int, chunk: int) -> SequenceGroupM
     )
 
 
-def segments(batch: Batch) -> list[tuple[int, int, bool]]:
+def segments(batch: InputBatch) -> list[tuple[int, int, bool]]:
     """Tokens, sequences, and whether anything is read from the pool."""
     return [
         (each.end - each.start, each.num_seqs, each.context is not None)
@@ -88,7 +88,7 @@ def advanced(groups: list[SequenceGroupMetadata]) -> None:
             table.append(table[-1] + 1)
 
 
-def write(cache: PagedKVCache, batch: Batch) -> torch.Tensor:
+def write(cache: PagedKVCache, batch: InputBatch) -> torch.Tensor:
     """Attend in both layers with random inputs that the step's first position decides."""
     num_tokens = len(batch.input_ids)
     random = torch.Generator().manual_seed(int(batch.positions.sum()))

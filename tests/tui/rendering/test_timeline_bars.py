@@ -11,9 +11,9 @@ from seqtop.sequence import RequestMetrics
 from seqtop.state import RequestState, Span
 from seqtop.tui.rendering import time_axis, timeline_bars
 from seqtop.tui.rendering.style import plain
-from seqtop.tui.rendering.time_axis import Window
+from seqtop.tui.rendering.time_axis import TimeWindow
 from seqtop.tui.rendering.timeline_bars import BREAKS, KINDS
-from seqtop.tui.screens.timeline.viewport import Extent, Lens, Mode
+from seqtop.tui.screens.timeline.viewport import Extent, Mode, Viewport
 
 START = 1_700_000_000.0
 END = ("✓", "finished")
@@ -26,7 +26,7 @@ def request(*spans: Span, finished: float | None = None) -> RequestState:
 
 
 def drawn(of: RequestState, now: float = START + 10, cell: float = 1.0, width: int = 12) -> str:
-    return plain(timeline_bars.bar(of, Window(START, cell, width), now, END))
+    return plain(timeline_bars.bar(of, TimeWindow(START, cell, width), now, END))
 
 
 def test_a_bar_shows_each_stretch_where_it_was() -> None:
@@ -56,7 +56,7 @@ def test_an_end_stands_behind_the_bar_and_within_the_line() -> None:
 def test_times_that_cannot_be_are_drawn_all_the_same(odd: float) -> None:
     for span in (Span("queued", odd, odd), Span("decode", START, odd), Span("queued", odd, None)):
         assert len(drawn(request(span, finished=odd))) == 12
-    lens = Lens()
+    lens = Viewport()
     for mode in Mode:
         lens.mode = mode
         found = lens.window(Extent(odd, START, odd, ends=False), 40)
@@ -85,7 +85,7 @@ def test_a_hundred_thousand_spans_cost_what_is_in_view(start: float, cell: float
     life = request()
     life.spans = spans
     Counted.looks = 0
-    shown = plain(timeline_bars.bar(life, Window(START + start, cell, 100), START + 1e5, END))
+    shown = plain(timeline_bars.bar(life, TimeWindow(START + start, cell, 100), START + 1e5, END))
     assert shown.strip()
     assert set(shown) <= {glyph for glyph, _ in (*KINDS.values(), *BREAKS.values())}
     # Of 100,000: those in view or some in each cell, and what bisections look at.
@@ -120,7 +120,7 @@ EXTENT = Extent(START, START + 60, START + 60, ends=False)
 
 
 def test_a_lens_fits_all_zooms_pans_and_follows() -> None:
-    lens = Lens()
+    lens = Viewport()
     whole = lens.window(EXTENT, 100)
     assert whole.column(EXTENT.first) == 0
     assert whole.column(EXTENT.last) is not None
@@ -146,7 +146,7 @@ def test_a_lens_fits_all_zooms_pans_and_follows() -> None:
 
 
 def test_zooming_comes_to_an_end_at_both_ends() -> None:
-    lens = Lens()
+    lens = Viewport()
     for by, least, most in ((1, 1e-4, 1.1e-4), (-1, 9e5, 1.1e6)):
         for _ in range(60):
             lens.zoom(EXTENT, 100, by)
@@ -154,7 +154,7 @@ def test_zooming_comes_to_an_end_at_both_ends() -> None:
 
 
 def test_an_engine_that_has_run_long_is_first_shown_of_late() -> None:
-    lens = Lens()
+    lens = Viewport()
     long = Extent(START, START + 9_000, START + 9_000, ends=False)
     assert lens.window(long, 100).start > START + 8_700
     assert lens.window(long._replace(ends=True), 100).column(START) == 0

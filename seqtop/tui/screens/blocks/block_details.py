@@ -6,7 +6,7 @@ from typing import NamedTuple
 from seqtop import format as fmt
 from seqtop.sanitize import safe_text
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.block_index import BlockMap
+from seqtop.state.block_index import BlockIndex
 from seqtop.state.fields import sequence_name, status_word
 from seqtop.state.model import CachedBlock
 from seqtop.tui.rendering.bars import row, rows
@@ -32,7 +32,7 @@ class Holding(NamedTuple):
     """Blocks in that table."""
 
 
-def holdings(state: EngineState, index: BlockMap, block: int) -> list[Holding]:
+def holdings(state: EngineState, index: BlockIndex, block: int) -> list[Holding]:
     """Who holds `block`, and as which part of their tables."""
     found: list[Holding] = []
     for seq_id, place in index.owners(block).items():
@@ -70,7 +70,7 @@ def unheld_word(state: EngineState) -> str:
 
 
 def facts(
-    state: EngineState, index: BlockMap, block: int, selected: int | None, width: int
+    state: EngineState, index: BlockIndex, block: int, selected: int | None, width: int
 ) -> list[Line]:
     """Name and fill, a line for each owner, the tokens."""
     if not len(index):
@@ -102,7 +102,7 @@ def names(state: EngineState, owners: Iterable[int], width: int) -> list[Line]:
 
 
 def _headline(
-    index: BlockMap, block: int, held: list[Holding], block_size: int, unheld: str, width: int
+    index: BlockIndex, block: int, held: list[Holding], block_size: int, unheld: str, width: int
 ) -> Line:
     on_host = block >= index.num_device
     name = f"Host block {block - index.num_device}" if on_host else f"Block {block}"
@@ -186,7 +186,7 @@ def _cached_tokens(
     return _tokens(Holding(request, sequence, 0, known.position, 0), block_size, width)
 
 
-def _unheld(state: EngineState, index: BlockMap, block: int) -> str:
+def _unheld(state: EngineState, index: BlockIndex, block: int) -> str:
     if block < index.num_reserved:
         return "The engine keeps it for itself; in a table it stands for a block needed no more."
     if block >= index.num_device:

@@ -1,13 +1,13 @@
 """The map of the block pool: a cell for each block, a cursor that moves over them."""
 
-from seqtop.state.block_index import BlockMap
-from seqtop.tui.feed import Feed, Frame
+from seqtop.state.block_index import BlockIndex
+from seqtop.tui.feed import Changes, Feed
 from seqtop.tui.rendering.cell_map import CellMap, keys
 from seqtop.tui.rendering.style import Line
-from seqtop.tui.screens.blocks.cells import Grid, cursor_column, grid, pool_line
+from seqtop.tui.screens.blocks.cells import BlockGrid, cursor_column, grid, pool_line
 
 
-class PoolMap(CellMap[int]):
+class BlockMap(CellMap[int]):
     """The cells of the pool. Only lines with a block that changed hands are made anew."""
 
     BINDINGS = keys(
@@ -21,11 +21,11 @@ class PoolMap(CellMap[int]):
 
     def __init__(self, feed: Feed) -> None:
         super().__init__(feed.lock)
-        self.index = BlockMap()
+        self.index = BlockIndex()
         self.lines_made = 0
         """How many lines have been made from the index; tests hold it down."""
         self._feed = feed
-        self._grid = Grid(0, 0, 10, 1, 2)
+        self._grid = BlockGrid(0, 0, 10, 1, 2)
         self._lines: dict[int, tuple[Line, set[int], set[int]]] = {}
         """Lines as they would be without a cursor, the sequences that hold blocks there, and the
         blocks there that the prefix cache knows."""
@@ -40,7 +40,7 @@ class PoolMap(CellMap[int]):
             chosen = None if selected is None else self.index.first_block(selected)
         return max(0, min(chosen or 0, len(self.index) - 1))
 
-    def show(self, frame: Frame) -> None:
+    def show(self, frame: Changes) -> None:
         """Draw what `frame` changed; call it under the feed's lock."""
         before = self.cursor
         state = self._feed.state

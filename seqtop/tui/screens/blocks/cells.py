@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from seqtop import format as fmt
-from seqtop.state.block_index import BlockMap
+from seqtop.state.block_index import BlockIndex
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.style import PLAIN, Line, Span
 
@@ -31,7 +31,7 @@ GROUP = 10
 """Cells between gaps: tens can be counted."""
 
 
-class Grid(NamedTuple):
+class BlockGrid(NamedTuple):
     """Where each block's cell is: rows of the device's pool, a title, rows of the host's."""
 
     num_device: int
@@ -88,15 +88,15 @@ class Grid(NamedTuple):
         return reached[min(column, len(reached) - 1)] if reached else block
 
 
-def grid(num_device: int, num_host: int, width: int, height: int) -> Grid:
+def grid(num_device: int, num_host: int, width: int, height: int) -> BlockGrid:
     """The grid that shows two pools in `width` columns, roomy if that fits into `height`."""
     label = len(str(max(num_device, num_host, 1) - 1)) + 2
     per_row = max((width - label + 1) // (GROUP * 2 + 1), 1) * GROUP
-    roomy = Grid(num_device, num_host, per_row, 2, label)
+    roomy = BlockGrid(num_device, num_host, per_row, 2, label)
     if roomy.height <= height:
         return roomy
     per_row = max((width - label + 1) // (GROUP + 1), 1) * GROUP
-    return Grid(num_device, num_host, per_row, 1, label)
+    return BlockGrid(num_device, num_host, per_row, 1, label)
 
 
 def owner_mark(seq_id: int) -> Span:
@@ -104,7 +104,7 @@ def owner_mark(seq_id: int) -> Span:
     return LETTERS[seq_id % len(LETTERS)], OWNER_INKS[seq_id % len(OWNER_INKS)]
 
 
-def mark(index: BlockMap, block: int, selected: int | None) -> Span:
+def mark(index: BlockIndex, block: int, selected: int | None) -> Span:
     """What a block's cell shows, and its ink."""
     owners = index.owners(block)
     if block < index.num_reserved:
@@ -118,7 +118,7 @@ def mark(index: BlockMap, block: int, selected: int | None) -> Span:
     return SWAPPED if block >= index.num_device else owner_mark(next(iter(owners)))
 
 
-def pool_line(grid: Grid, index: BlockMap, y: int, selected: int | None) -> Line:
+def pool_line(grid: BlockGrid, index: BlockIndex, y: int, selected: int | None) -> Line:
     """Line `y` of the map: the first block's number, then the cells."""
     blocks = grid.blocks(y)
     if not blocks:
@@ -158,13 +158,13 @@ def with_cursor(line: Line, x: int) -> Line:
     return tuple(span for span in spans if span[0])
 
 
-def cursor_column(grid: Grid, block: int) -> int:
+def cursor_column(grid: BlockGrid, block: int) -> int:
     """The column of a block's cell in its line."""
     column = block - grid.blocks(grid.line(block)).start
     return grid.label + column * grid.pitch + column // GROUP
 
 
-def summary(index: BlockMap, counts: Mapping[str, int | None], width: int) -> Line:
+def summary(index: BlockIndex, counts: Mapping[str, int | None], width: int) -> Line:
     """How many blocks there are of each kind."""
     figures: list[tuple[int, Line]] = [
         (0, ((fmt.count(index.num_device), "strong"), (" blocks", "dim")))
@@ -175,7 +175,7 @@ def summary(index: BlockMap, counts: Mapping[str, int | None], width: int) -> Li
     return row(figures, width, gap=3)
 
 
-def legend(index: BlockMap, free_word: str, width: int, *, tells_cached: bool = False) -> Line:
+def legend(index: BlockIndex, free_word: str, width: int, *, tells_cached: bool = False) -> Line:
     """What the signs mean, those that can be seen only."""
     signs: Iterable[tuple[int, Span, str, bool]] = (
         (0, ("A", OWNER_INKS[0]), "owner", True),

@@ -9,19 +9,19 @@ from textual.containers import Container, Vertical
 from textual.widget import Widget
 
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.feed import Feed, Frame
+from seqtop.tui.feed import Changes, Feed
 from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.screens import registry
 from seqtop.tui.screens.blocks.block_details import facts, names, unheld_word
-from seqtop.tui.screens.blocks.block_map import PoolMap
+from seqtop.tui.screens.blocks.block_map import BlockMap
 from seqtop.tui.screens.blocks.cells import legend, summary
-from seqtop.tui.screens.engine_screen import LiveScreen
+from seqtop.tui.screens.engine_screen import EngineScreen
 
 WIDE = 140
 """From this width on there is room for the facts beside the map."""
 
 
-class BlocksScreen(LiveScreen):
+class BlocksScreen(EngineScreen):
     """The pool, and one block of it in detail."""
 
     TAB = registry.BLOCKS
@@ -53,7 +53,7 @@ class BlocksScreen(LiveScreen):
 
     def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(feed, title=title, tabs=tabs)
-        self._pool = PoolMap(feed)
+        self._pool = BlockMap(feed)
         self._legend = Lines(id="pool-legend")
         self._facts = Lines(id="pool-facts")
 
@@ -68,13 +68,13 @@ class BlocksScreen(LiveScreen):
         self.set_class(self.app.size.width >= WIDE, "-beside")
         self.call_after_refresh(self.show_all)
 
-    def update(self, frame: Frame) -> None:
+    def update(self, frame: Changes) -> None:
         if (expected := self.feed.take_expected()) is not None:
             self.feed.selected, self.feed.chosen = expected, True
         self._pool.show(frame)
         self._describe()
 
-    def on_cell_map_moved(self, _: PoolMap.Moved) -> None:
+    def on_cell_map_moved(self, _: BlockMap.Moved) -> None:
         with self.feed.lock:
             self._describe()
 

@@ -8,11 +8,11 @@ from textual.message import Message
 
 from seqtop import format as fmt
 from seqtop.checks import RULES, Finding
-from seqtop.checks.background import Found, Review
+from seqtop.checks.background import BackgroundChecker, LocatedFinding
 from seqtop.sanitize import safe_text
 from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.bars import row, rows
-from seqtop.tui.rendering.list_view import Listing
+from seqtop.tui.rendering.list_view import ListView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.rendering.wrapped_text import wrap
 
@@ -21,7 +21,7 @@ _COLUMNS = (("step", 6), ("rule", _RULE_WIDTH), ("where", 12))
 """Titles and widths of the columns before the sentence."""
 
 
-class Findings(Listing):
+class Findings(ListView):
     """The findings that are kept, oldest first. Those after the moment on show are dim."""
 
     class Moved(Message):
@@ -31,7 +31,7 @@ class Findings(Listing):
 
     def __init__(self, feed: Feed) -> None:
         super().__init__(feed)
-        self._found: list[Found] = []
+        self._found: list[LocatedFinding] = []
 
     @property
     def num_rows(self) -> int:
@@ -46,12 +46,12 @@ class Findings(Listing):
         return index if index < len(self._found) else None
 
     @property
-    def selected(self) -> Found | None:
+    def selected(self) -> LocatedFinding | None:
         """The finding that the cursor is on."""
         index = self.cursor_row
         return None if index is None else self._found[index]
 
-    def show(self, review: Review) -> None:
+    def show(self, review: BackgroundChecker) -> None:
         """Take over what has been found; call it under the feed's lock."""
         self._found = review.found()
         self.set_height(len(self._found))
@@ -101,7 +101,7 @@ def finding_line(finding: Finding, width: int, *, is_later: bool) -> Line:
     return fitted(line, width)
 
 
-def summary(review: Review, *, is_redacted: bool, width: int) -> Line:
+def summary(review: BackgroundChecker, *, is_redacted: bool, width: int) -> Line:
     """How much has been checked, and what came of it."""
     number = review.num_findings
     result = fmt.plural(number, "finding") if number else "nothing found"
@@ -121,7 +121,7 @@ def summary(review: Review, *, is_redacted: bool, width: int) -> Line:
     )
 
 
-def rule_lines(review: Review, width: int) -> list[Line]:
+def rule_lines(review: BackgroundChecker, width: int) -> list[Line]:
     """The rules that were broken, each with how often."""
     counts = review.counts()
     if not counts:
@@ -133,7 +133,7 @@ def rule_lines(review: Review, width: int) -> list[Line]:
     return rows([*items, ((f"the other {others} hold", "dim"),)], width)
 
 
-def about(found: Found | None, width: int) -> list[Line]:
+def about(found: LocatedFinding | None, width: int) -> list[Line]:
     """One finding in full: what the rule is, and what is wrong."""
     if found is None:
         return []
@@ -154,7 +154,7 @@ def about(found: Found | None, width: int) -> list[Line]:
     ]
 
 
-def sentence(found: Sequence[Found]) -> str:
+def sentence(found: Sequence[LocatedFinding]) -> str:
     """What was found at one moment, in short."""
     first = found[0].finding
     more = f" (and {fmt.plural(len(found) - 1, 'more finding')} here)" if len(found) > 1 else ""

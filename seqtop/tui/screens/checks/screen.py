@@ -10,20 +10,20 @@ from textual.widget import Widget
 
 from seqtop import format as fmt
 from seqtop.checks import RULES
-from seqtop.checks.background import Found
+from seqtop.checks.background import LocatedFinding
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.feed import Feed, Frame
+from seqtop.tui.feed import Changes, Feed
 from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens import registry
 from seqtop.tui.screens.checks.findings import Findings, about, rule_lines, summary, titles
-from seqtop.tui.screens.engine_screen import LiveScreen
+from seqtop.tui.screens.engine_screen import EngineScreen
 
 _MOST_RULE_LINES = 3
 
 
-class ChecksScreen(LiveScreen):
+class ChecksScreen(EngineScreen):
     """How much was checked, what was found, and one finding in full.
 
     Checking begins when this screen is first shown, and goes on from then.
@@ -46,7 +46,7 @@ class ChecksScreen(LiveScreen):
     class Chosen(Message):
         """Somebody wants to see the moment of a finding."""
 
-        def __init__(self, found: Found) -> None:
+        def __init__(self, found: LocatedFinding) -> None:
             super().__init__()
             self.found = found
 
@@ -76,7 +76,7 @@ class ChecksScreen(LiveScreen):
         self.post_message(self.Wanted())
         super().on_screen_resume()
 
-    def update(self, frame: Frame) -> None:
+    def update(self, frame: Changes) -> None:
         review = self.feed.review
         width = max(self.app.size.width - 2, 1)
         has_findings = review is not None and review.num_findings > 0

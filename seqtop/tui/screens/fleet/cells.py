@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from seqtop import format as fmt
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_text
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.chrome.header import badges
@@ -108,7 +108,7 @@ def _count(status: SequenceStatus, ink: str) -> Draw:
 
 def _rate(feed: Feed, per_second: float | None, width: int) -> Line:
     """A rate; none of what no longer goes on."""
-    if feed.source.link.state in {LinkState.LOST, LinkState.STOPPED}:
+    if feed.source.link.state in {ConnectionState.LOST, ConnectionState.STOPPED}:
         return _number(fmt.UNKNOWN, width, "dim")
     return _number(fmt.rate(per_second), width)
 

@@ -6,11 +6,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 
 from seqtop import format as fmt
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
-from seqtop.tui.chrome.footer import KeyBar
+from seqtop.tui.chrome.footer import KeyFooter
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.engines import Fleet
+from seqtop.tui.engines import Engines
 from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.style import PLAIN
 from seqtop.tui.screens import registry
@@ -26,7 +26,7 @@ class FleetScreen(TabbedScreen):
         Binding("enter", "app.go_to('sequences')", "Look", id="screen.look", tooltip="Look at it"),
     ]
 
-    def __init__(self, fleet: Fleet, tabs: Sequence[Tab]) -> None:
+    def __init__(self, fleet: Engines, tabs: Sequence[Tab]) -> None:
         super().__init__(tabs)
         self._fleet = fleet
         self._sums = Lines(id="fleet-sums")
@@ -37,7 +37,7 @@ class FleetScreen(TabbedScreen):
         yield self._tabs
         yield FleetTitles()
         yield self._rows
-        yield KeyBar()
+        yield KeyFooter()
 
     def on_mount(self) -> None:
         self._rows.focus()
@@ -53,7 +53,7 @@ class FleetScreen(TabbedScreen):
 
     def _line(self) -> tuple[tuple[str, str], ...]:
         feeds = self._fleet.feeds
-        live = [feed for feed in feeds if feed.source.link.state is LinkState.LIVE]
+        live = [feed for feed in feeds if feed.source.link.state is ConnectionState.LIVE]
         counts = [feed.source.state.num_by_status for feed in live]
         running = sum(each[SequenceStatus.RUNNING] for each in counts)
         waiting = sum(each[SequenceStatus.WAITING] for each in counts)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from textual.strip import Strip
 
-from seqtop.tui.engines import Fleet
+from seqtop.tui.engines import Engines
 from seqtop.tui.rendering.columns import header
-from seqtop.tui.rendering.list_view import MARGIN, Listing
+from seqtop.tui.rendering.list_view import MARGIN, ListView
 from seqtop.tui.rendering.style import PLAIN, Inked, Line
 from seqtop.tui.screens.fleet import cells
 
@@ -19,10 +19,10 @@ class FleetTitles(Inked, can_focus=False):
         return self.paint(((" " * MARGIN, PLAIN), *line), self.size.width, "header")
 
 
-class FleetRows(Listing):
+class FleetRows(ListView):
     """A row per engine; the cursor is on the one that the other screens show."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Engines) -> None:
         super().__init__(fleet.feed)
         self._fleet = fleet
 

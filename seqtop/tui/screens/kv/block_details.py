@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from seqtop import format as fmt
-from seqtop.kv_events.cache import Block, found
+from seqtop.kv_events.cache import CachedKvBlock, found
 from seqtop.kv_events.messages import BlockHash
 from seqtop.sanitize import safe_line
 from seqtop.tui.rendering.bars import row
@@ -26,7 +26,7 @@ def name(block_hash: BlockHash, *, whole: bool = False) -> str:
     return text if whole or len(text) <= 10 else f"{text[:9]}…"
 
 
-def preview(feed: KvFeed, block: Block) -> str:
+def preview(feed: KvFeed, block: CachedKvBlock) -> str:
     """The text of a block's tokens, or their ids; for one line."""
     if block.token_ids is None:
         return "its tokens were not told"
@@ -61,7 +61,7 @@ def _nothing(feed: KvFeed, width: int) -> list[Line]:
     return _wrapped(text, "dim", width)
 
 
-def _headline(feed: KvFeed, block: Block, width: int) -> list[Line]:
+def _headline(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
     group, block_hash = block.key
     where = ", ".join(
         f"{safe_line(medium) or UNNAMED}" + (f" ({copies} copies)" if copies > 1 else "")
@@ -82,7 +82,7 @@ def _headline(feed: KvFeed, block: Block, width: int) -> list[Line]:
     ]
 
 
-def _life(feed: KvFeed, block: Block, width: int) -> list[Line]:
+def _life(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
     times = f" ({block.num_stored} times)" if block.num_stored > 1 else ""
     return [
         row(
@@ -106,7 +106,9 @@ def ago(feed: KvFeed, moment: float) -> str:
     return fmt.seconds(float(int(age)) if math.isfinite(age) else None)
 
 
-def _chain(feed: KvFeed, block: Block, path: list[Block], width: int, most: int) -> list[Line]:
+def _chain(
+    feed: KvFeed, block: CachedKvBlock, path: list[CachedKvBlock], width: int, most: int
+) -> list[Line]:
     """The prefix from its first block to this one, and how it goes on."""
     first = path[0]
     children = feed.cache.children(block.key)
@@ -137,7 +139,7 @@ def _chain(feed: KvFeed, block: Block, path: list[Block], width: int, most: int)
     return lines
 
 
-def _step(feed: KvFeed, block: Block, sign: str, width: int) -> Line:
+def _step(feed: KvFeed, block: CachedKvBlock, sign: str, width: int) -> Line:
     is_here = sign == "└"
     line: Line = (
         (f"{sign} ", "dim"),
@@ -147,12 +149,12 @@ def _step(feed: KvFeed, block: Block, sign: str, width: int) -> Line:
     return fitted(line, max(width, 1))
 
 
-def _span(path: list[Block]) -> str:
+def _span(path: list[CachedKvBlock]) -> str:
     before = sum(each.size for each in path[:-1])
     return f"{before:,} to {before + path[-1].size - 1:,}"
 
 
-def _tokens(feed: KvFeed, block: Block, width: int) -> list[Line]:
+def _tokens(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
     if block.token_ids is None:
         return _wrapped(
             f"{fmt.plural(block.size, 'token')}; which ones the engine has not told.", "dim", width

@@ -6,11 +6,11 @@ from seqtop.kv_events.cache import Key
 from seqtop.tui.rendering.cell_map import CellMap, keys
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.kv import cells
-from seqtop.tui.screens.kv.cells import Grid, Place
+from seqtop.tui.screens.kv.cells import KvGrid, Place
 from seqtop.tui.screens.kv.feed import KvFeed
 
 
-class KvMap(CellMap[Place]):
+class KvBlockMap(CellMap[Place]):
     """The cells of all tiers."""
 
     BINDINGS = keys(
@@ -24,7 +24,7 @@ class KvMap(CellMap[Place]):
     def __init__(self, feed: KvFeed) -> None:
         super().__init__(feed.lock)
         self._feed = feed
-        self._grid = Grid((), 10, 1, 3)
+        self._grid = KvGrid((), 10, 1, 3)
         self._path: set[Key] = set()
 
     @property

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from seqtop import format as fmt
-from seqtop.kv_events.cache import Block, Key, KvCache, Tier, found
+from seqtop.kv_events.cache import CachedKvBlock, Key, KvCache, Tier, found
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.style import PLAIN, Line, Span
 from seqtop.tui.screens.blocks.cells import FREE, GROUP, SELECTED, cell_row, owner_mark
@@ -24,7 +24,7 @@ class Place(NamedTuple):
     cell: int
 
 
-class Grid(NamedTuple):
+class KvGrid(NamedTuple):
     """Where each cell is: for each tier a title and rows."""
 
     tiers: tuple[tuple[str, int], ...]
@@ -96,19 +96,19 @@ class Grid(NamedTuple):
         return Place(place.medium, max(0, min(cell, self.tiers[index][1] - 1)))
 
 
-def grid(tiers: dict[str, Tier], width: int, height: int) -> Grid:
+def grid(tiers: dict[str, Tier], width: int, height: int) -> KvGrid:
     """The grid that shows all tiers in `width` columns, roomy if that fits into `height`."""
     sizes = tuple((name, len(tier.cells)) for name, tier in tiers.items())
     label = len(str(max((cells for _, cells in sizes), default=1))) + 2
     for pitch in (2, 1):
         per_row = max((width - label + 1) // (GROUP * pitch + 1), 1) * GROUP
-        found_grid = Grid(sizes, per_row, pitch, label)
+        found_grid = KvGrid(sizes, per_row, pitch, label)
         if pitch == 1 or found_grid.starts[-1] <= height:
             break
     return found_grid
 
 
-def mark(cache: KvCache, block: Block | None, path: set[Key]) -> Span:
+def mark(cache: KvCache, block: CachedKvBlock | None, path: set[Key]) -> Span:
     """What a cell shows, and its ink."""
     if block is None:
         return FREE
@@ -119,7 +119,7 @@ def mark(cache: KvCache, block: Block | None, path: set[Key]) -> Span:
     return owner_mark(found(block.tree).serial)
 
 
-def line(grid: Grid, cache: KvCache, y: int, path: set[Key]) -> Line:
+def line(grid: KvGrid, cache: KvCache, y: int, path: set[Key]) -> Line:
     """Line `y`: a tier's name, or the first cell's number and the cells.
 
     The grid may be that of the frame before, so it may have cells that are gone by now.

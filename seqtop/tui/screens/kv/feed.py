@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from seqtop.connection import Link
-from seqtop.kv_events.cache import Block, KvCache
+from seqtop.connection import Connection
+from seqtop.kv_events.cache import CachedKvBlock, KvCache
 
 Decode: TypeAlias = Callable[[Sequence[int]], str]
 """Token ids to text."""
@@ -30,7 +30,7 @@ class KvSource(Protocol):
     def cache(self) -> KvCache: ...
 
     @property
-    def link(self) -> Link: ...
+    def link(self) -> Connection: ...
 
     @property
     def version(self) -> int:
@@ -41,7 +41,7 @@ class KvSource(Protocol):
         """Epoch seconds, for ages."""
 
 
-class Sample(NamedTuple):
+class KvRateSample(NamedTuple):
     at: float
     num_events: int
 
@@ -70,7 +70,7 @@ class KvFeed:
         self._clock = clock
         self._version = -1
         self._second = -1
-        self._samples: deque[Sample] = deque()
+        self._samples: deque[KvRateSample] = deque()
 
     @property
     def lock(self) -> threading.RLock:
@@ -91,14 +91,14 @@ class KvFeed:
         return medium, max(0, min(self.cell, len(tiers[medium].cells) - 1))
 
     @property
-    def block(self) -> Block | None:
+    def block(self) -> CachedKvBlock | None:
         """The block under the cursor, if the cell is not empty."""
         if (cursor := self.cursor) is None:
             return None
         medium, cell = cursor
         return self.cache.tiers[medium].cells[cell]
 
-    def select(self, block: Block) -> None:
+    def select(self, block: CachedKvBlock) -> None:
         """Put the cursor on a block, in the tier it is in already if the block is there, too."""
         cursor = self.cursor
         medium = cursor[0] if cursor and cursor[0] in block.cells else next(iter(block.cells))
@@ -132,7 +132,7 @@ class KvFeed:
             changed = self.source.version != self._version or int(now) != self._second
             self._version, self._second = self.source.version, int(now)
             if changed:
-                self._samples.append(Sample(now, self.cache.num_events))
+                self._samples.append(KvRateSample(now, self.cache.num_events))
                 while now - self._samples[0].at > RATE_SECONDS:
                     self._samples.popleft()
         return changed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seqtop import format as fmt
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_line
 from seqtop.tui.chrome.header import BADGES
 from seqtop.tui.rendering.bars import row, spread
@@ -39,14 +39,14 @@ def sentence(feed: KvFeed) -> str:
     """What is wrong with the picture; empty if nothing is."""
     link, gap = feed.source.link, feed.cache.gap
     found = []
-    if link.state is not LinkState.LIVE and link.detail:
+    if link.state is not ConnectionState.LIVE and link.detail:
         found.append(f"{link.detail[:1].upper()}{link.detail[1:]}.")
     if gap:
         found.append(
             f"Not all is known: {gap}. Until the engine clears its cache, blocks may be missing,"
             " and some shown may be gone."
         )
-        if link.state is LinkState.LIVE and not feed.source.has_replay:
+        if link.state is ConnectionState.LIVE and not feed.source.has_replay:
             found.append("With --replay, that could be asked for.")
     return " ".join(found)
 

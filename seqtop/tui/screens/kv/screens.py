@@ -9,15 +9,15 @@ from textual.binding import Binding
 from textual.containers import Container, Vertical
 from textual.widget import Widget
 
-from seqtop.kv_events.cache import Block
-from seqtop.tui.chrome.footer import KeyBar
+from seqtop.kv_events.cache import CachedKvBlock
+from seqtop.tui.chrome.footer import KeyFooter
 from seqtop.tui.chrome.notice import Notice
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.screens.base import TabbedScreen
 from seqtop.tui.screens.kv import cells
 from seqtop.tui.screens.kv.block_details import facts
-from seqtop.tui.screens.kv.block_map import KvMap
+from seqtop.tui.screens.kv.block_map import KvBlockMap
 from seqtop.tui.screens.kv.feed import KvFeed
 from seqtop.tui.screens.kv.header import KvHeader, sentence
 from seqtop.tui.screens.kv.tree_table import TreeRows, TreeTitles
@@ -40,7 +40,7 @@ class KvScreen(TabbedScreen):
         yield self._tabs
         yield self._notice
         yield from self.body()
-        yield KeyBar()
+        yield KeyFooter()
 
     def body(self) -> Iterable[Widget]:
         raise NotImplementedError
@@ -90,7 +90,7 @@ class KvBlocksScreen(KvScreen):
 
     def __init__(self, feed: KvFeed, tabs: Sequence[Tab]) -> None:
         super().__init__(feed, tabs)
-        self._map = KvMap(feed)
+        self._map = KvBlockMap(feed)
         self._legend = Lines(id="kv-legend")
         self._facts = Lines(id="kv-facts")
 
@@ -118,7 +118,7 @@ class KvBlocksScreen(KvScreen):
             size = self._facts.text_width, self._facts.size.height
             self._facts.set_lines(facts(self.feed, *size))
 
-    def on_cell_map_moved(self, _: KvMap.Moved) -> None:
+    def on_cell_map_moved(self, _: KvBlockMap.Moved) -> None:
         self.show()
 
     def action_parent(self) -> None:
@@ -146,7 +146,7 @@ class KvBlocksScreen(KvScreen):
             chosen = kin[(kin.index(block.key) + 1) % len(kin)]
             self._go(self.feed.cache.blocks[chosen], "")
 
-    def _go(self, block: Block | None, otherwise: str) -> None:
+    def _go(self, block: CachedKvBlock | None, otherwise: str) -> None:
         if block is None:
             self.notify(otherwise, timeout=2, markup=False)
             return

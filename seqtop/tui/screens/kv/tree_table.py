@@ -8,8 +8,8 @@ from textual.message import Message
 from textual.strip import Strip
 
 from seqtop import format as fmt
-from seqtop.kv_events.cache import Key, Tree
-from seqtop.tui.rendering.list_view import MARGIN, Listing
+from seqtop.kv_events.cache import Key, PrefixTree
+from seqtop.tui.rendering.list_view import MARGIN, ListView
 from seqtop.tui.rendering.style import PLAIN, Inked, Line, fitted
 from seqtop.tui.screens.blocks.cells import owner_mark
 from seqtop.tui.screens.kv.block_details import ago, name, preview
@@ -25,7 +25,7 @@ class TreeTitles(Inked, can_focus=False):
         return self.paint(((" " * MARGIN + TITLES, PLAIN),), self.size.width, "header")
 
 
-class TreeRows(Listing):
+class TreeRows(ListView):
     """A row per tree, known by its serial number."""
 
     _feed: KvFeed
@@ -37,7 +37,7 @@ class TreeRows(Listing):
         super().__init__(feed)
         self._feed = feed
         self._root: Key | None = None
-        self._rows: dict[int, Tree] = {}
+        self._rows: dict[int, PrefixTree] = {}
 
     def show(self) -> None:
         """Draw what has changed; call it under the feed's lock."""
@@ -45,7 +45,7 @@ class TreeRows(Listing):
         self.redraw()
 
     @property
-    def chosen(self) -> Tree | None:
+    def chosen(self) -> PrefixTree | None:
         """The tree under the cursor: the largest until one is chosen, or when that is gone."""
         cache = self._feed.cache
         named = None if self._root is None else cache.tree(self._root)

@@ -21,12 +21,12 @@ BLOCKS_AT_ONCE = 2_048
 """Blocks of other sequences that are looked at for one frame."""
 
 
-class Blocks(Lines):
+class BlockTable(Lines):
     """The block table of the selected sequence."""
 
     def __init__(self, feed: Feed) -> None:
         super().__init__(id="blocks")
-        self.border_title = "Blocks"
+        self.border_title = "BlockTable"
         self._feed = feed
         self._sharers = Sharers()
         self._filling: int | None = None

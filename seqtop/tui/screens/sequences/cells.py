@@ -24,7 +24,7 @@ from seqtop.state.fields import (
     status_word,
     token_rate,
 )
-from seqtop.state.tree import Kin
+from seqtop.state.tree import TreePosition
 from seqtop.tui.rendering.bars import ELLIPSIS, bar, tail
 from seqtop.tui.rendering.style import PLAIN, Line, Span, fitted, plain, text_width
 
@@ -135,7 +135,7 @@ def row(
     request: RequestState,
     sequence: SequenceState,
     now: float,
-    kin: Kin = Kin(),  # noqa: B008 (it is a tuple)
+    kin: TreePosition = TreePosition(),  # noqa: B008 (it is a tuple)
     late: Collection[str] = (),
     *,
     redacted: bool = False,
@@ -230,7 +230,7 @@ def _name(text: str, is_one_of_several: bool, width: int, ink: str) -> Line:
     return fitted(((name, ink),), width)
 
 
-def _branch(r: RequestState, s: SequenceState, kin: Kin, width: int) -> Line:
+def _branch(r: RequestState, s: SequenceState, kin: TreePosition, width: int) -> Line:
     """The name of a sequence that has kin, on its branch; what tells siblings apart stays."""
     rails = "".join("│ " if follows else "  " for follows in kin.rails[:-1])
     if kin.rails:

@@ -11,21 +11,21 @@ from seqtop.sanitize import safe_line
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.explain import why
 from seqtop.state.fields import sequence_name, stage, status_word
-from seqtop.tui.feed import EVERYTHING, Feed, Frame
+from seqtop.tui.feed import EVERYTHING, Changes, Feed
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.cached_lines import Kept
 from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.style import PLAIN, Inked, Line
 from seqtop.tui.rendering.transparent import Box
 from seqtop.tui.rendering.wrapped_text import wrap
-from seqtop.tui.screens.sequences.block_table import Blocks
+from seqtop.tui.screens.sequences.block_table import BlockTable
 from seqtop.tui.screens.sequences.cells import glyph
-from seqtop.tui.screens.sequences.raw_messages import Raw
-from seqtop.tui.screens.sequences.request_timeline import Timeline
-from seqtop.tui.screens.sequences.text_pane import Story
+from seqtop.tui.screens.sequences.raw_messages import RawMessages
+from seqtop.tui.screens.sequences.request_timeline import RequestTimeline
+from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.tui.screens.sequences.tokens import Tokens
 
-TABS = ("Text", "Blocks", "Timeline", "Tokens", "Raw")
+TABS = ("Text", "BlockTable", "RequestTimeline", "Tokens", "RawMessages")
 _TEXT, _TOKENS, _RAW = 0, 3, 4
 _BY_TURNS = (_TEXT, _TOKENS, _RAW)
 """Which parts take turns in one place where the others have places of their own."""
@@ -53,7 +53,13 @@ class Detail(Kept, Vertical):
         self._shown: int | None = None
         """The sequence that the parts are about."""
         # In the order of TABS.
-        self._parts = (Story(feed), Blocks(feed), Timeline(feed), Tokens(feed), Raw(feed))
+        self._parts = (
+            TextPane(feed),
+            BlockTable(feed),
+            RequestTimeline(feed),
+            Tokens(feed),
+            RawMessages(feed),
+        )
 
     def compose(self) -> ComposeResult:
         yield self._summary
@@ -67,7 +73,7 @@ class Detail(Kept, Vertical):
             yield tokens
             yield raw
 
-    def show(self, frame: Frame) -> None:
+    def show(self, frame: Changes) -> None:
         """Draw what `frame` changed; call it under the feed's lock."""
         if not self.display:
             return

@@ -1,13 +1,13 @@
 """What to do while the table has nothing to show."""
 
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_line
 from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.wrapped_text import wrap
 
 
-class Hint(Lines):
+class EmptyHint(Lines):
     """A friendly sentence in the place of the table's rows."""
 
     def __init__(self, feed: Feed) -> None:
@@ -36,15 +36,15 @@ def hint(feed: Feed) -> str:
     if feed.state.sequences:
         return "No sequence matches the filter.\nEsc clears it, / changes it."
     info = feed.state.info
-    if feed.source.link.state is LinkState.CONNECTING:
+    if feed.source.link.state is ConnectionState.CONNECTING:
         endpoint = safe_line(feed.source.link.endpoint)
         return (
             f"Nothing has been heard at {endpoint} yet.\n"
             "The engine appears here as soon as it speaks; `seqtop demo` starts one to look at."
         )
-    if feed.paused or feed.source.link.state is LinkState.REPLAY:
+    if feed.paused or feed.source.link.state is ConnectionState.REPLAY:
         return "Nothing had arrived yet at this moment."
-    if feed.source.link.state is not LinkState.LIVE or info is None:
+    if feed.source.link.state is not ConnectionState.LIVE or info is None:
         return ""
     if info.control:
         return "No sequences yet.\nPress n to submit a prompt and watch it run."

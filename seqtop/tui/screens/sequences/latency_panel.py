@@ -1,7 +1,7 @@
 """Latencies of the last minute: percentiles, their spread and their course."""
 
 from seqtop import format as fmt
-from seqtop.state.latency import WINDOW, Measured, Window
+from seqtop.state.latency import WINDOW, Measured, SlidingWindow
 from seqtop.state.slo import FIGURES, Slo
 from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.bars import row, sparkline
@@ -81,7 +81,7 @@ def latency_lines(slo: Slo, measured: Measured, width: int) -> list[Line]:
     return lines
 
 
-def goodput(slo: Slo, met: Window, width: int) -> Line:
+def goodput(slo: Slo, met: SlidingWindow, width: int) -> Line:
     """Share of the requests that ended in the window having met all objectives."""
     since = f"last {WINDOW:g} s"
     if not slo:

@@ -22,7 +22,7 @@ _FAR = 16
 """Messages after its first being scheduled among which a request's full metadata is looked for."""
 
 
-class Raw(LongLines):
+class RawMessages(LongLines):
     """The newest update and metadata of the selected sequence, then the last full metadata.
 
     Messages are read anew once a second while the sequence changes: reading takes longer than
@@ -30,7 +30,7 @@ class Raw(LongLines):
     """
 
     def __init__(self, feed: Feed) -> None:
-        super().__init__(feed, id="raw", title="Raw")
+        super().__init__(feed, id="raw", title="RawMessages")
         self._lines: list[Line] = []
         self._moment: tuple[int, int, int, int] | None = None
 

@@ -18,12 +18,12 @@ _ROOMY = 10
 """Lines from which on each kind of span gets a line of the legend to itself."""
 
 
-class Timeline(Lines):
+class RequestTimeline(Lines):
     """The timeline of the selected sequence's request."""
 
     def __init__(self, feed: Feed) -> None:
         super().__init__(id="timeline")
-        self.border_title = "Timeline"
+        self.border_title = "RequestTimeline"
         self._feed = feed
 
     def update(self) -> None:

@@ -6,14 +6,14 @@ from textual.message import Message
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state.ordering import SequenceView
-from seqtop.tui.feed import Feed, Frame
-from seqtop.tui.rendering.list_view import CURSOR_MARK, Listing
+from seqtop.tui.feed import Changes, Feed
+from seqtop.tui.rendering.list_view import CURSOR_MARK, ListView
 from seqtop.tui.rendering.style import Line
 
 FOLLOWED_MARK = "▸"
 
 
-class SequenceRows(Listing):
+class SequenceRows(ListView):
     """A row per sequence; a subclass says how one is drawn (`draw`)."""
 
     class Moved(Message):
@@ -58,7 +58,7 @@ class SequenceRows(Listing):
             line = self._lines[key] = self.draw(key)
         return line
 
-    def show(self, frame: Frame) -> None:
+    def show(self, frame: Changes) -> None:
         """Draw what `frame` changed; call it under the feed's lock."""
         if frame.touched is None:
             self._lines.clear()

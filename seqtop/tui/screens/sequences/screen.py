@@ -11,18 +11,18 @@ from seqtop.state.fields import FIELDS
 from seqtop.state.filter import EVERYTHING as NO_FILTER
 from seqtop.state.ordering import Sort
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.feed import EVERYTHING, NOTHING, Feed, Frame
+from seqtop.tui.feed import EVERYTHING, NOTHING, Changes, Feed
 from seqtop.tui.rendering.transparent import Box
 from seqtop.tui.screens import registry
-from seqtop.tui.screens.engine_screen import LiveScreen
+from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequences.detail import Detail
-from seqtop.tui.screens.sequences.empty_hint import Hint
+from seqtop.tui.screens.sequences.empty_hint import EmptyHint
 from seqtop.tui.screens.sequences.filter_bar import FilterBar
 from seqtop.tui.screens.sequences.latency_panel import LatencyPanel
 from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.screens.sequences.table import SequenceTable, Titles
 from seqtop.tui.screens.sequences.token_marks import NEXT, REMARKS
-from seqtop.tui.settings import Chosen, sort_text
+from seqtop.tui.settings import SettingsChanged, sort_text
 
 WIDE = 160
 """From this width on there is room for the detail pane beside the table."""
@@ -50,7 +50,7 @@ class Body(Box):
         self.post_message(self.Resized())
 
 
-class SequencesScreen(LiveScreen):
+class SequencesScreen(EngineScreen):
     """All sequences, and one of them in detail."""
 
     TAB = registry.SEQUENCES
@@ -117,7 +117,7 @@ class SequencesScreen(LiveScreen):
         self._filter = FilterBar()
         self._search = FilterBar("search")
         self._table = SequenceTable(feed)
-        self._hint = Hint(feed)
+        self._hint = EmptyHint(feed)
         self._detail = Detail(feed)
         self._body = Body(Box(self._table, self._hint, id="list"), self._detail, id="body")
         self._latency = LatencyPanel(feed)
@@ -155,7 +155,7 @@ class SequencesScreen(LiveScreen):
             self._filter.clear()  # another screen has dropped it
         self._table.rows.reveal_selected()
 
-    def update(self, frame: Frame) -> None:
+    def update(self, frame: Changes) -> None:
         self._table.rows.show(frame)
         if (expected := self.feed.take_expected()) is not None:
             self._table.rows.select(expected)
@@ -296,7 +296,7 @@ class SequencesScreen(LiveScreen):
         self.show_all()
 
     def action_copy(self) -> None:
-        from seqtop.tui.dialogs.copy_dialog import CopyChooser, copies
+        from seqtop.tui.dialogs.copy_dialog import CopyDialog, copies
 
         with self.feed.lock:
             found = self.feed.selection
@@ -311,7 +311,7 @@ class SequencesScreen(LiveScreen):
         if found is None:
             self.notify("No sequence is selected.", severity="warning", markup=False)
         else:
-            self.app.push_screen(CopyChooser(), chosen)
+            self.app.push_screen(CopyDialog(), chosen)
 
     def action_latency(self) -> None:
         self.feed.latency_wanted = not self.feed.latency_wanted
@@ -335,7 +335,7 @@ class SequencesScreen(LiveScreen):
         self.notify(f"The selected row {what}.", timeout=2, markup=False)
 
     def _chose(self, **changes: object) -> None:
-        self.post_message(Chosen(changes))
+        self.post_message(SettingsChanged(changes))
 
     def _sort(self, sort: Sort) -> None:
         with self.feed.lock:

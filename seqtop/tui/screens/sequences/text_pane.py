@@ -8,14 +8,14 @@ from seqtop.state import SequenceState
 from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.style import Line
-from seqtop.tui.rendering.wrapped_text import Flow
-from seqtop.tui.screens.sequences.token_marks import Marks
+from seqtop.tui.rendering.wrapped_text import WrappedText
+from seqtop.tui.screens.sequences.token_marks import TokenMarks
 
 MAX_CHARACTERS = 200_000
 """Of each of prompt and output; of longer ones the end is shown."""
 
 
-class Story(Lines, can_focus=True, inherit_bindings=False):
+class TextPane(Lines, can_focus=True, inherit_bindings=False):
     """The text of the selected sequence; keeps to its end while one looks at the end."""
 
     # It never scrolls sideways: those keys go through time, here as elsewhere.
@@ -29,7 +29,7 @@ class Story(Lines, can_focus=True, inherit_bindings=False):
         super().__init__(id="story")
         self.border_title = "Text"
         self._feed = feed
-        self._flow = Flow()
+        self._flow = WrappedText()
         self._shown: int | None = None
         self._follows = True
 
@@ -46,7 +46,7 @@ class Story(Lines, can_focus=True, inherit_bindings=False):
             return
         running = sequence.status == SequenceStatus.RUNNING
         if sequence.seq_id != self._shown:
-            self._flow = Flow()
+            self._flow = WrappedText()
         self._flow.update(
             prompt[-MAX_CHARACTERS:],
             sequence.text[-MAX_CHARACTERS:],
@@ -61,12 +61,12 @@ class Story(Lines, can_focus=True, inherit_bindings=False):
         if self._follows:
             self.scroll_to(y=self.max_scroll_y, animate=False)
 
-    def _marks(self, sequence: SequenceState) -> Marks | None:
+    def _marks(self, sequence: SequenceState) -> TokenMarks | None:
         """What is to be told of the tokens; nothing where the beginning of the text is cut off."""
         marking = self._feed.marking
         if marking == "plain" or len(sequence.text) > MAX_CHARACTERS:
             return None
-        return Marks(marking, sequence.text_lengths, sequence.output_logprobs)
+        return TokenMarks(marking, sequence.text_lengths, sequence.output_logprobs)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)

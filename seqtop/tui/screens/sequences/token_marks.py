@@ -26,7 +26,7 @@ REMARKS: dict[Marking, str] = {
 }
 
 
-class Marks(NamedTuple):
+class TokenMarks(NamedTuple):
     """What is to be seen in a text, and what it takes to see it."""
 
     marking: Marking

@@ -14,7 +14,7 @@ from seqtop.state.step_summary import Member, StepSummary
 from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.lines import Lines
-from seqtop.tui.rendering.list_view import Listing
+from seqtop.tui.rendering.list_view import ListView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens.sequences.cells import GLYPHS
@@ -68,7 +68,7 @@ class StepDetail(Vertical):
                 self.show(position)
 
 
-class Members(Listing):
+class Members(ListView):
     """The sequences in a step's batch."""
 
     _feed: Feed

@@ -7,9 +7,9 @@ from textual.widget import Widget
 
 from seqtop.tui import time_travel
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.feed import Feed, Frame
+from seqtop.tui.feed import Changes, Feed
 from seqtop.tui.screens import registry
-from seqtop.tui.screens.engine_screen import LiveScreen
+from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.steps.detail import StepDetail
 from seqtop.tui.screens.steps.step_log import StepLog
 from seqtop.tui.screens.steps.table import StepRows, StepTable
@@ -18,7 +18,7 @@ TALL = 20
 """From this height on there is room for the detail pane."""
 
 
-class StepsScreen(LiveScreen):
+class StepsScreen(EngineScreen):
     """A row per step, the newest at the bottom, and one step in detail."""
 
     TAB = registry.STEPS
@@ -55,7 +55,7 @@ class StepsScreen(LiveScreen):
         super().on_resize()
         self._place()
 
-    def update(self, frame: Frame) -> None:
+    def update(self, frame: Changes) -> None:
         self._table.rows.show()
         self._detail.show(self._table.rows.cursor)
 

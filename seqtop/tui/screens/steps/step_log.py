@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from seqtop.history.event_index import Kind
+from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.state.step_summary import StepSummary, summary
 from seqtop.tui.feed import Feed
@@ -75,7 +75,7 @@ class StepLog:
         timeline = self.timeline
         if timeline is None:
             return False
-        restart = timeline.marks.previous(Kind.RESTART, position + 1)
+        restart = timeline.marks.previous(EventKind.RESTART, position + 1)
         if restart is None:
             return False
         before = timeline.marks.num_steps_until(restart)
@@ -100,5 +100,5 @@ class StepLog:
     @staticmethod
     def _restart_before(timeline: Timeline, position: int) -> int:
         """Where the engine's start that ran at `position` begins on record."""
-        found = timeline.marks.previous(Kind.RESTART, position + 1)
+        found = timeline.marks.previous(EventKind.RESTART, position + 1)
         return timeline.first if found is None else found

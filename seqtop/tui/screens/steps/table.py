@@ -9,7 +9,7 @@ from textual.strip import Strip
 
 from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.columns import header
-from seqtop.tui.rendering.list_view import MARGIN, Listing
+from seqtop.tui.rendering.list_view import MARGIN, ListView
 from seqtop.tui.rendering.style import PLAIN, Inked, Line
 from seqtop.tui.screens.steps import cells
 from seqtop.tui.screens.steps.step_log import StepLog
@@ -38,7 +38,7 @@ class StepTitles(Inked, can_focus=False):
         return self.paint(((" " * 2 * MARGIN, PLAIN), *line), self.size.width, "header")
 
 
-class StepRows(Listing):
+class StepRows(ListView):
     """The steps on record. The cursor is on the one on show until somebody moves it."""
 
     class Moved(Message):

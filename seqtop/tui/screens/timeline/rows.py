@@ -10,17 +10,17 @@ from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import queue_time, sequence_name
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.tui import time_travel
-from seqtop.tui.feed import Feed, Frame
+from seqtop.tui.feed import Changes, Feed
 from seqtop.tui.rendering import timeline_bars
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.list_view import MARGIN
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.rendering.style import Span as Piece
-from seqtop.tui.rendering.time_axis import Window, labels, ticks
+from seqtop.tui.rendering.time_axis import TimeWindow, labels, ticks
 from seqtop.tui.screens.sequences.cells import GLYPHS, glyph
 from seqtop.tui.screens.sequences.rows import SequenceRows
-from seqtop.tui.screens.timeline.viewport import Extent, Lens
+from seqtop.tui.screens.timeline.viewport import Extent, Viewport
 
 MOMENT: Piece = ("│", "accent")
 """Where the picture is, while it is not simply the newest."""
@@ -31,29 +31,29 @@ _LEAST_STEP = 3
 """Cells from step to step from which on steps have ticks."""
 
 
-class Columns(NamedTuple):
+class TimelineColumns(NamedTuple):
     """Widths: of the name, of the bar."""
 
     name: int
     bar: int
 
 
-def columns(width: int) -> Columns:
+def columns(width: int) -> TimelineColumns:
     """How a row of `width` cells is shared out."""
     name = _LONG_NAME if width >= _WIDE else _NAME
-    return Columns(name, max(width - name - 3 - 2 * (_FIGURE + 1), 1))
+    return TimelineColumns(name, max(width - name - 3 - 2 * (_FIGURE + 1), 1))
 
 
-class GanttRows(SequenceRows):
+class TimelineRows(SequenceRows):
     """A bar per sequence: that of its request, in the order of the table or of arrival."""
 
-    def __init__(self, feed: Feed, lens: Lens) -> None:
+    def __init__(self, feed: Feed, lens: Viewport) -> None:
         super().__init__(feed)
         self.by_arrival = False
         self._lens = lens
         self._arrivals = SequenceView()
         self._arrivals.sort = Sort("seq")
-        self._window = Window(0.0, 1.0, 1)
+        self._window = TimeWindow(0.0, 1.0, 1)
         self._bars: dict[int, tuple[object, Line]] = {}
         self._moment: int | None = None
         self._shown_at = math.nan
@@ -63,11 +63,11 @@ class GanttRows(SequenceRows):
         return self._arrivals if self.by_arrival else self._feed.view
 
     @property
-    def layout_columns(self) -> Columns:
+    def layout_columns(self) -> TimelineColumns:
         return columns(self.text_width - MARGIN)
 
     @property
-    def window(self) -> Window:
+    def window(self) -> TimeWindow:
         """What is in sight; brought up to date by `show`."""
         return self._window
 
@@ -92,7 +92,7 @@ class GanttRows(SequenceRows):
         first = min((head.metrics.arrival_time for head in heads if head is not None), default=now)
         return Extent(first, end, now, ends=feed.replay is not None)
 
-    def show(self, frame: Frame) -> None:
+    def show(self, frame: Changes) -> None:
         feed, extent, width = self._feed, self.extent, self.layout_columns.bar
         if feed.paused and feed.now != self._shown_at:
             self._lens.reveal(extent, width)
@@ -139,7 +139,7 @@ class GanttRows(SequenceRows):
             *_figures(request, sequence, now),
         )
 
-    def _arrange(self, frame: Frame) -> None:
+    def _arrange(self, frame: Changes) -> None:
         view, wanted = self._arrivals, self._feed.view.filter
         if frame.touched is None or view.filter is not wanted:
             view.filter = wanted
@@ -150,14 +150,14 @@ class GanttRows(SequenceRows):
             view.tick(self._feed.state)
 
 
-class Axis(Lines):
+class TimeAxis(Lines):
     """Titles and times of day, and below them a ruler: ticks, steps, the moment on show."""
 
     def __init__(self, feed: Feed) -> None:
         super().__init__(id="axis")
         self._feed = feed
 
-    def update(self, rows: GanttRows) -> None:
+    def update(self, rows: TimelineRows) -> None:
         """Fit the axis to what `rows` show; call it under the feed's lock."""
         if not self.size:
             return
@@ -185,7 +185,7 @@ class Axis(Lines):
             ]
         )
 
-    def _steps(self, window: Window) -> list[int]:
+    def _steps(self, window: TimeWindow) -> list[int]:
         """The columns in which a step ended, where there is room to tell them apart."""
         timeline = self._feed.source.history
         if timeline is None:

@@ -7,13 +7,13 @@ from textual.widget import Widget
 
 from seqtop.tui import time_travel
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.feed import Feed, Frame
+from seqtop.tui.feed import Changes, Feed
 from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.screens import registry
-from seqtop.tui.screens.engine_screen import LiveScreen
-from seqtop.tui.screens.sequences.empty_hint import Hint
-from seqtop.tui.screens.timeline.rows import Axis, GanttRows, legend
-from seqtop.tui.screens.timeline.viewport import Lens, Mode
+from seqtop.tui.screens.engine_screen import EngineScreen
+from seqtop.tui.screens.sequences.empty_hint import EmptyHint
+from seqtop.tui.screens.timeline.rows import TimeAxis, TimelineRows, legend
+from seqtop.tui.screens.timeline.viewport import Mode, Viewport
 
 TALL = 20
 """From this height on there is room for a legend."""
@@ -26,7 +26,7 @@ def _quiet(key: str, action: str, description: str, name: str) -> Binding:
     return Binding(key, action, description, show=False, id=name)
 
 
-class TimelineScreen(LiveScreen):
+class TimelineScreen(EngineScreen):
     """Requests as bars, to one scale."""
 
     TAB = registry.TIMELINE
@@ -47,10 +47,10 @@ class TimelineScreen(LiveScreen):
 
     def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(feed, title=title, tabs=tabs)
-        self._lens = Lens()
-        self._axis = Axis(feed)
-        self._rows = GanttRows(feed, self._lens)
-        self._hint = Hint(feed)
+        self._lens = Viewport()
+        self._axis = TimeAxis(feed)
+        self._rows = TimelineRows(feed, self._lens)
+        self._hint = EmptyHint(feed)
         self._legend = Lines(id="legend")
 
     def body(self) -> Iterable[Widget]:
@@ -72,7 +72,7 @@ class TimelineScreen(LiveScreen):
         self._legend.set_lines([((" ", ""), *legend(max(self.app.size.width - 2, 1)))])
         self.show_all()
 
-    def update(self, frame: Frame) -> None:
+    def update(self, frame: Changes) -> None:
         self._hint.update()
         if not self._rows.size:
             return  # nothing can be fitted into no width, nor brought into sight there

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from seqtop.tui.rendering.time_axis import (
     DOUBLE,
-    Window,
+    TimeWindow,
     climbed,
     from_left,
     rung_for,
@@ -41,7 +41,7 @@ class Mode(enum.Enum):
     FREE = "free"
 
 
-class Lens:
+class Viewport:
     """Gives the window for an extent; zooming and panning change what it gives."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Lens:
         self._rung = 0
         self._start = 0.0
 
-    def window(self, extent: Extent, width: int) -> Window:
+    def window(self, extent: Extent, width: int) -> TimeWindow:
         """The stretch to show in `width` cells."""
         room = max(width - _MARGIN, 1)
         length = extent.last - extent.first

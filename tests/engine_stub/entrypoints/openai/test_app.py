@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 
 from engine_stub.model_executor.loader import DEFAULT_MODEL
 from engine_stub.processing.tokenizer import Tokenizer
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from seqtop.state.model import RequestState
@@ -101,7 +101,7 @@ def serve(*arguments: str) -> Iterator[Served]:
         session = Session(endpoint)
         session.start()
         try:
-            assert session.wait_for(LinkState.LIVE, timeout=SECONDS)
+            assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
             yield Served(process, f"http://{address}", session)
         finally:
             session.close()

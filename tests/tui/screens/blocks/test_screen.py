@@ -3,12 +3,12 @@
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import History
+from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.block_prompt import BlockPrompt
 from seqtop.tui.rendering.style import plain
-from seqtop.tui.screens.blocks.block_map import PoolMap
+from seqtop.tui.screens.blocks.block_map import BlockMap
 from seqtop.tui.screens.blocks.cells import cursor_column, grid
 from seqtop.tui.screens.blocks.screen import BlocksScreen
 from seqtop.tui.screens.sequences.filter_bar import FilterBar
@@ -18,8 +18,8 @@ from tests.support.piloting import play, screen
 from tests.support.scripted import Script, ScriptedSource, scene
 
 
-def pool(app: SeqtopApp) -> PoolMap:
-    return app.screen.query_one(PoolMap)
+def pool(app: SeqtopApp) -> BlockMap:
+    return app.screen.query_one(BlockMap)
 
 
 def sequence(app: SeqtopApp, request_id: str, number: int = 0) -> int:
@@ -279,9 +279,9 @@ def test_a_click_moves_the_cursor(app: SeqtopApp) -> None:
         await pilot.press("2")
         await pilot.pause()
         grid = pool(app)._grid
-        await pilot.click(PoolMap, offset=(1 + cursor_column(grid, 47), grid.line(47)))
+        await pilot.click(BlockMap, offset=(1 + cursor_column(grid, 47), grid.line(47)))
         assert pool(app).cursor == 47
-        await pilot.click(PoolMap, offset=(1, 0))
+        await pilot.click(BlockMap, offset=(1, 0))
         assert pool(app).cursor == 47
 
     play(app, act, (80, 24))
@@ -317,7 +317,7 @@ def test_host_blocks_show_who_is_swapped_out() -> None:
 
 
 def test_the_past_shows_the_blocks_of_then() -> None:
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     script = Script(source, num_gpu_blocks=40)
     script.arrive("one")
     script.step(prefill={"one": 40})

@@ -3,8 +3,8 @@
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import History
-from seqtop.history.playback import ReplaySource
+from seqtop.history.memory_store import MemoryStore
+from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.checks.findings import Findings
 from seqtop.tui.screens.checks.screen import ChecksScreen
@@ -19,7 +19,7 @@ KEY = str(SCREENS.index(ChecksScreen) + 1)
 
 def recorded() -> ScriptedSource:
     """A scene in which nine checks fail, kept on record."""
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     scene(source, hostile=HOSTILE.replace("\ud800", ""), max_num_batched_tokens=200)
     return source
 
@@ -58,7 +58,7 @@ def test_nothing_is_checked_until_somebody_asks(app: SeqtopApp) -> None:
 
 
 def test_an_orderly_engine_has_no_findings_and_one_is_told_what_was_checked() -> None:
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     script = Script(source)
     script.arrive("one")
     script.step(prefill={"one": 40})
@@ -84,7 +84,7 @@ def test_an_orderly_engine_has_no_findings_and_one_is_told_what_was_checked() ->
 
 def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
     payloads = [codec.encode(event) for event in EventScript(11, 60, num_blocks=24)]
-    source = ScriptedSource(*(parsing.event(each) for each in payloads), history=History())
+    source = ScriptedSource(*(parsing.event(each) for each in payloads), history=MemoryStore())
     app = SeqtopApp(source, clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
@@ -174,7 +174,7 @@ def test_what_comes_after_the_moment_on_show_is_dim(app: SeqtopApp) -> None:
 def test_a_recording_is_checked_from_end_to_end() -> None:
     history = recorded().history
     assert history is not None
-    with ReplaySource(history, "run.seqtop", paused=True) as source:
+    with Playback(history, "run.seqtop", paused=True) as source:
         app = SeqtopApp(source, clock=lambda: 0.0)
 
         async def act(pilot: Pilot[int]) -> None:

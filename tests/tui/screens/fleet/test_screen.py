@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.connection import LinkState
+from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.state.filter import parse
 from seqtop.tui.app import SeqtopApp
@@ -27,7 +27,7 @@ def sources() -> list[ScriptedSource]:
     script = Script(young, engine_id="rank-1", incarnation="b2")
     script.arrive("first")
     script.step(prefill={"first": 40})
-    unknown.link.state = LinkState.CONNECTING
+    unknown.link.state = ConnectionState.CONNECTING
     unknown.link.endpoint = "tcp://10.0.0.7:5557"
     return [busy, young, unknown]
 
@@ -105,7 +105,7 @@ def test_what_goes_on_elsewhere_is_seen(fleet: SeqtopApp, sources: list[Scripted
         )
         fleet.glance()
         await until(pilot, lambda: row().split()[3:5] == ["1", "1"])
-        sources[1].link.state = LinkState.LOST
+        sources[1].link.state = ConnectionState.LOST
         fleet.glance()
         await until(pilot, lambda: "LOST" in row())
 
@@ -135,8 +135,8 @@ def test_an_endpoint_keeps_its_port(width: int) -> None:
         assert (endpoint in line) == (len(endpoint) <= 20)
 
 
-@pytest.mark.parametrize("state", [LinkState.LOST, LinkState.STOPPED])
-def test_what_no_longer_goes_on_has_no_rates(state: LinkState) -> None:
+@pytest.mark.parametrize("state", [ConnectionState.LOST, ConnectionState.STOPPED])
+def test_what_no_longer_goes_on_has_no_rates(state: ConnectionState) -> None:
     feed = SeqtopApp(ScriptedSource(), clock=lambda: 0.0).feed
     feed._meter.rates = feed.rates._replace(steps=8.5, tokens_in=6.5, tokens_out=47.5)
     slots = cells.arrange(200)
@@ -170,7 +170,7 @@ def test_what_is_lost_is_in_no_sum(fleet: SeqtopApp, sources: list[ScriptedSourc
         before = sources[0].state.num_by_status[SequenceStatus.RUNNING]
         both = before + sources[1].state.num_by_status[SequenceStatus.RUNNING]
         await until(pilot, lambda: f"{both} running" in screen(fleet))
-        sources[1].connect(LinkState.LOST)
+        sources[1].connect(ConnectionState.LOST)
         await until(pilot, lambda: f"1 live   ● {before} running" in screen(fleet))
 
     play(fleet, act)

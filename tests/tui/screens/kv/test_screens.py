@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.connection import LinkState
-from seqtop.kv_events.messages import AllBlocksCleared, BlockRemoved, Unknown
+from seqtop.connection import ConnectionState
+from seqtop.kv_events.messages import AllBlocksCleared, BlockRemoved, UnknownEvent
 from seqtop.tui.screens.kv.app import KvApp
 from tests.support.kv_scene import HOSTILE, ScriptedKvSource, digest, run, scene
 from tests.support.piloting import play, screen
@@ -69,7 +69,7 @@ def test_what_is_not_known_is_said_and_never_a_zero() -> None:
     async def act(pilot: Pilot[int]) -> None:
         assert "nothing heard yet" in screen(app)
         assert "blocks 0" not in screen(app)
-        source.send(run(1, 4, 2, digest(1, 3), medium=None), Unknown(HOSTILE))
+        source.send(run(1, 4, 2, digest(1, 3), medium=None), UnknownEvent(HOSTILE))
         source.cache.miss("2 messages before number 7 missing")
         app.draw()
         await pilot.pause()
@@ -94,7 +94,7 @@ def test_what_is_not_known_is_said_and_never_a_zero() -> None:
 
 
 def test_a_lost_connection_is_seen(source: ScriptedKvSource) -> None:
-    source.link.state = LinkState.LOST
+    source.link.state = ConnectionState.LOST
     source.link.detail = "the connection to tcp://127.0.0.1:5557 is lost"
     app = app_of(source)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, SequenceState, Span
 from seqtop.state.fields import COLUMNS, FIELDS, PREEMPTED, STATUS_WORDS
-from seqtop.state.tree import Kin
+from seqtop.state.tree import TreePosition
 from seqtop.tui.rendering.style import INKS, line_width, plain, text_width
 from seqtop.tui.screens.sequences import cells
 from seqtop.tui.screens.sequences.block_table import block_lines
@@ -250,6 +250,6 @@ def test_a_part_shows_whose_and_which_it_is(name: str, shown: str) -> None:
     metrics = RequestMetrics(0.0, 0.0, None, None, None)
     request, sequence = RequestState(name, metrics, [1]), SequenceState(1, name)
     slots = (cells.Slot("request", 10, 0, right=False),)
-    line = plain(cells.row(slots, request, sequence, 0.0, Kin(0, (False,))))
+    line = plain(cells.row(slots, request, sequence, 0.0, TreePosition(0, (False,))))
     assert line.rstrip() == shown
     assert text_width(line) == 10

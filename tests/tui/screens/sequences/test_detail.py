@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from textual.pilot import Pilot
 
 from seqtop import format as fmt
-from seqtop.history.memory_store import History
+from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import ExecuteModelRequest, Logprob, RequestMetrics, SequenceStatus
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.style import line_width, plain
 from seqtop.tui.screens.sequences.detail import headline
-from seqtop.tui.screens.sequences.raw_messages import Raw
+from seqtop.tui.screens.sequences.raw_messages import RawMessages
 from seqtop.tui.screens.sequences.tokens import Tokens, token_line
 from seqtop.wire.messages import SequenceUpdate, Step
 from tests.support.piloting import play, screen
@@ -130,7 +130,7 @@ def test_any_token_fills_its_line(
 
 
 def test_raw_messages_come_from_the_record() -> None:
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     scene(source, hostile=HOSTILE.replace("\ud800", ""))
     app = SeqtopApp(source, clock=lambda: 0.0)
 
@@ -144,7 +144,7 @@ def test_raw_messages_come_from_the_record() -> None:
         await pilot.pause()
         assert "Update of step 38" in screen(app)
         await pilot.press("tab")
-        assert isinstance(app.focused, Raw)
+        assert isinstance(app.focused, RawMessages)
 
     play(app, act, (100, 40))
 

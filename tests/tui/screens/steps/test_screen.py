@@ -3,8 +3,8 @@
 import pytest
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import History
-from seqtop.history.playback import ReplaySource
+from seqtop.history.memory_store import MemoryStore
+from seqtop.history.playback import Playback
 from seqtop.history.timeline import RecordingError, Stored
 from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
@@ -22,7 +22,7 @@ MANY = 10_000
 
 
 def recorded() -> ScriptedSource:
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     scene(source, hostile="?")
     return source
 
@@ -77,7 +77,7 @@ def test_moving_leaves_the_end_and_coming_back_follows_it_again() -> None:
 
 
 def test_new_steps_come_into_sight_only_for_who_follows() -> None:
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     script = Script(source)
     script.arrive("runs")
     script.step(prefill={"runs": 40})
@@ -216,7 +216,7 @@ def test_without_a_record_one_is_told() -> None:
     play(app, act)
 
 
-class Unreadable(History):
+class Unreadable(MemoryStore):
     def _read(self, stored: Stored) -> bytes:
         raise RecordingError("it is broken")
 
@@ -239,7 +239,7 @@ def test_a_step_that_cannot_be_read_is_a_line_that_says_so() -> None:
 def test_a_recording_is_listed_whole_with_the_moment_on_show_marked() -> None:
     history = recorded().history
     assert history is not None
-    app = SeqtopApp(ReplaySource(history, "run.seqtop", paused=True), clock=lambda: 0.0)
+    app = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
         rows = await opened(app, pilot)
@@ -253,7 +253,7 @@ def test_a_recording_is_listed_whole_with_the_moment_on_show_marked() -> None:
 
 
 def test_reading_costs_what_is_in_sight() -> None:
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     script = Script(source)
     script.arrive("runs", max_tokens=MANY)
     script.step(prefill={"runs": 40})
@@ -299,7 +299,7 @@ def test_a_row_fills_its_width(width: int) -> None:
 
 
 def test_a_rich_stream_is_drawn() -> None:
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     for event in EventScript(3, 30, num_blocks=24):
         source.apply(parsing.event(codec.encode(event)))
     app = SeqtopApp(source, clock=lambda: 0.0)

@@ -4,13 +4,13 @@ import pytest
 from textual.pilot import Pilot
 
 from seqtop import format as fmt
-from seqtop.history.memory_store import History
-from seqtop.history.playback import ReplaySource
+from seqtop.history.memory_store import MemoryStore
+from seqtop.history.playback import Playback
 from seqtop.state import Span
 from seqtop.state.filter import parse
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.screen import SequencesScreen
-from seqtop.tui.screens.timeline.rows import Axis, GanttRows
+from seqtop.tui.screens.timeline.rows import TimeAxis, TimelineRows
 from seqtop.tui.screens.timeline.screen import TimelineScreen
 from tests.support.piloting import SCREENS, play, screen
 from tests.support.scripted import STEP_TIME, Script, ScriptedSource, scene
@@ -20,16 +20,16 @@ MANY = 10_000
 
 @pytest.fixture
 def app() -> SeqtopApp:
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     scene(source, hostile="?")
     return SeqtopApp(source, clock=lambda: 0.0)
 
 
-async def opened(app: SeqtopApp, pilot: Pilot[int]) -> GanttRows:
+async def opened(app: SeqtopApp, pilot: Pilot[int]) -> TimelineRows:
     await pilot.press(str(SCREENS.index(TimelineScreen) + 1))
     await pilot.pause()
     assert isinstance(app.screen, TimelineScreen)
-    return app.screen.query_one(GanttRows)
+    return app.screen.query_one(TimelineRows)
 
 
 def line_of(app: SeqtopApp, name: str) -> str:
@@ -147,10 +147,10 @@ def test_opened_while_held_it_has_the_scale_it_has_when_live(
         await look(pilot, *keys.split())
 
     play(app, live, (100, 40))
-    source = ScriptedSource(history=History())
+    source = ScriptedSource(history=MemoryStore())
     scene(source, hostile="?")
     if replayed:
-        other = SeqtopApp(ReplaySource(history, "run.seqtop", paused=True), clock=lambda: 0.0)
+        other = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
     else:
         other = SeqtopApp(source, clock=lambda: 0.0)
     play(other, held, (100, 40))
@@ -181,7 +181,7 @@ def test_to_the_preemptions_of_the_selected_request(app: SeqtopApp) -> None:
 def test_a_recording_has_the_scale_of_its_whole(app: SeqtopApp) -> None:
     history = app.feed.source.history
     assert history is not None
-    replayed = SeqtopApp(ReplaySource(history, "run.seqtop", paused=True), clock=lambda: 0.0)
+    replayed = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("right")
@@ -206,7 +206,7 @@ def test_drawing_costs_what_is_in_sight() -> None:
 
     async def act(pilot: Pilot[int]) -> None:
         rows = await opened(app, pilot)
-        axis = app.screen.query_one(Axis)
+        axis = app.screen.query_one(TimeAxis)
 
         async def cost(*keys: str) -> int:
             before = rows.lines_rendered
