@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import argparse
 import gc
-import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import psutil
 
-_TESTS = Path(__file__).resolve().parent.parent / "tests"
-sys.path[:0] = [str(_TESTS), str(_TESTS / "fuzz")]
-
-from tests.support.bombardment import Bombardment  # noqa: E402  (it lives beside the tests that run it)
+from tests.support.bombardment import Bombardment
 
 INPUTS_A_SEED = 20_000
 

@@ -10,16 +10,11 @@ The engine's heartbeats come every 0.2 s; with the default of 1 s a tail loss sh
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import defaultdict
-from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 
-_TESTS = Path(__file__).resolve().parent.parent / "tests"
-sys.path[:0] = [str(_TESTS), str(_TESTS / "faults")]
-
-from tests.support import scenario  # noqa: E402  (it lives beside the tests that run it)
+from tests.support import scenario
 
 TITLES = ("stories", "done", "resyncs", "p50", "p95", "max")
 

@@ -8,14 +8,9 @@ Ends with exit status 1 at the first broken promise.
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
-_TESTS = Path(__file__).resolve().parent.parent / "tests"
-sys.path[:0] = [str(_TESTS), str(_TESTS / "faults")]
-
-from tests.support import killing  # noqa: E402  (it lives beside the tests that run it)
+from tests.support import killing
 
 ROUNDS = ((killing.kill_recorder, 40), (killing.kill_engine, 30), (killing.kill_viewer, 30))
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from msgspec import structs
 
-_TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path[:0] = [str(_TESTS), str(_TESTS / "tui")]
-
-from seqtop.sequence import (  # noqa: E402
+from seqtop.sequence import (
     ExecuteModelRequest,
     RequestMetrics,
     SamplingParams,
@@ -21,8 +16,8 @@ from seqtop.sequence import (  # noqa: E402
     SequenceStage,
     SequenceStatus,
 )
-from seqtop.wire import decode_rows  # noqa: E402
-from seqtop.wire.messages import (  # noqa: E402
+from seqtop.wire import decode_rows
+from seqtop.wire.messages import (
     Decodes,
     EngineInfo,
     Event,
@@ -32,8 +27,8 @@ from seqtop.wire.messages import (  # noqa: E402
     Step,
     StepStats,
 )
-from tests.support.event_script import WORDS, EventScript  # noqa: E402  (they live beside the tests)
-from tests.support.scripted import ScriptedSource, engine_info  # noqa: E402
+from tests.support.event_script import WORDS, EventScript
+from tests.support.scripted import ScriptedSource, engine_info
 
 __all__ = ["Crowd", "EventScript", "ScriptedSource", "decoding", "in_rows", "num_deltas", "stats"]
 

@@ -20,22 +20,18 @@ import sys
 import time
 from itertools import combinations
 from multiprocessing.synchronize import Event as Flag
-from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
 
 import psutil
 
-_TESTS = Path(__file__).resolve().parent.parent / "tests"
-sys.path[:0] = [str(_TESTS)]
-
-from seqtop.connection import ConnectionState  # noqa: E402
-from seqtop.history.memory_store import MemoryStore  # noqa: E402
-from seqtop.session import Session  # noqa: E402
-from seqtop.state import EngineState  # noqa: E402
-from seqtop.transport.publisher import Publisher  # noqa: E402
-from seqtop.wire.messages import EngineInfo, Step  # noqa: E402
-from tests.support.event_script import EventScript  # noqa: E402  (it lives beside the tests that use it)
+from seqtop.connection import ConnectionState
+from seqtop.history.memory_store import MemoryStore
+from seqtop.session import Session
+from seqtop.state import EngineState
+from seqtop.transport.publisher import Publisher
+from seqtop.wire.messages import EngineInfo, Step
+from tests.support.event_script import EventScript
 
 SAMPLE_SECONDS = 2.0
 WARM_UP = 0.25

@@ -17,22 +17,18 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 
 import zmq
 
-_TESTS = Path(__file__).resolve().parent.parent / "tests"
-sys.path[:0] = [str(_TESTS)]
-
-from seqtop.session import Session  # noqa: E402
-from seqtop.state import EngineState  # noqa: E402
-from seqtop.transport.endpoints import snapshot_endpoint  # noqa: E402
-from seqtop.transport.publisher import Publisher  # noqa: E402
-from seqtop.wire import codec  # noqa: E402
-from seqtop.wire.messages import Abort, EngineInfo, SnapshotRequest, Step  # noqa: E402
-from tests.support.event_script import EventScript  # noqa: E402  (it lives beside the tests that use it)
+from seqtop.session import Session
+from seqtop.state import EngineState
+from seqtop.transport.endpoints import snapshot_endpoint
+from seqtop.transport.publisher import Publisher
+from seqtop.wire import codec
+from seqtop.wire.messages import Abort, EngineInfo, SnapshotRequest, Step
+from tests.support.event_script import EventScript
 
 STEPS_A_SECOND = 100
 WARM_UP_SECONDS = 1.0

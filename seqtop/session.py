@@ -7,14 +7,14 @@ it reads, and asks `drain` what has changed since it last did. Nothing here draw
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from typing import Protocol, TypeAlias, cast
+from typing import cast
 
 from seqtop.connection import Connection, ConnectionState, UnreachableError
 from seqtop.history.memory_store import MemoryStore
 from seqtop.observable import Observable
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, sharing, snapshot
+from seqtop.state.listener import Listener, Watcher
 from seqtop.state.redaction import redacted
 from seqtop.transport import control_client
 from seqtop.transport.curve_keys import ViewerKeys
@@ -26,26 +26,6 @@ from seqtop.wire.redaction import redact
 
 DEFAULT_HISTORY = 10_000
 """Finished requests a viewer keeps."""
-
-
-class Listener(Protocol):
-    """Told of everything that happens to a session's state, on the thread that makes it happen.
-
-    Called while the session's lock is held, so it is to be quick, and never to raise.
-    """
-
-    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        """Message `number`, decoded to `event`, has just been applied to `state`."""
-
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
-        """The state is now `state`, which contains everything up to message `number`."""
-
-
-Watcher: TypeAlias = Callable[[EngineState, Iterable[int] | None], object]
-"""Told of each change of a source's state, and of the sequences that it touched, or `None` for all.
-
-Called as a `Listener` is. On the thread that has just changed them, they are at hand: looking at
-each again from another thread later takes several times as long."""
 
 
 class Session(Observable):

@@ -222,7 +222,7 @@ class PagedKVCache:
     def context(
         self, blocks: Tensor, masks: dict[int | None, Tensor], gathered: Tensor
     ) -> AttentionContext:
-        """A segment that reads ``blocks [num_seqs, blocks]``; see `AttentionContext` for the rest."""
+        """A segment that reads ``blocks [num_seqs, blocks]``; the rest is `AttentionContext`'s."""
         heads = gathered.view(len(blocks), -1, self.num_kv_heads, 2 * self.head_dim).transpose(1, 2)
         keys, values = heads.chunk(2, dim=-1)
         return AttentionContext(blocks.flatten(), gathered, keys, values, masks)

@@ -15,7 +15,7 @@ from engine_stub.model_executor.model import WHOLE, Decoder
 from engine_stub.model_executor.model_config import ModelConfig, UnsupportedModel
 from engine_stub.model_executor.stages import Stage
 
-DEFAULT_MODEL = Path(__file__).parent / "weights"
+DEFAULT_MODEL = Path(__file__).parents[1] / "weights"
 """Directory of the small story model that ships with the package."""
 
 # One fused parameter holds the rows of several checkpoint tensors, in this order.

@@ -35,7 +35,7 @@ _REQUIRED_OF_ROPE_TYPE = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": (),
 }
-"""Rotary scalings that `engine_stub.model_executor.rotary` implements, and what each cannot do without."""
+"""Rotary scalings that `rotary` implements, and the fields each requires."""
 
 
 class UnsupportedModel(ValueError):  # noqa: N818 - the name is part of the engine's interface

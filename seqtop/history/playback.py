@@ -14,8 +14,8 @@ from seqtop.history.event_index import EventKind, IndexEntry
 from seqtop.history.timeline import Cursor, RecordingError, Timeline
 from seqtop.observable import Observable
 from seqtop.sequence import SamplingParams
-from seqtop.session import Watcher
 from seqtop.state import EngineState
+from seqtop.state.listener import Watcher
 
 _TICK_SECONDS = 1 / 30
 _LONGEST_SILENCE = 5.0

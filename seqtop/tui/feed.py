@@ -140,7 +140,7 @@ class Feed:
 
     @property
     def position(self) -> int:
-        """Where on record the picture is (`seqtop.history.event_index`); 0 if nothing is on record."""
+        """The position on show, as in `seqtop.history.event_index`; 0 without a history."""
         moving = self.replay or self._past
         if moving is not None:
             return moving.position

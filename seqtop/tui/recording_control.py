@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from seqtop import format as fmt
 from seqtop.history import FileWriter, RecordingError
 from seqtop.history.recorder import Recorder
-from seqtop.session import Listener
+from seqtop.state.listener import Listener
 
 
 @runtime_checkable

@@ -7,8 +7,8 @@ from typing import Protocol
 from seqtop.connection import Connection
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import SamplingParams
-from seqtop.session import Watcher
 from seqtop.state import EngineState
+from seqtop.state.listener import Watcher
 
 
 class Source(Protocol):

@@ -15,8 +15,8 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from seqtop.session import Listener, Watcher
 from seqtop.state import EngineState, sharing
+from seqtop.state.listener import Listener, Watcher
 from seqtop.wire import codec
 from seqtop.wire.messages import (
     CachedBlocks,

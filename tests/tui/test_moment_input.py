@@ -44,8 +44,11 @@ def test_what_is_not_is_refused_with_what_would_be(text: str) -> None:
 def test_every_example_is_understood() -> None:
     wanted = [parse(example) for example, _ in EXAMPLES]
     assert wanted == [
-        TypedMoment(step=1234), TypedMoment(since=12.5), TypedMoment(shift=-3.0), TypedMoment(clock=50_602.0)
-    ]  # fmt: skip
+        TypedMoment(step=1234),
+        TypedMoment(since=12.5),
+        TypedMoment(shift=-3.0),
+        TypedMoment(clock=50_602.0),
+    ]
 
 
 def test_times_lead_to_the_last_moment_before_them(timeline: Timeline) -> None:

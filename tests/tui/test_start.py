@@ -37,21 +37,21 @@ def test_nobody_looks_for_garbage_in_what_has_been_loaded() -> None:
 def test_screens_dialogs_and_commands_are_imported_when_they_are_opened() -> None:
     code = """
 import asyncio, sys
-from seqtop import cli
-from seqtop.history.playback import ReplaySource
+from seqtop.cli import main
+from seqtop.history.playback import Playback
 from seqtop.state import EngineState
-from seqtop.history.memory_store import History
+from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 
 try:
-    cli.main(["attach", "nowhere"])
+    main.main(["attach", "nowhere"])
 except SystemExit:
     pass
-history = History()
+history = MemoryStore()
 history.restore("a", 0, EngineState())
 
 async def run():
-    async with SeqtopApp(ReplaySource(history, "nothing")).run_test() as pilot:
+    async with SeqtopApp(Playback(history, "nothing")).run_test() as pilot:
         await pilot.pause()
 
 asyncio.run(run())
@@ -59,8 +59,8 @@ print(*sys.modules, sep="\\n")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    screens = {name.rpartition(".")[2] for name in loaded if name.startswith("seqtop.tui.screens.")}
-    assert screens == {"catalogue", "live", "sequences", "tabbed"}
+    screens = {name.split(".")[3] for name in loaded if name.startswith("seqtop.tui.screens.")}
+    assert screens == {"registry", "engine_screen", "sequences", "base"}
     commands = {name.rpartition(".")[2] for name in loaded if name.startswith("seqtop.cli.")}
     assert commands & {*NAMES} == {"attach"}
     assert not {name for name in loaded if name.startswith("seqtop.tui.screens.kv")}

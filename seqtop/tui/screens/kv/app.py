@@ -20,7 +20,7 @@ from seqtop.tui.settings import told
 FRAMES_PER_SECOND = 15
 SCREENS: tuple[type[KvScreen], ...] = (KvBlocksScreen, KvTreesScreen)
 TABS = [each.TAB for each in SCREENS]
-_TUI = Path(__file__).parents[1]
+_TUI = Path(__file__).parents[2]
 WORDS: dict[str, Notes] = {
     "Words": (
         ("block", "known by the hash of its tokens and of all before them;"),

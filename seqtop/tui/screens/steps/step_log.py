@@ -13,7 +13,7 @@ KEPT = 1_000
 
 
 class StepLog:
-    """Steps of the feed's record by position (`seqtop.history.event_index`); under the feed's lock."""
+    """Steps of the feed's history by position; use it under the feed's lock."""
 
     def __init__(self, feed: Feed) -> None:
         self.num_decoded = 0
