@@ -197,7 +197,7 @@ def opened(path: str) -> Iterator[FileStore]:
 
 def nearest(recording: FileStore, step: int) -> str | None:
     """What stands in for `step`, of the engine's newest start; `None` if it is on record."""
-    there = recording.marks[recording.marks.at_step(step)].step
+    there = recording.index[recording.index.at_step(step)].step
     if there == step:
         return None
     return f"step {there:,}" if there >= 0 else "what was before the first step"

@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
             recording.require()
             position, remarks = 0, []
             if options.at is not None:
-                position = recording.marks.at_step(options.at)
+                position = recording.index.at_step(options.at)
                 if nearest(recording, options.at) is not None:
                     remarks = [f"Step {options.at:,} is not on record; this is the nearest."]
             with Playback(

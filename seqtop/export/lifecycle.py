@@ -78,7 +78,7 @@ def gather(timeline: Timeline) -> list[Run]:
         if event is None:
             _keep(run, state, told)
             state = _unforgetting(timeline, position)
-            if timeline.marks[position].kind & EventKind.RESTART:
+            if timeline.index[position].kind & EventKind.RESTART:
                 run, told = Run(state.info), defaultdict(WaitObservations)
                 runs.append(run)
             continue
