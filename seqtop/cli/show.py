@@ -116,7 +116,7 @@ def _show_recording(options: argparse.Namespace) -> int:
             else:
                 if (instead := nearest(recording, options.at)) is not None:
                     fail(f"step {options.at:,} is not on record; the nearest is {instead}")
-                state = recording.seek(options.at)
+                state = recording.at(recording.index.at_step(options.at))
             link = Connection(options.source, ConnectionState.REPLAY, recording.damage or "")
     except RecordingError as error:
         return fail(str(error))
