@@ -14,7 +14,6 @@ import msgspec
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import Timeline
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.sharing import thaw
 from seqtop.wire.decode_rows import num_decodes
 from seqtop.wire.messages import EngineInfo, Preemption, Step, StepStats, WaitCause
 
@@ -82,7 +81,6 @@ def gather(timeline: Timeline) -> list[Run]:
                 run, told = Run(state.info), defaultdict(WaitObservations)
                 runs.append(run)
             continue
-        thaw(state, event)
         state.apply(event)
         if isinstance(event, Step):
             run.steps.append(_record(event))
