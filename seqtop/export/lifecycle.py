@@ -16,7 +16,6 @@ from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import latency
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.sharing import thaw
 from seqtop.wire.decode_rows import num_decodes
 from seqtop.wire.messages import EngineInfo, Preemption, Step, StepStats, WaitCause
 
@@ -106,7 +105,6 @@ def read_runs(timeline: Timeline) -> list[EngineRun]:
                 run, observations = EngineRun(state.info), defaultdict(StepObservations)
                 runs.append(run)
             continue
-        thaw(state, event)
         state.apply(event)
         if isinstance(event, Step):
             run.steps.append(_recorded_step(event))

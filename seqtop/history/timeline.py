@@ -24,7 +24,6 @@ from seqtop.history.event_index import EventIndex, EventKind
 from seqtop.history.keyframe import FinishedRequest, decode_ended, restore
 from seqtop.history.segments import Gap
 from seqtop.state import EngineState
-from seqtop.state.sharing import thaw
 from seqtop.wire import parsing
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Event
@@ -113,8 +112,7 @@ class Timeline(ABC):
     def at(self, position: int) -> EngineState:
         """The state as it was at `position`: a new one, which may be applied to.
 
-        Finished requests are shared with other states; `seqtop.state.sharing.thaw` before
-        applying an event that may be about one. `Cursor` sees to that.
+        Finished requests are shared with other states.
 
         Raises:
             RecordingError: the stretch it is in cannot be read.
@@ -159,7 +157,6 @@ class Timeline(ABC):
         state = self._restored(segment)
         for _, event in self.events(segment.position, position):
             if event is not None:
-                thaw(state, event)
                 state.apply(event)
         return state
 
@@ -251,7 +248,6 @@ class Cursor:
         touched: set[int] = set()
         for reached, event in timeline.events(self.position, position):
             assert event is not None, "no snapshot lies between"
-            thaw(self.state, event)
             touched.update(self.state.apply(event))
             self.position = reached
         return touched

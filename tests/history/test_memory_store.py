@@ -17,7 +17,7 @@ from seqtop.history.timeline import Cursor, RecordingError
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, snapshot
 from seqtop.state.freeze import freeze
-from seqtop.state.sharing import share, thaw
+from seqtop.state.snapshot import share_finished
 from seqtop.wire import codec, parsing
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Heartbeat, RequestFinished, SequenceUpdate, Step
@@ -49,7 +49,6 @@ def record(
     state = state or EngineState(max_finished=MAX_FINISHED)
     for number, payload in enumerate(script):
         event = parsing.event(payload)
-        thaw(state, event)
         state.apply(event)
         history.append(number, payload, event, state)
     return history
@@ -116,7 +115,6 @@ def test_states_belong_to_whoever_asked(long: MemoryStore) -> None:
     before, after = long.at(1_000), long.at(1_000)
     for payload in LONG[1_000:1_400]:
         event = parsing.event(payload)
-        thaw(after, event)
         after.apply(event)
     assert_same(before, long.at(1_000))
     assert_same(after, long.at(1_400))
@@ -329,7 +327,6 @@ def test_finished_requests_are_shared_and_never_changed_for_others() -> None:
     )
     payload = codec.encode(late)
     event = parsing.event(payload)
-    thaw(state, event)
     state.apply(event)
     history.append(len(SHORT), payload, event, state)
     assert state.sequences[seq_id].text.endswith("a ghost")
@@ -341,7 +338,7 @@ def test_share_takes_over_equal_finished_requests_alone() -> None:
     old, new = fed(SHORT), fed(SHORT)
     same, other = new.finished[0], new.finished[1]
     new.sequences[new.requests[other].seq_ids[0]].text += "!"
-    share(new, old)
+    share_finished(new, old)
     assert new.requests[same] is old.requests[same]
     assert new.requests[other] is not old.requests[other]
     waiting = next(name for name in new.requests if name not in new.finished)
