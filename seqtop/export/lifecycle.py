@@ -101,7 +101,7 @@ def read_runs(timeline: Timeline) -> list[EngineRun]:
         if event is None:
             _add_requests(run, state, observations)
             state = _state_without_limit(timeline, position)
-            if timeline.marks[position].kind & EventKind.RESTART:
+            if timeline.index[position].kind & EventKind.RESTART:
                 run, observations = EngineRun(state.info), defaultdict(StepObservations)
                 runs.append(run)
             continue
