@@ -23,7 +23,6 @@ from seqtop.history.event_index import EventIndex, EventKind
 from seqtop.history.keyframe import FinishedRequest, decode_finished, restore
 from seqtop.history.segments import Gap
 from seqtop.state import EngineState
-from seqtop.state.sharing import thaw
 from seqtop.wire import parsing
 from seqtop.wire.columns import Ints
 from seqtop.wire.errors import WireError
@@ -107,8 +106,7 @@ class Timeline(ABC):
     def at(self, position: int) -> EngineState:
         """Returns the state at `position`: a new object, to which events can be applied.
 
-        The state shares its finished requests with other states. Call
-        `seqtop.state.sharing.thaw` before an event is applied to it, as `Cursor` does.
+        The state shares its finished requests with other states.
 
         Raises:
             RecordingError: The state cannot be read.
@@ -151,7 +149,6 @@ class Timeline(ABC):
         state = self._restore(segment)
         for _, event in self.events(segment.position, position):
             if event is not None:
-                thaw(state, event)
                 state.apply(event)
         return state
 
@@ -255,7 +252,6 @@ class Cursor:
         touched: set[int] = set()
         for reached, event in timeline.events(self.position, position):
             assert event is not None, "no snapshot lies between"
-            thaw(self.state, event)
             touched.update(self.state.apply(event))
             self.position = reached
         return touched

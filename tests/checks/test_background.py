@@ -8,7 +8,7 @@ from seqtop.checks import Checker, Finding
 from seqtop.checks.background import MOST_FINDINGS, BackgroundChecker
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import CompressedData, RecordingError
-from seqtop.state import EngineState, sharing
+from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Heartbeat
 from tests.support.event_script import EventScript
@@ -29,7 +29,6 @@ class Taker:
     def take(self, payloads: list[bytes]) -> None:
         for payload in payloads:
             event = parsing.event(payload)
-            sharing.thaw(self.state, event)
             self.state.apply(event)
             self.history.append(self.number, payload, event, self.state)
             self.number += 1

@@ -7,7 +7,6 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import RecordingError
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
-from seqtop.state.sharing import thaw
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import SequenceUpdate, Step
 from tests.support.recording import MAX_FINISHED, append, assert_same, encoded, fed
@@ -50,7 +49,7 @@ def test_events_that_are_dropped_while_they_are_read_are_an_error() -> None:
     assert next(events)[0] == 1
     append(history, SHORT, state, 10)
     assert history.first > 11
-    with pytest.raises(RecordingError, match="event \\d+ is no longer recorded"):
+    with pytest.raises(RecordingError, match=r"event \d+ is no longer recorded"):
         list(events)
 
 
@@ -80,7 +79,6 @@ def test_finished_requests_are_shared_and_never_changed_for_others() -> None:
     )
     payload = codec.encode(late)
     event = parsing.event(payload)
-    thaw(state, event)
     state.apply(event)
     history.append(len(SHORT), payload, event, state)
     assert state.sequences[seq_id].text.endswith("a ghost")

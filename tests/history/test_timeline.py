@@ -9,7 +9,6 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import Cursor
 from seqtop.state import EngineState
 from seqtop.state.freeze import freeze
-from seqtop.state.sharing import thaw
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Step
 from tests.support.recording import MAX_FINISHED, append, assert_same, encoded, fed
@@ -62,7 +61,6 @@ def test_states_are_independent_of_each_other(long: MemoryStore, long_script: li
     before, after = long.at(1_000), long.at(1_000)
     for payload in long_script[1_000:1_400]:
         event = parsing.event(payload)
-        thaw(after, event)
         after.apply(event)
     assert_same(before, long.at(1_000))
     assert_same(after, long.at(1_400))

@@ -9,7 +9,6 @@ from seqtop.history import FileStore, file_format
 from seqtop.history.file_format import FrameLocation
 from seqtop.history.segments import SegmentBuilder
 from seqtop.state import EngineState
-from seqtop.state.sharing import thaw
 from seqtop.wire import codec, parsing
 from tests.support.event_script import EventScript
 
@@ -35,7 +34,6 @@ def append(
     """Applies the events of `script` from index `start` on to `state` and adds them to `store`."""
     for number, payload in enumerate(script[start:], start):
         event = parsing.event(payload)
-        thaw(state, event)
         state.apply(event)
         store.append(number, payload, event, state)
     return state
