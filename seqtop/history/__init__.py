@@ -1,4 +1,4 @@
-"""Recordings: what an engine did to its sequences, in a file (`docs/recording.md`)."""
+"""Recorded time: the timeline of a session in memory or in a file, and its playback."""
 
 from seqtop.history.file_store import FileStore
 from seqtop.history.file_writer import FileWriter

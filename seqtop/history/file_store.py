@@ -43,14 +43,12 @@ class FileStore(Timeline):
 
     A file that was cut anywhere opens with the frames that are complete; `damage` says what is
     lost. A file that is being written opens with the frames written so far.
+
+    Raises:
+        RecordingError: The file does not exist or is not a recording of this version.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Opens the recording at `path`.
-
-        Raises:
-            RecordingError: The file does not exist or is not a recording of this version.
-        """
         super().__init__()
         self.path = Path(path)
         self.num_lost_bytes = 0

@@ -27,18 +27,16 @@ class FileWriter(SegmentBuilder):
     """A new recording that only its owner may read; a context manager closes it.
 
     Not safe to use from several threads at once.
+
+    Args:
+        path: Path of the recording.
+        overwrite: Replace an existing file.
+
+    Raises:
+        RecordingError: The file exists or cannot be created.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Creates the file.
-
-        Args:
-            path: Path of the recording.
-            overwrite: Replace an existing file.
-
-        Raises:
-            RecordingError: The file exists or cannot be created.
-        """
         super().__init__()
         self.path = Path(path)
         self.num_bytes = 0

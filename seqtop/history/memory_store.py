@@ -33,9 +33,14 @@ _INDEX_BYTES = 25
 
 
 class MemoryStore(Timeline, SegmentBuilder):
-    """A timeline in memory of about `max_bytes` and `max_events` at most.
+    """A timeline in memory.
 
-    The newest segment is kept whatever its size. One thread appends, any thread may read.
+    One thread appends, any thread may read.
+
+    Args:
+        max_bytes: Maximum number of bytes, compressed and with the index. The newest segment is
+            kept whatever its size.
+        max_events: Maximum number of events.
     """
 
     def __init__(
@@ -54,10 +59,12 @@ class MemoryStore(Timeline, SegmentBuilder):
         states read from here share."""
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
+        """Adds message `number`; its `event` has just been applied to `state`."""
         with self.lock:
             super().append(number, payload, event, state)
 
     def restore(self, incarnation: str, number: int, state: EngineState) -> None:
+        """Adds a snapshot: `state`, which contains all messages up to `number`."""
         with self.lock:
             super().restore(incarnation, number, state)
 

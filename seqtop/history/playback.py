@@ -25,6 +25,19 @@ class Playback(Observable):
 
     Unreadable parts of the timeline raise no error: `link.detail` describes them, playing skips
     them, and `move` stays where it is.
+
+    Args:
+        timeline: The timeline to play.
+        name: Path or endpoint, for the header.
+        speed: Recorded seconds per second.
+        loop: Start again at the end instead of pausing there.
+        paused: Start paused.
+        position: First position to show; the next readable keyframe if it is unreadable.
+        detail: One sentence for the user about the timeline.
+
+    Raises:
+        ValueError: `speed` is not positive.
+        RecordingError: No state from `position` on can be read.
     """
 
     def __init__(
@@ -38,21 +51,6 @@ class Playback(Observable):
         position: int = 0,
         detail: str = "",
     ) -> None:
-        """Goes to the first readable position that is not before `position`.
-
-        Args:
-            timeline: The timeline to play.
-            name: Path or endpoint, for the header.
-            speed: Recorded seconds per second.
-            loop: Start again at the end instead of pausing there.
-            paused: Start paused.
-            position: First position to show.
-            detail: One sentence for the user about the timeline.
-
-        Raises:
-            ValueError: `speed` is not positive.
-            RecordingError: No state from `position` on can be read.
-        """
         super().__init__()
         self.timeline = timeline
         self.lock = threading.RLock()
@@ -78,6 +76,7 @@ class Playback(Observable):
 
     @property
     def state(self) -> EngineState:
+        """The state at `position`."""
         return self._cursor.state
 
     @property
@@ -108,14 +107,17 @@ class Playback(Observable):
 
     @property
     def position(self) -> int:
+        """The position that is shown."""
         return self._cursor.position
 
     @property
     def paused(self) -> bool:
+        """Whether playing is paused."""
         return not self._playing.is_set()
 
     @property
     def at_end(self) -> bool:
+        """Whether the newest position is shown."""
         return self.position >= self.timeline.last
 
     @property

@@ -19,6 +19,9 @@ class Recorder:
     """A `Listener` that records its session until `close`.
 
     A full disk must not end the session: it ends the recording, and `error` says why.
+
+    Args:
+        writer: The new recording; `close` closes it.
     """
 
     def __init__(self, writer: FileWriter) -> None:
@@ -56,6 +59,7 @@ class Recorder:
         return time.monotonic() - self._last_message
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
+        """Records message `number`."""
         self._last_message = time.monotonic()
         with self._lock:
             if self.error is None:
@@ -66,6 +70,7 @@ class Recorder:
                     self.error = str(error)
 
     def restore(self, incarnation: str, number: int, state: EngineState) -> None:
+        """Records a snapshot."""
         self._last_message = time.monotonic()
         with self._lock:
             if self.error is None:

@@ -217,14 +217,16 @@ class Cursor:
     """A position on a timeline and the state there.
 
     Moves forward by applying events where that is less work than starting from a keyframe.
+
+    Args:
+        timeline: The timeline to read.
+        position: First position; the nearest one that is recorded is used.
+
+    Raises:
+        RecordingError: The state there cannot be read.
     """
 
     def __init__(self, timeline: Timeline, position: int) -> None:
-        """Goes to `position`, or to the nearest one that is recorded.
-
-        Raises:
-            RecordingError: The state there cannot be read.
-        """
         self.timeline = timeline
         with timeline.lock:
             self.position = min(max(position, timeline.first), timeline.last)

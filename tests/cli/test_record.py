@@ -97,8 +97,8 @@ def test_record_command_says_when_the_engine_went_silent(
     arguments = ["record", endpoint, "-o", str(path), "--duration", "0.3", "--force"]
     with Publisher(endpoint, engine_info(), EngineState()):  # which has its heartbeats
         assert main.main(arguments) == 0
-    assert "nothing has come" not in capsys.readouterr().err
-    monkeypatch.setattr("seqtop.cli.record_engine._SILENCE_SECONDS", 0.2)
+    assert "no message" not in capsys.readouterr().err
+    monkeypatch.setattr("seqtop.cli.record._SILENCE_SECONDS", 0.2)
     with HandDrivenEngine(endpoint) as engine:  # which has none, as if it had been killed
 
         def be_found() -> None:
@@ -112,7 +112,7 @@ def test_record_command_says_when_the_engine_went_silent(
         thread.join()
     told = capsys.readouterr()
     assert ", 0 messages" in told.out
-    silent = rf"seqtop: nothing has come from {endpoint} for \d+\.\d s; is the engine still running"
+    silent = rf"seqtop: no message from {endpoint} for \d+\.\d s; is the engine still running"
     assert re.search(silent, told.err)
 
 
@@ -129,7 +129,7 @@ def test_record_command_says_that_the_engine_stopped(endpoint: str, tmp_path: Pa
     finally:
         recording.kill()
     assert recording.returncode == 0, err
-    assert re.search(rf"nothing has come from {endpoint} for \d+\.\d s: ", err)
+    assert re.search(rf"no message from {endpoint} for \d+\.\d s: ", err)
 
 
 def test_killed_recorder_leaves_what_it_had_flushed(endpoint: str, tmp_path: Path) -> None:
