@@ -7,8 +7,6 @@ in memory and in a file. Positions are those of `EventIndex`.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import itertools
 import threading
 from abc import ABC, abstractmethod
@@ -23,6 +21,7 @@ from seqtop.history.event_index import EventIndex, EventKind
 from seqtop.history.keyframe import FinishedRequest, decode_finished, restore
 from seqtop.history.segments import Gap
 from seqtop.state import EngineState
+from seqtop.state.snapshot import without_collector
 from seqtop.wire import parsing
 from seqtop.wire.columns import Ints
 from seqtop.wire.errors import WireError
@@ -114,7 +113,7 @@ class Timeline(ABC):
         with self.lock:
             if not self._segments:
                 return EngineState()
-            with _garbage_collector_off():
+            with without_collector():
                 return self._at(position)
 
     def events(self, start: int, stop: int) -> Iterator[tuple[int, Event | None]]:
@@ -276,19 +275,3 @@ def split_payloads(
     ends = list(itertools.accumulate(sizes, initial=0))
     last = min(last, len(sizes) - 1)
     return [bytes(joined[ends[index] : ends[index + 1]]) for index in range(first, last + 1)]
-
-
-@contextlib.contextmanager
-def _garbage_collector_off() -> Iterator[None]:
-    """Switches the garbage collector off while a state is built.
-
-    Building a state makes no cycles but allocates enough to start full collections. In a viewer
-    that has run for a while, one such collection takes longer than building the state.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
