@@ -114,7 +114,7 @@ def check_columns(header: EventsHeader) -> None:
     lengths = {len(each) for each in (columns.sizes, columns.times, columns.steps, columns.kinds)}
     if len(lengths) != 1 or lengths == {0}:
         raise ValueError("the columns of a batch differ in length")
-    if not -(2**63) <= columns.number < 2**63 - len(columns.sizes):
+    if not -(2**63) <= columns.number <= 2**63 - len(columns.sizes):
         raise ValueError("the numbers of a batch are too large")
     if min(columns.sizes) < 0 or sum(columns.sizes) != header.length:
         raise ValueError("the sizes of a batch do not add up to its length")

@@ -120,12 +120,13 @@ def columns(
 
 def test_columns_must_fit_together() -> None:
     file_format.check_columns(columns(sizes=[3, 4]))
+    file_format.check_columns(columns(sizes=[3, 4], number=2**63 - 2))
     for wrong in (
         columns(sizes=[], length=0),
         columns(sizes=[7]),
         columns(sizes=[3, 5]),
         columns(sizes=[-1, 8]),
-        columns(sizes=[3, 4], number=2**63 - 2),
+        columns(sizes=[3, 4], number=2**63 - 1),
         columns(sizes=[3, 4], number=-(2**63) - 1),
     ):
         with pytest.raises(ValueError, match="of a batch"):

@@ -9,6 +9,8 @@ import pytest
 
 from seqtop.history import FileStore, FileWriter, RecordingError
 from seqtop.state import EngineState
+from seqtop.wire import codec
+from seqtop.wire.messages import Heartbeat
 from tests.support.hand_driven import arrival
 from tests.support.recording import (
     MAX_FINISHED,
@@ -61,6 +63,20 @@ def test_state_larger_than_a_message_is_recorded(tmp_path: Path) -> None:
     with FileStore(path) as recording:
         assert recording.damage is None
         assert recording.at(0) == state
+
+
+def test_numbers_and_times_beyond_the_columns_can_be_read_again(tmp_path: Path) -> None:
+    path, state = tmp_path / "run.seqtop", EngineState()
+    with FileWriter(path) as writer:
+        for number, time in ((2**64 - 1, float("inf")), (2**64, float("nan")), (5, 10.0)):
+            event = Heartbeat(time=1.0, step=0)
+            state.time, state.step = time, 2**64 - 1
+            writer.append(number, codec.encode(event), event, state)
+    with FileStore(path) as recording:
+        assert recording.damage is None
+        assert [recording.index[each].number for each in (1, 2, 3)] == [2**63 - 1] * 3
+        assert recording.index[3].step == 2**63 - 1
+        assert len(list(recording.events(0, 3))) == 3
 
 
 def test_full_disk_ends_the_recording_and_leaves_the_rest_readable(
