@@ -243,7 +243,7 @@ def _serve(options: argparse.Namespace) -> int:
             options.bind,
             info,
             EngineState(),
-            keys=keys,
+            curve_keys=keys,
             insecure=options.insecure,
             repairs=True,
         )

@@ -33,7 +33,7 @@ def nearest_step(recording: FileStore, step: int) -> str | None:
 
     Steps are those of the engine's last start.
     """
-    nearest = recording.marks[recording.marks.at_step(step)].step
+    nearest = recording.index[recording.index.at_step(step)].step
     if nearest == step:
         return None
     return f"step {nearest:,}" if nearest >= 0 else "the state before the first step"

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
             recording.require()
             position, notices = 0, []
             if options.at is not None:
-                position = recording.marks.at_step(options.at)
+                position = recording.index.at_step(options.at)
                 if (nearest := nearest_step(recording, options.at)) is not None:
                     notices = [f"Step {options.at:,} is not recorded; this is {nearest}."]
             with Playback(

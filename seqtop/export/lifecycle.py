@@ -16,7 +16,6 @@ from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import latency
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.sharing import thaw
 from seqtop.wire.decode_rows import num_decodes
 from seqtop.wire.messages import EngineInfo, Preemption, Step, StepStats, WaitCause
 
@@ -102,11 +101,10 @@ def read_runs(timeline: Timeline) -> list[EngineRun]:
         if event is None:
             _add_requests(run, state, observations)
             state = _state_without_limit(timeline, position)
-            if timeline.marks[position].kind & EventKind.RESTART:
+            if timeline.index[position].kind & EventKind.RESTART:
                 run, observations = EngineRun(state.info), defaultdict(StepObservations)
                 runs.append(run)
             continue
-        thaw(state, event)
         state.apply(event)
         if isinstance(event, Step):
             run.steps.append(_recorded_step(event))
