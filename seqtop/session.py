@@ -72,12 +72,12 @@ class Session(Observable):
         self._settled = threading.Condition(self.lock)
         self._keys = keys
         self._redacts = redact
-        self._subscriber = Subscriber(endpoint, self, keys=keys)
+        self._subscriber = Subscriber(endpoint, self, curve_keys=keys)
 
     @property
     def link(self) -> Connection:
         """How the connection stands."""
-        return self._subscriber.link
+        return self._subscriber.connection
 
     def start(self) -> None:
         self._subscriber.start()
@@ -118,11 +118,13 @@ class Session(Observable):
         Blocks for up to two seconds. Raises `ControlError`.
         """
         command = Submit(prompt=prompt, sampling_params=params)
-        return control_client.ask(self.link.endpoint, command, keys=self._keys).request_id
+        return control_client.request(self.link.endpoint, command, curve_keys=self._keys).request_id
 
     def abort(self, request_id: str) -> None:
         """Have the engine end a request. Blocks for up to two seconds; raises `ControlError`."""
-        control_client.ask(self.link.endpoint, Abort(request_id=request_id), keys=self._keys)
+        control_client.request(
+            self.link.endpoint, Abort(request_id=request_id), curve_keys=self._keys
+        )
 
     def listen(self, listener: Listener) -> None:
         """Tell `listener` the state as it is, if there is one, and all that happens from now on."""
@@ -194,7 +196,7 @@ class Session(Observable):
             self.sequence_number = reply.sequence_number
             self.changed()
 
-    def link_changed(self) -> None:
+    def connection_changed(self) -> None:
         with self._settled:
             self.changed()
             self._settled.notify_all()

@@ -7,7 +7,7 @@ import pytest
 from seqtop.checks import Checker, Finding
 from seqtop.checks.background import MOST_FINDINGS, BackgroundChecker
 from seqtop.history.memory_store import MemoryStore
-from seqtop.history.timeline import RecordingError, Stored
+from seqtop.history.timeline import CompressedData, RecordingError
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Heartbeat
@@ -66,7 +66,7 @@ def test_each_finding_is_at_the_step_it_speaks_of(history: MemoryStore) -> None:
     assert [each.number for each in found] == list(range(1, len(found) + 1))
     assert [each.position for each in found] == sorted(each.position for each in found)
     for each in found:
-        assert history.marks[each.position].step == each.finding.step
+        assert history.index[each.position].step == each.finding.step
 
 
 def test_going_from_finding_to_finding(history: MemoryStore) -> None:
@@ -158,7 +158,7 @@ def test_the_newest_findings_of_a_rule_are_kept_and_all_are_counted() -> None:
 
 
 class Unreadable(MemoryStore):
-    def _read(self, stored: Stored) -> bytes:
+    def _read(self, stored: CompressedData) -> bytes:
         raise RecordingError("it is broken")
 
 

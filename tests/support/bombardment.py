@@ -102,10 +102,8 @@ class Bombardment:
         for event in events[: len(events) // 2]:
             state.apply(event)
         self._snapshot = codec.encode(state)
-        with patch.object(snapshot_chunks, "PART_BYTES", len(self._snapshot) // 6):
-            self._in_parts = [
-                bytes(part) for part in snapshot_chunks.cut(state, pause=lambda _: None)
-            ]
+        with patch.object(snapshot_chunks, "CHUNK_BYTES", len(self._snapshot) // 6):
+            self._in_parts = [bytes(part) for part in snapshot_chunks.encode(state)]
         self._events = [codec.encode(event) for event in events]
         self._replies = [
             codec.encode(reply)
