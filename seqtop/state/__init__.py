@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from seqtop.sequence import SequenceStatus
+from seqtop.sequence.privacy import Public
 from seqtop.state import reducer, repair
 from seqtop.state.model import CachedBlock, RequestState, SequenceState, Span
 from seqtop.wire.messages import EngineInfo, Event, InFlight, StepStats
@@ -24,37 +25,39 @@ class EngineState(msgspec.Struct):
     Plain data: encode it, compare it, copy it. Views only read; `apply` alone writes.
     """
 
-    info: EngineInfo | None = None
-    step: int = -1
+    info: Public[EngineInfo | None] = None
+    step: Public[int] = -1
     """Number of the last applied step; -1 before the first."""
-    time: float = 0.0
+    time: Public[float] = 0.0
     """The engine's clock at the last event, epoch seconds."""
-    stats: StepStats | None = None
-    requests: dict[str, RequestState] = {}
+    stats: Public[StepStats | None] = None
+    requests: Public[dict[str, RequestState]] = {}
     """Unfinished and recently finished requests, in order of arrival."""
-    sequences: dict[int, SequenceState] = {}
-    finished: list[str] = []
+    sequences: Public[dict[int, SequenceState]] = {}
+    finished: Public[list[str]] = []
     """Ids of the finished requests that are kept, in order of their ends."""
-    max_finished: int = DEFAULT_MAX_FINISHED
-    num_by_status: list[int] = msgspec.field(default_factory=lambda: [0] * len(SequenceStatus))
+    max_finished: Public[int] = DEFAULT_MAX_FINISHED
+    num_by_status: Public[list[int]] = msgspec.field(
+        default_factory=lambda: [0] * len(SequenceStatus)
+    )
     """How many sequences kept here have each `SequenceStatus`."""
-    num_output_tokens: int = 0
+    num_output_tokens: Public[int] = 0
     """Tokens sampled since the first applied step."""
-    num_steps_seen: int = 0
-    stopped: str | None = None
+    num_steps_seen: Public[int] = 0
+    stopped: Public[str | None] = None
     """Why the engine stopped, once it has said so."""
-    num_anomalies: int = 0
+    num_anomalies: Public[int] = 0
     """Events that did not fit what came before them."""
-    last_anomaly: str | None = None
-    num_prefill_tokens: int = 0
+    last_anomaly: Public[str | None] = None
+    num_prefill_tokens: Public[int] = 0
     """Prompt tokens computed since the first applied step."""
-    num_finished: int = 0
+    num_finished: Public[int] = 0
     """Requests finished since the first applied event, kept or not."""
-    told_to_wait: list[str] = []
+    told_to_wait: Public[list[str]] = []
     """Ids of the requests that the last step gave a reason to wait."""
-    num_queued: int = 0
+    num_queued: Public[int] = 0
     """Arrivals and preemptions so far: how often a request has joined the queue."""
-    cached_blocks: dict[int, CachedBlock] | None = None
+    cached_blocks: Public[dict[int, CachedBlock] | None] = None
     """By its number each block that the prefix cache knows, whether or not a table names it;
     `None` where the engine does not tell which it knows."""
 
