@@ -12,7 +12,7 @@ from seqtop.connection import Connection, ConnectionState, UnreachableError
 from seqtop.history.memory_store import MemoryStore
 from seqtop.observable import Observable
 from seqtop.sequence import SamplingParams
-from seqtop.state import EngineState, sharing, snapshot
+from seqtop.state import EngineState, snapshot
 from seqtop.state.listener import Listener, Watcher
 from seqtop.transport import control_client
 from seqtop.transport.curve_keys import ViewerKeys
@@ -147,7 +147,6 @@ class Session(Observable):
             event = redact(event)
             frame = frame._replace(payload=codec.encode(event))
         with self.lock:
-            sharing.thaw(self.state, event)
             touched = self.state.apply(event)
             if self._touched is not None:
                 self._touched.update(touched)
@@ -178,8 +177,8 @@ class Session(Observable):
         with self.lock:
             old = self.state.info
             if old and state.info and old.incarnation == state.info.incarnation:
-                sharing.share(state, self.state)
-                snapshot.keep_history(state, self.state)
+                snapshot.share_finished(state, self.state)
+                snapshot.carry_finished(state, self.state)
                 encoded = None  # which has more in it now
             for listener in self._listeners:
                 place = reply.incarnation, reply.sequence_number, state

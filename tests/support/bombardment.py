@@ -23,7 +23,7 @@ from seqtop.connection import Connection, ConnectionState
 from seqtop.export import json_document, text
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SamplingParams
-from seqtop.state import EngineState, sharing, snapshot
+from seqtop.state import EngineState, snapshot
 from seqtop.state.explain import why
 from seqtop.state.filter import parse as parse_filter
 from seqtop.state.ordering import SequenceView, Sort
@@ -62,7 +62,6 @@ class Viewer:
         self._numbers = itertools.count(1)
 
     def take(self, payload: bytes, event: Event) -> None:
-        sharing.thaw(self.state, event)
         touched = set(self.state.apply(event))
         self.history.append(next(self._numbers), payload, event, self.state)
         self.view.update(self.state, touched)

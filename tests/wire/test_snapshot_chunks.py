@@ -167,7 +167,7 @@ def answer_in_parts(engine: HandDrivenEngine, wrong: str) -> None:
         ("one comes twice", None),
         ("one repeats another", "in it twice"),
         ("the last is missing", "snapshot: "),
-        ("garbage", "cannot decode More"),
+        ("garbage", "cannot decode SnapshotPart"),
         ("too much", "more than"),
     ],
 )
