@@ -57,9 +57,9 @@ from torch.nn.functional import linear
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
+from engine_stub.config import DEFAULT_MODEL
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher
-from engine_stub.model_executor.loader import DEFAULT_MODEL
 from seqtop.sequence import SamplingParams
 from seqtop.transport.publisher import Publisher
 
