@@ -103,8 +103,13 @@ def num_candidates(params: SamplingParams, beam_width: int) -> int:
 class BlockAllocator(Protocol):
     """The block operations of a scheduler that a search uses."""
 
-    def fork_seq(self, parent: Sequence, child: Sequence) -> None: ...
-    def free_seq(self, seq: Sequence) -> None: ...
+    def fork_seq(self, parent: Sequence, child: Sequence) -> None:
+        """Makes a forked sequence share its parent's blocks."""
+        ...
+
+    def free_seq(self, seq: Sequence) -> None:
+        """Frees the blocks of a sequence."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
