@@ -7,7 +7,6 @@ it reads, and asks `drain` what has changed since it last did. Nothing here draw
 from __future__ import annotations
 
 import threading
-from typing import cast
 
 from seqtop.connection import Connection, ConnectionState, UnreachableError
 from seqtop.history.memory_store import MemoryStore
@@ -15,7 +14,6 @@ from seqtop.observable import Observable
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, snapshot
 from seqtop.state.listener import Listener, Watcher
-from seqtop.state.redaction import redacted
 from seqtop.transport import control_client
 from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.transport.subscriber import Subscriber
@@ -144,7 +142,7 @@ class Session(Observable):
 
     def apply(self, frame: Frame, event: Event) -> None:
         if self._redacts:
-            event = cast(Event, redact(event))
+            event = redact(event)
             frame = frame._replace(payload=codec.encode(event))
         with self.lock:
             touched = self.state.apply(event)
@@ -171,7 +169,7 @@ class Session(Observable):
         state = self._loading.end(max_finished=self._max_finished)
         self._loading = None
         if self._redacts:
-            state = redacted(state)
+            state = redact(state)
         with self.lock:
             old = self.state.info
             if old and state.info and old.incarnation == state.info.incarnation:

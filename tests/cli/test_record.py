@@ -1,5 +1,6 @@
 """`seqtop record`, from outside."""
 
+import json
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from seqtop.history import FileStore
 from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec, parsing
+from tests.support.commands import SEQTOP, assert_one_sentence, run
 from tests.support.event_script import EventScript
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info
 from tests.support.recording import final_state
@@ -146,3 +148,19 @@ def test_killed_recorder_leaves_what_it_had_flushed(endpoint: str, tmp_path: Pat
     with FileStore(path) as read:
         assert "was not closed" in (read.damage or "")
         assert "req-1" in read.at(read.last).requests
+
+
+def test_record_then_check_the_recording(engine: str, tmp_path: Path) -> None:
+    file = str(tmp_path / "run.seqtop")
+    assert run(*SEQTOP, "record", engine, "-o", file, "--duration", "2").returncode == 0
+    done = run(*SEQTOP, "check", file, "--json")
+    assert done.returncode == 0, done.stdout
+    report = json.loads(done.stdout)
+    assert report["findings"] == []
+    assert report["num_steps"] > 0
+    assert report["num_gaps"] == 0
+    again = run(*SEQTOP, "record", engine, "-o", file, "--duration", "2")
+    assert_one_sentence(again, 1, f"{file} exists already; --force replaces it")
+    shown = run(*SEQTOP, "show", file, "--json")
+    assert json.loads(shown.stdout)["link"]["state"] == "replay"
+    assert "typed-1" in run(*SEQTOP, "show", file).stdout
