@@ -15,7 +15,7 @@ from seqtop.history.file_format import EventsHeader
 from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
 from seqtop.wire import codec
-from tests.support.recording import (
+from tests.support.recordings import (
     MAX_FINISHED,
     append,
     assert_same,

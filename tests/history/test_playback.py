@@ -15,7 +15,7 @@ from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Heartbeat, RequestFinished
-from tests.support.recording import append, encoded, frames_of
+from tests.support.recordings import append, encoded, frames_of
 from tests.support.waiting import wait_until
 
 SCRIPT = encoded(31, 150, num_blocks=24)

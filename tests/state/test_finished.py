@@ -5,7 +5,7 @@ from seqtop.state.freeze import freeze
 from seqtop.wire import codec
 from seqtop.wire.messages import SequenceUpdate
 from tests.support.hand_driven import step
-from tests.support.recording import encoded, fed
+from tests.support.recordings import encoded, fed
 
 
 def test_a_late_event_does_not_change_a_finished_request_of_another_state() -> None:

@@ -7,7 +7,7 @@ import pytest
 from seqtop.state import snapshot
 from seqtop.wire import codec
 from seqtop.wire.errors import WireError
-from tests.support.recording import encoded, fed
+from tests.support.recordings import encoded, fed
 
 SCRIPT = encoded(2, 120)
 
