@@ -2,6 +2,7 @@
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,7 +16,7 @@ from tests.support.event_script import EventScript
 MAX_FINISHED = 40
 
 
-def encoded(*args: object, **options: object) -> list[bytes]:
+def encoded(*args: Any, **options: Any) -> list[bytes]:
     """The payloads of an `EventScript`."""
     return [codec.encode(event) for event in EventScript(*args, **options)]
 
