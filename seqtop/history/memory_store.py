@@ -119,7 +119,9 @@ class MemoryStore(Timeline, SegmentBuilder):
         return self._live.get(number) or super()._finished_request(number)
 
     def _store(self, data: bytes) -> CompressedData:
-        compressed = self._compressor.compress(data)
+        # `compress` would return bytes that still occupy memory for the worst case.
+        stream = self._compressor.compressobj(size=len(data))
+        compressed = stream.compress(data) + stream.flush()
         self.num_bytes += len(compressed)
         return CompressedData(compressed, len(compressed))
 

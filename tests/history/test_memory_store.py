@@ -1,5 +1,8 @@
 """The store in memory: its limits, and the objects that states share."""
 
+import tracemalloc
+
+import msgspec
 import pytest
 
 from seqtop.history.event_index import EventKind
@@ -9,6 +12,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import SequenceUpdate, Step
+from tests.support.hand_driven import arrival
 from tests.support.recordings import MAX_FINISHED, append, assert_same, encoded, fed
 
 SHORT = encoded(2, 120)
@@ -95,6 +99,20 @@ def test_states_share_the_finished_requests_of_the_session() -> None:
     assert shared
     read = history.at(history.last)
     assert all(read.requests[name] is state.requests[name] for name in shared)
+
+
+def test_compressed_data_takes_no_more_memory_than_is_counted() -> None:
+    history, state, size = MemoryStore(), EngineState(), 2**20
+    state.apply(msgspec.structs.replace(arrival(1), prompt="x" * size))
+    tracemalloc.start()
+    try:
+        for number in range(10):
+            history.restore(f"{number}", 0, state)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert history.num_bytes < size // 20
+    assert held < size // 2
 
 
 def test_what_is_compressed_is_counted() -> None:
