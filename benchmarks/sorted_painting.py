@@ -1,8 +1,8 @@
-"""CPU time of a frame with 10,000 sequences live, sorted and filtered.
+"""Measures a frame with 10,000 live sequences, sorted and filtered.
 
-Between two frames a step has given 256 of them a token, so that places in the order change. CPU
-time of the process from the poll to the escape sequences, on a terminal of 160 × 50. The peer is a
-frame of the same app that looks at 256 sequences.
+Between two frames a step adds a token to 256 of them, which changes their order. The figure is the
+CPU time of the process from the poll to the escape sequences, on a terminal of 160 × 50. The peer
+is a frame of the same app with 256 sequences.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def _frames(size: int, rounds: int) -> list[float]:
     crowd, draw = Crowd(size), random.Random(0)
     app = SeqtopApp(source := ScriptedSource(*crowd.arrivals()), clock=lambda: 0.0)
     async with terminal.shown(app) as pilot:
-        app._pulse.stop()  # nothing is to be drawn but what it is asked for
+        app._pulse.stop()  # frames are drawn on request only
         app.feed.sort_by(Sort("out", descending=True))
         app.feed.filter_by(parse("prompt>100 id:req"))
         app.draw()

@@ -122,7 +122,7 @@ def _show_recording(options: argparse.Namespace) -> int:
             else:
                 if (nearest := nearest_step(recording, options.at)) is not None:
                     warn(f"step {options.at:,} is not recorded; this is {nearest}")
-                state = recording.seek(options.at)
+                state = recording.at(recording.index.at_step(options.at))
             link = Connection(options.source, ConnectionState.REPLAY, recording.damage or "")
     except RecordingError as error:
         return fail(str(error))

@@ -11,9 +11,12 @@ from seqtop.wire import codec
 from seqtop.wire.messages import (
     Preemption,
     RequestFinished,
+    SequenceUpdate,
     Step,
     WaitReason,
 )
+from tests.support import hand_driven
+from tests.support.recording import encoded, fed
 from tests.support.reducer_events import arrived, delta, full, metrics, prefilled, step, update
 
 
@@ -80,3 +83,16 @@ def test_other_finished_requests_stay_shared() -> None:
     state.apply(step(9, sequences=[update(2, SequenceStatus.RUNNING, 3)]))
     assert state.requests["a"] is other.requests["a"]
     assert state.sequences[1] is other.sequences[1]
+
+
+def test_a_late_event_does_not_change_a_finished_request_of_another_state() -> None:
+    state = fed(encoded(3, 60), max_finished=1_000)
+    seq_id = state.requests[state.finished[0]].seq_ids[0]
+    frozen = freeze(state)
+    before = codec.encode(frozen.sequences[seq_id])
+    update = SequenceUpdate(
+        seq_id=seq_id, status=SequenceStatus.RUNNING, num_computed_tokens=1, text_delta="boo"
+    )
+    state.apply(hand_driven.step(99, sequences=[update]))
+    assert state.sequences[seq_id].text.endswith("boo")
+    assert codec.encode(frozen.sequences[seq_id]) == before

@@ -1,18 +1,23 @@
 """Snapshots: loading, and the finished requests of the state before."""
 
+import gc
+
 import pytest
 
 from seqtop.sequence import (
     SequenceStatus,
 )
-from seqtop.state import EngineState
-from seqtop.state.snapshot import carry_finished, load, share_finished
+from seqtop.state import EngineState, snapshot
+from seqtop.state.snapshot import carry_finished, load
 from seqtop.wire import codec
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
     RequestFinished,
 )
+from tests.support.recording import encoded, fed
 from tests.support.reducer_events import arrived, metrics, prefilled
+
+SCRIPT = encoded(2, 120)
 
 
 def test_snapshot_round_trip_is_equal() -> None:
@@ -36,26 +41,6 @@ def test_history_of_an_older_state_is_kept_in_front() -> None:
     assert sum(new.num_by_status) == 2
 
 
-def test_equal_finished_requests_are_shared() -> None:
-    old, new = prefilled(), prefilled()
-    for state in (old, new):
-        state.apply(arrived("b", 2))
-        for name in ("a", "b"):
-            state.apply(
-                RequestFinished(
-                    request_id=name,
-                    time=21.0,
-                    status=SequenceStatus.FINISHED_ABORTED,
-                    metrics=metrics(),
-                )
-            )
-    new.sequences[2].text += "!"
-    share_finished(new, old)
-    assert new.requests["a"] is old.requests["a"]
-    assert new.sequences[1] is old.sequences[1]
-    assert new.requests["b"] is not old.requests["b"]
-
-
 def test_a_state_that_contradicts_itself_is_refused() -> None:
     state = prefilled()
     state.num_by_status[0] += 1
@@ -65,3 +50,23 @@ def test_a_state_that_contradicts_itself_is_refused() -> None:
     del state.sequences[1]
     with pytest.raises(WireError, match="sequence 1 is missing"):
         load(codec.encode(state), max_finished=8)
+
+
+def test_only_equal_finished_requests_are_shared() -> None:
+    old, new = fed(SCRIPT), fed(SCRIPT)
+    same, other = new.finished[0], new.finished[1]
+    new.sequences[new.requests[other].seq_ids[0]].text += "!"
+    snapshot.share_finished(new, old)
+    assert new.requests[same] is old.requests[same]
+    assert new.requests[other] is not old.requests[other]
+    waiting = next(name for name in new.requests if name not in new.finished)
+    assert new.requests[waiting] is not old.requests[waiting]
+
+
+def test_the_garbage_collector_is_on_again_after_loading() -> None:
+    assert gc.isenabled()
+    snapshot.load(codec.encode(fed(SCRIPT)), max_finished=1)
+    assert gc.isenabled()
+    with pytest.raises(WireError):
+        snapshot.load(b"\x81", max_finished=1)
+    assert gc.isenabled()

@@ -1,5 +1,7 @@
 """Short events, written by hand, for tests of the reducer."""
 
+from typing import Any
+
 from seqtop.sequence import (
     ExecuteModelRequest,
     RequestMetrics,
@@ -34,7 +36,7 @@ def arrived(name: str, seq_id: int, *, time: float = 10.0, prompt: str = "abc") 
     )
 
 
-def full(name: str, seq_id: int, table: list[int], *, chunk: int, do_sample: bool = True) -> object:
+def full(name: str, seq_id: int, table: list[int], *, chunk: int, do_sample: bool = True) -> Any:
     return SequenceGroupMetadata(
         name,
         True,
@@ -46,7 +48,7 @@ def full(name: str, seq_id: int, table: list[int], *, chunk: int, do_sample: boo
     )
 
 
-def delta(name: str, seq_id: int, tokens: list[int], computed: int) -> object:
+def delta(name: str, seq_id: int, tokens: list[int], computed: int) -> Any:
     return SequenceGroupMetadataDelta(
         {seq_id: SequenceDataDelta(tokens, -1.5, computed, SequenceStage.DECODE)},
         name,
@@ -56,7 +58,7 @@ def delta(name: str, seq_id: int, tokens: list[int], computed: int) -> object:
     )
 
 
-def step(number: int, *groups: object, **fields: object) -> Step:
+def step(number: int, *groups: Any, **fields: Any) -> Step:
     stats = StepStats(
         num_running=1,
         num_waiting=0,
@@ -82,11 +84,11 @@ def step(number: int, *groups: object, **fields: object) -> Step:
     )
 
 
-def update(seq_id: int, status: SequenceStatus, computed: int, **fields: object) -> SequenceUpdate:
+def update(seq_id: int, status: SequenceStatus, computed: int, **fields: Any) -> SequenceUpdate:
     return SequenceUpdate(seq_id=seq_id, status=status, num_computed_tokens=computed, **fields)
 
 
-def metrics(**changes: object) -> RequestMetrics:
+def metrics(**changes: Any) -> RequestMetrics:
     values = {
         "arrival_time": 10.0,
         "last_token_time": 20.5,
