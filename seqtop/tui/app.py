@@ -204,7 +204,7 @@ class SeqtopApp(KeyByKeyApp):
             if frame is None:
                 return
             self._show(frame)
-            late = self.feed.latencies.take_news()
+            late = self.feed.latencies.take_alerts()
         self._garbage.drew()
         if late:
             self._tell(slo_news(late), severity="warning")

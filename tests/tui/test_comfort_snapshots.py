@@ -21,7 +21,7 @@ def recorded() -> SeqtopApp:
     app = SeqtopApp(source, clock=lambda: 0.0, settings=settings)
     source.listener = app.feed.poll
     scene(source, hostile=HOSTILE.replace("\ud800", ""))  # which the wire does not carry
-    app.feed.latencies.take_news()
+    app.feed.latencies.take_alerts()
     return app
 
 
