@@ -10,14 +10,14 @@ import torch
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.model_executor import sampler
-from engine_stub.platforms import cuda_graphs
-from engine_stub.platforms.cuda import ForwardTimer, to_device, to_host
-from engine_stub.platforms.cuda_graphs import DecodeGraphs
+from engine_stub.platforms import platform_of, to_device, to_host
+from engine_stub.worker import decode_graphs
+from engine_stub.worker.decode_graphs import DecodeGraphs
 from engine_stub.worker.model_runner import ModelOutput, ModelRunner
 from engine_stub.worker.worker import Worker
 from seqtop.sequence import SamplingParams, SequenceGroupMetadata
-from tests.engine_stub.worker.test_simulated_cuda import PARAMS, SETTINGS
-from tests.engine_stub.worker.test_simulated_cuda import PROMPTS as TOKENS
+from tests.engine_stub.platforms.test_cuda import PARAMS, SETTINGS
+from tests.engine_stub.platforms.test_cuda import PROMPTS as TOKENS
 from tests.support.checkpoints import add_draft_head, make_checkpoint
 from tests.support.running import run, tokens
 
@@ -76,7 +76,7 @@ def test_every_way_gives_the_greedy_tokens_of_the_cpu(
 ) -> None:
     """Attention over windows, chunks, copied and swapped blocks, padded steps and drafts."""
     torch.backends.cuda.matmul.allow_tf32 = False
-    monkeypatch.setattr(cuda_graphs, "_FEWEST_TOKENS", 32)
+    monkeypatch.setattr(decode_graphs, "_FEWEST_TOKENS", 32)
     checkpoint = add_draft_head(make_checkpoint("mistral-sliding", tmp_path))
     given = SETTINGS.get(settings, {"speculative": settings})
     params = [each for each in PARAMS[:8] if each.temperature == 0]
@@ -144,7 +144,7 @@ def test_pool_is_sized_from_free_memory_and_auto_finds_the_device() -> None:
 
 
 def test_forward_time_is_the_devices() -> None:
-    timer = ForwardTimer(torch.device("cuda"))
+    timer = platform_of("cuda").make_timer(torch.device("cuda"))
     big = torch.randn(4096, 4096, device="cuda")
     timer.start()
     for _ in range(8):

@@ -12,8 +12,8 @@ from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.model_executor.stages import Stage
-from engine_stub.platforms import cuda_graphs
-from engine_stub.platforms.cuda import copy_to_device, to_device, to_host
+from engine_stub.platforms import copy_to_device, to_device, to_host
+from engine_stub.worker import decode_graphs
 from engine_stub.worker.model_runner import ModelOutput
 from engine_stub.worker.worker import Worker
 from seqtop.sequence import (
@@ -65,7 +65,7 @@ def make_engine(checkpoint: Path, device: str, **settings: Any) -> LLMEngine:
 
 @pytest.fixture(autouse=True)
 def _short_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graphs, "_FEWEST_TOKENS", 32)
+    monkeypatch.setattr(decode_graphs, "_FEWEST_TOKENS", 32)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -131,8 +131,8 @@ class TwoStages:
         assert len(states["hidden_states"]) == num_tokens
         return states
 
-    def agree(self, numbers: list[int]) -> list[int]:
-        raise AssertionError("stages that take single steps have nothing to agree about")
+    def broadcast_from_last(self, numbers: list[int]) -> list[int]:
+        raise AssertionError("stages that take single steps broadcast nothing")
 
     def determine_num_available_blocks(self) -> int:
         return min(worker.determine_num_available_blocks() for worker in self.workers)

@@ -1,19 +1,19 @@
-"""What the engine does to a `SequenceGroup` that holds several sequences."""
+"""Operations on a `SequenceGroup` of several sequences that vLLM's data model does not have."""
 
 from __future__ import annotations
 
 from seqtop.sequence import Sequence, SequenceGroup
 
 
-def unfinished(seq_group: SequenceGroup) -> list[Sequence]:
-    """The sequences of a group that go on: all of one status, and of one length."""
+def unfinished_seqs(seq_group: SequenceGroup) -> list[Sequence]:
+    """Returns the unfinished sequences of a group: all of one status, and of one length."""
     if seq_group.is_single_seq and not seq_group.first_seq.is_finished():
-        return seq_group.seqs  # of so many groups, so often, that it should not be copied
+        return seq_group.seqs  # not copied: this is called for every group several times a step
     return [seq for seq in seq_group.seqs if not seq.is_finished()]
 
 
 def replace_seqs(seq_group: SequenceGroup, seqs: list[Sequence]) -> None:
-    """Let a group go on with other sequences; the first one stands for it."""
+    """Replaces the sequences of a group; the first one becomes its `first_seq`."""
     seq_group.seqs = seqs
     seq_group.first_seq = seqs[0]
     seq_group.is_single_seq = len(seqs) == 1

@@ -12,8 +12,8 @@ from engine_stub.engine import LLMEngine
 from engine_stub.model_executor.attention import AttentionSegment, PagedAttention, PagedKVCache
 from engine_stub.model_executor.loader import load_model
 from engine_stub.model_executor.stages import Stage
-from engine_stub.platforms import cuda_graphs
-from engine_stub.platforms.cuda_graphs import DecodeGraph, DecodeGraphs, batch_sizes, table_widths
+from engine_stub.worker import decode_graphs
+from engine_stub.worker.decode_graphs import DecodeGraph, DecodeGraphs, batch_sizes, table_widths
 from engine_stub.worker.worker import Worker
 from seqtop.sequence import IntermediateTensors, SamplingParams
 from tests.support.checkpoints import add_draft_head, generate, make_checkpoint
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def _short_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the tests' sequences, too, grow from one width of tables into the next."""
-    monkeypatch.setattr(cuda_graphs, "_FEWEST_TOKENS", 16)
+    monkeypatch.setattr(decode_graphs, "_FEWEST_TOKENS", 16)
 
 
 def with_graphs(engine: LLMEngine) -> DecodeGraphs:
@@ -42,7 +42,7 @@ def with_graphs(engine: LLMEngine) -> DecodeGraphs:
         engine.max_model_len,
         num_draft_tokens,
     )
-    runner.graphs, runner.decode_cache = graphs, None
+    runner.graphs = graphs
     return graphs
 
 
@@ -61,7 +61,7 @@ def test_a_graph_is_made_once_and_not_for_what_is_too_large(
 ) -> None:
     model = load_model(tiny_model, device=CPU, dtype=torch.float32)
     cache = PagedKVCache(2, 8, 2, 4, 16, device=CPU, dtype=torch.float32)
-    monkeypatch.setattr(cuda_graphs, "_MOST_BYTES", 32 * cache.pool[0, 0].nbytes)
+    monkeypatch.setattr(decode_graphs, "_MOST_BYTES", 32 * cache.pool[0, 0].nbytes)
     graphs = DecodeGraphs(model, cache, 5, max_model_len=64, num_draft_tokens=2)
     few = [(size, width) for size in (1, 2) for width in (4, 8, 16)]
     shapes = [*few, (4, 4), (4, 8), (8, 4)]

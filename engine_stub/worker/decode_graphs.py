@@ -1,17 +1,17 @@
-"""Decode steps of fixed shapes, which a CUDA device can record once and then replay.
+"""Decode steps of fixed shapes, which a device can capture once and then replay.
 
-A step of decodes is hundreds of short kernels, and to start them one by one takes the host longer
-than all of them take the device. A CUDA graph starts all at once, but repeats just what was
-captured: the same kernels, over the same memory, of the same shapes. So steps are padded to a few
-shapes, some number of sequences with some number of blocks each, and a step's inputs are copied to
-where the graph of its shape reads them. Rows that pad a step write to the pool's scratch block and
-see nothing but what they write; blocks that pad a table are masked.
+A step of decodes is hundreds of short kernels. To start them one by one takes the host longer than
+the device needs to run them all. A captured graph starts all of them at once, but it repeats the
+same kernels on the same memory with the same shapes. Steps are therefore padded to a few shapes (a
+number of sequences, each with a number of blocks), and a step's inputs are copied to the memory
+that the graph of its shape reads. Padding rows write to the pool's scratch block and attend to
+nothing else; padding blocks are masked.
 
-Steps that read more keys and values than `_MOST_BYTES` keep the device busy for longer than the
-host takes to start them, and padding would cost more than it saves: they are computed as they are.
-So are steps with prompts in them, whose shapes hardly repeat, or with drafts of unequal lengths.
+A step that reads more keys and values than `_MOST_BYTES` keeps the device busy for longer than the
+host takes to start it, and padding would cost more than it saves: it runs without a graph. So do
+steps that contain prompts, whose shapes hardly repeat, and steps with drafts of unequal lengths.
 
-Where nothing can be captured (tests on a CPU), a graph computes its step anew each time.
+On a platform that cannot capture (in tests on a CPU), `DecodeGraph.run` computes its step anew.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from torch import Tensor
 
 from engine_stub.model_executor.attention import AttentionSegment, PagedAttention, PagedKVCache
 from engine_stub.model_executor.model import Decoder
-from engine_stub.platforms.cuda import copy_to_device
+from engine_stub.platforms import copy_to_device, platform_of
+from engine_stub.platforms.interface import CapturedStep
 from seqtop.sequence import IntermediateTensors
 
 _logger = logging.getLogger(__name__)
 
-# Of keys and values, the most that a layer gathers in a step that is replayed.
+# The most bytes of keys and values that a layer gathers in a step that is replayed.
 _MOST_BYTES = 2**28
-# The shortest tables have room for as many tokens; others for twice as many as the next shorter.
+# The width of the shortest tables, in tokens; each further width is twice the one before.
 _FEWEST_TOKENS = 256
 
 
@@ -41,12 +42,12 @@ class DecodeGraph:
     """A step of `num_seqs` decodes of `num_queries` tokens, with `num_blocks` blocks each.
 
     Attributes:
-        input_ids: ``[num_seqs * num_queries]``; like the others, where a step's are copied to.
-        positions: ``[num_seqs * num_queries]``.
-        attend: What the model attends by.
+        input_ids: The memory for a step's tokens, ``[num_seqs * num_queries]`` int64.
+        positions: The memory for their positions, ``[num_seqs * num_queries]`` int64.
+        attend: The attention of the padded step.
 
     Args:
-        gathered: ``[num_seqs * num_blocks, …]``, where a layer puts the blocks it reads.
+        gathered: ``[num_seqs * num_blocks, …]``, the memory that layers gather blocks into.
     """
 
     def __init__(
@@ -61,15 +62,15 @@ class DecodeGraph:
         self._model = model
         self._cache = cache
         self._num_tokens = num_seqs * num_queries
-        # All in one, so that one copy brings them.
+        # All inputs are in one tensor, so that one copy brings them.
         sizes = [self._num_tokens, self._num_tokens, num_seqs * num_blocks]
         self._inputs = torch.zeros(sum(sizes), dtype=torch.int64, device=cache.pool.device)
         self.input_ids, self.positions, blocks = torch.split(self._inputs, sizes)
         blocks.fill_(cache.scratch_block)
         self._tables = blocks.view(num_seqs, num_blocks)
         self._queries = self.positions.view(num_seqs, num_queries)
-        # In the end, a mask has a row for each query of each head that shares a key head.
-        self._times = model.config.num_attention_heads // cache.num_kv_heads
+        # Attention expects a mask row for each query of each head that shares a key head.
+        self._num_grouped_heads = model.config.num_attention_heads // cache.num_kv_heads
         masks = {window: self._for_heads(mask) for window, mask in self._masks().items()}
         self._context = cache.context(self._tables, masks, gathered)
         segment = AttentionSegment(0, self._num_tokens, num_seqs, self._context)
@@ -78,38 +79,33 @@ class DecodeGraph:
         if not model.stage.is_first:
             states = cache.pool.new_zeros(self._num_tokens, model.config.hidden_size)
             self._received = IntermediateTensors({"hidden_states": states})
-        self._captured: torch.cuda.CUDAGraph | None = None
-        self._output: Tensor | None = None
+        self._captured: CapturedStep | None = None
 
     @property
     def is_captured(self) -> bool:
+        """Whether `run` replays the step."""
         return self._captured is not None
 
     def capture(self, memory: Any) -> None:
-        """Record the step; what it computes lies in the `memory` that graphs share.
+        """Captures the step, with its intermediate results in the `memory` that graphs share.
 
-        Before the first inputs are loaded, for it computes a step that is all padding.
+        Must be called before the first `load`: it computes a step of padding.
+
+        Raises:
+            RuntimeError: The device cannot capture the step.
         """
-        # What torch and its libraries set up when first used cannot be captured.
-        stream = torch.cuda.Stream(self._inputs.device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self._inputs.device))
-        with torch.cuda.stream(stream):
-            self._step()
-        torch.cuda.current_stream(self._inputs.device).wait_stream(stream)
-        self._captured = torch.cuda.CUDAGraph()
-        # Other threads, those of NCCL say, may go on using the device.
+        device = self._inputs.device
         try:
-            with torch.cuda.graph(self._captured, pool=memory, capture_error_mode="thread_local"):
-                self._output = self._step()
+            self._captured = platform_of(device).capture(self._step, device, memory)
         except RuntimeError as error:
             raise RuntimeError(
-                f"decodes cannot be captured as a CUDA graph ({error}); use --enforce-eager"
+                f"decodes cannot be captured as a graph ({error}); use --enforce-eager"
             ) from error
 
     def load(
         self, input_ids: Sequence[int], positions: Sequence[int], tables: Sequence[list[int]]
     ) -> None:
-        """Bring the inputs of a step of at most as many sequences and blocks to the device."""
+        """Copies the inputs of a step of at most as many sequences and blocks to the device."""
         missing = self._num_tokens - len(input_ids)
         num_seqs, num_blocks = self._tables.shape
         scratch = self._cache.scratch_block
@@ -121,25 +117,22 @@ class DecodeGraph:
         copy_to_device(values, self._inputs)
 
     def run(self, num_tokens: int, received: IntermediateTensors | None) -> Tensor:
-        """Compute the step whose inputs were loaded.
+        """Computes the step that was loaded.
 
         Args:
-            received: What the stage before made of them.
+            received: The states from the stage before; None in the first stage.
 
         Returns:
-            The first `num_tokens` rows of what the model returns, valid until any graph runs again.
+            The first `num_tokens` rows of the model's output, valid until any graph runs again.
         """
         if self._received is not None:
             assert received is not None
             self._received["hidden_states"][:num_tokens].copy_(received["hidden_states"])
-        if self._captured is None:
-            return self._step()[:num_tokens]
-        self._captured.replay()
-        assert self._output is not None
-        return self._output[:num_tokens]
+        output = self._step() if self._captured is None else self._captured.replay()
+        return output[:num_tokens]
 
     def _step(self) -> Tensor:
-        """The model's pass; everything in it follows from the inputs' memory."""
+        """Runs the model on the contents of the input memory alone."""
         block_size = self._cache.block_size
         blocks = self._tables.gather(1, self._queries // block_size).flatten()
         self.attend.slots.copy_(blocks * block_size + self.positions % block_size)
@@ -152,21 +145,21 @@ class DecodeGraph:
         return self._cache.masks(self._queries, self._tables.shape[1])
 
     def _for_heads(self, mask: Tensor) -> Tensor:
-        """A mask as attention takes it: without more rows than one where one says it all."""
-        return mask if mask.shape[2] == 1 else mask.repeat(1, 1, self._times, 1)
+        # A mask of one query row broadcasts over the heads by itself.
+        return mask if mask.shape[2] == 1 else mask.repeat(1, 1, self._num_grouped_heads, 1)
 
 
 class DecodeGraphs:
-    """The graphs of all shapes, each made when the first step comes that it fits.
+    """The graphs of all shapes, each captured when the first step that fits it arrives.
 
     Attributes:
-        shapes: How many sequences, and how many blocks and queries of each, a graph may be for.
-        made: Those that there are by now, by shape.
+        shapes: The shapes that graphs may have: sequences, blocks of each, queries of each.
+        made: The graphs captured so far, by shape.
 
     Args:
-        max_num_seqs: Of a step.
-        max_model_len: Of a sequence, in tokens.
-        num_draft_tokens: Of the drafts that steps may be replayed with, besides those without.
+        max_num_seqs: The most sequences of a step.
+        max_model_len: The longest sequence, in tokens.
+        num_draft_tokens: The length of the drafts that steps with drafts may be replayed with.
     """
 
     def __init__(
@@ -192,10 +185,10 @@ class DecodeGraphs:
         num_blocks = max((size * width for size, width, _ in self.shapes), default=0)
         self._gathered = cache.block_rows[0].new_empty(num_blocks, cache.block_rows[0].shape[1])
         self.made: dict[tuple[int, int, int], DecodeGraph] = {}
-        self._memory = torch.cuda.graph_pool_handle() if cache.pool.is_cuda else None
+        self._memory = platform_of(cache.pool.device).new_graph_memory()
 
     def fitting(self, num_seqs: int, num_blocks: int, num_queries: int = 1) -> DecodeGraph | None:
-        """The smallest for so many sequences, of which the longest has so many blocks."""
+        """Returns the smallest graph for so many sequences and blocks; None without any."""
         size = next((each for each in self._sizes if each >= num_seqs), 0)
         width = next((each for each in self._widths if each >= num_blocks), 0)
         shape = (size, width, num_queries)
@@ -212,15 +205,14 @@ class DecodeGraphs:
         if self._memory is not None:
             graph.capture(self._memory)
             _logger.info(
-                "captured decodes of %d sequences of up to %d tokens, %d a step, as a CUDA graph"
-                " in %.2f s",
+                "captured decodes of %d sequences of up to %d tokens, %d a step, in %.2f s",
                 *(size, width * self._cache.block_size, num_queries, perf_counter() - begin),
             )
         return graph
 
 
 def batch_sizes(max_num_seqs: int) -> list[int]:
-    """To how many sequences steps are padded: 1, 2, 4, then multiples of 8."""
+    """Returns the numbers of sequences that steps are padded to: 1, 2, 4, then multiples of 8."""
     sizes = [1, 2, 4, *range(8, max_num_seqs + 8, 8)]
     return [
         size for index, size in enumerate(sizes) if index == 0 or sizes[index - 1] < max_num_seqs
@@ -228,7 +220,7 @@ def batch_sizes(max_num_seqs: int) -> list[int]:
 
 
 def table_widths(max_model_len: int, block_size: int) -> list[int]:
-    """To how many blocks tables are padded, the last one those of the longest sequence."""
+    """Returns the numbers of blocks that tables are padded to; the last fits `max_model_len`."""
     most = -(-max_model_len // block_size)
     widths = [min(-(-_FEWEST_TOKENS // block_size), most)]
     while widths[-1] < most:
