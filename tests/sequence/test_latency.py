@@ -1,4 +1,4 @@
-"""`RequestMetrics` and the figures derived from it."""
+"""Latencies derived from `RequestMetrics`."""
 
 from dataclasses import replace
 from typing import Any

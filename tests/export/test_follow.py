@@ -1,7 +1,6 @@
-"""`seqtop show --follow --json` against an engine driven by hand, and `show`'s table options."""
+"""JSON lines of `seqtop show --follow`, from an engine driven by hand."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from seqtop.cli.main import main
 from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import EngineStopped, Heartbeat, SequenceUpdate
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, stats, step
@@ -141,56 +139,3 @@ def test_a_reader_that_goes_ends_it_though_the_engine_is_idle(
         assert process.wait(SECONDS) == 141
         assert process.stderr is not None
         assert process.stderr.read() == b""
-
-
-def show(*options: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"COLUMNS": "120"}
-    command = [*SEQTOP, "show", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment)
-
-
-def test_table_of_chosen_columns_rows_and_order(recording: str) -> None:
-    done = show(recording, "--columns", "id,out,e2e", "--filter", "status:length", "--sort", "out")
-    heading, *rows = (row.split() for row in done.stdout.splitlines())
-    assert heading == ["Id", "Out", "E2E"]
-    outs = [int(row[1]) for row in rows]
-    assert len(outs) > 2
-    assert outs == sorted(outs, reverse=True), "largest first, as in the app"
-    turned = show(recording, "--columns", "out", "--filter", "status:length", "--sort=-out")
-    assert [int(row) for row in turned.stdout.split()[1:]] == sorted(outs)
-
-
-def test_a_step_of_a_recording(recording: str) -> None:
-    done = show(recording, "--json", "--at", "10")
-    assert json.loads(done.stdout)["step"] == 10
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--columns", "request,nope,out"], ("no column 'nope'", "there are request, seq,")),
-        (["--sort", "ot"], ("cannot sort by 'ot'", "perhaps out")),
-        (["--filter", "promt>1"], ("no field 'promt'", "perhaps prompt")),
-        (["--follow"], ("add --json",)),
-        (["--follow", "--json", "RECORDING"], ("needs a running engine",)),
-        (["--at", "3"], ("needs a recording",)),
-        (["--json", "--sort", "out"], ("orders the table",)),
-        (["--json", "--columns", "out"], ("jq",)),
-        (["--every", "-1"], ("'-1' is not a number from 0 on",)),
-    ],
-)
-def test_mistakes_in_options(
-    recording: str,
-    options: list[str],
-    words: tuple[str, ...],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    try:
-        status = main(["show", *(recording if each == "RECORDING" else each for each in options)])
-    except SystemExit as exit_:
-        status = exit_.code
-    assert status == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    for word in words:
-        assert word in said.err

@@ -1,4 +1,6 @@
-import pytest
+"""Recordings for tests."""
+
+from pathlib import Path
 
 from seqtop.history import FileWriter
 from seqtop.state import EngineState
@@ -6,14 +8,12 @@ from seqtop.wire import codec, parsing
 from tests.support.event_script import EventScript
 
 
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The file that a run of eighty steps was recorded to."""
-    path, state = tmp_path_factory.mktemp("recorded") / "run.seqtop", EngineState()
+def record_script(path: Path) -> None:
+    """Writes a recording of a scripted run of eighty steps."""
+    state = EngineState()
     with FileWriter(path) as writer:
         for number, event in enumerate(EventScript(8, 80)):
             payload = codec.encode(event)
             event = parsing.event(payload)
             state.apply(event)
             writer.append(number, payload, event, state)
-    return str(path)
