@@ -162,7 +162,7 @@ async def _seqtop(size: int, rounds: int) -> dict[str, list[float]]:
 
     async with terminal.shown(app):
         app._pulse.stop()  # nothing is to be drawn but what it is asked for
-        visible = app.feed.view.page(0, terminal.SIZE[1])
+        visible = app.ui.view.page(0, terminal.SIZE[1])
         await show("every row in sight", visible, rounds)
         await show("one row", visible[7:8], rounds)
         await show("every row", range(size), max(min(rounds, 20_000 // size), 2))

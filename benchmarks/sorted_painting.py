@@ -51,8 +51,8 @@ async def _frames(size: int, rounds: int) -> list[float]:
     app = SeqtopApp(source := ScriptedSource(*crowd.arrivals()), clock=lambda: 0.0)
     async with terminal.shown(app) as pilot:
         app._pulse.stop()  # nothing is to be drawn but what it is asked for
-        app.feed.sort_by(Sort("out", descending=True))
-        app.feed.filter_by(parse("prompt>100 id:req"))
+        app.ui.sort_by(Sort("out", descending=True))
+        app.ui.filter_by(parse("prompt>100 id:req"))
         app.draw()
         await pilot.pause()
 

@@ -21,6 +21,7 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.sanitize import safe_json, safe_line
 from seqtop.session import Session
 from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
 from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
@@ -124,13 +125,13 @@ class _ReportBuilder:
 
 
 class _LiveWatch(_ReportBuilder):
-    """The same as a session's listener."""
+    """A report builder that listens to a session."""
 
-    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        self.apply(parsing.event(payload))
-
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
-        self.begin(state)
+    def observe(self, change: StateChange) -> None:
+        if change.event is None:
+            self.begin(change.state)
+        else:
+            self.apply(parsing.event(change.payload))
 
 
 def check_recording(path: str | os.PathLike[str]) -> Report:
@@ -193,11 +194,11 @@ def check_live(
     """
     session = Session(endpoint, history=MemoryStore(max_bytes=0), keys=keys)
     watch = _LiveWatch(endpoint)
-    session.listen(watch)  # before it starts, so that not one message goes by unchecked
+    session.add_listener(watch.observe)  # before the start, so that every message is checked
     with session:
         session.await_engine(timeout)
         _wait(session, ended, duration)
-        session.unlisten(watch)
+        session.remove_listener(watch.observe)
     return watch.end()
 
 

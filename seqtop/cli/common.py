@@ -239,7 +239,7 @@ def run_app(
     app = SeqtopApp(
         *sources,
         settings=asked.over(written).over(memory.settings),
-        memory=memory,
+        saved_state=memory,
         problems=[*remarks, *problems, *memory.problems],
     )
     status = app.run()

@@ -61,14 +61,14 @@ def record(
     ) as session:
         session.await_engine(timeout)
         recorder = Recorder(FileWriter(path, overwrite=overwrite))
-        session.listen(recorder)
+        session.add_listener(recorder.record)
         started = time.monotonic()
         try:
             with until_signalled() as ended:
                 _watch(session, recorder, path, ended, duration)
             remark = _silence(session.link, recorder.silence)
         finally:
-            session.unlisten(recorder)
+            session.remove_listener(recorder.record)
             recorder.close()
     if recorder.error is not None:
         raise RecordingError(recorder.error)

@@ -21,7 +21,7 @@ from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS
 from seqtop.state.filter import EVERYTHING, Filter
-from seqtop.wire.messages import Event
+from seqtop.state.listener import StateChange
 
 VERSION = 1
 """Of the lines' form. Fields and kinds are added without a new one; nothing else changes."""
@@ -103,13 +103,22 @@ def follow(
         UnreachableError: another engine, which cannot be understood, has taken this one's place.
         BrokenPipeError: nobody reads `file` any more.
     """
-    news = _News()
-    session.listen(news)
+    touched: set[int] | None = None
+
+    def note(change: StateChange) -> None:
+        nonlocal touched
+        if change.touched is None or touched is None:
+            touched = None
+        else:
+            touched.update(change.touched)
+
+    session.add_listener(note)
     while True:
-        news.clear()
+        version = session.version
         with session.lock:
             state, link = session.state, session.link
-            line = follower.line(state, link, session.drain())
+            line = follower.line(state, link, touched)
+            touched = set()
             shown = link.state
             stopped = shown is ConnectionState.STOPPED
             over = stopped or ended.is_set()
@@ -130,18 +139,8 @@ def follow(
             left = earliest - time.monotonic()
             if left > 0:
                 ended.wait(min(left, _LOOK_SECONDS))
-            elif news.wait(_LOOK_SECONDS):
+            elif session.wait_for_change(version, _LOOK_SECONDS):
                 break
-
-
-class _News(threading.Event):
-    """A session's listener that is set when anything has happened."""
-
-    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        self.set()
-
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
-        self.set()
 
 
 def _is_closed(file: BinaryIO) -> bool:

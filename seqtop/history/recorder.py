@@ -1,4 +1,4 @@
-"""Records a session: stands between its thread and the disk."""
+"""Records a session to a file without blocking the session on a failing disk."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ import time
 
 from seqtop.history.file_writer import FileWriter
 from seqtop.history.timeline import RecordingError
-from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
 from seqtop.wire.errors import WireError
-from seqtop.wire.messages import Event
 
 FLUSH_SECONDS = 1.0
-"""What was seen is in the file after so long at the latest."""
+"""Longest time that recorded events stay out of the file."""
 
 
 class Recorder:
-    """A `Listener` that records what its session sees, until `close`.
+    """Records what a session sees, from the first call of `record` until `close`.
 
-    A disk that is full must not end the session: the recording ends, and `error` says why.
+    A full disk must not end the session: the recording ends, and `error` says why.
     """
 
     def __init__(self, writer: FileWriter) -> None:
         self.error: str | None = None
-        """One sentence on why nothing more is recorded, if so."""
+        """The reason why the recording ended early, in one sentence."""
         self.num_messages = 0
-        self._heard_at = time.monotonic()
+        self._last_change = time.monotonic()
         self._writer = writer
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -49,30 +48,22 @@ class Recorder:
 
     @property
     def silence(self) -> float:
-        """Seconds since the engine was heard of last."""
-        return time.monotonic() - self._heard_at
+        """Seconds since the last message of the engine."""
+        return time.monotonic() - self._last_change
 
-    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        self._heard_at = time.monotonic()
+    def record(self, change: StateChange) -> None:
+        """Records a change of the session's state; a `Listener`."""
+        self._last_change = time.monotonic()
         with self._lock:
             if self.error is None:
                 try:
-                    self._writer.append(number, payload, event, state)
-                    self.num_messages += 1
-                except (RecordingError, WireError) as error:
-                    self.error = str(error)
-
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
-        self._heard_at = time.monotonic()
-        with self._lock:
-            if self.error is None:
-                try:
-                    self._writer.restore(incarnation, number, state)
+                    self._writer.record(change)
+                    self.num_messages += change.event is not None
                 except (RecordingError, WireError) as error:
                     self.error = str(error)
 
     def close(self) -> None:
-        """Write what is left; returns when the file is complete, or `error` says why not."""
+        """Writes what is left. Afterwards the file is complete, or `error` says why not."""
         self._closing.set()
         self._thread.join()
         with self._lock:

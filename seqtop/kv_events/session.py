@@ -1,4 +1,4 @@
-"""A viewer's session with one publisher of KV-cache events: its thread, what it tells, a lock."""
+"""A viewer's session with one publisher of KV-cache events: the thread, the cache and its lock."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from seqtop.connection import Connection, ConnectionState, UnreachableError
 from seqtop.kv_events.cache import DEFAULT_MAX_BLOCKS, KvCache
 from seqtop.kv_events.messages import EventBatch
 from seqtop.kv_events.subscriber import KvSubscriber
+from seqtop.observable import Observable
 
 
-class KvSession:
+class KvSession(Observable):
     """Follows the publisher at `endpoint` from `start` to `close`; a context manager does both.
 
     Args:
-        replay: Where it answers for messages that have gone by, if it does.
-        topic: What the topic of messages is to begin with.
+        endpoint: Where it publishes.
+        replay: Endpoint that replays earlier messages, if there is one.
+        topic: Prefix of the topics to subscribe to.
         max_blocks: Cells to keep.
 
     Raises:
@@ -31,18 +33,16 @@ class KvSession:
         topic: str = "",
         max_blocks: int = DEFAULT_MAX_BLOCKS,
     ) -> None:
+        super().__init__()
         self.lock = threading.RLock()
         """Held while an event is applied; hold it while reading `cache`."""
         self.cache = KvCache(max_blocks=max_blocks)
-        self.version = 0
-        """Grows whenever `cache` or `link` has changed."""
         self.has_replay = replay is not None
-        self._changed = threading.Condition(self.lock)
         self._subscriber = KvSubscriber(endpoint, self, replay=replay, topic=topic)
 
     @property
     def link(self) -> Connection:
-        """How the connection stands."""
+        """State of the connection."""
         return self._subscriber.link
 
     @property
@@ -58,15 +58,14 @@ class KvSession:
         self._subscriber.close()
 
     def wait_for(self, *states: ConnectionState, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for the link to be in one of `states`."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.link.state in states, timeout)
+        """Waits up to `timeout` seconds for the link to be in one of `states`."""
+        return self.wait_until(lambda: self.link.state in states, timeout)
 
     def await_publisher(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for a connection, and for what is replayed at first.
+        """Waits up to `timeout` seconds for the connection and the first replay.
 
         Raises:
-            UnreachableError: nobody is there, or it publishes something else.
+            UnreachableError: Nothing publishes there, or it publishes something else.
         """
         if not self.wait_for(ConnectionState.LIVE, ConnectionState.INCOMPATIBLE, timeout=timeout):
             raise UnreachableError(
@@ -76,27 +75,25 @@ class KvSession:
         if self.link.state is ConnectionState.INCOMPATIBLE:
             raise UnreachableError(self.link.detail)
 
-    # What the subscriber calls, on its own thread.
+    # The subscriber calls these on its own thread.
 
     def apply(self, batch: EventBatch) -> None:
         with self.lock:
             self.cache.apply(batch)
-            self.version += 1
+            self.changed()
 
     def missed(self, why: str) -> None:
         with self.lock:
             self.cache.miss(why)
-            self.version += 1
+            self.changed()
 
     def restarted(self) -> None:
         with self.lock:
             self.cache.restart()
-            self.version += 1
+            self.changed()
 
     def link_changed(self) -> None:
-        with self._changed:
-            self.version += 1
-            self._changed.notify_all()
+        self.changed()
 
     def __enter__(self) -> KvSession:
         self.start()

@@ -21,10 +21,11 @@ from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.state.freeze import freeze
+from seqtop.state.listener import StateChange
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec, parsing
 from seqtop.wire.frames import Frame
-from seqtop.wire.messages import Event, SequenceUpdate
+from seqtop.wire.messages import SequenceUpdate
 from tests.support.event_script import EventScript
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, step
 from tests.support.waiting import SECONDS, wait_until
@@ -36,12 +37,10 @@ class Witness:
     def __init__(self) -> None:
         self.seen: list[EngineState] = []
 
-    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        assert codec.encode(event) == payload
-        self.seen.append(codec.decode(codec.encode(state), EngineState))
-
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
-        self.seen.append(codec.decode(codec.encode(state), EngineState))
+    def note(self, change: StateChange) -> None:
+        if change.event is not None:
+            assert codec.encode(change.event) == change.payload
+        self.seen.append(codec.decode(codec.encode(change.state), EngineState))
 
 
 def live_through_a_gap_and_a_restart(endpoint: str, session: Session) -> None:
@@ -84,8 +83,8 @@ def test_session_is_recorded_across_a_gap_and_a_restart(endpoint: str, tmp_path:
     witness, path = Witness(), tmp_path / "run.seqtop"
     recorder = Recorder(FileWriter(path))
     session = Session(endpoint)
-    session.listen(witness)
-    session.listen(recorder)
+    session.add_listener(witness.note)
+    session.add_listener(recorder.record)
     try:
         live_through_a_gap_and_a_restart(endpoint, session)
     finally:
@@ -115,10 +114,10 @@ def test_recording_begins_in_the_middle_of_a_session_and_ends_there(
         engine.send(arrival(1))
         wait_until(lambda: session.sequence_number == 1)
         recorder = Recorder(FileWriter(path))
-        session.listen(recorder)
+        session.add_listener(recorder.record)
         engine.send(arrival(2))
         wait_until(lambda: recorder.num_messages == 1)
-        session.unlisten(recorder)
+        session.remove_listener(recorder.record)
         recorder.close()
         engine.send(arrival(3))
         wait_until(lambda: session.sequence_number == 3)
@@ -155,7 +154,7 @@ def test_disk_that_fails_ends_the_recording_and_not_the_session(
         raise OSError(28, "No space left on device")
 
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
-        session.listen(recorder)
+        session.add_listener(recorder.record)
         monkeypatch.setattr("seqtop.history.file_writer.os.write", full)
         engine.await_viewer()
         engine.answer()

@@ -15,7 +15,7 @@ from seqtop.tui.key_by_key import KeyByKeyApp
 from seqtop.tui.keymap import APP_KEYS
 from seqtop.tui.screens.kv.feed import Decode, KvFeed, KvSource
 from seqtop.tui.screens.kv.screens import KvBlocksScreen, KvScreen, KvTreesScreen
-from seqtop.tui.settings import told
+from seqtop.tui.settings import format_problems
 
 FRAMES_PER_SECOND = 15
 SCREENS: tuple[type[KvScreen], ...] = (KvBlocksScreen, KvTreesScreen)
@@ -78,10 +78,10 @@ class KvApp(KeyByKeyApp):
         return theme.inks(dark=self.current_theme.dark)
 
     def on_mount(self) -> None:
-        signals.heed(self)
+        signals.install(self)
         self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
         if self._problems:
-            self.notify(told(self._problems), severity="warning", markup=False)
+            self.notify(format_problems(self._problems), severity="warning", markup=False)
 
     def draw(self) -> None:
         """Show what is new, if anything is."""
