@@ -12,7 +12,7 @@ from seqtop.connection import Connection, ConnectionState, UnreachableError
 from seqtop.history.memory_store import MemoryStore
 from seqtop.observable import Observable
 from seqtop.sequence import SamplingParams
-from seqtop.state import EngineState, sharing, snapshot
+from seqtop.state import EngineState, snapshot
 from seqtop.state.listener import Listener, StateChange
 from seqtop.state.redaction import redacted
 from seqtop.transport import control_client
@@ -69,12 +69,12 @@ class Session(Observable):
         """The parts of the snapshot that is being loaded."""
         self._keys = keys
         self._redacts = redact
-        self._subscriber = Subscriber(endpoint, self, keys=keys)
+        self._subscriber = Subscriber(endpoint, self, curve_keys=keys)
 
     @property
     def link(self) -> Connection:
         """State of the connection."""
-        return self._subscriber.link
+        return self._subscriber.connection
 
     def start(self) -> None:
         self._subscriber.start()
@@ -111,7 +111,7 @@ class Session(Observable):
             ControlError: The engine refused or did not answer.
         """
         command = Submit(prompt=prompt, sampling_params=params)
-        return control_client.ask(self.link.endpoint, command, keys=self._keys).request_id
+        return control_client.request(self.link.endpoint, command, curve_keys=self._keys).request_id
 
     def abort(self, request_id: str) -> None:
         """Aborts a request. Blocks for up to two seconds.
@@ -119,7 +119,9 @@ class Session(Observable):
         Raises:
             ControlError: The engine refused or did not answer.
         """
-        control_client.ask(self.link.endpoint, Abort(request_id=request_id), keys=self._keys)
+        control_client.request(
+            self.link.endpoint, Abort(request_id=request_id), curve_keys=self._keys
+        )
 
     def add_listener(self, listener: Listener) -> None:
         """Calls `listener` with the current state, if there is one, and with each later change."""
@@ -139,7 +141,6 @@ class Session(Observable):
             event = cast(Event, redact(event))
             frame = frame._replace(payload=codec.encode(event))
         with self.lock:
-            sharing.thaw(self.state, event)
             touched = self.state.apply(event)
             self.sequence_number = frame.sequence_number
             change = StateChange(self.state, touched, event, frame.payload, frame.sequence_number)
@@ -162,15 +163,15 @@ class Session(Observable):
         with self.lock:
             old = self.state.info
             if old and state.info and old.incarnation == state.info.incarnation:
-                sharing.share(state, self.state)
-                snapshot.keep_history(state, self.state)
+                snapshot.share_finished(state, self.state)
+                snapshot.carry_finished(state, self.state)
                 encoded = None  # the state contains more than what was decoded
             self._incarnation = reply.incarnation
             self.state = state
             self.sequence_number = reply.sequence_number
             self._publish(self._replaced(reply.incarnation)._replace(encoded=encoded))
 
-    def link_changed(self) -> None:
+    def connection_changed(self) -> None:
         self.changed()
 
     def _replaced(self, incarnation: str) -> StateChange:

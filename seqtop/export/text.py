@@ -1,4 +1,4 @@
-"""The sequence table as plain text (`seqtop show --text`): no colours, no control characters."""
+"""The sequence table as plain text (`seqtop show --text`), without control characters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seqtop.state.filter import EVERYTHING, Filter
 from seqtop.state.ordering import SequenceView, Sort
 
 _PLAIN_WIDTH = 160
-"""Cells to a line where standard output is not a terminal."""
+"""The width of a line, in cells, if standard output is not a terminal."""
 _MIN_TEXT_WIDTH = 20
 _GAP = "  "
 
@@ -32,7 +32,7 @@ _COLUMNS = (
     "ttft", "itl", "queue", "preempt",
 )  # fmt: skip
 _DROPPED_FIRST = ("itl", "queue", "prompt", "cached", "ttft", "preempt", "blocks", "out")
-"""What goes, in this order, while a line has too little room for text."""
+"""Columns dropped, in this order, while a line has too little room for text."""
 
 
 def table(
@@ -42,11 +42,13 @@ def table(
     sort: Sort = Sort(),  # noqa: B008 (immutable)
     filter_: Filter = EVERYTHING,
 ) -> str:
-    """One line per sequence; hold the lock of `state` meanwhile.
+    """Returns a heading and one line per sequence. The caller holds the lock of `state`.
 
     Args:
-        columns: Keys of `seqtop.state.fields.FIELDS`; by default those there is room for.
-        sort: By default the app's own order.
+        state: The state.
+        columns: Keys of `seqtop.state.fields.FIELDS`; by default those that fit.
+        sort: The order of the rows, by default that of the app.
+        filter_: Selects the sequences.
     """
     view = SequenceView()
     view.sort, view.filter = sort, filter_
@@ -88,7 +90,7 @@ def table(
 
 
 def _make_room(widths: dict[str, int], room: int) -> None:
-    """Drop columns until there is some for text."""
+    """Drops columns until there is room for text."""
     for key in _DROPPED_FIRST:
         if _text_width(widths, room) >= _MIN_TEXT_WIDTH:
             break
@@ -113,8 +115,8 @@ def _aligned(text: str, key: str, width: int) -> str:
 
 
 def _tail(text: str, width: int) -> str:
-    """The end of `text` that takes at most `width` cells, `…` before it where it is not all."""
-    shown = safe_text(text[-max(width + 1, 1) :])  # one more, to see that there is more
+    """Returns the end of `text` in at most `width` cells, after `…` if it is cut."""
+    shown = safe_text(text[-max(width + 1, 1) :])  # one more, to detect a cut
     excess = cell_len(shown) - width
     if excess <= 0:
         return shown
@@ -127,7 +129,7 @@ def _tail(text: str, width: int) -> str:
 
 
 def _head(text: str, width: int) -> str:
-    """The beginning of `text` that takes at most `width` cells, `…` after it likewise."""
+    """Returns the beginning of `text` in at most `width` cells, before `…` if it is cut."""
     shown = safe_text(text[: width + 1])
     if cell_len(shown) <= width:
         return shown
@@ -138,4 +140,4 @@ _TEXTS: dict[str, Callable[[RequestState, SequenceState, int], str]] = {
     "text": lambda _, sequence, width: _tail(sequence.text, width),
     "ask": lambda request, _, width: _head(request.prompt or "", width),
 }
-"""Columns of what room is left: of an output its end, of a prompt its beginning."""
+"""Columns that fill the room left: the end of an output, the beginning of a prompt."""

@@ -1,4 +1,4 @@
-"""A viewer's session with one publisher of KV-cache events: the thread, the cache and its lock."""
+"""A viewer's session with one publisher of KV-cache events."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ from seqtop.observable import Observable
 
 
 class KvSession(Observable):
-    """Follows the publisher at `endpoint` from `start` to `close`; a context manager does both.
+    """Follows a publisher from `start` to `close`. A context manager that does both.
 
     Args:
-        endpoint: Where it publishes.
-        replay: Endpoint that replays earlier messages, if there is one.
-        topic: Prefix of the topics to subscribe to.
-        max_blocks: Cells to keep.
+        endpoint: The publisher's ZeroMQ endpoint.
+        replay: The endpoint of the publisher's replay socket, if it has one.
+        topic: The prefix of the topics to receive.
+        max_blocks: The number of cells that the cache may have.
+
+    Attributes:
+        lock: Held while an event is applied. Hold it while reading `cache`.
+        cache: The prefix cache according to the events.
+        version: A number that grows with each change of `cache` or `link`.
+        has_replay: Whether the publisher has a replay socket.
 
     Raises:
-        EndpointError: an endpoint is malformed.
+        EndpointError: An endpoint is malformed.
     """
 
     def __init__(
@@ -35,37 +41,41 @@ class KvSession(Observable):
     ) -> None:
         super().__init__()
         self.lock = threading.RLock()
-        """Held while an event is applied; hold it while reading `cache`."""
         self.cache = KvCache(max_blocks=max_blocks)
         self.has_replay = replay is not None
         self._subscriber = KvSubscriber(endpoint, self, replay=replay, topic=topic)
 
     @property
     def link(self) -> Connection:
-        """State of the connection."""
-        return self._subscriber.link
+        """The state of the connection."""
+        return self._subscriber.connection
 
     @property
     def now(self) -> float:
-        """Epoch seconds, never before the engine's last message; its clock is taken to agree with
-        this machine's, as replayed messages are no newer for arriving only now."""
+        """The time in seconds since the epoch, not before the engine's last message.
+
+        This assumes that the engine's clock agrees with this machine's. The time of arrival would
+        be wrong for replayed messages.
+        """
         return max(time.time(), self.cache.time)
 
     def start(self) -> None:
+        """Starts to receive."""
         self._subscriber.start()
 
     def close(self) -> None:
+        """Stops receiving."""
         self._subscriber.close()
 
     def wait_for(self, *states: ConnectionState, timeout: float) -> bool:
-        """Waits up to `timeout` seconds for the link to be in one of `states`."""
+        """Waits up to `timeout` seconds for a connection state; returns whether it was reached."""
         return self.wait_until(lambda: self.link.state in states, timeout)
 
     def await_publisher(self, timeout: float) -> None:
-        """Waits up to `timeout` seconds for the connection and the first replay.
+        """Waits up to `timeout` seconds for a connection and the first replay.
 
         Raises:
-            UnreachableError: Nothing publishes there, or it publishes something else.
+            UnreachableError: No publisher answers, or it publishes something else.
         """
         if not self.wait_for(ConnectionState.LIVE, ConnectionState.INCOMPATIBLE, timeout=timeout):
             raise UnreachableError(
@@ -75,24 +85,26 @@ class KvSession(Observable):
         if self.link.state is ConnectionState.INCOMPATIBLE:
             raise UnreachableError(self.link.detail)
 
-    # The subscriber calls these on its own thread.
-
     def apply(self, batch: EventBatch) -> None:
+        """Updates the cache by a batch. Called on the subscriber's thread, as the next three."""
         with self.lock:
             self.cache.apply(batch)
             self.changed()
 
-    def missed(self, why: str) -> None:
+    def missed(self, reason: str) -> None:
+        """Marks the cache as incomplete."""
         with self.lock:
-            self.cache.miss(why)
+            self.cache.mark_gap(reason)
             self.changed()
 
     def restarted(self) -> None:
+        """Empties the cache."""
         with self.lock:
             self.cache.restart()
             self.changed()
 
-    def link_changed(self) -> None:
+    def connection_changed(self) -> None:
+        """Wakes the threads that wait for a connection state."""
         self.changed()
 
     def __enter__(self) -> KvSession:

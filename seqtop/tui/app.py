@@ -211,11 +211,11 @@ class SeqtopApp(KeyByKeyApp):
 
     def _tick(self) -> None:
         """Updates what changes with this machine's time, and the engines that are not on show."""
-        from seqtop.tui.screens.fleet.screen import FleetScreen
-
         if self.ui.ages_by_itself:
             self._refresher.wake()
         if len(self.engines) > 1:
+            from seqtop.tui.screens.fleet.screen import FleetScreen
+
             self.engines.update_rates()
             for screen in self.screen_stack:
                 if isinstance(screen, FleetScreen):

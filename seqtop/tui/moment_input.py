@@ -46,7 +46,7 @@ class TypedMoment:
             The position, or `None` if the engine's clock has no time of day, and a sentence if the
             moment is not exactly the wanted one.
         """
-        marks = timeline.marks
+        marks = timeline.index
         if self.step is not None:
             found = marks.at_step(self.step, near=position)
             near = f"Step {self.step:,} is not in the history; this is the nearest."

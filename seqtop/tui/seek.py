@@ -24,7 +24,7 @@ def by_steps(count: int) -> Seek:
     """Moves `count` steps on, or back if negative; fewer where the history ends."""
 
     def seek(timeline: Timeline, position: int) -> int | None:
-        move = timeline.marks.next_step if count > 0 else timeline.marks.previous_step
+        move = timeline.index.next_step if count > 0 else timeline.index.previous_step
         reached = None
         for _ in range(abs(count)):
             found = move(position)
@@ -40,7 +40,7 @@ def to_kind(kind: EventKind, direction: int) -> Seek:
     """Finds the next moment of `kind`, or the previous one if `direction` is negative."""
 
     def seek(timeline: Timeline, position: int) -> int | None:
-        marks = timeline.marks
+        marks = timeline.index
         return (marks.next if direction > 0 else marks.previous)(kind, position)
 
     return seek
@@ -53,7 +53,7 @@ def to_preemption_of(request_id: str, direction: int) -> Seek:
     """
 
     def seek(timeline: Timeline, position: int) -> int | None:
-        move = timeline.marks.next if direction > 0 else timeline.marks.previous
+        move = timeline.index.next if direction > 0 else timeline.index.previous
         for _ in range(_MAX_PREEMPTIONS):
             found = move(EventKind.PREEMPTION, position)
             if found is None:
@@ -75,7 +75,7 @@ def to_step(step: int, *, near: int | None = None) -> Seek:
     """
 
     def seek(timeline: Timeline, position: int) -> int | None:
-        return timeline.marks.at_step(step, near=position if near is None else near)
+        return timeline.index.at_step(step, near=position if near is None else near)
 
     return seek
 
@@ -97,7 +97,7 @@ def to_share(share: float) -> Seek:
         begin, end = bounds(timeline)
         if share <= 0:
             return timeline.first
-        return timeline.marks.at_time(begin + min(share, 1.0) * (end - begin))
+        return timeline.index.at_time(begin + min(share, 1.0) * (end - begin))
 
     return seek
 
@@ -107,8 +107,8 @@ def by_share(share: float) -> Seek:
 
     def seek(timeline: Timeline, position: int) -> int | None:
         begin, end = bounds(timeline)
-        wanted = max(timeline.marks[position].time, begin) + share * (end - begin)
-        found = timeline.marks.at_time(wanted) if wanted >= begin else timeline.first
+        wanted = max(timeline.index[position].time, begin) + share * (end - begin)
+        found = timeline.index.at_time(wanted) if wanted >= begin else timeline.first
         if (found - position) * share > 0:
             return found
         return by_steps(1 if share > 0 else -1)(timeline, position)
@@ -118,7 +118,7 @@ def by_share(share: float) -> Seek:
 
 def bounds(timeline: Timeline) -> tuple[float, float]:
     """Returns the times of the oldest and the newest moment, in epoch seconds."""
-    marks = timeline.marks
+    marks = timeline.index
     # The state before the first event has no time of its own.
     return marks[min(timeline.first + 1, timeline.last)].time, marks[timeline.last].time
 

@@ -211,7 +211,7 @@ def gap_message(timeline: Timeline, start: int, stop: int) -> str:
 
 def _is_at(timeline: Timeline, gap: Gap, position: int) -> bool:
     """Whether `position` is in the first step after a gap."""
-    marks = timeline.marks
+    marks = timeline.index
     if not timeline.first <= gap.position <= position:
         return False
     following = marks.next(EventKind.RESTART, gap.position)

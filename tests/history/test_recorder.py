@@ -127,7 +127,7 @@ def test_recording_begins_in_the_middle_of_a_session_and_ends_there(
             ["req-1", "req-2"],
         ]
         assert recording.last == 1
-        assert recording.marks[0].number == 1
+        assert recording.index[0].number == 1
 
 
 def test_recorder_flushes_by_itself(
@@ -137,10 +137,10 @@ def test_recorder_flushes_by_itself(
     path = tmp_path / "run.seqtop"
     recorder = Recorder(FileWriter(path))
     state = EngineState()
-    recorder.restore("one", -1, state)
+    recorder.record(StateChange(state, None, incarnation="one"))
     event = arrival(1)
     state.apply(event)
-    recorder.append(0, codec.encode(event), event, state)
+    recorder.record(StateChange(state, [1], event, codec.encode(event), 0))
     wait_until(lambda: list(final_state(path).requests) == ["req-1"])
     recorder.close()
 

@@ -16,7 +16,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from seqtop.state import EngineState, sharing
+from seqtop.state import EngineState
 from seqtop.state.listener import Listener, StateChange
 from seqtop.wire import codec
 from seqtop.wire.errors import WireError
@@ -103,7 +103,6 @@ class ScriptedSource(Observable):
             payload = b""
             with contextlib.suppress(WireError):  # scenes have text that is not fit for the wire
                 payload = codec.encode(event)
-            sharing.thaw(self.state, event)
             touched = self.state.apply(event)
             change = StateChange(self.state, touched, event, payload, self.number)
             self.number += 1

@@ -12,6 +12,9 @@ from textual.screen import Screen
 
 from tests.support.waiting import SECONDS
 
+_FRAMES = 50
+"""At most so many are drawn at once: Textual lays some out for ever on a terminal of one cell."""
+
 
 async def settled(app: App[Any]) -> None:
     """Wait until `app` has no message left, nothing to draw and no task that could go on.
@@ -20,6 +23,7 @@ async def settled(app: App[Any]) -> None:
     condition. An app that has ended, or failed, is at rest.
     """
     deadline = time.monotonic() + SECONDS
+    num_frames = 0
     beneath: list[Screen[Any]] | None = None
     while True:
         await asyncio.sleep(0)
@@ -31,8 +35,10 @@ async def settled(app: App[Any]) -> None:
         if busy:  # with something slow, which is awaited
             assert time.monotonic() < deadline, f"no end to what {busy} do"
             await asyncio.sleep(0.001)
-        elif _is_stale(app.screen):
-            assert time.monotonic() < deadline, f"no end to what {app.screen} draws"
+        elif app._resize_event is not None:
+            app._check_resize()  # now, rather than a little later
+        elif _is_stale(app.screen) and num_frames < _FRAMES:
+            num_frames += 1
             app.screen._on_timer_update()  # now, rather than at the next frame
         elif beneath is None:  # once: Textual never calls these all drawn
             beneath = [each for each in app._background_screens if _is_stale(each)]

@@ -17,12 +17,18 @@ from tests.support.piloting import SCREENS, checked, play, until
 from tests.support.scripted import HOSTILE, ScriptedSource, scene
 
 TESTS = {
-    "sequences": ("keys", "comfort", "tree", "latency_panel", "past"),
-    "blocks": ("blocks",),
-    "timeline": ("timeline_screen",),
-    "steps": ("steps_screen",),
-    "checks": ("checks_screen",),
-    "fleet": ("fleet",),
+    "sequences": (
+        "test_keys.py",
+        "test_comfort.py",
+        "test_time_travel.py",
+        "screens/sequences/test_rows.py",
+        "screens/sequences/test_latency_panel.py",
+    ),
+    "blocks": ("screens/blocks/test_screen.py",),
+    "timeline": ("screens/timeline/test_screen.py",),
+    "steps": ("screens/steps/test_screen.py",),
+    "checks": ("screens/checks/test_screen.py",),
+    "fleet": ("screens/fleet/test_screen.py",),
 }
 """The tests of each screen, where the keys that are its own are pressed."""
 TEXTUALS = {"super+c", "ctrl+p"}
@@ -100,8 +106,8 @@ def pressed(path: Path) -> set[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_key_is_pressed_in_a_test(name: str) -> None:
     here = Path(__file__).parent
-    of_screen = {key for part in TESTS[name] for key in pressed(here / f"test_{part}.py")}
-    anywhere = {key for path in here.glob("test_*.py") for key in pressed(path)}
+    of_screen = {key for part in TESTS[name] for key in pressed(here / part)}
+    anywhere = {key for path in here.rglob("test_*.py") for key in pressed(path)}
     anywhere |= {leading_to(each) for each in NAMES}  # as this file does
     bound = bindings(name)
     assert len(bound) > 20

@@ -71,7 +71,7 @@ def test_troubles_are_counted(source: ScriptedSource, app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         assert "missed" not in screen(app)
         source.link.num_missed, source.link.num_errors = 1_234, 5
-        source.state.note_anomaly("a thing that did not fit")
+        source.state.report_anomaly("a thing that did not fit")
         source.connect(ConnectionState.LIVE)
         app.draw()
         await pilot.pause()

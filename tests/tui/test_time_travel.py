@@ -9,7 +9,7 @@ from textual.widgets import Input
 from seqtop import format as fmt
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
-from seqtop.history.timeline import RecordingError, Stored
+from seqtop.history.timeline import CompressedData, RecordingError
 from seqtop.state import EngineState
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.tui.app import TIME_KEYS, SeqtopApp
@@ -250,10 +250,10 @@ def test_to_a_step_of_ones_choice(live: SeqtopApp) -> None:
         await choose("1", "7")
         assert isinstance(live.screen, SequencesScreen)
         assert_shows(live, until_step_ends(17))
-        assert "not on record" not in screen(live)
+        assert "not in the history" not in screen(live)
         await choose(*"9999")
         assert_shows(live, len(PAYLOADS))
-        assert "Step 9,999 is not on record; this is the nearest." in screen(live)
+        assert "Step 9,999 is not in the history; this is the nearest." in screen(live)
         await pilot.press("colon")
         assert isinstance(live.screen, MomentPrompt)
         await pilot.press("x", "enter")
@@ -341,7 +341,7 @@ def test_without_a_record_one_is_told(app: SeqtopApp) -> None:
 
 
 class Unreadable(MemoryStore):
-    def _read(self, stored: Stored) -> bytes:
+    def _read(self, stored: CompressedData) -> bytes:
         raise RecordingError("it is broken")
 
 

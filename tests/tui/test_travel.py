@@ -37,7 +37,7 @@ def test_a_time_is_as_good_as_a_step(live: SeqtopApp) -> None:
         await choose("22:13:21.5")
         assert live.ui.now == pytest.approx(START + 1.5, abs=0.06)
         await choose("2h")
-        assert "The record ends before that: here." in screen(live)
+        assert "The history ends earlier: this is its last moment." in screen(live)
 
     play(live, act, (120, 30))
 
@@ -47,13 +47,13 @@ def test_swaps_are_found() -> None:
     app = SeqtopApp(source, clock=lambda: 0.0)
     history = source.history
     assert history is not None
-    assert history.marks.previous(EventKind.SWAP, history.last) is not None
+    assert history.index.previous(EventKind.SWAP, history.last) is not None
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("w")
         await pilot.pause()
         first = app.ui.time_travel.position
-        assert history.marks[first].kind & EventKind.SWAP
+        assert history.index[first].kind & EventKind.SWAP
         await pilot.press("w")
         assert app.ui.time_travel.position < first
         await pilot.press("W")

@@ -19,7 +19,7 @@ from seqtop.tui.screens.fleet.table import FleetRows, FleetTitles
 
 
 class FleetScreen(TabbedScreen):
-    """A row for each engine. The key of another screen shows that of the engine under the cursor."""
+    """A row for each engine. The keys of other screens show the engine under the cursor."""
 
     TAB = TAB
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)

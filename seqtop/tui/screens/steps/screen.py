@@ -82,7 +82,7 @@ class StepsScreen(EngineScreen):
             position, timeline = self._table.rows.cursor, self.ui.source.history
             if position is None or timeline is None:
                 return
-            step = timeline.marks[position].step
+            step = timeline.index[position].step
             self.ui.time_travel.go(seek.to_step(step, near=position), "This step is on show.")
             self.ui.update()
             member = self._detail.members.chosen if self._detail.members.has_focus else None

@@ -5,7 +5,7 @@ from textual.pilot import Pilot
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
-from seqtop.history.timeline import RecordingError, Stored
+from seqtop.history.timeline import CompressedData, RecordingError
 from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.screen import SequencesScreen
@@ -42,7 +42,7 @@ async def opened(app: SeqtopApp, pilot: Pilot[int]) -> StepRows:
 def step_at(app: SeqtopApp, position: int | None) -> int:
     assert position is not None
     assert app.ui.source.history is not None
-    return app.ui.source.history.marks[position].step
+    return app.ui.source.history.index[position].step
 
 
 def test_the_newest_step_is_in_sight_and_under_the_cursor(app: SeqtopApp) -> None:
@@ -217,7 +217,7 @@ def test_without_a_record_one_is_told() -> None:
 
 
 class Unreadable(MemoryStore):
-    def _read(self, stored: Stored) -> bytes:
+    def _read(self, stored: CompressedData) -> bytes:
         raise RecordingError("it is broken")
 
     def _payloads(self, start: int, stop: int) -> list[bytes | None]:
