@@ -28,8 +28,8 @@ from seqtop.tui import seek, signals, theme
 from seqtop.tui.background_checker import CheckThread
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.engines import Engines
-from seqtop.tui.key_by_key import KeyByKeyApp
 from seqtop.tui.keymap import APP_KEYS, group_of
+from seqtop.tui.ordered_keys import OrderedKeysApp
 from seqtop.tui.recording_control import RecordingControl
 from seqtop.tui.refresher import Refresher
 from seqtop.tui.screens import FLEET, TABS, blocks, sequences
@@ -86,7 +86,7 @@ TIME_KEYS = [
 """Keys that move through the history. All but `L` pause, if there is a moment to go to."""
 
 
-class SeqtopApp(KeyByKeyApp):
+class SeqtopApp(OrderedKeysApp):
     """Shows `sources`, engines or recordings. The caller starts and closes them.
 
     Args:

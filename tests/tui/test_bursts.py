@@ -83,6 +83,6 @@ def test_a_burst_of_keys_does_what_the_keys_do(keys: str, kept: ScriptedSource) 
 
     async def act(pilot: Pilot[int]) -> None:
         burst(app, keys)
-        await until(pilot, lambda: app._handing is None and bool(CASES[keys](app)))
+        await until(pilot, lambda: not app.has_pending_keys and bool(CASES[keys](app)))
 
     play(app, act, (80, 24))

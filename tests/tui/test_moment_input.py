@@ -69,7 +69,10 @@ def test_times_lead_to_the_last_moment_before_them(timeline: Timeline) -> None:
     # The script begins at 22:13:20 UTC.
     assert at("22:13:21") == (marks[marks.at_time(START + 1.0)].time, "")
     assert at("0s")[1] == ""
-    assert at("1h") == (marks[marks.last].time, "The history ends earlier: this is its last moment.")
+    assert at("1h") == (
+        marks[marks.last].time,
+        "The history ends earlier: this is its last moment.",
+    )
     assert at("-1h") == (START, "The history starts later: this is its first moment.")
     assert at("9999")[1] == "Step 9,999 is not in the history; this is the nearest."
 
