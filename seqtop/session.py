@@ -6,7 +6,6 @@ The thread receives, decodes and applies events. Readers take the lock while the
 from __future__ import annotations
 
 import threading
-from typing import cast
 
 from seqtop.connection import Connection, ConnectionState, UnreachableError
 from seqtop.history.memory_store import MemoryStore
@@ -14,7 +13,6 @@ from seqtop.observable import Observable
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, snapshot
 from seqtop.state.listener import Listener, StateChange
-from seqtop.state.redaction import redacted
 from seqtop.transport import control_client
 from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.transport.subscriber import Subscriber
@@ -65,8 +63,6 @@ class Session(Observable):
         self._incarnation: str | None = None
         self._max_finished = max_finished
         self._loading: snapshot.SnapshotLoader | None = None
-        self._encoded: list[memoryview] = []
-        """The parts of the snapshot that is being loaded."""
         self._keys = keys
         self._redacts = redact
         self._subscriber = Subscriber(endpoint, self, curve_keys=keys)
@@ -138,7 +134,7 @@ class Session(Observable):
 
     def apply(self, frame: Frame, event: Event) -> None:
         if self._redacts:
-            event = cast(Event, redact(event))
+            event = redact(event)
             frame = frame._replace(payload=codec.encode(event))
         with self.lock:
             touched = self.state.apply(event)
@@ -148,28 +144,25 @@ class Session(Observable):
 
     def load(self, state: memoryview, *, is_first: bool) -> None:
         if is_first or self._loading is None:
-            self._loading, self._encoded = snapshot.SnapshotLoader(state), [state]
+            self._loading = snapshot.SnapshotLoader(state)
         else:
             self._loading.add(state)
-            self._encoded.append(state)
 
     def restore(self, reply: Snapshot) -> None:
         assert self._loading is not None
         state = self._loading.end(max_finished=self._max_finished)
-        encoded: list[memoryview] | None = self._encoded
-        self._loading, self._encoded = None, []
+        self._loading = None
         if self._redacts:
-            state, encoded = redacted(state), None
+            state = redact(state)
         with self.lock:
             old = self.state.info
             if old and state.info and old.incarnation == state.info.incarnation:
                 snapshot.share_finished(state, self.state)
                 snapshot.carry_finished(state, self.state)
-                encoded = None  # the state contains more than what was decoded
             self._incarnation = reply.incarnation
             self.state = state
             self.sequence_number = reply.sequence_number
-            self._publish(self._replaced(reply.incarnation)._replace(encoded=encoded))
+            self._publish(self._replaced(reply.incarnation))
 
     def connection_changed(self) -> None:
         self.changed()

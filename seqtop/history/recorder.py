@@ -1,4 +1,4 @@
-"""Records a session to a file without blocking the session on a failing disk."""
+"""Recording of a session to a file."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from seqtop.state.listener import StateChange
 from seqtop.wire.errors import WireError
 
 FLUSH_SECONDS = 1.0
-"""Longest time that recorded events stay out of the file."""
+"""Maximum time in seconds until an event is in the file."""
 
 
 class Recorder:
-    """Records what a session sees, from the first call of `record` until `close`.
+    """Records a session, from the first call of `record` until `close`.
 
-    A full disk must not end the session: the recording ends, and `error` says why.
+    A full disk must not end the session: it ends the recording, and `error` says why.
+
+    Args:
+        writer: The new recording; `close` closes it.
     """
 
     def __init__(self, writer: FileWriter) -> None:
         self.error: str | None = None
-        """The reason why the recording ended early, in one sentence."""
+        """One sentence that says why the recording has ended; `None` while it has not."""
         self.num_messages = 0
-        self._last_change = time.monotonic()
+        """Number of recorded messages."""
+        self._last_message = time.monotonic()
         self._writer = writer
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -35,25 +39,27 @@ class Recorder:
 
     @property
     def num_steps(self) -> int:
+        """Number of recorded steps."""
         return self._writer.num_steps
 
     @property
     def num_gaps(self) -> int:
+        """Number of gaps in the recording."""
         return self._writer.num_gaps
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in the file."""
+        """Size of the file in bytes."""
         return self._writer.num_bytes
 
     @property
     def silence(self) -> float:
-        """Seconds since the last message of the engine."""
-        return time.monotonic() - self._last_change
+        """Seconds since the last message."""
+        return time.monotonic() - self._last_message
 
     def record(self, change: StateChange) -> None:
         """Records a change of the session's state; a `Listener`."""
-        self._last_change = time.monotonic()
+        self._last_message = time.monotonic()
         with self._lock:
             if self.error is None:
                 try:
@@ -63,7 +69,7 @@ class Recorder:
                     self.error = str(error)
 
     def close(self) -> None:
-        """Writes what is left. Afterwards the file is complete, or `error` says why not."""
+        """Writes the remaining events; the file is complete afterwards, or `error` is set."""
         self._closing.set()
         self._thread.join()
         with self._lock:

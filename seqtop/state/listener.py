@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
 from seqtop.state import EngineState
-from seqtop.wire.frames import Buffer
 from seqtop.wire.messages import Event
 
 
@@ -26,8 +25,6 @@ class StateChange(NamedTuple):
     """Number of the last message that `state` contains."""
     incarnation: str = ""
     """The engine's incarnation, given with a new state."""
-    encoded: Sequence[Buffer] | None = None
-    """The parts that a new state was decoded from, if they still describe it."""
 
 
 Listener: TypeAlias = Callable[[StateChange], object]

@@ -204,8 +204,6 @@ class SeqtopApp(OrderedKeysApp):
             self.ui.update()
             self._show(self.ui.take_changes())
             late = self.ui.latencies.take_news()
-        if self.ui.view.is_behind:
-            self._refresher.wake()
         if late:
             self._tell(slo_news(late), severity="warning")
 

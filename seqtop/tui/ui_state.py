@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import NamedTuple
 
 from seqtop.checks.background import BackgroundChecker, LocatedFinding
@@ -17,8 +17,7 @@ from seqtop.history.timeline import RecordingError
 from seqtop.observable import Observable
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.filter import EVERYTHING as NO_FILTER
-from seqtop.state.filter import Filter, parse
+from seqtop.state.filter import NO_FILTER, Filter, parse
 from seqtop.state.latency import Latencies, Measured
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView, Sort
@@ -48,11 +47,6 @@ class Changes(NamedTuple):
 
 EVERYTHING = Changes(None, ticked=True)
 NOTHING = Changes(set(), ticked=False)
-
-PLACED_AT_ONCE = 256
-"""Sequences out of sight whose places in the order are brought up to date for one frame: a batch.
-
-Where more are touched between two frames, it is a few frames until all are where they belong."""
 
 
 class UiState(Observable):
@@ -110,8 +104,6 @@ class UiState(Observable):
         """Id of the sequence under the cursor."""
         self.is_user_selection = False
         """Whether the user has put the cursor there."""
-        self.in_sight: Collection[int] = ()
-        """Sequences whose rows are in sight. Their places are always up to date."""
         self.following = False
         """Whether the table scrolls along when the selected row moves."""
         self.block: int | None = None
@@ -215,8 +207,6 @@ class UiState(Observable):
         if request is None or not request.seq_ids:
             return None
         seq_id = request.seq_ids[0]
-        if self.view.is_behind and seq_id not in self.view:
-            return None  # a later frame finds the place of its row
         self.pending_selection, self.scroll_target = None, seq_id
         return seq_id
 
@@ -238,7 +228,9 @@ class UiState(Observable):
         self._changes |= self._arrange(touched)
         moment = self.paused, self.time_travel.position
         if self.paused and moment != self._arranged:
-            self._finish_arranging()
+            # What changes with time alone is that of the moment, even within a second.
+            self.view.tick(self.state)
+            self._changes = self._changes._replace(ticked=True)
         self._arranged = moment
 
     def take_changes(self) -> Changes:
@@ -324,7 +316,7 @@ class UiState(Observable):
         """
         if self.selected is None:
             return False
-        place = self.view.kin(self.selected)
+        place = self.view.tree_position(self.selected)
         if not place.is_parent:
             if place.parent is None:
                 return False
@@ -337,7 +329,7 @@ class UiState(Observable):
         """Folds every tree, or unfolds all if any is folded."""
         while (
             self.selected is not None
-            and (parent := self.view.kin(self.selected).parent) is not None
+            and (parent := self.view.tree_position(self.selected).parent) is not None
         ):
             self.selected = parent
         self.view.fold_all()
@@ -349,19 +341,10 @@ class UiState(Observable):
         if touched is None:
             self.view.rebuild(self.state)
             return EVERYTHING
-        moved = self.view.update(self.state, touched, first=self.in_sight, most=PLACED_AT_ONCE)
+        moved = self.view.update(self.state, touched)
         if ticked:
             self.view.tick(self.state)
         return Changes(touched | moved if moved else touched, ticked)
-
-    def _finish_arranging(self) -> None:
-        """Arranges what is left for later frames: no more may come while the display is paused.
-
-        Takes time in proportion to the queue, so it is done once for each moment."""
-        self.view.tick(self.state)
-        while self.view.is_behind:
-            self.view.update(self.state, ())
-        self._changes = self._changes._replace(ticked=True)
 
     def _observe_latencies(self, change: StateChange) -> None:
         self.latencies.observe(change.state, change.touched)
