@@ -13,6 +13,7 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Heartbeat, RequestFinished
 from tests.support.recordings import append, encoded, frames_of
@@ -112,21 +113,24 @@ def test_long_pause_is_crossed_at_once() -> None:
     assert seen == [0, 1, 1, 1, 1, 2, 3, 4]
 
 
-def test_drain_tells_what_changed(history: MemoryStore, source: Playback) -> None:
-    assert source.drain() is None
-    assert source.drain() == set()
+def test_listeners_are_given_what_changed(history: MemoryStore, source: Playback) -> None:
+    changes: list[StateChange] = []
+    source.add_listener(changes.append)
+    assert changes == [StateChange(source.state, None)]
     finish = history.index.next(EventKind.FINISH, 0)
     source.move(finish - 1)
-    source.drain()
+    changes.clear()
     before = source.version
     source.move(finish)
     event = next(event for _, event in history.events(finish - 1, finish))
     assert isinstance(event, RequestFinished)
-    assert source.drain() == set(source.state.requests[event.request_id].seq_ids)
+    (change,) = changes
+    assert set(change.touched or ()) == set(source.state.requests[event.request_id].seq_ids)
+    assert change.state is source.state
     assert source.version > before
     source.move(0)
     source.move(finish)
-    assert source.drain() is None
+    assert changes[-2].touched is None
 
 
 def test_recording_cannot_be_changed(source: Playback) -> None:
