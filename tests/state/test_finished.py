@@ -16,7 +16,7 @@ from seqtop.wire.messages import (
     WaitReason,
 )
 from tests.support import hand_driven
-from tests.support.recording import encoded, fed
+from tests.support.recordings import encoded, fed
 from tests.support.reducer_events import arrived, delta, full, metrics, prefilled, step, update
 
 

@@ -7,8 +7,9 @@ import pytest
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.latency import MAX_STARTS, QUIET, WINDOW, Latencies, Measured
+from seqtop.state.listener import StateChange
 from seqtop.state.slo import Slo
-from seqtop.tui.feed import Feed
+from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import Heartbeat
 from tests.support.scripted import START, STEP_TIME, Script, ScriptedSource, engine_info
 
@@ -17,7 +18,16 @@ def observed(slo: Slo | None = None) -> tuple[Script, Latencies]:
     """A script whose every event is looked at."""
     source = ScriptedSource()
     found = Latencies(slo or Slo())
-    source.listener = lambda: found.observe(source.state, source.drain())
+    changes: list[StateChange] = []
+    source.add_listener(changes.append)
+
+    def look() -> None:
+        touched = {seq_id for change in changes for seq_id in change.touched or ()}
+        is_new = any(change.touched is None for change in changes)
+        found.observe(source.state, None if is_new else touched)
+        changes.clear()
+
+    source.after_event = look
     return Script(source), found
 
 
@@ -44,10 +54,11 @@ def test_each_figure_is_what_the_metrics_say() -> None:
 def test_tokens_that_came_between_two_looks_share_their_time() -> None:
     script, found = observed()
     script.arrive("a", num_prompt=32)
-    script.source.listener = None
+    script.source.after_event, look = None, script.source.after_event
     for _ in range(5):
         script.step(prefill={} if script.running else {"a": 32})
-    found.observe(script.source.state, script.source.drain())
+    assert look is not None
+    look()
     figures = found.windows["itl"].figures()
     assert (figures.num, figures.largest) == (4, pytest.approx(0.05))
 
@@ -56,24 +67,24 @@ def test_each_gap_is_counted_as_it_comes_and_drawing_looks_at_no_sequence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script = Script(ScriptedSource())
-    feed = Feed(script.source)
+    ui = UiState(script.source)
     script.arrive("a", num_prompt=32)
     script.step(prefill={"a": 32})
     gaps = [0.01 * number for number in range(1, 8)]
     for gap in gaps:
         script.time += gap - STEP_TIME
         script.step()
-    window = feed.latencies.windows["itl"]
+    window = ui.latencies.windows["itl"]
     assert [*window.values] == pytest.approx(gaps)
     looked: list[int] = []
-    observe = feed.latencies.observe
+    observe = ui.latencies.observe
 
     def note(state: EngineState, touched: Iterable[int] | None) -> None:
         looked.extend([-1] if touched is None else touched)
         observe(state, touched)
 
-    monkeypatch.setattr(feed.latencies, "observe", note)
-    assert feed.poll() is not None
+    monkeypatch.setattr(ui.latencies, "observe", note)
+    ui.update()
     assert looked == []
     script.step()
     assert looked == [1]

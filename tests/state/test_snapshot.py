@@ -14,7 +14,7 @@ from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
     RequestFinished,
 )
-from tests.support.recording import encoded, fed
+from tests.support.recordings import encoded, fed
 from tests.support.reducer_events import arrived, metrics, prefilled
 
 SCRIPT = encoded(2, 120)
