@@ -30,6 +30,10 @@ class Checker:
             SchedulingRules(self.state, starvation_time=starvation_time),
             TimeRules(self.state),
         )
+        # The hook that runs for every sequence of a step.
+        self._checks_of_running = [
+            group.ran for group in self._groups if type(group).ran is not RuleGroup.ran
+        ]
 
     def apply(self, event: Event) -> list[Finding]:
         """Applies `event` to the state and returns the findings."""
@@ -41,8 +45,8 @@ class Checker:
             findings += group.after(event, touched)
         if isinstance(event, Step):
             for request in self._batch(event):
-                for group in self._groups:
-                    findings += group.ran(request)
+                for check in self._checks_of_running:
+                    findings += check(request)
         return findings
 
     def end(self) -> list[Finding]:

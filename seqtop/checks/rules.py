@@ -48,11 +48,13 @@ class rule:  # noqa: N801 (a decorator)
 
         @functools.wraps(check)
         def named(group: _Group, /, *args: _Args.args, **kwargs: _Args.kwargs) -> Iterator[Finding]:
-            for finding in check(group, *args, **kwargs):
-                finding.rule = self._name
-                yield finding
+            return map(self._name_finding, check(group, *args, **kwargs))
 
         return named
+
+    def _name_finding(self, finding: Finding) -> Finding:
+        finding.rule = self._name
+        return finding
 
 
 class RuleGroup:

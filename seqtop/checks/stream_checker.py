@@ -76,7 +76,7 @@ class StreamChecker:
         self._checker, self._is_in_gap = None, True
 
     def apply(self, position: int, event: Event) -> None:
-        """Checks the next event, of which the state may store parts.
+        """Checks the next event; the state may store parts of it.
 
         Args:
             position: The position of the event in the stream.

@@ -1,8 +1,8 @@
 """An index from the blocks of the KV pools to the sequences that hold them.
 
-It inverts the block tables of a state. An update costs as much as the tables that changed, whatever
-the size of the pools. Blocks are numbered through both pools: those of the device first, then those
-in host memory.
+It inverts the block tables of a state. The cost of an update depends on the tables that changed,
+not on the size of the pools. Blocks are numbered through both pools: those of the device first,
+then those in host memory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -22,7 +22,7 @@ from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.messages import EngineInfo, PreemptionMode, StepStats, WaitReason
 
 DEFAULT_MAX_FINISHED = 1_000
-"""Finished requests that a state keeps unless a viewer asks for more."""
+"""Finished requests that a state keeps unless a viewer asks for another number."""
 
 SpanKind: TypeAlias = Literal["queued", "prefill", "decode", "preempted", "swapped"]
 
