@@ -583,7 +583,7 @@ def test_the_palette_has_the_actions(app: SeqtopApp) -> None:
                 assert (active.binding.tooltip or active.binding.description) in commands
         await commands["Reverse the order"].callback()
         assert app.ui.view.sort.descending
-        await commands["Hold the picture, or let it go on"].callback()
+        await commands["Freeze the display, or resume"].callback()
         assert app.ui.paused
 
     play(app, act)
