@@ -23,6 +23,7 @@ class Observable:
             self._callbacks = (*self._callbacks, callback)
 
     def remove_callback(self, callback: Callable[[], object]) -> None:
+        """Removes a callback that `add_callback` added."""
         with self._callbacks_lock:
             self._callbacks = tuple(each for each in self._callbacks if each != callback)
 

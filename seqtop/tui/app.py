@@ -203,7 +203,7 @@ class SeqtopApp(OrderedKeysApp):
         with self.ui.lock:
             self.ui.update()
             self._show(self.ui.take_changes())
-            late = self.ui.latencies.take_news()
+            late = self.ui.latencies.take_alerts()
         if late:
             self._tell(slo_news(late), severity="warning")
 

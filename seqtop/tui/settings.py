@@ -43,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     columns: tuple[str, ...] | None = None
     """Keys of the table's columns, in their order."""
     sort: str | None = None
-    """A field, `-field` for the reverse order, or `life`."""
+    """A field, `-field` for the reverse order, or `lifecycle`."""
     filter: str | None = None
     tree: bool | None = None
     """Whether the sequences of a request are grouped."""
@@ -95,23 +95,23 @@ def parse_columns(text: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_sort(text: str) -> Sort:
-    """Parses an order: a field in its usual direction, `-field` for the reverse, or `life`.
+    """Parses an order: a field in its usual direction, `-field` for the reverse, or `lifecycle`.
 
     Raises:
         SettingsError: The field is unknown.
     """
     reverse, key = text.startswith("-"), text.removeprefix("-")
-    if key == "life":
+    if key == "lifecycle":
         return Sort("", reverse)
     if key not in FIELDS:
-        raise SettingsError(f"cannot sort by {key!r}{_suggestion(key, ['life', *FIELDS])}")
+        raise SettingsError(f"cannot sort by {key!r}{_suggestion(key, ['lifecycle', *FIELDS])}")
     return Sort(key, FIELDS[key].descending != reverse)
 
 
 def sort_text(sort: Sort) -> str:
     """Returns the text that `parse_sort` reads as `sort`."""
     usual = FIELDS[sort.key].descending if sort.key else False
-    return ("-" if sort.descending != usual else "") + (sort.key or "life")
+    return ("-" if sort.descending != usual else "") + (sort.key or "lifecycle")
 
 
 def parse_filter(text: str) -> str:

@@ -83,7 +83,7 @@ class UiState(Observable):
 
         # Preferences
         self.view = SequenceView()
-        self.view.sort = parse_sort(settings.sort or "life")
+        self.view.sort = parse_sort(settings.sort or "lifecycle")
         self.view.filter = parse(settings.filter or "")
         self.view.tree = settings.tree is not False
         self.columns = settings.columns or DEFAULT_COLUMNS

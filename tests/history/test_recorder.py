@@ -13,7 +13,7 @@ from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.wire import codec
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, step
-from tests.support.recording import final_state
+from tests.support.recordings import final_state
 from tests.support.waiting import SECONDS, wait_until
 
 

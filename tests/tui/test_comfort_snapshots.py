@@ -21,7 +21,7 @@ def recorded() -> SeqtopApp:
     app = SeqtopApp(source, clock=lambda: 0.0, settings=settings)
     source.after_event = app.ui.update
     scene(source, hostile=HOSTILE.replace("\ud800", ""))  # which the wire does not carry
-    app.ui.latencies.take_news()
+    app.ui.latencies.take_alerts()
     return app
 
 

@@ -334,7 +334,7 @@ def test_a_slip_in_the_filter_is_said_and_does_no_harm(app: SeqtopApp) -> None:
         await write("req-1 promt>5")
         assert "no field 'promt': perhaps prompt." in screen(app)
         await write("re:/req-1[0/")
-        assert "regular expression is broken" in screen(app)
+        assert "regular expression is invalid" in screen(app)
         await pilot.press("enter")  # not while the table shows something else than what it says
         assert app.focused is field
         await write("re:/^req-(8|9)/")

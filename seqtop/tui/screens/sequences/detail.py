@@ -9,7 +9,7 @@ from textual.strip import Strip
 from seqtop import format as fmt
 from seqtop.sanitize import safe_line
 from seqtop.state import RequestState, SequenceState
-from seqtop.state.explain import why
+from seqtop.state.explain import explain
 from seqtop.state.fields import sequence_name, stage, status_word
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.cached_lines import Kept
@@ -127,7 +127,7 @@ class Detail(Kept, Vertical):
         if found is None:
             self._summary.set_lines([(("No sequence is selected.", "dim"),)])
             return
-        sentence = safe_line(why(self._feed.state, self._feed.view, found[1]))
+        sentence = safe_line(explain(self._feed.state, self._feed.view, found[1]))
         breaks = wrap(sentence, width)
         height = 1 + min(len(breaks), 4 if self.size.height >= 20 else 2)
         if self._summary_height != height:

@@ -110,7 +110,7 @@ def test_a_burst_is_one_notice() -> None:
 
     async def act(pilot: Pilot[int]) -> None:
         script.source.after_event = None
-        app.ui.latencies.take_news()
+        app.ui.latencies.take_alerts()
         before = len(app._notifications)
         for index in range(5):
             script.arrive(f"slow-{index}", num_prompt=8)
