@@ -69,17 +69,17 @@ TIME_KEYS = [
         ("left_curly_bracket,shift+left", "step(-10)", "Ten steps back", "far-back"),
         ("right_curly_bracket,shift+right", "step(10)", "Ten steps forward", "far-on"),
         ("p", "jump('preemption', -1)", "Back to the last preemption", "preemption-before"),
-        ("P", "jump('preemption', 1)", "On to the next preemption", "preemption-after"),
+        ("P", "jump('preemption', 1)", "Forward to the next preemption", "preemption-after"),
         ("e", "jump('finish', -1)", "Back to the last end of a request", "finish-before"),
-        ("E", "jump('finish', 1)", "On to the next end of a request", "finish-after"),
+        ("E", "jump('finish', 1)", "Forward to the next end of a request", "finish-after"),
         ("w", "jump('swap', -1)", "Back to the last swap", "swap-before"),
-        ("W", "jump('swap', 1)", "On to the next swap", "swap-after"),
-        ("ctrl+left", "scrub(-1)", "A twentieth of the record back", "scrub-back"),
-        ("ctrl+right", "scrub(1)", "A twentieth of the record on", "scrub-on"),
+        ("W", "jump('swap', 1)", "Forward to the next swap", "swap-after"),
+        ("ctrl+left", "scrub(-1)", "A twentieth of the history back", "scrub-back"),
+        ("ctrl+right", "scrub(1)", "A twentieth of the history forward", "scrub-on"),
         ("colon", "go_to_moment", "Go to a step or a time", "step"),
         ("v", "check(-1)", "Back to the last failed check", "check-before"),
-        ("V", "check(1)", "On to the next failed check", "check-after"),
-        ("0", "oldest", "Go to the oldest moment on record", "oldest"),
+        ("V", "check(1)", "Forward to the next failed check", "check-after"),
+        ("0", "oldest", "Go to the oldest moment", "oldest"),
         ("L", "newest", "Back to now; in a recording, to its end", "newest"),
     )
 ]
@@ -104,11 +104,11 @@ class SeqtopApp(OrderedKeysApp):
         Binding("n", "submit", "New", id="engine.submit", tooltip="Submit a prompt"),
         Binding("x", "abort", "Abort", id="engine.abort", tooltip="Abort the selected request"),
         Binding(
-            "space", "pause", "Pause", id="time.pause", tooltip="Hold the picture, or let it go on"
+            "space", "pause", "Pause", id="time.pause", tooltip="Freeze the display, or resume"
         ),
         *TIME_KEYS,
-        Binding("b", "go_to_block", "Who holds a block", show=False, id="screen.block"),
-        Binding("R", "record", "Record what arrives", show=False, id="engine.record"),
+        Binding("b", "go_to_block", "Go to a block", show=False, id="screen.block"),
+        Binding("R", "record", "Record the engine", show=False, id="engine.record"),
         *APP_KEYS,
     ]
 

@@ -431,7 +431,7 @@ def test_what_cannot_be_sampled_is_not_submitted(
         await pilot.press(*"Hi", "tab", *["backspace"] * 2, *tokens, "tab")
         await pilot.press(*["backspace"] * 3, *temperature, "enter")
         await pilot.pause()
-        assert "That cannot be" in screen(app)
+        assert "Invalid value" in screen(app)
         await pilot.press("escape")
         assert isinstance(app.screen, SequencesScreen)
         assert not source.submitted
@@ -583,7 +583,7 @@ def test_the_palette_has_the_actions(app: SeqtopApp) -> None:
                 assert (active.binding.tooltip or active.binding.description) in commands
         await commands["Reverse the order"].callback()
         assert app.ui.view.sort.descending
-        await commands["Hold the picture, or let it go on"].callback()
+        await commands["Freeze the display, or resume"].callback()
         assert app.ui.paused
 
     play(app, act)

@@ -98,7 +98,7 @@ def test_memory_is_written_whole_and_survives_damage(tmp_path: Path) -> None:
     path = tmp_path / "new" / "remembered.json"
     memory = SavedState(path)
     assert memory.problems == []
-    assert memory.keep(sort="out", columns=("request", "out")) is None
+    assert memory.save(sort="out", columns=("request", "out")) is None
     assert json.loads(path.read_text())["sort"] == "out"
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     assert SavedState(path).settings == Settings(sort="out", columns=("request", "out"))
@@ -113,7 +113,7 @@ def test_memory_is_written_whole_and_survives_damage(tmp_path: Path) -> None:
 def test_a_memory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     memory = SavedState(tmp_path / "file" / "remembered.json")
-    said = memory.keep(sort="out")
+    said = memory.save(sort="out")
     assert said is not None
     assert "cannot be written: " in said
 
@@ -219,6 +219,6 @@ def test_many_problems_are_one_notice() -> None:
 
     async def act(pilot: Pilot[int]) -> None:
         (notice,) = app._notifications
-        assert notice.message.splitlines() == [*problems[:3], "… and 6 more."]
+        assert notice.message.splitlines() == [*problems[:3], "…and 6 more."]
 
     play(app, act)

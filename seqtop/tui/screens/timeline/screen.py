@@ -42,7 +42,7 @@ class TimelineScreen(EngineScreen):
             "s", "sort", "Order", id="find.order", tooltip="Order by arrival, or as the table does"
         ),
         _quiet("o", "own(-1)", "Back to this request's last preemption", "time.own-before"),
-        _quiet("O", "own(1)", "On to this request's next preemption", "time.own-after"),
+        _quiet("O", "own(1)", "Forward to this request's next preemption", "time.own-after"),
         _quiet("enter", "open", "Show the sequence in the table", "screen.open"),
     ]
 
