@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 
 import tokenizers
@@ -77,27 +76,3 @@ class Tokenizer:
         if token is None:
             raise KeyError(token_id)
         return token
-
-    def token_to_bytes(self, token_id: int) -> bytes:
-        """Returns the bytes that a token stands for; for a special token, those of its name.
-
-        Raises:
-            KeyError: There is no such id, or the vocabulary is not byte-level.
-        """
-        token = self.id_to_token(token_id)
-        if token_id in self.special_token_ids:
-            return token.encode()
-        return bytes(self._byte_of_character[character] for character in token)
-
-    @cached_property
-    def _byte_of_character(self) -> dict[str, int]:
-        """The byte of each character of a byte-level vocabulary, as defined by GPT-2.
-
-        Printable Latin-1 bytes stand for themselves; the others, in order, for the characters
-        from U+0100 on.
-        """
-        printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-        others = (byte for byte in range(256) if byte not in printable)
-        return {chr(byte): byte for byte in printable} | {
-            chr(0x100 + index): byte for index, byte in enumerate(others)
-        }
