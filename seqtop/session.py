@@ -65,8 +65,6 @@ class Session(Observable):
         self._max_finished = max_finished
         self._touched: set[int] | None = None
         self._loading: snapshot.SnapshotLoader | None = None
-        self._encoded: list[memoryview] = []
-        """What has been loaded."""
         self._settled = threading.Condition(self.lock)
         self._keys = keys
         self._redacts = redact
@@ -162,30 +160,23 @@ class Session(Observable):
 
     def load(self, state: memoryview, *, is_first: bool) -> None:
         if is_first or self._loading is None:
-            self._loading, self._encoded = snapshot.SnapshotLoader(state), [state]
+            self._loading = snapshot.SnapshotLoader(state)
         else:
             self._loading.add(state)
-            self._encoded.append(state)
 
     def restore(self, reply: Snapshot) -> None:
         assert self._loading is not None
         state = self._loading.end(max_finished=self._max_finished)
-        encoded: list[memoryview] | None = self._encoded
-        self._loading, self._encoded = None, []
+        self._loading = None
         if self._redacts:
-            state, encoded = redact(state), None
+            state = redact(state)
         with self.lock:
             old = self.state.info
             if old and state.info and old.incarnation == state.info.incarnation:
                 snapshot.share_finished(state, self.state)
                 snapshot.carry_finished(state, self.state)
-                encoded = None  # which has more in it now
             for listener in self._listeners:
-                place = reply.incarnation, reply.sequence_number, state
-                if listener is self.history:
-                    self.history.restore(*place, encoded=encoded)
-                else:
-                    listener.restore(*place)
+                listener.restore(reply.incarnation, reply.sequence_number, state)
             self._incarnation = reply.incarnation
             self.state = state
             self._touched = None

@@ -11,7 +11,7 @@ from seqtop import format as fmt
 from seqtop.sanitize import safe_line, safe_text
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.fields import FIELDS
-from seqtop.state.filter import EVERYTHING, Filter
+from seqtop.state.filter import NO_FILTER, Filter
 from seqtop.state.ordering import SequenceView, Sort
 
 _PLAIN_WIDTH = 160
@@ -40,7 +40,7 @@ def table(
     *,
     columns: Sequence[str] | None = None,
     sort: Sort = Sort(),  # noqa: B008 (immutable)
-    filter_: Filter = EVERYTHING,
+    filter_: Filter = NO_FILTER,
 ) -> str:
     """Returns a heading and one line per sequence. The caller holds the lock of `state`.
 

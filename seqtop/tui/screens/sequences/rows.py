@@ -70,7 +70,6 @@ class SequenceRows(ListView):
         self.set_height(self.num_rows)
         self._keep_selection()
         self.redraw()
-        self._feed.in_sight = [key for key in self.in_sight() if key is not None]
 
     def redraw(self) -> None:
         super().redraw()

@@ -79,10 +79,10 @@ class Rows(SequenceRows):
         late = missed(self._feed.latencies.slo, *found, now)
         info = self._feed.state.info
         redacted = info is not None and info.redacted
-        kin = self.view.kin(seq_id)
+        kin = self.view.tree_position(seq_id)
         line = cells.row(self._slots, *found, now, kin, late, redacted=redacted)
         if self.view.is_hit(seq_id):
-            line = marked(line, self.view.wanted.patterns)
+            line = marked(line, self.view.search_filter.patterns)
         return line
 
 
