@@ -17,7 +17,7 @@ from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.curve_keys import create_pair, viewer_keys
 from seqtop.wire.messages import Event
-from tests.adapters.test_vllm_follow import step
+from tests.adapters.vllm.test_step_builder import step
 from tests.support.fake_vllm import Request, Scheduler
 from tests.support.waiting import SECONDS, wait_until
 

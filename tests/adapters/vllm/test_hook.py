@@ -13,7 +13,7 @@ from seqtop.adapters.vllm import hook
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 from seqtop.adapters.vllm.settings import AdapterSettings, endpoint_of, from_environment
 from seqtop.transport.endpoints import EndpointError
-from tests.adapters.test_vllm_follow import step
+from tests.adapters.vllm.test_step_builder import step
 from tests.support.fake_vllm import Request, Scheduler
 from tests.support.waiting import wait_until
 
