@@ -1,4 +1,4 @@
-"""Choose the column to sort by."""
+"""A dialog for the column to sort by."""
 
 from textual import events
 from textual.app import ComposeResult
@@ -16,9 +16,9 @@ BY_LIFE = ("Life", "running, then the queue, then what has finished")
 
 
 class SortChooser(Dialog[Sort | None]):
-    """A list of the columns; answers the chosen order, or `None`.
+    """Lists the columns; returns the chosen order, or `None`.
 
-    A letter leads to the next column whose title begins with it.
+    A letter moves the cursor to the next column whose title begins with it.
     """
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
@@ -44,7 +44,7 @@ class SortChooser(Dialog[Sort | None]):
 
     def on_mount(self) -> None:
         options = self.query_one(OptionList)
-        options.highlighted = options.get_option_index(self._sort.key or "life")
+        options.highlighted = options.get_option_index(self._sort.key or "lifecycle")
 
     def on_key(self, event: events.Key) -> None:
         letter = (event.character or "").lower()
@@ -60,10 +60,10 @@ class SortChooser(Dialog[Sort | None]):
                 return
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        key = "" if event.option_id == "life" else event.option_id or ""
+        key = "" if event.option_id == "lifecycle" else event.option_id or ""
         self.dismiss(Sort(key, FIELDS[key].descending if key else False))
 
     def _option(self, key: str, title: str, about: str) -> Option:
         mark = ("▼" if self._sort.descending else "▲") if key == self._sort.key else " "
         prompt = Content.assemble((f"{mark} {title:<10}", "bold"), (about, "dim"))
-        return Option(prompt, id=key or "life")
+        return Option(prompt, id=key or "lifecycle")

@@ -16,7 +16,7 @@ CURSOR_MARK = "▌"
 
 
 class LockedSource(Protocol):
-    """What rows are read from, while its lock is held; a `Feed` is one."""
+    """What rows are read from, while its lock is held; a `UiState` is one."""
 
     @property
     def lock(self) -> threading.RLock: ...

@@ -4,8 +4,8 @@ from textual.binding import Binding
 from textual.containers import ScrollableContainer
 from textual.strip import Strip
 
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.style import Inked, Line
+from seqtop.tui.ui_state import UiState
 
 
 class LongLines(Inked, can_focus=True, inherit_bindings=False):
@@ -18,7 +18,7 @@ class LongLines(Inked, can_focus=True, inherit_bindings=False):
         if isinstance(binding, Binding) and binding.key not in {"left", "right"}
     ]
 
-    def __init__(self, feed: Feed, *, id: str, title: str) -> None:  # noqa: A002 (Textual's name)
+    def __init__(self, feed: UiState, *, id: str, title: str) -> None:  # noqa: A002 (Textual's name)
         super().__init__(id=id)
         self.border_title = title
         self.lines_rendered = 0

@@ -9,13 +9,13 @@ from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_text
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.chrome.header import badges
-from seqtop.tui.feed import Feed
 from seqtop.tui.rates import kv_use
 from seqtop.tui.rendering.bars import ELLIPSIS, bar, crop_left
 from seqtop.tui.rendering.columns import Slot
 from seqtop.tui.rendering.style import PLAIN, Line, Span, fitted, text_width
+from seqtop.tui.ui_state import UiState
 
-Draw: TypeAlias = Callable[[Feed, int], Line]
+Draw: TypeAlias = Callable[[UiState, int], Line]
 
 
 SLOTS = (
@@ -59,7 +59,7 @@ def arrange(width: int) -> tuple[Slot, ...]:
     )
 
 
-def row(slots: tuple[Slot, ...], feed: Feed) -> Line:
+def row(slots: tuple[Slot, ...], feed: UiState) -> Line:
     """The line of one engine; call it under the feed's lock."""
     spans: list[Span] = []
     for index, slot in enumerate(slots):
@@ -69,7 +69,7 @@ def row(slots: tuple[Slot, ...], feed: Feed) -> Line:
     return tuple(spans)
 
 
-def _engine(feed: Feed, width: int) -> Line:
+def _engine(feed: UiState, width: int) -> Line:
     info = feed.source.state.info
     if info is not None:
         return ((safe_text(info.engine_id), "strong"),)
@@ -82,12 +82,12 @@ def _ending(endpoint: str, width: int) -> str:
     return text if text_width(text) <= width else ELLIPSIS + crop_left(text, width - 1)
 
 
-def _model(feed: Feed, _: int) -> Line:
+def _model(feed: UiState, _: int) -> Line:
     info = feed.source.state.info
     return ((safe_text(info.model) if info else fmt.UNKNOWN, PLAIN),)
 
 
-def _kv(feed: Feed, width: int) -> Line:
+def _kv(feed: UiState, width: int) -> Line:
     use = kv_use(feed.source.state)
     if use is None:
         return ((fmt.UNKNOWN, "dim"),)
@@ -99,26 +99,26 @@ def _number(text: str, width: int, ink: str = PLAIN) -> Line:
 
 
 def _count(status: SequenceStatus, ink: str) -> Draw:
-    def draw(feed: Feed, width: int) -> Line:
+    def draw(feed: UiState, width: int) -> Line:
         number = feed.source.state.num_by_status[status]
         return _number(fmt.count(number), width, ink if number else "dim")
 
     return draw
 
 
-def _rate(feed: Feed, per_second: float | None, width: int) -> Line:
+def _rate(feed: UiState, per_second: float | None, width: int) -> Line:
     """A rate; none of what no longer goes on."""
     if feed.source.link.state in {ConnectionState.LOST, ConnectionState.STOPPED}:
         return _number(fmt.UNKNOWN, width, "dim")
     return _number(fmt.rate(per_second), width)
 
 
-def _preempted(feed: Feed, width: int) -> Line:
+def _preempted(feed: UiState, width: int) -> Line:
     stats = feed.source.state.stats
     return _number(fmt.count(stats.num_preemptions) if stats else fmt.UNKNOWN, width)
 
 
-def _step(feed: Feed, width: int) -> Line:
+def _step(feed: UiState, width: int) -> Line:
     step = feed.source.state.step
     return _number(fmt.count(step) if step >= 0 else fmt.UNKNOWN, width)
 
@@ -130,9 +130,9 @@ _DRAW: dict[str, Draw] = {
     "running": _count(SequenceStatus.RUNNING, "running"),
     "waiting": _count(SequenceStatus.WAITING, "waiting"),
     "kv": _kv,
-    "out": lambda feed, width: _rate(feed, feed.pace.tokens_out, width),
-    "in": lambda feed, width: _rate(feed, feed.pace.tokens_in, width),
-    "steps": lambda feed, width: _rate(feed, feed.pace.steps, width),
+    "out": lambda feed, width: _rate(feed, feed.current_rates.tokens_out, width),
+    "in": lambda feed, width: _rate(feed, feed.current_rates.tokens_in, width),
+    "steps": lambda feed, width: _rate(feed, feed.current_rates.steps, width),
     "step": _step,
     "preempt": _preempted,
     "endpoint": lambda feed, width: ((_ending(feed.source.link.endpoint, width), "dim"),),

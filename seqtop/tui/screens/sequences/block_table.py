@@ -5,11 +5,11 @@ from collections.abc import Container, Iterable, Set
 from seqtop import format as fmt
 from seqtop.sanitize import safe_line
 from seqtop.state import RequestState, SequenceState
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.style import PLAIN, Line, Span
 from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.ui_state import UiState
 
 CACHED_MARK = "°"
 KEPT_MARK = "+"
@@ -24,7 +24,7 @@ BLOCKS_AT_ONCE = 2_048
 class BlockTable(Lines):
     """The block table of the selected sequence."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(id="blocks")
         self.border_title = "BlockTable"
         self._feed = feed
@@ -86,7 +86,7 @@ class Sharers:
         there are no more."""
         self._found: dict[int, str] = {}
 
-    def look(self, feed: Feed, sequence: SequenceState) -> None:
+    def look(self, feed: UiState, sequence: SequenceState) -> None:
         """Go on looking, from the beginning if a second has passed or there is another block."""
         moment = (sequence.seq_id, len(sequence.block_table), feed.second)
         is_another = self._moment is None or moment[0] != self._moment[0]
@@ -121,7 +121,7 @@ class Sharers:
         return self._last is not None
 
 
-def _may_share(feed: Feed, sequence: SequenceState) -> bool:
+def _may_share(feed: UiState, sequence: SequenceState) -> bool:
     info = feed.state.info
     forked = len(feed.state.requests[sequence.request_id].seq_ids) > 1
     caches = info is not None and info.enable_prefix_caching

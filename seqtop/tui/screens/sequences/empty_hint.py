@@ -2,15 +2,15 @@
 
 from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_line
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.ui_state import UiState
 
 
 class EmptyHint(Lines):
     """A friendly sentence in the place of the table's rows."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(id="hint")
         self._feed = feed
 
@@ -29,7 +29,7 @@ class EmptyHint(Lines):
             self.update()
 
 
-def hint(feed: Feed) -> str:
+def hint(feed: UiState) -> str:
     """Why there is nothing to see; empty if there is something."""
     if len(feed.view):
         return ""

@@ -3,10 +3,10 @@
 from seqtop import format as fmt
 from seqtop.state.latency import WINDOW, Measured, SlidingWindow
 from seqtop.state.slo import FIGURES, Slo
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.bars import row, sparkline
 from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.style import PLAIN, Line, Span
+from seqtop.tui.ui_state import UiState
 
 HEIGHT = len(FIGURES) + 2
 _BINS = 16
@@ -19,7 +19,7 @@ _COURSE = 73
 class LatencyPanel(Lines):
     """A line for each figure; goodput, where there are objectives."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(id="latency")
         self._feed = feed
 

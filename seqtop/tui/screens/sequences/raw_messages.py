@@ -12,9 +12,9 @@ from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.sanitize import safe_text
 from seqtop.sequence import SequenceGroupMetadata
 from seqtop.state import RequestState, SequenceState
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.long_lines import LongLines
 from seqtop.tui.rendering.style import PLAIN, Line
+from seqtop.tui.ui_state import UiState
 from seqtop.wire.decode_rows import decode_of
 from seqtop.wire.messages import Step
 
@@ -29,7 +29,7 @@ class RawMessages(LongLines):
     drawing.
     """
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(feed, id="raw", title="RawMessages")
         self._lines: list[Line] = []
         self._moment: tuple[int, int, int, int] | None = None
@@ -43,7 +43,7 @@ class RawMessages(LongLines):
         return self._lines[index]
 
     def _read(self) -> None:
-        found, position = self._feed.selection, self._feed.position
+        found, position = self._feed.selection, self._feed.time_travel.position
         timeline = self._feed.source.history
         if found is None or timeline is None:
             self._moment = None

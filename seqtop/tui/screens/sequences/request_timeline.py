@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from seqtop import format as fmt
 from seqtop.sequence import latency
 from seqtop.state import RequestState, SequenceState, Span
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.bars import row, rows
 from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.rendering.style import Span as Piece
 from seqtop.tui.rendering.timeline_bars import KINDS, merged
+from seqtop.tui.ui_state import UiState
 
 _ROOMY = 10
 """Lines from which on each kind of span gets a line of the legend to itself."""
@@ -21,7 +21,7 @@ _ROOMY = 10
 class RequestTimeline(Lines):
     """The timeline of the selected sequence's request."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(id="timeline")
         self.border_title = "RequestTimeline"
         self._feed = feed

@@ -8,19 +8,19 @@ from textual.message import Message
 from textual.strip import Strip
 
 from seqtop.state.slo import missed
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.line_view import Look
 from seqtop.tui.rendering.list_view import MARGIN
 from seqtop.tui.rendering.style import PLAIN, Inked, Line, marked
 from seqtop.tui.rendering.transparent import Column
 from seqtop.tui.screens.sequences import cells
 from seqtop.tui.screens.sequences.rows import SequenceRows
+from seqtop.tui.ui_state import UiState
 
 
 class SequenceTable(Column):
     """A row of titles and the rows below it."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__()
         self.rows = Rows(feed)
         self.titles = Titles(feed)
@@ -38,7 +38,7 @@ class Titles(Inked, can_focus=False):
             super().__init__()
             self.key = key
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__()
         self._feed = feed
 
@@ -59,7 +59,7 @@ class Titles(Inked, can_focus=False):
 class Rows(SequenceRows):
     """The rows of the sequence table."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(feed)
         self._slots: tuple[cells.Slot, ...] = ()
 
@@ -86,6 +86,6 @@ class Rows(SequenceRows):
         return line
 
 
-def _arrange(feed: Feed, width: int) -> tuple[cells.Slot, ...]:
+def _arrange(feed: UiState, width: int) -> tuple[cells.Slot, ...]:
     """What the rows are sorted by is among the columns that stay."""
     return cells.arrange(width - MARGIN, feed.columns, feed.view.sort.key)

@@ -5,11 +5,11 @@ from textual.containers import ScrollableContainer
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import SequenceState
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.rendering.wrapped_text import WrappedText
 from seqtop.tui.screens.sequences.token_marks import TokenMarks
+from seqtop.tui.ui_state import UiState
 
 MAX_CHARACTERS = 200_000
 """Of each of prompt and output; of longer ones the end is shown."""
@@ -25,7 +25,7 @@ class TextPane(Lines, can_focus=True, inherit_bindings=False):
         if isinstance(binding, Binding) and binding.key not in {"left", "right"}
     ]
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(id="story")
         self.border_title = "Text"
         self._feed = feed

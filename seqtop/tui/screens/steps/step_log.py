@@ -5,7 +5,7 @@ from collections import OrderedDict
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.state.step_summary import StepSummary, summary
-from seqtop.tui.feed import Feed
+from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import EngineInfo, Step
 
 KEPT = 1_000
@@ -15,7 +15,7 @@ KEPT = 1_000
 class StepLog:
     """Steps of the feed's history by position; use it under the feed's lock."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         self.num_decoded = 0
         """Events decoded so far; tests hold it down."""
         self._feed = feed
@@ -61,7 +61,7 @@ class StepLog:
         if timeline is None:
             return None
         restart = self._restart_before(timeline, position)
-        if restart == self._restart_before(timeline, self._feed.position):
+        if restart == self._restart_before(timeline, self._feed.time_travel.position):
             return self._feed.state.info or self._feed.source.state.info
         if restart not in self._infos:
             try:

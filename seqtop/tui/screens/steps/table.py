@@ -7,12 +7,12 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.strip import Strip
 
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.columns import header
 from seqtop.tui.rendering.list_view import MARGIN, ListView
 from seqtop.tui.rendering.style import PLAIN, Inked, Line
 from seqtop.tui.screens.steps import cells
 from seqtop.tui.screens.steps.step_log import StepLog
+from seqtop.tui.ui_state import UiState
 
 SHOWN_MARK = "▸"
 """Stands before the step that the picture is of, while that is not the newest."""
@@ -21,7 +21,7 @@ SHOWN_MARK = "▸"
 class StepTable(Vertical):
     """A row of titles and the rows below it."""
 
-    def __init__(self, feed: Feed, log: StepLog) -> None:
+    def __init__(self, feed: UiState, log: StepLog) -> None:
         super().__init__()
         self.rows = StepRows(feed, log)
 
@@ -44,9 +44,9 @@ class StepRows(ListView):
     class Moved(Message):
         """The cursor is on another step."""
 
-    _feed: Feed
+    _feed: UiState
 
-    def __init__(self, feed: Feed, log: StepLog) -> None:
+    def __init__(self, feed: UiState, log: StepLog) -> None:
         super().__init__(feed)
         self._log = log
         self._chosen: int | None = None
@@ -58,7 +58,7 @@ class StepRows(ListView):
         """The position of the step that the cursor is on; `None` if no step is on record."""
         if self._chosen is not None:
             return self._chosen
-        row = self._log.row(self._feed.position)
+        row = self._log.row(self._feed.time_travel.position)
         found = self._log.page(row, row + 1)
         return found[0] if found else None
 
@@ -116,20 +116,20 @@ class StepRows(ListView):
     @property
     def _holds(self) -> bool:
         """Whether the picture is of a moment that need not be the newest."""
-        return self._feed.paused or self._feed.replay is not None
+        return self._feed.paused or self._feed.is_recorded
 
     @property
     def _step_on_show(self) -> int | None:
         """The step that the picture is of, if the picture is not simply the newest."""
         if not self._holds:
             return None
-        row = self._log.row(self._feed.position)
+        row = self._log.row(self._feed.time_travel.position)
         found = self._log.page(row, row + 1)
-        return found[0] if found and found[0] <= self._feed.position else None
+        return found[0] if found and found[0] <= self._feed.time_travel.position else None
 
     def _keep_chosen(self) -> None:
         """Go along when one travels through time; move on when the step has been dropped."""
-        position = self._feed.position
+        position = self._feed.time_travel.position
         if self._feed.paused and position != self._shown:
             self._chosen = None
         self._shown = position
