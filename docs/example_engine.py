@@ -1,9 +1,9 @@
-"""A toy engine that shows itself to seqtop with nothing but pyzmq and msgpack (docs/protocol.md).
+"""A toy engine that publishes to seqtop with only pyzmq and msgpack (docs/protocol.md).
 
     python docs/example_engine.py        # then, in another terminal: seqtop attach
 
-It "generates" one sentence, a character a token, for two requests at a time. A real engine would
-take over `Stream` as it is, and send what `Engine` sends when its own scheduler does the like.
+It "generates" one sentence, one character per token, for two requests at a time. A real engine can
+use `Stream` unchanged, and sends what `Engine` sends when its own scheduler does the same.
 """
 
 import secrets
@@ -19,55 +19,63 @@ ANSWER = "and they lived happily ever after."
 
 
 class Stream:
+    """The two sockets of an engine: the live stream and the requests of viewers."""
+
     def __init__(self, endpoint: str) -> None:
         self.incarnation, self.number = secrets.token_hex(8), 0
-        self.topic = f"seqtop/1/{self.incarnation}".encode()
+        self.topic = f"seqtop/2/{self.incarnation}".encode()
         self.context = zmq.Context()
         self.live, self.router = self.context.socket(zmq.XPUB), self.context.socket(zmq.ROUTER)
-        self.live.setsockopt(zmq.XPUB_WELCOME_MSG, self.topic)  # greets whoever subscribes
+        self.live.setsockopt(zmq.XPUB_WELCOME_MSG, self.topic)  # the greeting
         self.live.bind(endpoint)
         host, _, port = endpoint.rpartition(":")
         tcp = endpoint.startswith("tcp:")
         self.router.bind(f"{host}:{int(port) + 1}" if tcp else f"{endpoint}.snapshot")
 
     def send(self, *event: object) -> None:
+        """Publishes an event."""
         frames = [self.topic, self.number.to_bytes(8, "big"), msgpack.packb(event)]
         self.live.send_multipart(frames)
         self.number += 1
 
     def answer(self, state: dict) -> None:
+        """Sends a snapshot to each viewer that has requested one."""
         while self.live.poll(0):
-            self.live.recv()  # who subscribes or leaves: of no interest, but must be read
+            self.live.recv()  # subscriptions have to be read, but are not used
         while self.router.poll(0):
-            identity, _question = self.router.recv_multipart()
-            reply = ("Snapshot", 1, self.incarnation, self.number - 1, state)
+            identity, _request = self.router.recv_multipart()
+            reply = ("Snapshot", 2, self.incarnation, self.number - 1, state)
             self.router.send_multipart([identity, msgpack.packb(reply)])
 
 
 class Engine:
+    """The engine: a queue, a pool of blocks and the state that snapshots are made of."""
+
     def __init__(self, stream: Stream) -> None:
         self.stream, self.waiting, self.running = stream, [], []
         self.free = list(range(NUM_BLOCKS))
-        who = ("example", stream.incarnation, "example 1", "a sentence", "none", "cpu")
+        names = ("example", stream.incarnation, "example 1", "a sentence", "none", "cpu")
         limits = (BLOCK_SIZE, NUM_BLOCKS, None, MAX_SEQS, MAX_TOKENS, 512, True, False)
-        info = ("EngineInfo", 1, *who, time.time(), *limits, "recompute")
+        info = ("EngineInfo", 2, *names, time.time(), *limits, "recompute")
         self.state = {"info": info, "step": -1, "requests": {}, "sequences": {}}
         stream.send(*info)
 
     def add(self, number: int, prompt: str) -> None:
+        """Adds a request to the waiting queue."""
         name, now, ids = f"req-{number}", time.time(), [ord(letter) for letter in prompt]
-        same = {"request_id": name, "num_prompt_tokens": len(ids)}
+        common = {"request_id": name, "num_prompt_tokens": len(ids)}
         unknown = dict.fromkeys(("first_scheduled_time", "first_token_time", "time_in_queue"))
         metrics = {"arrival_time": now, "last_token_time": now, **unknown}
         span = {"kind": "queued", "start": now, "end": None}
         texts = {"prompt": prompt, "prompt_token_ids": ids, "spans": [span]}
-        self.state["requests"][name] = {"metrics": metrics, "seq_ids": [number], **same, **texts}
+        self.state["requests"][name] = {"metrics": metrics, "seq_ids": [number], **common, **texts}
         empty = {"num_computed_tokens": 0, "output_token_ids": [], "text": "", "block_table": []}
-        self.state["sequences"][number] = {"seq_id": number, "status": WAITING, **same, **empty}
+        self.state["sequences"][number] = {"seq_id": number, "status": WAITING, **common, **empty}
         self.waiting.append(number)
         self.stream.send("RequestArrived", name, now, [number], len(ids), prompt, ids)
 
     def step(self) -> None:
+        """Runs one iteration and publishes it."""
         start, batch, updates, changed, tokens = time.time(), [], [], {}, [0, 0]
         while self.waiting and len(self.running) < MAX_SEQS:
             self.running.append(self.waiting.pop(0))
@@ -98,20 +106,20 @@ class Engine:
             batch.append((*delta, is_prompt, samples, chunk))
         end = time.time()
         for name, metrics in sampling:
-            metrics["last_token_time"] = end  # viewers do this themselves, but not the next
+            metrics["last_token_time"] = end  # viewers derive this, but not first_token_time
             if metrics["first_token_time"] is None:
                 metrics["first_token_time"], changed[name] = end, metrics
         ended = [each for each in self.running if self.state["sequences"][each]["status"] > RUNNING]
         self.running = [each for each in self.running if each not in ended]
-        gone = [self.state["sequences"].pop(number) for number in ended]
-        self.free += [block for seq in gone for block in seq["block_table"]]
+        finished = [self.state["sequences"].pop(number) for number in ended]
+        self.free += [block for seq in finished for block in seq["block_table"]]
         counts, free = (len(self.running), len(self.waiting)), len(self.free)
         times = (scheduled - start, None, end - scheduled)
         stats = (*counts, NUM_BLOCKS - free, free, 0, *tokens, 0, 0, 0, *times)
         status = (len(self.waiting), len(self.running), 0, 0, 0, 0, 0)
         self.state |= {"step": self.state["step"] + 1, "stats": stats, "num_by_status": status}
         self.stream.send("Step", self.state["step"], start, end, (batch,), updates, stats, changed)
-        for seq in gone:
+        for seq in finished:
             metrics = self.state["requests"].pop(seq["request_id"])["metrics"]
             metrics["finished_time"], length = end, len(seq["text"])
             end_of = ("RequestFinished", seq["request_id"], end, LENGTH_CAPPED)
@@ -119,6 +127,7 @@ class Engine:
 
 
 def main(endpoint: str = "tcp://127.0.0.1:5557", num_requests: str = "20") -> None:
+    """Runs the engine until all requests are finished."""
     stream = Stream(endpoint)
     engine, number = Engine(stream), 0
     while number < int(num_requests) or engine.running:
@@ -127,8 +136,8 @@ def main(endpoint: str = "tcp://127.0.0.1:5557", num_requests: str = "20") -> No
             number += 1
         engine.step()
         stream.answer(engine.state)
-        time.sleep(0.02)  # an engine that idles sends ("Heartbeat", time, step) every second
-    stream.send("EngineStopped", time.time(), "all told")
+        time.sleep(0.02)  # an idle engine sends ("Heartbeat", time, step) every second
+    stream.send("EngineStopped", time.time(), "all requests are finished")
     stream.context.destroy(linger=500)
 
 

@@ -1,1 +1,1 @@
-"""Adapters: what makes other engines publish. Nothing of the inspector imports them."""
+"""Adapters that make other engines publish. The inspector never imports them."""

@@ -1,4 +1,4 @@
-"""What travels between an engine and its viewers, and how it is encoded."""
+"""The messages between an engine and its viewers, and their encoding."""
 
 from seqtop.wire.codec import decode, encode
 from seqtop.wire.errors import WireError

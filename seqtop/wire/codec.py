@@ -1,16 +1,15 @@
-"""Sequence types to bytes and back, byte for byte as vLLM 0.9.2 encodes them.
+"""Encodes and decodes sequence types and messages, byte for byte as vLLM 0.9.2 does.
 
-The format is MessagePack, laid out by the struct definitions in `seqtop.sequence`. Beyond what
-MessagePack has:
+The format is MessagePack, laid out by the struct definitions in `seqtop.sequence`. In addition:
 
 - An array of token ids is `bin`: signed, 8 bytes per id, little-endian, on every machine.
 - A column of a state is the extension described in `seqtop.wire.columns`.
-- A tensor is the extension described in `seqtop.wire.tensors`. Where vLLM would send nil in the
-  place of a tensor, this encoder sends the tensor; nil from vLLM decodes to None.
-- Multimodal inputs are nil where there are none, which is what every plain prompt has.
-- Any other mapping that is no dict is a map, and an integer or real number of a foreign type
-  (numpy's, say) is that number.
-- Everything else, callbacks among it, is refused by name. vLLM silently sends nil.
+- A tensor is the extension described in `seqtop.wire.tensors`. vLLM sends nil instead of a tensor;
+  this encoder sends the tensor. Nil from vLLM decodes to None.
+- Empty multimodal inputs are nil, as with every plain prompt.
+- Any other mapping is a map, and an integer or real number of a foreign type (such as numpy's) is
+  that number.
+- Everything else, including callbacks, is refused by name. vLLM silently sends nil.
 """
 
 from __future__ import annotations
@@ -29,53 +28,53 @@ from seqtop.sequence.tensors import Tensor
 from seqtop.sequence.tokens import VLLM_TOKEN_ID_ARRAY_TYPE, TokenArray
 from seqtop.wire import columns
 from seqtop.wire.columns import Floats, Ints
-from seqtop.wire.error_location import blame, explain, name_of
+from seqtop.wire.error_location import explain, locate_failure, name_of
 from seqtop.wire.errors import WireError
 from seqtop.wire.tensors import TENSOR_CODE, pack_tensor, unpack_tensor
 
 T = TypeVar("T")
 
 _ID_BYTES: Final = 8
-_ID_ARRAY_TYPE: Final = "q"  # 8 bytes everywhere, as a C long is not
+_ID_ARRAY_TYPE: Final = "q"  # always 8 bytes, unlike a C long
 _ARRAY_IS_WIRE_FORM: Final = (
     sys.byteorder == "little" and array(VLLM_TOKEN_ID_ARRAY_TYPE).itemsize == _ID_BYTES
 )
 
 
 def encode(obj: Any) -> bytes:
-    """The bytes that stand for a sequence type, or for anything made of them.
+    """Encodes a sequence type, a message, or a container of these.
 
     Raises:
-        WireError: Something in it has no form on the wire; the message says what, and where.
+        WireError: A part of it has no form on the wire. The message names the part.
     """
     try:
         return _encoder.encode(obj)
     except Exception as error:
-        raise _no_form(obj, error) from error
+        raise _encoding_error(obj, error) from error
 
 
 def encode_into(obj: Any, buffer: bytearray) -> None:
-    """Append to `buffer` what `encode` would return.
+    """Appends the result of `encode` to a buffer.
 
     Raises:
-        WireError: as `encode` does.
+        WireError: A part of it has no form on the wire. The message names the part.
     """
     try:
         _encoder.encode_into(obj, buffer, -1)
     except Exception as error:
-        raise _no_form(obj, error) from error
+        raise _encoding_error(obj, error) from error
 
 
 def decode(data: bytes | memoryview, type: type[T]) -> T:  # noqa: A002 - msgspec's own name for it
-    """The object of type `type` that `data` stands for.
+    """Decodes an object of a type.
 
     Args:
         data: One encoded object, in any buffer of bytes.
-        type: The expected type, or any annotation msgspec understands.
+        type: The expected type, or any annotation that msgspec supports.
 
     Raises:
-        WireError: `data` is anything else; the message says what is wrong, and where.
-        TypeError: `type` is not a type that can be decoded.
+        WireError: `data` is not such an object. The message names the field and the reason.
+        TypeError: `type` cannot be decoded.
     """
     decoder = _decoder(cast(Hashable, type))
     try:
@@ -85,9 +84,9 @@ def decode(data: bytes | memoryview, type: type[T]) -> T:  # noqa: A002 - msgspe
         raise WireError(f"cannot decode {name_of(type)}: {reason}") from error
 
 
-def _no_form(obj: Any, error: Exception) -> WireError:
-    place = blame(_encoder.encode, obj)
-    reason = f"{place}: {error}" if place else str(error)
+def _encoding_error(obj: Any, error: Exception) -> WireError:
+    location = locate_failure(_encoder.encode, obj)
+    reason = f"{location}: {error}" if location else str(error)
     return WireError(f"cannot encode {type(obj).__qualname__}: {reason}")
 
 

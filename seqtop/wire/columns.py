@@ -1,14 +1,13 @@
-"""Long columns of numbers: machine numbers in memory, and the very same bytes on the wire.
+"""Columns: arrays of machine numbers with the same bytes in memory and on the wire.
 
-Of each token a state keeps three numbers. As lists, ten thousand sequences are millions of Python
-objects, which whoever joins would have to make one by one; columns are copied whole.
+A state has three numbers for each token. In lists, ten thousand sequences would be millions of
+Python objects, which a late viewer would have to create one by one. Columns are copied as a whole.
 
-A column is as narrow as what is in it allows, and nothing is lost: an integer that does not fit
-makes it wider, and so does a float that single precision, in which models compute, has no place
-for.
+A column is as narrow as its numbers allow, without loss: an integer that does not fit makes it
+wider, and so does a float that single precision, in which models compute, cannot represent.
 
-On the wire a column is a MessagePack extension. Its type code is the letter, in ASCII, by which
-Python's `array` and `struct` call such numbers; its data are the numbers, little-endian.
+On the wire a column is a MessagePack extension. Its type code is the ASCII letter of such numbers
+in Python's `array` and `struct` modules. Its data are the numbers, little-endian.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ class Ints(_IntArray):
 
     @classmethod
     def of(cls, values: Sequence[int]) -> Ints:
-        """A column of `values`, of 4 bytes each unless that is too little."""
+        """Creates a column with 4 bytes per value, or more if a value requires it."""
         return cls("i").plus(values)
 
     def plus(self, values: Sequence[int]) -> Ints:
-        """This column with `values` added; another one, if it has to be wider for them.
+        """Appends values; returns this column, or a new one if it has to be wider.
 
-        What 8 bytes do not hold is cut down to what they do.
+        Values that do not fit into 8 bytes are limited to the nearest one that does.
         """
         length = len(self)
         try:
@@ -58,6 +57,7 @@ class Ints(_IntArray):
         return self.plus([max(_SMALLEST, min(value, _LARGEST)) for value in values])
 
     def copy(self) -> Ints:
+        """Returns a copy of the column."""
         return Ints(self.typecode, self)
 
     def __copy__(self) -> Ints:
@@ -67,7 +67,7 @@ class Ints(_IntArray):
         return self.copy()
 
     def __eq__(self, other: object) -> bool:
-        """Whether `other`, a column of any width or a list, has the same numbers."""
+        """Returns whether a column of any width, or a list, has the same numbers."""
         return self.tolist() == other if isinstance(other, list) else super().__eq__(other)
 
 
@@ -78,11 +78,11 @@ class Floats(_FloatArray):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Floats:
-        """A column of `values`, in single precision if that says the same."""
+        """Creates a column, in single precision if that represents all values exactly."""
         return cls("f").plus(values)
 
     def plus(self, values: Sequence[float]) -> Floats:
-        """This column with `values` added; another one, if it has to be wider for them."""
+        """Appends values; returns this column, or a new one if it has to be wider."""
         length = len(self)
         self.extend(values)
         if self.typecode == "d" or self[length:].tolist() == list(values):
@@ -91,6 +91,7 @@ class Floats(_FloatArray):
         return Floats("d", self).plus(values)
 
     def copy(self) -> Floats:
+        """Returns a copy of the column."""
         return Floats(self.typecode, self)
 
     def __copy__(self) -> Floats:
@@ -100,7 +101,7 @@ class Floats(_FloatArray):
         return self.copy()
 
     def __eq__(self, other: object) -> bool:
-        """Whether `other`, a column of any width or a list, has the same numbers."""
+        """Returns whether a column of any width, or a list, has the same numbers."""
         return self.tolist() == other if isinstance(other, list) else super().__eq__(other)
 
 
@@ -109,38 +110,38 @@ _EMPTY: Final[dict[int, Callable[[], Ints | Floats]]] = {
     **{ord(code): partial(Floats, code) for code in "fd"},
 }
 CODES: Final = frozenset(_EMPTY)
-"""Extension types that are columns."""
+"""The extension types of columns."""
 
 _IS_BIG: Final = sys.byteorder == "big"
 
 
 def pack(column: Ints | Floats) -> Ext:
-    """The extension that stands for a column."""
+    """Encodes a column as an extension."""
     code = ord(column.typecode)
     if not _IS_BIG:
         return Ext(code, memoryview(column))
-    turned = column.copy()
-    turned.byteswap()
-    return Ext(code, turned.tobytes())
+    swapped = column.copy()
+    swapped.byteswap()
+    return Ext(code, swapped.tobytes())
 
 
 def unpack(code: int, data: memoryview) -> Ints | Floats | Ext:
-    """The column that an extension of a code in `CODES` stands for; itself, if it is none."""
+    """Decodes an extension of a code in `CODES`; returns it unchanged if it is malformed."""
     column = _EMPTY[code]()
     try:
         column.frombytes(data)
-    except ValueError:  # of a length that no number of items has
-        return Ext(code, bytes(data))  # for `column` to refuse, which knows the field
+    except ValueError:  # the length is not a multiple of the item size
+        return Ext(code, bytes(data))  # `column` then refuses it, and the error names the field
     if _IS_BIG:
         column.byteswap()
     return column
 
 
 def column(kind: type[Ints] | type[Floats], obj: Any) -> Ints | Floats:
-    """`obj` as a column of a kind: one that has been unpacked, or a plain array of numbers.
+    """Converts a decoded column or list of numbers to a column of a kind.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: `obj` is neither.
     """
     if isinstance(obj, kind):
         return obj
@@ -148,6 +149,6 @@ def column(kind: type[Ints] | type[Floats], obj: Any) -> Ints | Floats:
         return kind.of(obj)
     if isinstance(obj, Ext):
         size, code = memoryview(obj.data).nbytes, chr(obj.code)
-        raise TypeError(f"{size} bytes are no whole number of items of type {code!r}")
-    said = type(obj).__name__.lower()
-    raise TypeError(f"expected a column of {kind.__name__.lower()}, got {said}")
+        raise TypeError(f"{size} bytes are not a whole number of items of type {code!r}")
+    received = type(obj).__name__.lower()
+    raise TypeError(f"expected a column of {kind.__name__.lower()}, got {received}")

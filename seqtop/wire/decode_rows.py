@@ -1,4 +1,4 @@
-"""The columns of a step's decodes, read a sequence at a time, for those who look at one."""
+"""Reads the columns of `Step.decodes` one sequence at a time."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from seqtop.wire.messages import Decodes, Step
 
 
 class Decode(msgspec.Struct, frozen=True):
-    """What the columns say of one sequence."""
+    """The elements of one sequence in the columns."""
 
     seq_id: int
     new_token_id: int
     text_delta: str
     new_logprob: float | None
-    """`None` where the engine has none."""
+    """`None` if the engine has no log-probabilities."""
     new_block: int | None
-    """The block appended to its table, if there was one."""
+    """The block appended to its table, if any."""
 
 
 def decodes(step: Step) -> Iterator[Decode]:
-    """The sequences that a step tells of in columns, in their order."""
+    """Yields the sequences in the columns of a step, in order."""
     return iter(()) if step.decodes is None else _rows(step.decodes)
 
 
 def decode_of(step: Step, seq_id: int) -> Decode | None:
-    """What the columns of a step say of one sequence, if it is in them."""
+    """Returns the elements of one sequence, or `None` if it is not in the columns."""
     return next((each for each in decodes(step) if each.seq_id == seq_id), None)
 
 
 def num_decodes(step: Step) -> int:
-    """How many sequences a step tells of in columns."""
+    """Returns the number of sequences in the columns of a step."""
     return 0 if step.decodes is None else len(step.decodes.seq_ids)
 
 

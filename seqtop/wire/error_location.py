@@ -1,7 +1,7 @@
-"""Where in a value an error is, in the names of its fields: `seq_group_metadata_list[0].is_prompt`.
+"""Locates errors in a value by field names, such as `seq_group_metadata_list[0].is_prompt`.
 
-msgspec gives the place of a decoding error as positions in the encoded arrays, and of an encoding
-error not at all. Both are worked out here, after the error, so that no other value pays for it.
+msgspec locates a decoding error by positions in the encoded arrays, and an encoding error not at
+all. The names are derived here after an error, so that they cost nothing without one.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from msgspec import inspect
 
 _AT_PATH: Final = re.compile(r"(?P<reason>.*) - at (?P<key>`key` in )?`\$(?P<path>.*)`", re.DOTALL)
 _STEP: Final = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
-_MAX_DEPTH: Final = 64  # a value nested deeper is its own explanation
+_MAX_DEPTH: Final = 64  # no valid value is nested deeper
 _UNKNOWN: Final = object()
 
 
 def name_of(target: Any) -> str:
-    """A type's name, or for a union the names of its members."""
+    """Returns the name of a type, or the names of the members of a union."""
     if get_origin(target) in (Union, UnionType):
         return " | ".join(map(name_of, get_args(target)))
     return target.__name__ if isinstance(target, type) else str(target)
 
 
 def explain(error: Exception, target: Any, data: Any) -> str:
-    """What was wrong with `data`, encoded as a `target`, and in which field."""
+    """Returns the reason for a decoding error, with the names of the fields."""
     match = _AT_PATH.fullmatch(str(error))
     if match is None:
         return str(error) or type(error).__name__
@@ -40,8 +40,8 @@ def explain(error: Exception, target: Any, data: Any) -> str:
     return f"{place}: {match['reason']}" if place else match["reason"]
 
 
-def blame(encode: Callable[[Any], bytes], obj: Any) -> str:
-    """Which part of `obj` it is that `encode` fails for; empty if it is `obj` as a whole."""
+def locate_failure(encode: Callable[[Any], bytes], obj: Any) -> str:
+    """Returns the part of `obj` that `encode` fails for; empty if it is `obj` as a whole."""
     place = ""
     for _ in range(_MAX_DEPTH):
         for step, part in _parts(obj):
@@ -61,7 +61,7 @@ def _layout(target: Hashable) -> inspect.Type:
 def _succeeds(encode: Callable[[Any], bytes], part: Any) -> bool:
     try:
         encode(part)
-    except Exception:  # noqa: BLE001 - whatever it is, it has been reported; this finds its place
+    except Exception:  # noqa: BLE001 - the error itself has been reported before
         return False
     return True
 
@@ -83,15 +83,14 @@ def _parts(obj: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(data: Any) -> Any:
-    """The value as MessagePack alone has it: lists, dicts and scalars."""
     try:
         return msgspec.msgpack.decode(data)
-    except Exception:  # noqa: BLE001 - malformed beyond the error at hand: names have to do without
+    except Exception:  # noqa: BLE001 - malformed elsewhere, too: the location has fewer names
         return _UNKNOWN
 
 
 def _name_steps(path: str, node: inspect.Type | None, value: Any) -> str:
-    """`path`, with a field's name in the place of its position in an array."""
+    """Replaces positions in `path` by field names."""
     named = ""
     for step in _STEP.finditer(path):
         node = _narrow(node, value)
@@ -109,7 +108,7 @@ def _name_steps(path: str, node: inspect.Type | None, value: Any) -> str:
 
 
 def _narrow(node: inspect.Type | None, value: Any) -> inspect.Type | None:
-    """The one member of a union that can have parts; of several structs, the one tagged so."""
+    """Returns the member of a union that the value belongs to: a container or a struct."""
     if not isinstance(node, inspect.UnionType):
         return node
     members = [each for each in node.types if not isinstance(each, inspect.NoneType)]
@@ -132,7 +131,7 @@ def _field_type(node: inspect.Type | None, name: str) -> inspect.Type | None:
 
 
 def _element(node: inspect.Type | None, index: int | None) -> tuple[str, inspect.Type | None]:
-    """How to name an element of an array or a map, and its type where that is known."""
+    """Returns the label of an element of an array or a map, and its type if known."""
     label = "[...]" if index is None else f"[{index}]"
     match node:
         case inspect.StructType(array_like=True) if index is not None:

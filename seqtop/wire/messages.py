@@ -1,11 +1,10 @@
-"""The messages of the seqtop protocol, version 2 (`docs/protocol.md` is its specification).
+"""The messages of the seqtop protocol, version 2, specified in `docs/protocol.md`.
 
-Every message is an array-like msgspec struct whose first element is its tag. Fields are only
-ever appended, and always with a default, so an old viewer reads a newer engine and the reverse
-(msgspec's schema-evolution rules). Times are wall-clock seconds since the epoch, durations are
-seconds, lengths are tokens unless a name says blocks.
-
-`None` in an optional figure means "this engine has no such thing", which is not zero.
+Every message is an array-like msgspec struct whose first element is its tag. Fields are only ever
+appended, and always with a default, so that old viewers read newer engines and the reverse
+(msgspec's schema-evolution rules). Times are seconds since the epoch, durations are seconds,
+lengths are tokens unless the name says blocks. `None` in an optional figure means that the engine
+has no such figure. Each field declares its privacy, see `seqtop.sequence.privacy`.
 """
 
 from typing import Literal, TypeAlias
@@ -31,19 +30,19 @@ WaitCause: TypeAlias = Literal["no_blocks", "token_budget", "seq_limit"]
 
 
 class Message(msgspec.Struct, array_like=True, kw_only=True):
-    """Base of everything that travels; subclasses set their tag."""
+    """The base class of all messages. Subclasses that are sent by themselves set a tag."""
 
 
 class EngineInfo(Message, tag="EngineInfo"):
-    """Who is speaking: sent when the engine starts, and part of every snapshot."""
+    """The description of an engine, sent when it starts and in every snapshot."""
 
     protocol_version: Public[int]
     engine_id: Public[str]
-    """The name a user gave this engine; several engines in one viewer are told apart by it."""
+    """The user's name for the engine, which distinguishes engines in one viewer."""
     incarnation: Public[str]
-    """A random id that changes each time the engine starts."""
+    """A random id, new with each start of the engine."""
     engine: Public[str]
-    """Software and version, `engine_stub 0.1.0` say."""
+    """Software and version, such as `engine_stub 0.1.0`."""
     model: Public[str]
     dtype: Public[str]
     device: Public[str]
@@ -51,9 +50,9 @@ class EngineInfo(Message, tag="EngineInfo"):
     block_size: Public[int]
     """Slots (tokens) per KV-cache block."""
     num_gpu_blocks: Public[int]
-    """Blocks of the device's KV pool; vLLM's name, also where the device is a CPU."""
+    """Blocks of the device's KV pool. The name is vLLM's, also for a CPU."""
     num_cpu_blocks: Public[int | None]
-    """Blocks in host memory to swap to."""
+    """Blocks in host memory for swapping."""
     max_num_seqs: Public[int]
     max_num_batched_tokens: Public[int]
     """The token budget of one step."""
@@ -64,26 +63,26 @@ class EngineInfo(Message, tag="EngineInfo"):
     control: Public[bool] = False
     """Whether this engine accepts `Submit` and `Abort`."""
     redacted: Public[bool] = False
-    """Whether text and token ids are kept off the wire."""
+    """Whether text and token ids are removed."""
     heartbeat_interval: Public[float] = 1.0
     """Seconds between heartbeats while nothing else is sent."""
     num_reserved_blocks: Public[int] = 0
-    """The pool's first blocks, where no sequence is ever given them: vLLM V1 has a null block
-    that stands in a table for a block needed no more."""
+    """First blocks of the pool that no sequence is given. vLLM V1 has a null block, which replaces
+    blocks in a table that are no longer needed."""
     queue_order: Public[QueueOrder] = "preempted_first"
-    """Who is next in the waiting queue: what has been preempted, then by priority and arrival;
-    or (`fcfs`) the latest arrival is last and the latest preempted is first; or (`priority`) by
-    priority and arrival alone."""
+    """The order of the waiting queue: preempted requests first, then by priority and arrival; or
+    (`fcfs`) by arrival, with the latest preempted request first; or (`priority`) by priority and
+    arrival only."""
     tokenizer: Public[str | None] = None
-    """Where the model's tokenizer is to be found: a folder, or an id of the Hugging Face hub."""
+    """The model's tokenizer: a directory or an id of the Hugging Face hub."""
     data_parallel_rank: Public[int | None] = None
-    """Which of several engines that serve one model side by side this is."""
+    """The rank among several engines that serve one model together."""
     kv_cache_groups: Public[list[str]] = []
-    """What kind of layers each block table of a sequence is for, where it has several."""
+    """The kind of layers of each block table, if sequences have several."""
 
 
 class RequestArrived(Message, tag="RequestArrived"):
-    """A request entered the waiting queue; nothing of it is scheduled yet."""
+    """A request that joined the waiting queue. None of it is scheduled yet."""
 
     request_id: Public[str]
     arrival_time: Public[float]
@@ -95,85 +94,85 @@ class RequestArrived(Message, tag="RequestArrived"):
     pooling_params: Public[PoolingParams | None] = None
     priority: Public[int] = 0
     metrics: Public[RequestMetrics | None] = None
-    """Where they start from; by default all but the arrival time is unknown."""
+    """The initial metrics. By default only the arrival time is known."""
     engine_status: Public[str] = ""
-    """What it waits for, by the engine's own name, where that is not just its turn."""
+    """The engine's own name for what the request waits for, if not only for its turn."""
 
 
 class SequenceUpdate(Message):
-    """What one step changed about one sequence. State is that *after* the step."""
+    """The changes of one sequence by one step. The state is that *after* the step."""
 
     seq_id: Public[int]
     status: Public[SequenceStatus]
     num_computed_tokens: Public[int]
     num_cached_tokens: Public[int] = 0
     new_token_ids: Masked[list[int]] = []
-    """Tokens sampled by this step, the request's last one included (vLLM's deltas never
-    carry that one)."""
+    """Tokens sampled by this step, including the last one of the request, which vLLM's deltas never
+    contain."""
     new_logprobs: Private[list[float]] = []
-    """Log-probability of each of `new_token_ids`."""
+    """The log-probability of each of `new_token_ids`."""
     text_delta: Private[str] = ""
     new_blocks: Public[list[int]] = []
     """Physical blocks appended to the block table."""
     block_table: Public[list[int] | None] = None
-    """The whole block table, where appending does not describe the change."""
+    """The whole block table, if appending does not describe the change."""
     stop_reason: Private[int | str | None] = None
     top_logprobs: Private[list[dict[int, Logprob]] | None] = None
-    """For each of `new_token_ids` the candidates a request asked to see (`logprobs=n`)."""
+    """The candidates for each of `new_token_ids`, if the request asked for them (`logprobs=n`)."""
     parent_seq_id: Public[int | None] = None
-    """The sequence this one was forked from; sent once, with `request_id` and `block_table`. It
-    begins with the output that its parent has before the parent's own update."""
+    """The sequence that this one was forked from; sent once, with `request_id` and `block_table`.
+    The fork starts with the output that its parent has before the parent's own update."""
     request_id: Public[str | None] = None
     engine_status: Public[str] = ""
-    """The engine's own name for the status where it tells more than `status` does:
-    `WAITING_FOR_REMOTE_KVS`, say."""
+    """The engine's own name for the status, if it is more specific than `status`, such as
+    `WAITING_FOR_REMOTE_KVS`."""
     num_draft_tokens: Public[int | None] = None
-    """Speculative tokens that this step verified; `None` where none were drafted."""
+    """Speculative tokens that this step verified; `None` without a draft."""
     num_accepted_tokens: Public[int | None] = None
-    """Of those, tokens that are now part of the output."""
+    """Of those, tokens that became output."""
     group_block_tables: Public[list[list[int]] | None] = None
-    """The whole tables of all KV-cache groups but the first, where they have changed."""
+    """The whole tables of all KV-cache groups after the first, if they have changed."""
     is_removed: Public[bool] = False
-    """Whether its request goes on without this sequence: a beam that others have outdone. Viewers
-    forget it."""
+    """Whether the request continues without this sequence, such as a discarded beam. Viewers remove
+    the sequence."""
 
 
 class Preemption(Message):
-    """A running request lost its place in this step."""
+    """A running request that was preempted in this step."""
 
     request_id: Public[str]
     mode: Public[PreemptionMode]
     num_lost_tokens: Public[int]
-    """Computed tokens that must be computed again (0 for a swap)."""
+    """Computed tokens that have to be computed again; 0 for a swap."""
     for_request_id: Public[str | None] = None
-    """The request whose need for blocks caused it."""
+    """The request that needed the blocks."""
 
 
 class WaitReason(Message):
-    """Why the scheduler, having looked at this waiting request, left it waiting.
+    """The reason why the scheduler examined a waiting request and left it waiting.
 
-    A waiting request that a step does not name waits behind one that it does.
+    A waiting request that a step does not name waits behind one that it names.
     """
 
     request_id: Public[str]
     cause: Public[WaitCause]
     num_missing: Public[int] = 0
-    """Blocks missing for `no_blocks`, tokens of budget missing for `token_budget`, places missing
-    for `seq_limit`; 0 if that is not known."""
+    """Missing blocks for `no_blocks`, tokens of the budget for `token_budget`, sequences for
+    `seq_limit`; 0 if unknown."""
 
 
 class StepStats(Message):
     """The engine's figures at the end of a step."""
 
     num_running: Public[int]
-    """Sequences, not requests, here and below."""
+    """Running sequences (not requests)."""
     num_waiting: Public[int]
     num_used_blocks: Public[int]
-    """Blocks in some block table."""
+    """Blocks in at least one block table."""
     num_free_blocks: Public[int]
-    """Blocks that hold nothing."""
+    """Blocks without content."""
     num_cached_blocks: Public[int]
-    """Blocks in no table whose content the prefix cache can still reuse."""
+    """Blocks in no table whose content the prefix cache can reuse."""
     num_prefill_tokens: Public[int]
     """Prompt tokens this step computed."""
     num_decode_tokens: Public[int]
@@ -186,67 +185,67 @@ class StepStats(Message):
     scheduler_time: Public[float]
     model_forward_time: Public[float | None]
     model_execute_time: Public[float | None]
-    """Forward pass, sampling and everything between: at least `model_forward_time`."""
+    """The duration of forward pass, sampling and everything between."""
     num_swapped: Public[int | None] = None
     num_free_cpu_blocks: Public[int | None] = None
 
 
 class CachedBlocks(Message):
-    """Full, computed blocks that the prefix cache has come to know: neighbours in one table."""
+    """Full, computed blocks that were added to the prefix cache: neighbours in one table."""
 
     request_id: Public[str]
-    """Whose tokens they hold."""
+    """The request whose tokens they hold."""
     seq_id: Public[int]
     position: Public[int]
-    """The logical position of the first of `blocks` in the table of that sequence."""
+    """The logical position of the first block in the table of the sequence."""
     blocks: Public[list[int]]
 
 
 class Decodes(Message):
-    """Sequences that a step took one token further and did nothing else to, a place in each column.
+    """Sequences to which a step only added one token, with one element in each column.
 
-    Such a sequence is RUNNING before the step and after it; the step computed one token of it and
-    sampled one. It stands for a `SequenceUpdate` and a delta of its request that are sent for it
-    otherwise (`docs/protocol.md` has them field by field), and there is neither.
+    Such a sequence is RUNNING before and after the step, which computed one token of it and sampled
+    one. It has neither a `SequenceUpdate` nor a delta in `Step.execute`; `docs/protocol.md` lists
+    the equivalent ones field by field.
 
     Raises:
-        ValueError: The columns are not of one length.
+        ValueError: The columns differ in length.
     """
 
     seq_ids: Public[list[int]]
     new_token_ids: Masked[list[int]]
-    """The token that was sampled."""
+    """The sampled token of each sequence."""
     text_deltas: Masked[list[str]]
     new_logprobs: Private[list[float]] = []
-    """The log-probability of each token; empty where an engine has none."""
+    """The log-probability of each token; empty if the engine has none."""
     new_blocks: Public[dict[int, int]] = {}
-    """By sequence id the physical block appended to its table, of those that were given one."""
+    """The physical block that was appended to a table, by sequence id."""
 
     def __post_init__(self) -> None:
         num = len(self.seq_ids)
         if not num == len(self.new_token_ids) == len(self.text_deltas):
-            raise ValueError("the columns of decodes are not of one length")
+            raise ValueError("the columns of decodes differ in length")
         if self.new_logprobs and len(self.new_logprobs) != num:
-            raise ValueError("the columns of decodes are not of one length")
+            raise ValueError("the columns of decodes differ in length")
 
 
 class Step(Message, tag="Step"):
-    """One iteration of the engine: what it was asked to run and what came of it.
+    """One iteration of the engine: its input and its results.
 
     `execute` is the `ExecuteModelRequest` as vLLM encodes it, except that deltas may leave
-    `block_tables` empty: tables travel in `sequences` as changes, which is a few bytes where
-    vLLM resends every block. Fulls always carry theirs.
+    `block_tables` empty: `sequences` has the changes of the tables, in a few bytes where vLLM
+    resends every block. Full metadata always contains the tables.
 
-    Each request in `execute` has `scheduler_time`, `model_forward_time` and
-    `model_execute_time` of `stats` added to its metrics, and `last_token_time` set to `time` if
-    it sampled; `metrics` names only the requests whose metrics changed in another way.
+    Viewers add `scheduler_time`, `model_forward_time` and `model_execute_time` of `stats` to the
+    metrics of each request in `execute`, and set `last_token_time` to `time` if it sampled.
+    `metrics` has only the requests whose metrics changed in another way.
     """
 
     step: Public[int]
     start_time: Public[float]
-    """When scheduling began."""
+    """The start of scheduling."""
     time: Public[float]
-    """When the outputs had been processed."""
+    """The end of output processing."""
     execute: Public[ExecuteModelRequest]
     sequences: Public[list[SequenceUpdate]]
     stats: Public[StepStats]
@@ -254,40 +253,40 @@ class Step(Message, tag="Step"):
     preemptions: Public[list[Preemption]] = []
     wait_reasons: Public[list[WaitReason]] = []
     newly_cached_blocks: Public[list[CachedBlocks] | None] = None
-    """Blocks that the prefix cache knows since this step; `None` from engines that do not tell
-    which it knows."""
+    """Blocks that were added to the prefix cache; `None` from engines that do not report its
+    content."""
     uncached_blocks: Public[list[int]] = []
-    """Blocks that it has forgotten. They come first: such a block may be known anew at once."""
+    """Blocks that were removed from it, before others (perhaps the same) were added."""
     decodes: Public[Decodes | None] = None
-    """Sequences of which there is no more to say than the token that each has got: they are
-    neither in `execute` nor in `sequences`."""
+    """Sequences to which the step only added one token. They are neither in `execute` nor in
+    `sequences`."""
 
 
 class RequestFinished(Message, tag="RequestFinished"):
-    """A request left the engine; sent after the step that ended it."""
+    """A request that left the engine. Sent after the step that ended it."""
 
     request_id: Public[str]
     time: Public[float]
     status: Public[SequenceStatus]
-    """The end of every sequence of the request that has not reached one of its own."""
+    """The final status of all sequences of the request that have not finished before."""
     metrics: Public[RequestMetrics]
     text_lengths: Private[list[int]] = []
-    """Characters of each sequence's whole text, in the order of the request's sequences: what the
-    text deltas must add up to. Empty where an engine does not know."""
+    """The length of each sequence's text in characters, in the order of the request's sequences, to
+    verify the text deltas. Empty if the engine does not send it."""
     seq_ids: Public[list[int]] = []
-    """The request's sequences, best first where they have a rank; others are removed. Empty where
-    nothing is to be changed."""
+    """The sequences of the answer, the best first; others are removed. Empty if the sequences are
+    unchanged."""
 
 
 class Heartbeat(Message, tag="Heartbeat"):
-    """Sent while nothing else is, so that silence means trouble."""
+    """A message sent while nothing else is, so that viewers notice a lost engine."""
 
     time: Public[float]
     step: Public[int]
 
 
 class EngineStopped(Message, tag="EngineStopped"):
-    """The engine says goodbye; nothing follows under this incarnation."""
+    """The last message of an incarnation."""
 
     time: Public[float]
     reason: Public[str] = ""
@@ -297,33 +296,33 @@ Event: TypeAlias = EngineInfo | RequestArrived | Step | RequestFinished | Heartb
 
 
 class InFlight(Message, tag="InFlight"):
-    """Everything unfinished, whole; what is not named has ended.
+    """All unfinished requests and sequences. Those that it does not name have ended.
 
-    Not part of the stream: an engine's own side makes the state good with it that snapshots are
-    taken of, after messages were lost before they could be numbered.
+    It is not part of the stream. The publisher repairs its replica of the state with it after
+    messages were lost before they were numbered.
     """
 
     time: Public[float]
     step: Public[int]
-    """The last step before; -1 if there was none."""
+    """The number of the last step; -1 before the first."""
     stats: Public[StepStats | None]
-    """Of that step."""
+    """The figures of that step."""
     requests: Public[list[RequestArrived]]
-    """In order of arrival."""
+    """Unfinished requests in order of arrival."""
     sequences: Public[list[SequenceUpdate]]
-    """Each sequence as if one update had brought all there is of it; tables in `block_table`."""
+    """Each sequence as if one update contained all of it, with its table in `block_table`."""
     cached_blocks: Public[list[CachedBlocks] | None] = None
-    """All blocks that the prefix cache knows."""
+    """All blocks in the prefix cache."""
 
 
 class SnapshotRequest(Message, tag="SnapshotRequest"):
-    """Ask for the whole state; answered by `Snapshot`."""
+    """A request for the whole state. The reply is a `Snapshot`."""
 
     protocol_version: int = PROTOCOL_VERSION
 
 
 class Submit(Message, tag="Submit"):
-    """Ask the engine to run a prompt; answered by `Accepted` or `Refused`."""
+    """A command to run a prompt. The reply is `Accepted` or `Refused`."""
 
     prompt: str
     sampling_params: SamplingParams
@@ -331,7 +330,7 @@ class Submit(Message, tag="Submit"):
 
 
 class Abort(Message, tag="Abort"):
-    """Ask the engine to end a request; answered by `Accepted` or `Refused`."""
+    """A command to end a request. The reply is `Accepted` or `Refused`."""
 
     request_id: str
 
@@ -348,24 +347,27 @@ class Snapshot(Message, tag="Snapshot"):
     state: msgspec.Raw
     """An encoded `seqtop.state.EngineState`."""
     has_parts: bool = False
-    """Whether more of its dictionaries' entries follow, in `SnapshotPart`s."""
+    """Whether further entries of its dictionaries follow in `SnapshotPart` messages."""
 
 
 class SnapshotPart(Message, tag="SnapshotPart"):
-    """More of the snapshot before it. What it is, is in a frame of its own behind this message: a
-    map, to be merged into the state."""
+    """A part of the preceding snapshot. The next frame is a map to merge into the state."""
 
     index: int
-    """From 0 on."""
+    """The index, starting at 0."""
     is_last: bool
-    """Whether the state is whole now."""
+    """Whether this is the last part."""
 
 
 class Accepted(Message, tag="Accepted"):
+    """The reply to a command that the engine carried out."""
+
     request_id: str
 
 
 class Refused(Message, tag="Refused"):
+    """The reply to a command or request that the engine refused."""
+
     error: str
     """One sentence for the user."""
 

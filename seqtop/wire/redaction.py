@@ -35,15 +35,12 @@ def redact(struct: S) -> S:
     changes: dict[str, Any] = {}
     for field in _redacted_fields(type(struct)):
         value = getattr(struct, field.name)
-        match field.privacy:
-            case Privacy.PUBLIC:
-                changes[field.name] = _redact_structs(value)
-            case Privacy.MASKED:
-                changes[field.name] = _mask(value)
-            case _ if field.has_default:
-                changes[field.name] = _default(field.info)
-            case _:
-                changes[field.name] = _mask(value)
+        if field.privacy is Privacy.PUBLIC:
+            changes[field.name] = _redact_structs(value)
+        elif field.privacy is Privacy.PRIVATE and field.has_default:
+            changes[field.name] = _default(field.info)
+        else:
+            changes[field.name] = _mask(value)
     if isinstance(struct, EngineInfo):
         changes["redacted"] = True
     try:

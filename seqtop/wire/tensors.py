@@ -1,7 +1,7 @@
-"""A tensor as a MessagePack extension: `[dtype, shape, bytes]` under type code 84.
+"""Encodes tensors as a MessagePack extension: `[dtype, shape, bytes]` with type code 84.
 
 `dtype` is torch's name for the element type (``"bfloat16"``), `shape` a list of sizes, and the
-bytes hold the elements in row-major order, each little-endian. vLLM has no such form: it sends nil.
+bytes hold the elements in row-major order, each little-endian. vLLM sends nil instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from seqtop.wire.error_location import explain
 
 TENSOR_CODE: Final = ord("T")
 
-_MAX_DIMS: Final = 64  # as many as torch's own kernels take
+_MAX_DIMS: Final = 64  # the limit of torch's own kernels
 _ITEM_BYTES: Final = {
     "bool": 1,
     "uint8": 1,
@@ -44,10 +44,10 @@ _decode_parts: Final = msgspec.msgpack.Decoder(_Parts).decode
 
 
 def pack_tensor(tensor: Tensor) -> msgspec.msgpack.Ext:
-    """The extension that stands for a tensor, wherever its elements are.
+    """Encodes a tensor of any device.
 
     Raises:
-        TypeError: It has no dense elements or an element type that the wire has no name for.
+        TypeError: The tensor is not dense, or its element type is not supported.
     """
     torch: Any = importlib.import_module("torch")
     dtype = str(tensor.dtype).removeprefix("torch.")
@@ -64,10 +64,10 @@ def pack_tensor(tensor: Tensor) -> msgspec.msgpack.Ext:
 
 
 def unpack_tensor(payload: memoryview) -> Tensor:
-    """The tensor, on the CPU, that an extension of code `TENSOR_CODE` stands for.
+    """Decodes a tensor, on the CPU, from the data of an extension of code `TENSOR_CODE`.
 
     Raises:
-        ValueError: The payload is not one, or torch is not installed.
+        ValueError: The payload is malformed, or torch is not installed.
     """
     try:
         name, shape, data = _decode_parts(payload)
@@ -94,7 +94,7 @@ def unpack_tensor(payload: memoryview) -> Tensor:
 
 
 def _to_little_endian(flat: Any, item_bytes: int) -> None:
-    """Turn the machine's byte order into the wire's, or back, in place."""
+    """Converts between the machine's byte order and the wire's, in place."""
     if sys.byteorder == "big":
         octets = flat.view(importlib.import_module("torch").uint8).view(-1, item_bytes)
         octets.copy_(octets.flip(1))

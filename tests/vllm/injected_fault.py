@@ -7,13 +7,13 @@ from typing import Any
 
 def install(step: int) -> None:
     """Have the adapter fail when it takes down step number `step`."""
-    from seqtop.adapters.vllm.collect import Collector
+    from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 
-    original, count = Collector._updated, iter(range(step))
+    original, count = SchedulerObserver._after_update, iter(range(step))
 
     def updated(self: Any, *args: Any, **kwargs: Any) -> None:
         if next(count, None) is None:
             raise RuntimeError("injected")
         original(self, *args, **kwargs)
 
-    Collector._updated = updated  # type: ignore[method-assign]
+    SchedulerObserver._after_update = updated  # type: ignore[method-assign]

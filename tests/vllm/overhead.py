@@ -99,21 +99,21 @@ def _now() -> tuple[float, float]:
 
 def time_the_adapter() -> dict[str, list[float]]:
     """Have the adapter's own functions timed, apart from vLLM's around them: CPU seconds a call."""
-    from seqtop.adapters.vllm.collect import Collector
+    from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 
     own: dict[str, list[float]] = {}
 
     def replace(name: str) -> None:
-        original, times = getattr(Collector, name), own.setdefault(name, [])
+        original, times = getattr(SchedulerObserver, name), own.setdefault(name, [])
 
         def timed(self: Any, *args: Any) -> None:
             start = time.thread_time()
             original(self, *args)
             times.append(time.thread_time() - start)
 
-        setattr(Collector, name, timed)
+        setattr(SchedulerObserver, name, timed)
 
-    for name in ("_to_schedule", "_has_scheduled", "_came_back", "_updated"):
+    for name in ("_before_schedule", "_after_schedule", "_before_update", "_after_update"):
         replace(name)
     return own
 

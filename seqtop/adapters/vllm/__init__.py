@@ -1,20 +1,21 @@
-"""vLLM's V1 engine, seen by seqtop. See `docs/vllm.md`.
+"""The adapter for vLLM's V1 engine. See `docs/vllm.md`.
 
-In two halves, so that the scheduler's thread does next to nothing:
+It has two halves, so that the scheduler's thread does very little:
 
-- in vLLM's EngineCore process, `hook` wraps a scheduler's methods, `collect` takes down what they
-  did as plain `notes`, and `outbox` hands those over without ever waiting;
-- in a process of its own, `publish` turns the notes into messages (`translate`), adds the text
-  (`text`) and serves the viewers.
+- In vLLM's EngineCore process, `hook` wraps the methods of a scheduler, `scheduler_observer`
+  records what they did as plain `observations`, and `publisher_process` sends these to the other
+  half without ever waiting.
+- In a process of its own, `publisher_main` converts the observations to messages (`translate`),
+  adds the text (`text`) and serves the viewers.
 """
 
 import os
 
 
 def register() -> None:
-    """vLLM's general plugin, called in each of its processes.
+    """The entry point of vLLM's general plugins, called in each of its processes.
 
-    Does nothing at all unless `SEQTOP_BIND` is set, and never raises.
+    Does nothing unless `SEQTOP_BIND` is set, and never raises.
     """
     if os.environ.get("SEQTOP_BIND"):
         from seqtop.adapters.vllm import hook

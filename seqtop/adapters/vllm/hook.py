@@ -1,7 +1,7 @@
-"""Has the next V1 scheduler that vLLM builds in this process followed.
+"""Attaches the adapter to the next V1 scheduler that vLLM creates in this process.
 
-Only `Scheduler.__init__` is replaced on a class; from then on it is that one scheduler's own
-methods that are surrounded, whichever subclass it is of.
+Only `Scheduler.__init__` is replaced on the class. It then wraps the methods of the one scheduler
+instance, which may be of any subclass.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from pathlib import Path
 from typing import Any, Final
 
 from seqtop.adapters.vllm import settings as user_settings
-from seqtop.adapters.vllm.collect import Collector
-from seqtop.adapters.vllm.describe import describe
-from seqtop.adapters.vllm.outbox import Outbox, PublisherLostError
+from seqtop.adapters.vllm.engine_description import describe
+from seqtop.adapters.vllm.publisher_process import PublisherLostError, PublisherProcess
+from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.wrapping import Wrapping
 
 TESTED_VERSIONS: Final = ("0.33",)
-"""Minor versions of vLLM that `make test-vllm` has passed with."""
+"""Minor versions of vLLM with which `make test-vllm` has passed."""
 
-_log = logging.getLogger("vllm.seqtop")  # below vLLM's own, so that it is formatted and shown
+_log = logging.getLogger(
+    "vllm.seqtop"
+)  # a child of vLLM's logger, so that it is formatted and shown
 
-_SAID: Final = "_SEQTOP_SAID"
-"""Environment variable that keeps vLLM's other processes from saying the same once more."""
+_WARNED: Final = "_SEQTOP_WARNED"
+"""The environment variable that prevents the same warning from vLLM's other processes."""
 
 
 def install() -> None:
-    """Follow the scheduler that this process is going to build, if it builds one."""
+    """Attaches to the scheduler that this process creates, if it creates one."""
     try:
         settings = user_settings.from_environment()
         if _may_follow(settings):
@@ -45,11 +47,11 @@ def _may_follow(settings: AdapterSettings) -> bool:
     version = ".".join(vllm.__version__.split(".")[:2])
     if version in TESTED_VERSIONS or settings.force:
         return True
-    if not os.environ.get(_SAID):
-        os.environ[_SAID] = "1"
+    if not os.environ.get(_WARNED):
+        os.environ[_WARNED] = "1"
         _log.warning(
             "seqtop is off: it has been tested with vLLM %s, and this is %s;"
-            " set SEQTOP_FORCE=1 to try it all the same",
+            " set SEQTOP_FORCE=1 to try it anyway",
             ", ".join(TESTED_VERSIONS),
             vllm.__version__,
         )
@@ -70,27 +72,27 @@ def _replace_init(settings: AdapterSettings) -> None:
 
 
 def follow(scheduler: Any, settings: AdapterSettings) -> Wrapping | None:
-    """Publish what `scheduler` does from now on; `None` if that cannot be. Never raises."""
-    outbox: Outbox | None = None
+    """Publishes what a scheduler does from now on. Returns `None` on failure; never raises."""
+    publisher: PublisherProcess | None = None
 
     def failed(error: Exception) -> None:
         _log.warning("seqtop is off, and vLLM goes on: %s", _in_one_line(error))
-        if outbox is not None:
-            outbox.close("the adapter has given up; vLLM's log says why")
+        if publisher is not None:
+            publisher.close("the adapter has failed; see vLLM's log")
 
-    def to_shut_down() -> None:
+    def before_shutdown() -> None:
         wrapping.undo()
-        if outbox is not None:
-            outbox.close("vLLM has shut down")
+        if publisher is not None:
+            publisher.close("vLLM has shut down")
 
     wrapping = Wrapping(failed)
     try:
-        hello, layout = describe(scheduler, settings)
-        endpoint = user_settings.endpoint_of(settings, hello.data_parallel_rank)
-        outbox = Outbox(endpoint, settings)
-        outbox.send(hello)
-        Collector(scheduler, wrapping.wrap, outbox.send, layout)
-        wrapping.wrap(scheduler, "shutdown", before=to_shut_down)
+        started, layout = describe(scheduler, settings)
+        endpoint = user_settings.endpoint_of(settings, started.data_parallel_rank)
+        publisher = PublisherProcess(endpoint, settings)
+        publisher.send(started)
+        SchedulerObserver(scheduler, wrapping.wrap, publisher.send, layout)
+        wrapping.wrap(scheduler, "shutdown", before=before_shutdown)
     except Exception as error:  # noqa: BLE001
         wrapping.undo()
         failed(error)

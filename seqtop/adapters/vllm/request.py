@@ -1,4 +1,4 @@
-"""What the publisher's process knows of each request, and how V1's terms read in ours."""
+"""The publisher's record of each request, and the conversion of V1's statuses and parameters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
 
-from seqtop.adapters.vllm.notes import Arrived
+from seqtop.adapters.vllm.observations import Arrived
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 
 _RANDOM_SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
@@ -23,18 +23,18 @@ _ENDS: Final = {
 
 
 def end_status(name: str) -> SequenceStatus:
-    """Ours for an end of V1's; one that we have no word for, `FINISHED_ERROR` say, is an abort."""
+    """Returns the status for a finished status of V1; for an unknown one, that of an abort."""
     return _ENDS.get(name, SequenceStatus.FINISHED_ABORTED)
 
 
 def engine_status(name: str) -> str:
-    """What `SequenceUpdate.engine_status` is to say: nothing where `status` says the same."""
-    says_more = name not in ("WAITING", "RUNNING", *SequenceStatus.__members__)
-    return name if says_more else ""
+    """Returns `SequenceUpdate.engine_status`: empty if `status` has the same information."""
+    is_specific = name not in ("WAITING", "RUNNING", *SequenceStatus.__members__)
+    return name if is_specific else ""
 
 
 def sampling_params(fields: dict[str, Any] | None) -> SamplingParams | None:
-    """V1's parameters as V0's, as far as those have them; `None` where they contradict."""
+    """Converts V1's sampling parameters to V0's; `None` if V0 refuses them."""
     if fields is None:
         return None
     try:
@@ -45,7 +45,7 @@ def sampling_params(fields: dict[str, Any] | None) -> SamplingParams | None:
 
 @dataclass(slots=True)
 class Request:
-    """An unfinished request, as viewers know it."""
+    """An unfinished request, as published so far."""
 
     seq_id: int
     name: str
@@ -58,13 +58,16 @@ class Request:
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
     is_prefill: bool = True
-    """Whether it has sampled nothing since it was last admitted."""
+    """Whether it has sampled no token since it was last admitted."""
 
     @classmethod
-    def of(cls, note: Arrived, seq_id: int, name: str, params: SamplingParams | None) -> Request:
+    def of(
+        cls, observation: Arrived, seq_id: int, name: str, params: SamplingParams | None
+    ) -> Request:
+        """Creates the record of a request that has arrived."""
         metrics = RequestMetrics(
-            arrival_time=note.arrival_time,
-            last_token_time=note.arrival_time,
+            arrival_time=observation.arrival_time,
+            last_token_time=observation.arrival_time,
             first_scheduled_time=None,
             first_token_time=None,
             time_in_queue=None,
@@ -72,28 +75,28 @@ class Request:
         return cls(
             seq_id=seq_id,
             name=name,
-            num_prompt_tokens=note.num_prompt_tokens,
+            num_prompt_tokens=observation.num_prompt_tokens,
             metrics=metrics,
             skip_special_tokens=params is None or params.skip_special_tokens,
-            engine_status=engine_status(note.status),
+            engine_status=engine_status(observation.status),
         )
 
 
 class Names:
-    """Names for requests: the user's own, unless it has been used before."""
+    """Assigns the user's id to each request, unless it has been used before."""
 
     def __init__(self, *, has_random_suffix: bool) -> None:
         self._has_random_suffix = has_random_suffix
-        self._given: OrderedDict[str, None] = OrderedDict()
+        self._assigned: OrderedDict[str, None] = OrderedDict()
 
     def of(self, request_id: str) -> str:
-        """The name for vLLM's internal `request_id`, which is unique itself."""
+        """Returns the name for vLLM's internal request id, which is unique."""
         name = request_id
         if self._has_random_suffix:
             name = _RANDOM_SUFFIX.sub("", request_id)
-        if name in self._given:
+        if name in self._assigned:
             name = request_id
-        self._given[name] = None
-        if len(self._given) > _MAX_NAMES:
-            self._given.popitem(last=False)
+        self._assigned[name] = None
+        if len(self._assigned) > _MAX_NAMES:
+            self._assigned.popitem(last=False)
         return name

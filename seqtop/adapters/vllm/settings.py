@@ -1,4 +1,4 @@
-"""What a user says to the adapter, by environment variables, which all vLLM processes inherit."""
+"""The user's settings: environment variables, which all vLLM processes inherit."""
 
 import os
 from collections.abc import Mapping
@@ -10,32 +10,35 @@ from seqtop.transport.endpoints import check_bind, rank_endpoint
 
 
 class AdapterSettings(msgspec.Struct, frozen=True):
+    """The settings of the adapter."""
+
     bind: str
-    """Where data-parallel rank 0 publishes."""
+    """The endpoint at which data-parallel rank 0 publishes."""
     insecure: bool = False
     """Whether `bind` may be reachable from other machines."""
     force: bool = False
-    """Whether to try with a version of vLLM that is not known to work."""
+    """Whether to attach to an untested version of vLLM."""
     engine_id: str = ""
-    """The name under which viewers know this engine; by default the model's."""
+    """The name of the engine in viewers; the model's name by default."""
     tokenizer: str | None = None
-    """A folder, file or hub id to read the tokenizer from; empty for no text at all."""
+    """The directory, file or hub id of the tokenizer; empty for no text at all."""
     redact: bool = False
-    """Whether texts and token ids are kept off the wire."""
+    """Whether text and token ids are removed."""
     server_secret_key: str = ""
-    """This engine's secret key file, to let in holders of keys alone."""
+    """The engine's secret key file. If given, only holders of keys are admitted."""
     authorized_clients: str = ""
-    """Whom it lets in: a viewer's public key file, or a folder of such."""
+    """The viewers to admit: a public key file, or a directory of such files."""
 
     @property
     def has_keys(self) -> bool:
+        """Whether CurveZMQ keys are configured."""
         return bool(self.server_secret_key)
 
-    def keys(self) -> EngineKeys | None:
-        """Those that were asked for.
+    def curve_keys(self) -> EngineKeys | None:
+        """Loads the configured CurveZMQ keys, if there are any.
 
         Raises:
-            KeyFileError: they cannot be read.
+            KeyFileError: They cannot be read.
         """
         if not self.has_keys:
             return None
@@ -43,10 +46,10 @@ class AdapterSettings(msgspec.Struct, frozen=True):
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> AdapterSettings:
-    """Read the settings; `SEQTOP_BIND` must be set.
+    """Reads the settings from environment variables. `SEQTOP_BIND` must be set.
 
     Raises:
-        KeyFileError: a key is given without saying for whom, or the reverse.
+        KeyFileError: The engine's key is given without the viewers' keys, or the reverse.
     """
     secret_key = environ.get("SEQTOP_SERVER_SECRET_KEY", "")
     clients = environ.get("SEQTOP_AUTHORIZED_CLIENTS", "")
@@ -69,10 +72,10 @@ def _is_set(environ: Mapping[str, str], name: str) -> bool:
 
 
 def endpoint_of(settings: AdapterSettings, rank: int) -> str:
-    """Where the engine of data-parallel rank `rank` publishes.
+    """Returns the endpoint at which the engine of a data-parallel rank publishes.
 
     Raises:
-        EndpointError: that cannot be bound, or may not be.
+        EndpointError: It is malformed, or it is reachable from other machines without permission.
     """
     endpoint = rank_endpoint(settings.bind, rank)
     return check_bind(endpoint, insecure=settings.insecure, has_keys=settings.has_keys)

@@ -1,4 +1,4 @@
-"""The text of requests, from their tokens; in the publisher's process, never in vLLM's."""
+"""The text of requests, from their tokens; computed in the publisher's process, never in vLLM's."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ class Texts:
         return "".join(stream.step(self._tokenizer, token_id) or "" for token_id in token_ids)
 
     def end(self, seq_id: int) -> None:
+        """Discards the stream of a finished sequence."""
         self._streams.pop(seq_id, None)
 
 

@@ -1,4 +1,4 @@
-"""What notes become on the wire."""
+"""Converts observations to messages of the seqtop protocol."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import uuid
 from collections.abc import Iterator
 from typing import Final
 
-from seqtop.adapters.vllm.notes import Arrived, EngineStarted, Stepped
+from seqtop.adapters.vllm.observations import Arrived, EngineStarted, Stepped
 from seqtop.adapters.vllm.request import Names, Request, sampling_params
-from seqtop.adapters.vllm.step import StepBuilder
+from seqtop.adapters.vllm.step_builder import StepBuilder
 from seqtop.adapters.vllm.text import Texts
 from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import (
@@ -26,130 +26,132 @@ from seqtop.wire.messages import (
 _NUM_NULL_BLOCKS: Final = 1
 
 
-def engine_info(hello: EngineStarted, *, redacted: bool = False) -> EngineInfo:
-    """Describe the engine to its viewers; what V1 does not have is None."""
+def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo:
+    """Returns the description of the engine for viewers. What V1 does not have is None."""
     return EngineInfo(
         protocol_version=PROTOCOL_VERSION,
-        engine_id=hello.engine_id,
+        engine_id=started.engine_id,
         incarnation=uuid.uuid4().hex,
-        engine=f"vLLM {hello.vllm_version}",
-        model=hello.model,
-        dtype=hello.dtype,
-        device=hello.device,
-        start_time=hello.start_time,
-        block_size=hello.block_size,
-        num_gpu_blocks=hello.num_gpu_blocks,
+        engine=f"vLLM {started.vllm_version}",
+        model=started.model,
+        dtype=started.dtype,
+        device=started.device,
+        start_time=started.start_time,
+        block_size=started.block_size,
+        num_gpu_blocks=started.num_gpu_blocks,
         num_cpu_blocks=None,
-        max_num_seqs=hello.max_num_seqs,
-        max_num_batched_tokens=hello.max_num_batched_tokens,
-        max_model_len=hello.max_model_len,
-        enable_chunked_prefill=hello.enable_chunked_prefill,
-        enable_prefix_caching=hello.enable_prefix_caching,
+        max_num_seqs=started.max_num_seqs,
+        max_num_batched_tokens=started.max_num_batched_tokens,
+        max_model_len=started.max_model_len,
+        enable_chunked_prefill=started.enable_chunked_prefill,
+        enable_prefix_caching=started.enable_prefix_caching,
         preemption_mode="recompute",
         redacted=redacted,
         num_reserved_blocks=_NUM_NULL_BLOCKS,
-        queue_order="priority" if hello.policy == "priority" else "fcfs",
-        tokenizer=hello.tokenizer,
-        data_parallel_rank=hello.data_parallel_rank,
-        kv_cache_groups=hello.groups,
+        queue_order="priority" if started.policy == "priority" else "fcfs",
+        tokenizer=started.tokenizer,
+        data_parallel_rank=started.data_parallel_rank,
+        kv_cache_groups=started.groups,
     )
 
 
 class Translator:
-    """Turns one engine's notes, in their order, into messages."""
+    """Converts one engine's observations, in order, to messages."""
 
-    def __init__(self, hello: EngineStarted, texts: Texts | None = None) -> None:
-        self._hello = hello
+    def __init__(self, started: EngineStarted, texts: Texts | None = None) -> None:
+        self._started = started
         self._texts = texts
-        self._names = Names(has_random_suffix=hello.has_random_suffix)
+        self._names = Names(has_random_suffix=started.has_random_suffix)
         self._requests: dict[str, Request] = {}
-        """Unfinished ones by vLLM's internal id."""
+        """Unfinished requests by vLLM's internal id."""
         self._running: list[str] = []
         self._num_seqs = self._num_steps = self._num_preemptions = 0
         self._num_queries = self._num_hits = 0
 
-    def arrived(self, note: Arrived) -> Iterator[Event]:
-        """What is to be published of an arrival."""
-        params = sampling_params(note.sampling_params)
-        request = Request.of(note, self._num_seqs, self._names.of(note.request_id), params)
+    def arrived(self, observation: Arrived) -> Iterator[Event]:
+        """Yields the messages for an arrival."""
+        params = sampling_params(observation.sampling_params)
+        request = Request.of(
+            observation, self._num_seqs, self._names.of(observation.request_id), params
+        )
         self._num_seqs += 1
-        self._requests[note.request_id] = request
+        self._requests[observation.request_id] = request
         yield RequestArrived(
             request_id=request.name,
-            arrival_time=note.arrival_time,
+            arrival_time=observation.arrival_time,
             seq_ids=[request.seq_id],
-            num_prompt_tokens=note.num_prompt_tokens,
-            prompt=self._texts.prompt(note.prompt_token_ids) if self._texts else None,
-            prompt_token_ids=note.prompt_token_ids,
+            num_prompt_tokens=observation.num_prompt_tokens,
+            prompt=self._texts.prompt(observation.prompt_token_ids) if self._texts else None,
+            prompt_token_ids=observation.prompt_token_ids,
             sampling_params=params,
-            priority=note.priority,
+            priority=observation.priority,
             engine_status=request.engine_status,
         )
 
-    def stepped(self, note: Stepped) -> Iterator[Event]:
-        """What is to be published of a step, and of the ends that came with it."""
-        if note.running is not None:
-            self._running = note.running
-        built = StepBuilder(note, self._running, self._requests, self._texts)
+    def stepped(self, observation: Stepped) -> Iterator[Event]:
+        """Yields the messages for a step and the requests that ended with it."""
+        if observation.running is not None:
+            self._running = observation.running
+        built = StepBuilder(observation, self._running, self._requests, self._texts)
         self._num_preemptions += len(built.preemptions)
         self._num_queries += built.num_queries
         self._num_hits += built.num_hits
         yield Step(
             step=self._num_steps,
-            start_time=note.start_time,
-            time=note.time,
+            start_time=observation.start_time,
+            time=observation.time,
             execute=built.execute(),
             sequences=built.updates(),
-            stats=self._stats(note, built),
+            stats=self._stats(observation, built),
             metrics=built.metrics,
             preemptions=built.preemptions,
-            wait_reasons=self._wait_reasons(note),
+            wait_reasons=self._wait_reasons(observation),
             decodes=built.decodes if built.decodes.seq_ids else None,
         )
         self._num_steps += 1
-        for ended in note.ended:
+        for ended in observation.ended:
             request = self._requests.pop(ended.request_id, None)
             if request is None:
                 continue
             if self._texts is not None:
                 self._texts.end(request.seq_id)
-            request.metrics.finished_time = note.time
+            request.metrics.finished_time = observation.time
             yield RequestFinished(
                 request_id=request.name,
-                time=note.time,
+                time=observation.time,
                 status=request.status,
                 metrics=request.metrics,
             )
 
-    def _stats(self, note: Stepped, built: StepBuilder) -> StepStats:
-        num_blocks = self._hello.num_gpu_blocks - _NUM_NULL_BLOCKS
+    def _stats(self, observation: Stepped, built: StepBuilder) -> StepStats:
+        num_blocks = self._started.num_gpu_blocks - _NUM_NULL_BLOCKS
         return StepStats(
             num_running=len(self._running),
-            num_waiting=note.num_waiting,
-            num_used_blocks=num_blocks - note.num_free_blocks,
-            num_free_blocks=note.num_free_blocks - note.num_cached_blocks,
-            num_cached_blocks=note.num_cached_blocks,
+            num_waiting=observation.num_waiting,
+            num_used_blocks=num_blocks - observation.num_free_blocks,
+            num_free_blocks=observation.num_free_blocks - observation.num_cached_blocks,
+            num_cached_blocks=observation.num_cached_blocks,
             num_prefill_tokens=built.num_prefill_tokens,
             num_decode_tokens=built.num_decode_tokens,
             prefix_cache_queries=self._num_queries,
             prefix_cache_hits=self._num_hits,
             num_preemptions=self._num_preemptions,
-            scheduler_time=note.scheduler_time,
+            scheduler_time=observation.scheduler_time,
             model_forward_time=None,
-            model_execute_time=note.execute_time,
+            model_execute_time=observation.execute_time,
         )
 
-    def _wait_reasons(self, note: Stepped) -> list[WaitReason]:
-        """Why the head of the queue was left there, worked out from what the scheduler did."""
-        run = note.scheduled[-1] if note.scheduled else None
+    def _wait_reasons(self, observation: Stepped) -> list[WaitReason]:
+        """Derives why the head of the queue was left waiting from what the scheduler did."""
+        run = observation.scheduled[-1] if observation.scheduled else None
         head = self._requests.get(run.head or "") if run else None
         if run is None or head is None or head.status is not SequenceStatus.WAITING:
             return []
         if head.engine_status.startswith("WAITING_FOR_"):
-            return []  # says more than any reason here
-        cause: WaitCause = "no_blocks"  # also where it preempted: then it admits nobody
-        if not run.preempted and run.num_running >= self._hello.max_num_seqs:
+            return []  # more specific than any reason here
+        cause: WaitCause = "no_blocks"  # also after a preemption, when nothing is admitted
+        if not run.preempted and run.num_running >= self._started.max_num_seqs:
             cause = "seq_limit"
-        elif not run.preempted and run.num_tokens >= self._hello.max_num_batched_tokens:
+        elif not run.preempted and run.num_tokens >= self._started.max_num_batched_tokens:
             cause = "token_budget"
         return [WaitReason(request_id=head.name, cause=cause)]

@@ -1,4 +1,4 @@
-"""Methods of living objects, surrounded by functions that must never harm them."""
+"""Wraps methods of objects with functions whose errors never reach the caller."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 
 class Wrap(Protocol):
-    """Has `owner.name(...)` call `before` with the same arguments first, `after` at the end.
+    """Wraps the method `name` of one object.
 
-    `before` may return other positional arguments for the method; `after` is also given the
-    method's result, as the first.
+    `before` is called first with the method's arguments, and may return other positional arguments
+    for it. `after` is called last with the method's result and its arguments.
     """
 
     def __call__(
@@ -21,14 +21,15 @@ class Wrap(Protocol):
         *,
         before: Callable[..., tuple[Any, ...] | None] | None = None,
         after: Callable[..., object] | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Wraps a method of `owner`."""
 
 
 class Wrapping:
-    """A set of wrapped methods that can be undone, and is by the first exception in it.
+    """A set of wrapped methods. The first exception in a wrapper restores all methods.
 
     Args:
-        failed: Called once, with that exception, after everything has been undone.
+        failed: Called once with that exception, after the methods have been restored.
     """
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
@@ -44,7 +45,7 @@ class Wrapping:
         before: Callable[..., tuple[Any, ...] | None] | None = None,
         after: Callable[..., object] | None = None,
     ) -> None:
-        """See `Wrap`. Only this one object changes, not its class."""
+        """Wraps a method as described in `Wrap`. Its class is unchanged."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
@@ -52,7 +53,7 @@ class Wrapping:
             if before is not None and self.active:
                 try:
                     args = before(*args, **kwargs) or args
-                except Exception as error:  # noqa: BLE001 - whatever it is, vLLM is to live
+                except Exception as error:  # noqa: BLE001 - no error may stop vLLM
                     self._fail(error)
             result = original(*args, **kwargs)
             if after is not None and self.active:
@@ -66,7 +67,7 @@ class Wrapping:
         self._wrapped.append((owner, name))
 
     def undo(self) -> None:
-        """Give every method back to its object."""
+        """Restores every method."""
         self.active = False
         while self._wrapped:
             owner, name = self._wrapped.pop()

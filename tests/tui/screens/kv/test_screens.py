@@ -70,7 +70,7 @@ def test_what_is_not_known_is_said_and_never_a_zero() -> None:
         assert "nothing heard yet" in screen(app)
         assert "blocks 0" not in screen(app)
         source.send(run(1, 4, 2, digest(1, 3), medium=None), UnknownEvent(HOSTILE))
-        source.cache.miss("2 messages before number 7 missing")
+        source.cache.mark_gap("2 messages before number 7 missing")
         app.draw()
         await pilot.pause()
         shown = screen(app)
@@ -184,7 +184,7 @@ def test_screen(
     if look == "no-colour":
         monkeypatch.setenv("NO_COLOR", "1")
     if name == "trees":
-        source.cache.miss("3 messages before number 41 missing")
+        source.cache.mark_gap("3 messages before number 41 missing")
         source.link.num_missed = 3
     app = app_of(source, decode=lambda ids: " ".join(f"w{each}" for each in ids))
 

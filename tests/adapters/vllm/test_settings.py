@@ -16,7 +16,7 @@ from seqtop.connection import ConnectionState
 from seqtop.session import Session
 from seqtop.state.listener import StateChange
 from seqtop.transport.curve_keys import create_pair, viewer_keys
-from tests.adapters.test_vllm_follow import step
+from tests.adapters.vllm.test_step_builder import step
 from tests.support.fake_vllm import Request, Scheduler
 from tests.support.waiting import SECONDS, wait_until
 

@@ -1,7 +1,8 @@
-"""Takes down what a V1 scheduler does, on the scheduler's own thread.
+"""Observes a V1 scheduler, on the scheduler's own thread.
 
-So it is sparing: per step it copies references and integers of what was scheduled, never looks
-at the whole waiting queue, and works nothing out that can be worked out elsewhere.
+It does as little as possible: for each step it copies references and integers of what was
+scheduled, never iterates over the whole waiting queue, and computes nothing that the other process
+can compute.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Final
 
-from seqtop.adapters.vllm.describe import Layout
-from seqtop.adapters.vllm.notes import (
+from seqtop.adapters.vllm.engine_description import Layout
+from seqtop.adapters.vllm.free_block_counter import FreeBlockCounter
+from seqtop.adapters.vllm.observations import (
     Admitted,
-    AnyNote,
+    AnyObservation,
     Arrived,
     Preempted,
     RequestEnded,
@@ -24,7 +26,6 @@ from seqtop.adapters.vllm.notes import (
     Stepped,
     Tables,
 )
-from seqtop.adapters.vllm.pool import FreeBlockCounter
 from seqtop.adapters.vllm.wrapping import Wrap
 
 _SAMPLING_FIELDS: Final = (
@@ -33,24 +34,30 @@ _SAMPLING_FIELDS: Final = (
     " skip_special_tokens include_stop_str_in_output"
 ).split()
 
-_MAX_HELD_LOOKED_AT: Final = 256
-"""Of the waiting requests that vLLM has set aside, how many are looked at in a step."""
+_MAX_DEFERRED_CHECKED: Final = 256
+"""The number of deferred waiting requests that are checked in each step."""
 
 _PLAIN_WAITING: Final = ("WAITING", "PREEMPTED", "RUNNING")
 
 
-class Collector:
-    """Follows one scheduler, whose methods `wrap` surrounds, and gives `send` its notes.
+class SchedulerObserver:
+    """Wraps the methods of one scheduler and sends observations of them.
+
+    Args:
+        scheduler: vLLM's V1 scheduler.
+        wrap: Wraps a method.
+        send: Receives the observations.
+        layout: The way to read block tables.
 
     Raises:
-        AttributeError: the scheduler is not like those of the versions that are known.
+        AttributeError: The scheduler differs from those of the supported versions.
     """
 
     def __init__(
         self,
         scheduler: Any,
         wrap: Wrap,
-        send: Callable[[AnyNote], None],
+        send: Callable[[AnyObservation], None],
         layout: Layout,
     ) -> None:
         self._scheduler = scheduler
@@ -59,21 +66,21 @@ class Collector:
         self._pool = FreeBlockCounter(scheduler.kv_cache_manager.block_pool, wrap)
         self._known: set[str] = set()
         self._held: dict[str, str] = {}
-        """Requests that wait for something other than their turn, with the status last told."""
+        """The last reported status of requests that wait for something other than their turn."""
         self._preempted: list[Preempted] = []
         self._ended: list[RequestEnded] = []
         self._scheduled: list[Scheduled] = []
-        """Since the last step was told."""
+        """Calls of `schedule` since the last reported step."""
         self._in_flight: deque[tuple[Any, Scheduled, float]] = deque()
-        """What has been scheduled and not come back, with when scheduling it ended."""
+        """Scheduled steps without outputs so far, with the time at which scheduling ended."""
         self._start = self._clock = self._back = 0.0
-        wrap(scheduler, "add_request", after=self._arrived)
-        wrap(scheduler, "schedule", before=self._to_schedule, after=self._has_scheduled)
-        wrap(scheduler, "_preempt_request", before=self._to_preempt)
-        wrap(scheduler, "_free_request", before=self._to_end)
-        wrap(scheduler, "update_from_output", before=self._came_back, after=self._updated)
+        wrap(scheduler, "add_request", after=self._after_add_request)
+        wrap(scheduler, "schedule", before=self._before_schedule, after=self._after_schedule)
+        wrap(scheduler, "_preempt_request", before=self._before_preempt)
+        wrap(scheduler, "_free_request", before=self._before_free)
+        wrap(scheduler, "update_from_output", before=self._before_update, after=self._after_update)
 
-    def _arrived(self, _result: object, request: Any) -> None:
+    def _after_add_request(self, _result: object, request: Any) -> None:
         request_id = request.request_id
         if request_id in self._known:
             return  # more input for a streaming session
@@ -98,10 +105,10 @@ class Collector:
             )
         )
 
-    def _to_schedule(self, *_: Any, **__: Any) -> None:
+    def _before_schedule(self, *_: Any, **__: Any) -> None:
         self._start, self._clock = time.time(), time.perf_counter()
 
-    def _has_scheduled(self, output: Any, *_: Any, **__: Any) -> None:
+    def _after_schedule(self, output: Any, *_: Any, **__: Any) -> None:
         ended = time.perf_counter()
         cached = output.scheduled_cached_reqs
         resumed = cached.resumed_req_ids
@@ -122,7 +129,7 @@ class Collector:
             else:
                 appended.append((request_id, tables))
         waiting = self._scheduler.waiting
-        note = Scheduled(
+        observation = Scheduled(
             start_time=self._start,
             duration=ended - self._clock,
             preempted=self._preempted,
@@ -134,12 +141,12 @@ class Collector:
             head=waiting.peek_request().request_id if waiting else None,
         )
         self._preempted = []
-        self._scheduled.append(note)
-        self._in_flight.append((output, note, ended))
+        self._scheduled.append(observation)
+        self._in_flight.append((output, observation, ended))
 
-    def _to_preempt(self, request: Any, *_: Any, **__: Any) -> None:
-        # Nobody is told for whom, but `schedule`, which calls the wrapper that calls this, has it
-        # in a variable. Anything else that preempts does so for nobody.
+    def _before_preempt(self, request: Any, *_: Any, **__: Any) -> None:
+        # vLLM does not pass on the request that needs the blocks, but `schedule`, which calls the
+        # wrapper that calls this, has it in a variable. Other callers preempt for no request.
         caller = sys._getframe(2)
         cause = caller.f_locals.get("request") if caller.f_code.co_name == "schedule" else None
         self._preempted.append(
@@ -150,7 +157,7 @@ class Collector:
             )
         )
 
-    def _to_end(self, request: Any, *_: Any, **__: Any) -> None:
+    def _before_free(self, request: Any, *_: Any, **__: Any) -> None:
         request_id = request.request_id
         self._known.discard(request_id)
         self._held.pop(request_id, None)
@@ -163,21 +170,23 @@ class Collector:
             )
         )
 
-    def _came_back(self, *_: Any, **__: Any) -> None:
+    def _before_update(self, *_: Any, **__: Any) -> None:
         self._back = time.perf_counter()
 
-    def _updated(self, outputs: dict[int, Any], scheduler_output: Any, *_: Any, **__: Any) -> None:
+    def _after_update(
+        self, outputs: dict[int, Any], scheduler_output: Any, *_: Any, **__: Any
+    ) -> None:
         output, run, scheduled_at = self._in_flight.popleft()
-        while output is not scheduler_output:  # one that failed and never came back
+        while output is not scheduler_output:  # a step that failed
             output, run, scheduled_at = self._in_flight.popleft()
         scheduler = self._scheduler
         running = scheduler.running
         drafts = scheduler_output.scheduled_spec_decode_tokens
-        held = self._changes_among_held()
+        held = self._changed_held()
         others_run = (
             self._ended or held or any(each.admitted or each.preempted for each in self._scheduled)
         )
-        # No container for each request here: hundreds a step would keep the garbage collector busy.
+        # No container per request: hundreds in each step would trigger the garbage collector.
         got = [
             each
             for of_client in outputs.values()
@@ -185,9 +194,9 @@ class Collector:
             if each.new_token_ids
         ]
         num_scheduled = scheduler_output.num_scheduled_tokens
-        # vLLM goes through what it scheduled in order, and sorts only by client.
+        # vLLM processes outputs in the order of scheduling, and only groups them by client.
         all_got = len(got) == len(num_scheduled) and len(outputs) == 1
-        note = Stepped(
+        observation = Stepped(
             scheduled=self._scheduled,
             start_time=run.start_time,
             scheduler_time=run.duration,
@@ -206,10 +215,10 @@ class Collector:
             num_cached_blocks=self._pool.num_cached,
         )
         self._scheduled, self._ended = [], []
-        self._send(note)
+        self._send(observation)
 
-    def _changes_among_held(self) -> dict[str, str]:
-        """Waiting requests that have come to wait for something else, or for nothing any more."""
+    def _changed_held(self) -> dict[str, str]:
+        """Returns the new statuses of waiting requests that now wait for something else."""
         scheduler = self._scheduler
         changes: dict[str, str] = {}
         aside: Iterable[Any] = (
@@ -217,14 +226,14 @@ class Collector:
             or getattr(scheduler, "skipped_waiting", None)
             or ()
         )
-        for request in islice(aside, _MAX_HELD_LOOKED_AT):
+        for request in islice(aside, _MAX_DEFERRED_CHECKED):
             status = request.status.name
             if status not in _PLAIN_WAITING and self._held.get(request.request_id) != status:
                 self._held[request.request_id] = changes[request.request_id] = status
-        for request_id, told in list(self._held.items()):
+        for request_id, reported in list(self._held.items()):
             request = scheduler.requests.get(request_id)
             status = request.status.name if request is not None else "WAITING"
-            if status != told:
+            if status != reported:
                 changes[request_id] = status
                 if status in _PLAIN_WAITING:
                     del self._held[request_id]

@@ -1,15 +1,15 @@
-"""One step's notes put together: what changed about each sequence, and for whom it was the first.
+"""Combines the observations of one step: the changes of each sequence and of first-time metrics.
 
-With async scheduling the next step has been scheduled by the time the outputs of this one come.
-What ran is then this step's; tables, computed tokens and statuses are those of the moment, as the
-scheduler itself has them.
+With async scheduling the next step is already scheduled when the outputs of this one arrive. The
+requests that ran are then this step's. Tables, computed tokens and statuses are the current ones of
+the scheduler.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from seqtop.adapters.vllm.notes import RequestEnded, Scheduled, Stepped, Tables
+from seqtop.adapters.vllm.observations import RequestEnded, Scheduled, Stepped, Tables
 from seqtop.adapters.vllm.request import Request, end_status, engine_status
 from seqtop.adapters.vllm.text import Texts
 from seqtop.sequence import (
@@ -25,51 +25,51 @@ _RUNNING: Final = SequenceStatus.RUNNING
 
 
 class StepBuilder:
-    """Applies a step's notes to `requests` (by internal id) and gathers what viewers must hear."""
+    """Applies a step's observations to `requests` (by internal id) and collects the changes."""
 
     def __init__(
         self,
-        note: Stepped,
+        observation: Stepped,
         running: list[str],
         requests: dict[str, Request],
         texts: Texts | None,
     ) -> None:
-        self._note = note
+        self._observation = observation
         self._running = running
-        ran = list(note.num_scheduled_tokens)
-        self._output_ids = ran if note.output_ids is None else note.output_ids
+        ran = list(observation.num_scheduled_tokens)
+        self._output_ids = ran if observation.output_ids is None else observation.output_ids
         self._requests = requests
         self._texts = texts
         self._updates: dict[str, SequenceUpdate] = {}
         self._batch: dict[str, SequenceGroupMetadataDelta] = {}
         self._decoding: dict[str, tuple[int, int]] = {}
-        """Who ran with one token and was decoding before, with computed and cached tokens then."""
+        """Requests that were decoding and ran with one token: computed and cached tokens before."""
         self.decodes = Decodes(seq_ids=[], new_token_ids=[], text_deltas=[])
         self.metrics: dict[str, RequestMetrics] = {}
-        """Of requests that were scheduled, or sampled, for the first time."""
+        """Metrics of requests that were scheduled, or sampled, for the first time."""
         self.preemptions: list[Preemption] = []
         self.num_prefill_tokens = self.num_decode_tokens = 0
         self.num_queries = self.num_hits = 0
-        """Tokens looked up in the prefix cache on admission, and found."""
-        self._executed()
-        for run in note.scheduled:
-            self._preempted(run)
-            self._admitted(run)
-            self._grown(run)
-        self._sampled()
-        self._settled()
-        self._held()
-        for ended in note.ended:
+        """Tokens looked up in the prefix cache at admission, and tokens found."""
+        self._add_executed()
+        for run in observation.scheduled:
+            self._apply_preemptions(run)
+            self._apply_admissions(run)
+            self._apply_new_blocks(run)
+        self._apply_outputs()
+        self._apply_computed_tokens()
+        self._apply_held()
+        for ended in observation.ended:
             self._end(ended)
         for request_id, before in self._decoding.items():
-            self._put_in_columns(request_id, *before)
+            self._move_to_decodes(request_id, *before)
 
     def execute(self) -> ExecuteModelRequest:
-        """Who ran, without those in `decodes`."""
+        """Returns the requests that ran, without those in `decodes`."""
         return ExecuteModelRequest(list(self._batch.values()))
 
     def updates(self) -> list[SequenceUpdate]:
-        """The state of every sequence that changed, after the step; who gave blocks up is first."""
+        """Returns the changed sequences after the step. Those that lost their blocks are first."""
         for request_id, update in self._updates.items():
             request = self._requests[request_id]
             update.status = request.status
@@ -92,22 +92,24 @@ class StepBuilder:
             self._updates[request_id] = update
         return update
 
-    def _executed(self) -> None:
-        """What ran; asked first, while `is_prefill` is what it was when it was scheduled."""
-        note = self._note
+    def _add_executed(self) -> None:
+        """Adds the requests that ran. Called first, while `is_prefill` is that of scheduling."""
+        observation = self._observation
         sampled = set(self._output_ids)
-        for request_id, num_tokens in note.num_scheduled_tokens.items():
+        for request_id, num_tokens in observation.num_scheduled_tokens.items():
             request = self._requests.get(request_id)
             if request is None:
-                continue  # it ended while the step was under way
+                continue  # it ended during the step
             self._update(request_id)
             if request.is_prefill:
                 self.num_prefill_tokens += num_tokens
             else:
                 self.num_decode_tokens += num_tokens
             metrics = request.metrics
-            metrics.scheduler_time = (metrics.scheduler_time or 0.0) + note.scheduler_time
-            metrics.model_execute_time = (metrics.model_execute_time or 0.0) + note.execute_time
+            metrics.scheduler_time = (metrics.scheduler_time or 0.0) + observation.scheduler_time
+            metrics.model_execute_time = (
+                metrics.model_execute_time or 0.0
+            ) + observation.execute_time
             self._batch[request_id] = SequenceGroupMetadataDelta(
                 seq_data_delta={},
                 request_id=request.name,
@@ -120,43 +122,43 @@ class StepBuilder:
                 before = request.num_computed_tokens, request.num_cached_tokens
                 self._decoding[request_id] = before
 
-    def _preempted(self, run: Scheduled) -> None:
-        for note in run.preempted:
-            request = self._requests.get(note.request_id)
+    def _apply_preemptions(self, run: Scheduled) -> None:
+        for observation in run.preempted:
+            request = self._requests.get(observation.request_id)
             if request is None:
                 continue
             request.status, request.engine_status = _WAITING, "PREEMPTED"
             request.num_computed_tokens = 0
             request.is_prefill = True
-            _replace(self._update(note.request_id), ())
-            cause = self._requests.get(note.for_request_id or "")
+            _replace(self._update(observation.request_id), ())
+            cause = self._requests.get(observation.for_request_id or "")
             self.preemptions.append(
                 Preemption(
                     request_id=request.name,
                     mode="recompute",
-                    num_lost_tokens=note.num_lost_tokens,
+                    num_lost_tokens=observation.num_lost_tokens,
                     for_request_id=cause.name if cause else None,
                 )
             )
 
-    def _admitted(self, run: Scheduled) -> None:
-        for note in run.admitted:
-            request = self._requests.get(note.request_id)
+    def _apply_admissions(self, run: Scheduled) -> None:
+        for observation in run.admitted:
+            request = self._requests.get(observation.request_id)
             if request is None:
                 continue
             request.status, request.engine_status = _RUNNING, ""
             request.is_prefill = True
-            request.num_cached_tokens = note.num_cached_tokens
+            request.num_cached_tokens = observation.num_cached_tokens
             self.num_queries += request.num_prompt_tokens + request.num_output_tokens
-            self.num_hits += note.num_cached_tokens
-            _replace(self._update(note.request_id), note.tables)
+            self.num_hits += observation.num_cached_tokens
+            _replace(self._update(observation.request_id), observation.tables)
             metrics = request.metrics
             if metrics.first_scheduled_time is None:
                 metrics.first_scheduled_time = run.start_time
                 metrics.time_in_queue = run.start_time - metrics.arrival_time
                 self.metrics[request.name] = metrics
 
-    def _grown(self, run: Scheduled) -> None:
+    def _apply_new_blocks(self, run: Scheduled) -> None:
         for request_id, tables in run.appended:
             if request_id in self._requests and tables:
                 update = self._update(request_id)
@@ -166,9 +168,11 @@ class StepBuilder:
             if request_id in self._requests:
                 _replace(self._update(request_id), tables)
 
-    def _sampled(self) -> None:
-        note = self._note
-        for request_id, token_ids in zip(self._output_ids, note.output_token_ids, strict=True):
+    def _apply_outputs(self) -> None:
+        observation = self._observation
+        for request_id, token_ids in zip(
+            self._output_ids, observation.output_token_ids, strict=True
+        ):
             request = self._requests.get(request_id)
             if request is None:
                 continue
@@ -182,49 +186,51 @@ class StepBuilder:
             if request.status is _RUNNING:  # else a late output of one that was preempted
                 request.is_prefill = False
             metrics = request.metrics
-            metrics.last_token_time = note.time
+            metrics.last_token_time = observation.time
             if metrics.first_token_time is None:
-                metrics.first_token_time = note.time
+                metrics.first_token_time = observation.time
                 self.metrics[request.name] = metrics
-            if num_drafted := note.num_draft_tokens.get(request_id):
+            if num_drafted := observation.num_draft_tokens.get(request_id):
                 update.num_draft_tokens = num_drafted
                 update.num_accepted_tokens = len(token_ids) - 1
 
-    def _settled(self) -> None:
-        """Take over what only the scheduler knows: rejected drafts take computed tokens back."""
-        note = self._note
-        for request_id, computed in zip(self._running, note.num_computed_tokens, strict=True):
+    def _apply_computed_tokens(self) -> None:
+        """Takes over computed tokens, which rejected drafts reduce."""
+        observation = self._observation
+        for request_id, computed in zip(
+            self._running, observation.num_computed_tokens, strict=True
+        ):
             request = self._requests.get(request_id)
             if request is not None and request.num_computed_tokens != computed:
                 request.num_computed_tokens = computed
                 self._update(request_id)
 
-    def _held(self) -> None:
-        for request_id, status in self._note.held.items():
+    def _apply_held(self) -> None:
+        for request_id, status in self._observation.held.items():
             request = self._requests.get(request_id)
             if request is None or request.engine_status == engine_status(status):
                 continue
             if status == "WAITING" or request.status is _WAITING:
                 request.engine_status = engine_status(status)
-            else:  # a streaming session that waits for more input
+            else:  # a streaming session that waits for input
                 request.status, request.engine_status = _WAITING, engine_status(status)
             self._update(request_id)
 
-    def _end(self, note: RequestEnded) -> None:
-        request = self._requests.get(note.request_id)
+    def _end(self, observation: RequestEnded) -> None:
+        request = self._requests.get(observation.request_id)
         if request is None:
             return
-        request.status = end_status(note.status)
-        request.engine_status = engine_status(note.status)
-        # vLLM counts what is under way as computed. What was when it ended never came back.
+        request.status = end_status(observation.status)
+        request.engine_status = engine_status(observation.status)
+        # vLLM counts scheduled tokens as computed, also those of a step without outputs.
         num_tokens = request.num_prompt_tokens + request.num_output_tokens
-        request.num_computed_tokens = min(note.num_computed_tokens, num_tokens)
-        update = self._update(note.request_id)
-        update.stop_reason = note.stop_reason
+        request.num_computed_tokens = min(observation.num_computed_tokens, num_tokens)
+        update = self._update(observation.request_id)
+        update.stop_reason = observation.stop_reason
         _replace(update, ())
 
-    def _put_in_columns(self, request_id: str, num_computed: int, num_cached: int) -> None:
-        """Take a sequence out of the rows, if there is no more to say of it than its next token."""
+    def _move_to_decodes(self, request_id: str, num_computed: int, num_cached: int) -> None:
+        """Moves a sequence to `decodes` if its next token is its only change."""
         request, update, columns = (
             self._requests[request_id],
             self._updates[request_id],
@@ -249,7 +255,7 @@ class StepBuilder:
 
 
 def _replace(update: SequenceUpdate, tables: Tables) -> None:
-    """The first group's table is the sequence's own; with one group there are no others to say."""
+    """Replaces the tables of a sequence. The first group's table is `block_table`."""
     update.new_blocks = []
     update.block_table = list(tables[0]) if tables else []
     if len(tables) != 1:

@@ -10,10 +10,10 @@ import pytest
 
 from seqtop.adapters import vllm as adapter
 from seqtop.adapters.vllm import hook
-from seqtop.adapters.vllm.collect import Collector
+from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 from seqtop.adapters.vllm.settings import AdapterSettings, endpoint_of, from_environment
 from seqtop.transport.endpoints import EndpointError
-from tests.adapters.test_vllm_follow import step
+from tests.adapters.vllm.test_step_builder import step
 from tests.support.fake_vllm import Request, Scheduler
 from tests.support.waiting import wait_until
 
@@ -42,7 +42,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     for name in names:
         monkeypatch.setitem(sys.modules, name, vllm)
     monkeypatch.setitem(sys.modules, "vllm.v1.core.sched.scheduler", module)
-    monkeypatch.delenv("_SEQTOP_SAID", raising=False)
+    monkeypatch.delenv("_SEQTOP_WARNED", raising=False)
     return SimpleNamespace(vllm=vllm, scheduler_class=Fresh)
 
 
@@ -101,7 +101,15 @@ def test_unknown_version_stays_off_unless_forced(
 
 
 @pytest.mark.parametrize(
-    "broken", ["_arrived", "_to_schedule", "_has_scheduled", "_came_back", "_updated", "_to_end"]
+    "broken",
+    [
+        "_after_add_request",
+        "_before_schedule",
+        "_after_schedule",
+        "_before_update",
+        "_after_update",
+        "_before_free",
+    ],
 )
 def test_fault_disables_it_with_one_line_and_vllm_goes_on(
     broken: str,
@@ -113,7 +121,7 @@ def test_fault_disables_it_with_one_line_and_vllm_goes_on(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("injected")
 
-    monkeypatch.setattr(Collector, broken, fail)
+    monkeypatch.setattr(SchedulerObserver, broken, fail)
     scheduler = Scheduler()
     caplog.set_level(logging.WARNING)
     wrapping = hook.follow(scheduler, AdapterSettings(bind=endpoint))
@@ -143,7 +151,7 @@ def test_scheduler_of_another_make_is_left_alone(
 def test_publisher_that_dies_is_noticed(
     modules: SimpleNamespace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seqtop.adapters.vllm.outbox._LOOK_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr("seqtop.adapters.vllm.publisher_process._CHECK_SECONDS", 0.0)
     scheduler = Scheduler()
     # A folder that is not there cannot be bound.
     wrapping = hook.follow(scheduler, AdapterSettings(bind="ipc:///nonexistent/socket"))

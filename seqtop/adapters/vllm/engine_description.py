@@ -1,4 +1,4 @@
-"""What there is to say of an engine before it has done anything."""
+"""Describes an engine whose scheduler has been created."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import os
 import time
 from typing import Any, Final, NamedTuple
 
-from seqtop.adapters.vllm.notes import EngineStarted
+from seqtop.adapters.vllm.observations import EngineStarted
 from seqtop.adapters.vllm.settings import AdapterSettings
 
 _APPEND_ONLY: Final = ("FullAttentionSpec", "MLAAttentionSpec", "TQFullAttentionSpec")
-"""Kinds of KV cache whose block tables only ever grow."""
+"""Kinds of KV cache whose block tables only grow."""
 
 
 class Layout(NamedTuple):
-    """How block tables are to be read."""
+    """The way to read the block tables of an engine."""
 
     main_group: int = 0
-    """Index of the KV-cache group whose table is to come first."""
+    """The index of the KV-cache group whose table comes first."""
     whole_tables: bool = False
-    """Whether blocks within a table can be given up, so that what is appended does not tell all."""
+    """Whether blocks within a table can be freed, so that whole tables have to be sent."""
 
 
 def describe(scheduler: Any, settings: AdapterSettings) -> tuple[EngineStarted, Layout]:
-    """Read it from a V1 scheduler and vLLM's configuration, which the scheduler holds."""
+    """Returns the description of the engine of a V1 scheduler, and the layout of its tables."""
     import vllm
 
     config = scheduler.vllm_config
@@ -32,13 +32,13 @@ def describe(scheduler: Any, settings: AdapterSettings) -> tuple[EngineStarted, 
     specs = [group.kv_cache_spec for group in scheduler.kv_cache_config.kv_cache_groups]
     kinds = [type(spec).__name__ for spec in specs]
     main = next((index for index, kind in enumerate(kinds) if kind in _APPEND_ONLY), 0)
-    # One token in each of these many ranks' blocks, where they share a sequence.
+    # Ranks that share a sequence hold every n-th token of it in their blocks.
     split = getattr(parallel, "decode_context_parallel_size", 1)
     block_size = specs[main].block_size * split if specs else cache.block_size
     name = model.served_model_name or model.model
     name = name[0] if isinstance(name, list) else name
     rank = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
-    hello = EngineStarted(
+    started = EngineStarted(
         vllm_version=vllm.__version__,
         engine_id=settings.engine_id or (f"{name} dp{rank}" if rank else name),
         model=name,
@@ -60,7 +60,7 @@ def describe(scheduler: Any, settings: AdapterSettings) -> tuple[EngineStarted, 
         has_random_suffix=not _is_set("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
     )
     only_grow = all(kind in _APPEND_ONLY for kind in kinds)
-    return hello, Layout(main, whole_tables=not only_grow)
+    return started, Layout(main, whole_tables=not only_grow)
 
 
 def _tokenizer(model: Any, settings: AdapterSettings) -> str | None:

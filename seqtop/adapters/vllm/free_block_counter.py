@@ -1,0 +1,54 @@
+"""Counts the free blocks that the prefix cache could still reuse.
+
+vLLM has no such count, and iterating over all blocks takes milliseconds. So this counts the blocks
+with a hash that enter and leave the queue of free blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from seqtop.adapters.vllm.wrapping import Wrap
+
+
+class FreeBlockCounter:
+    """Counts the free blocks of one `BlockPool`, whose methods it wraps."""
+
+    def __init__(self, pool: Any, wrap: Wrap) -> None:
+        self._pool = pool
+        self._num_cached = 0
+        wrap(pool, "touch", before=self._before_touch)
+        wrap(pool, "free_blocks", before=self._before_free, after=self._after_free)
+        wrap(pool, "_maybe_evict_cached_block", after=self._after_evict)
+        wrap(pool, "reset_prefix_cache", after=self._after_reset)
+
+    @property
+    def num_free(self) -> int:
+        """Blocks in no table."""
+        return int(self._pool.get_num_free_blocks())
+
+    @property
+    def num_cached(self) -> int:
+        """Of those, blocks whose content a request could still reuse."""
+        return self._num_cached
+
+    def _before_touch(self, blocks: Iterable[Any]) -> None:
+        self._num_cached -= sum(not block.ref_cnt and not block.is_null for block in blocks)
+
+    def _before_free(self, *args: Any, **_: Any) -> tuple[Any, ...] | None:
+        # The argument may be an iterator, which can be consumed only once.
+        return (list(args[0]), *args[1:]) if args else None
+
+    def _after_free(self, _result: object, ordered_blocks: Iterable[Any]) -> None:
+        for block in ordered_blocks:
+            if not block.ref_cnt and block.block_hash is not None and not block.is_null:
+                self._num_cached += 1
+
+    def _after_evict(self, evicted: bool, block: Any) -> None:
+        if evicted and not block.ref_cnt:
+            self._num_cached -= 1
+
+    def _after_reset(self, done: bool) -> None:
+        if done:
+            self._num_cached = 0

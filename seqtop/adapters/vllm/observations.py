@@ -1,0 +1,142 @@
+"""Messages from the adapter's half inside vLLM to its half outside: plain data, cheap to create.
+
+Request ids are vLLM's internal ones. Statuses are the names of vLLM's `RequestStatus`. Times are
+seconds since the epoch, durations are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import msgspec
+
+Tables: TypeAlias = tuple[list[int], ...]
+"""Block ids, one list for each KV-cache group."""
+
+
+class Observation(msgspec.Struct, array_like=True, gc=False):
+    """The base class of all observations. Those that are sent by themselves have a tag."""
+
+
+class EngineStarted(Observation, tag="EngineStarted"):
+    """The description of an engine whose scheduler has been created."""
+
+    vllm_version: str
+    engine_id: str
+    model: str
+    dtype: str
+    device: str
+    start_time: float
+    block_size: int
+    num_gpu_blocks: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    enable_chunked_prefill: bool
+    enable_prefix_caching: bool
+    policy: str
+    groups: list[str]
+    """The kind of each KV-cache group, the main one first; empty if there is only one."""
+    tokenizer: str | None
+    tokenizer_revision: str | None
+    data_parallel_rank: int
+    has_random_suffix: bool
+    """Whether internal ids are the user's ids with 9 characters appended."""
+
+
+class Arrived(Observation, tag="Arrived"):
+    """A request that was added to the scheduler."""
+
+    request_id: str
+    arrival_time: float
+    status: str
+    priority: int
+    num_prompt_tokens: int
+    prompt_token_ids: list[int]
+    """Empty for a prompt of embeddings."""
+    sampling_params: dict[str, Any] | None
+
+
+class Preempted(Observation):
+    """A request that lost its blocks."""
+
+    request_id: str
+    num_lost_tokens: int
+    for_request_id: str | None
+
+
+class Admitted(Observation):
+    """A request that changed from waiting to running, for the first time or again."""
+
+    request_id: str
+    num_cached_tokens: int
+    """Computed tokens at the start."""
+    tables: Tables
+
+
+class Scheduled(Observation):
+    """One call of `schedule`."""
+
+    start_time: float
+    duration: float
+    preempted: list[Preempted]
+    admitted: list[Admitted]
+    appended: list[tuple[str, Tables]]
+    """New blocks of requests that were running already."""
+    replaced: list[tuple[str, Tables]]
+    """Whole tables, of models that free blocks within a table."""
+    num_running: int
+    num_tokens: int
+    """Tokens scheduled for all requests together."""
+    head: str | None
+    """The request at the head of the waiting queue afterwards."""
+
+
+class RequestEnded(Observation):
+    """A request that the scheduler freed."""
+
+    request_id: str
+    status: str
+    stop_reason: int | str | None
+    num_computed_tokens: int
+
+
+class Stepped(Observation, tag="Stepped"):
+    """One call of `update_from_output`, and everything since the previous call."""
+
+    scheduled: list[Scheduled]
+    """Calls of `schedule` since then. With async scheduling the next step's call is included."""
+    start_time: float
+    """The time at which the step that produced the outputs was scheduled."""
+    scheduler_time: float
+    execute_time: float
+    time: float
+    num_scheduled_tokens: dict[str, int]
+    num_draft_tokens: dict[str, int]
+    output_ids: list[str] | None
+    """The requests that `output_token_ids` belongs to; `None` for all of `num_scheduled_tokens`, in
+    that order."""
+    output_token_ids: list[list[int]]
+    ended: list[RequestEnded]
+    """Finished requests, including those aborted between steps."""
+    running: list[str] | None
+    """The running queue in order; `None` if it is unchanged."""
+    num_computed_tokens: list[int]
+    """The computed tokens of each request in `running`."""
+    held: dict[str, str]
+    """New statuses of waiting requests that now wait for something else."""
+    num_waiting: int
+    num_free_blocks: int
+    """Blocks in no table."""
+    num_cached_blocks: int
+    """Of those, blocks that the prefix cache can still reuse."""
+
+
+class EngineStopping(Observation, tag="EngineStopping"):
+    """The shutdown of the scheduler, or of the adapter after an error."""
+
+    time: float
+    reason: str
+
+
+AnyObservation: TypeAlias = EngineStarted | Arrived | Stepped | EngineStopping
