@@ -165,7 +165,7 @@ class SeqtopApp(KeyByKeyApp):
         return super().switch_mode(mode if mode == FLEET.name else _mode(mode, self.fleet.shown))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        return theme.inks(dark=self.current_theme.dark)
+        return theme.styles(dark=self.current_theme.dark)
 
     def on_load(self) -> None:
         self._garbage.start()  # lest a full collection delays the first frame

@@ -8,9 +8,8 @@ import pytest
 
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.garbage import CALM, SELDOM, Collector
-from seqtop.tui.rendering.style import Painted
 from tests.support.piloting import until
-from tests.support.scripted import Script, ScriptedSource
+from tests.support.scripted import ScriptedSource
 
 
 class Clock:
@@ -80,24 +79,3 @@ def test_the_app_leaves_the_collector_as_it_was() -> None:
     asyncio.run(run())
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
-
-
-def test_frames_leave_no_lines_for_the_collector() -> None:
-    async def run() -> None:
-        script = Script(ScriptedSource())
-        for index in range(8):
-            script.arrive(f"runs-{index}")
-        script.step(prefill={f"runs-{index}": 40 for index in range(8)})
-        app = SeqtopApp(script.source, clock=lambda: 0.0)
-        async with app.run_test(size=(160, 50)) as pilot:
-            app.draw()
-            await pilot.pause()
-            gc.disable()
-            for _ in range(60):
-                script.step()
-                app.draw()
-                await pilot.pause()
-            lines = sum(type(each) is Painted for each in gc.get_objects())
-            assert lines < 400  # of 25 that change in each of 60 frames
-
-    asyncio.run(run())

@@ -4,13 +4,11 @@ from textual.app import ComposeResult
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
-from seqtop.tui.rendering.cached_lines import Kept
-
 _FIRST = ("quit", "help", "pause", "filter")
 """Actions whose keys stay longest; of the others the leftmost."""
 
 
-class KeyFooter(Kept, Footer):
+class KeyFooter(Footer):
     """Textual's footer, cut to the width at hand."""
 
     def __init__(self) -> None:

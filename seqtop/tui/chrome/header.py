@@ -10,7 +10,7 @@ from seqtop.tui import position_text
 from seqtop.tui.feed import Feed
 from seqtop.tui.rates import kv_use
 from seqtop.tui.rendering.bars import bar, row, sparkline, spread
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
 
 BADGES = {
@@ -37,7 +37,7 @@ SENTENCES = {
 }
 
 
-class Header(Lines):
+class Header(LineView):
     """The strip at the top, one to three lines as there is room."""
 
     def __init__(self, feed: Feed, *, title: str) -> None:

@@ -4,7 +4,7 @@ from textual import events
 from textual.message import Message
 
 from seqtop.tui.feed import Feed
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.time_travel import bounds
 
@@ -13,7 +13,7 @@ TALL = 26
 _MARGIN = 1
 
 
-class Scrubber(Lines):
+class Scrubber(LineView):
     """`├────●───┤`, from the oldest moment on record to the newest; shown with a held picture."""
 
     class Moved(Message):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from rich.cells import get_character_cell_size
 
 from seqtop.sanitize import is_narrow
-from seqtop.tui.rendering.style import PLAIN, Line, Span, line_width, text_width
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, line_width, text_width
 
 SPARKS = "▁▂▃▄▅▆▇█"
 ELLIPSIS = "…"
@@ -15,22 +15,22 @@ ELLIPSIS = "…"
 def bar(width: int, total: float, parts: Iterable[tuple[float, str, str]]) -> Line:
     """`parts` of `total` as a thin bar of `width` cells.
 
-    A part is an amount, an ink and the glyph to draw it with, so that the bar reads without
+    A part is an amount, an style and the glyph to draw it with, so that the bar reads without
     colour. The end is exact to half a cell, never past what is there: only all of `total` fills it.
     """
-    spans: list[Span] = []
+    spans: list[StyledText] = []
     drawn = 0
     filled = 0.0
     half_open = ""
-    for amount, ink, glyph in parts:
+    for amount, style, glyph in parts:
         if amount > 0:
             filled += amount
         halves = int(min(filled / total, 1.0) * width * 2) if 0 < total < math.inf else 0
         cells = halves // 2
         if cells > drawn:
-            spans.append((glyph * (cells - drawn), ink))
+            spans.append((glyph * (cells - drawn), style))
             drawn = cells
-        half_open = ink if halves % 2 and drawn < width else ""
+        half_open = style if halves % 2 and drawn < width else ""
     if half_open:
         spans.append(("╸", half_open))
         drawn += 1
@@ -57,7 +57,7 @@ def row(items: Iterable[tuple[int, Line]], width: int, gap: int = 2) -> Line:
         last = max(reversed(kept), key=lambda each: each[0])
         kept.remove(last)
         size -= last[2]
-    spans: list[Span] = []
+    spans: list[StyledText] = []
     for index, (_, item, _) in enumerate(kept):
         if index:
             spans.append((" " * gap, PLAIN))
@@ -100,13 +100,13 @@ def crop_left(text: str, width: int) -> str:
     return text[start:]
 
 
-def tail(old: str, new: str, width: int, ink: str = PLAIN, new_ink: str = "delta") -> Line:
-    """The end of a growing text in `width` cells, what is new of it in an ink of its own."""
+def tail(old: str, new: str, width: int, style: str = PLAIN, new_style: str = "delta") -> Line:
+    """The end of a growing text in `width` cells, what is new of it in an style of its own."""
     used = text_width(old) + text_width(new)
     if used > width:
         kept = crop_left(old + new, max(width - 1, 0))
         new = new if len(kept) > len(new) else kept
         old = ELLIPSIS + kept[: len(kept) - len(new)]
         used = text_width(old) + text_width(new)
-    spans = ((old, ink), (new, new_ink), (" " * (width - used), PLAIN))
+    spans = ((old, style), (new, new_style), (" " * (width - used), PLAIN))
     return tuple(span for span in spans if span[0])

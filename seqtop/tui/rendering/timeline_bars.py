@@ -11,8 +11,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from seqtop.state import RequestState, Span
-from seqtop.tui.rendering.style import PLAIN, Line
-from seqtop.tui.rendering.style import Span as Piece
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 from seqtop.tui.rendering.time_axis import TimeWindow
 
 KINDS = {
@@ -22,7 +21,7 @@ KINDS = {
     "preempted": ("▒", "preempted"),
     "swapped": ("▚", "swapped"),
 }
-"""For each kind of span its glyph and its ink."""
+"""For each kind of span its glyph and its style."""
 BREAKS = {"preempted": ("↺", "preempted"), "swapped": ("⇄", "swapped")}
 """What marks the cell in which a preemption begins."""
 MAX_SPANS = 1_000
@@ -31,13 +30,13 @@ _SAMPLES = 8
 _START = attrgetter("start")
 
 
-def bar(request: RequestState, window: TimeWindow, now: float, end: Piece) -> Line:
+def bar(request: RequestState, window: TimeWindow, now: float, end: StyledText) -> Line:
     """Each cell shows the kind of span that fills most of it; empty where there is no request.
 
     Behind a bar that has come to its end stands `end`.
     """
     cells = _kinds(_in_view(request.spans, window), window, now)
-    pieces: list[Piece] = [KINDS.get(kind, (" ", PLAIN)) for kind in cells]
+    pieces: list[StyledText] = [KINDS.get(kind, (" ", PLAIN)) for kind in cells]
     for column, kind in _breaks(request.spans, window).items():
         pieces[column] = BREAKS[kind]
     finished = request.metrics.finished_time
@@ -51,21 +50,21 @@ def bar(request: RequestState, window: TimeWindow, now: float, end: Piece) -> Li
     return merged(pieces)
 
 
-def marked(line: Line, column: int | None, mark: Piece) -> Line:
+def marked(line: Line, column: int | None, mark: StyledText) -> Line:
     """`line`, all of whose glyphs are one cell wide, with `mark` at a column."""
     if column is None:
         return line
-    pieces = [(glyph, ink) for text, ink in line for glyph in text]
+    pieces = [(glyph, style) for text, style in line for glyph in text]
     if column < len(pieces):
         pieces[column] = mark
     return merged(pieces)
 
 
-def merged(pieces: Sequence[Piece]) -> Line:
-    """Neighbours of one ink as one span."""
+def merged(pieces: Sequence[StyledText]) -> Line:
+    """Neighbours of one style as one span."""
     return tuple(
-        ("".join(text for text, _ in group), ink)
-        for ink, group in groupby(pieces, key=lambda piece: piece[1])
+        ("".join(text for text, _ in group), style)
+        for style, group in groupby(pieces, key=lambda piece: piece[1])
     )
 
 

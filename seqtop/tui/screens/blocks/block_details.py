@@ -10,7 +10,7 @@ from seqtop.state.block_index import BlockIndex
 from seqtop.state.fields import sequence_name, status_word
 from seqtop.state.model import CachedBlock
 from seqtop.tui.rendering.bars import row, rows
-from seqtop.tui.rendering.style import PLAIN, Line, Span
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens.blocks.cells import CACHED, SELECTED, mark, owner_mark
 from seqtop.tui.screens.sequences.cells import glyph
@@ -106,7 +106,7 @@ def _headline(
 ) -> Line:
     on_host = block >= index.num_device
     name = f"Host block {block - index.num_device}" if on_host else f"Block {block}"
-    sign, ink = mark(index, block, None)
+    sign, style = mark(index, block, None)
     if block < index.num_reserved:
         word = "reserved"
     elif not held:
@@ -119,7 +119,7 @@ def _headline(
     return row(
         [
             (0, ((name, "title"),)),
-            (0, ((f"{sign} {word}", ink if held or ink == CACHED[1] else "dim"),)),
+            (0, ((f"{sign} {word}", style if held or style == CACHED[1] else "dim"),)),
             (2, ((fmt.plural(len(held), "reference"), PLAIN),)),
             (1, ((f"{fill} of {block_size} slots filled", PLAIN),) if held else ()),
         ],
@@ -130,7 +130,7 @@ def _headline(
 
 def _owner_line(holding: Holding, selected: int | None, block_size: int, width: int) -> Line:
     request, sequence, group, position, num_blocks = holding
-    sign, ink = glyph(request, sequence)
+    sign, style = glyph(request, sequence)
     start = position * block_size
     own = SELECTED if sequence.seq_id == selected else owner_mark(sequence.seq_id)
     where = f"logical block {position} of {num_blocks}"
@@ -141,7 +141,7 @@ def _owner_line(holding: Holding, selected: int | None, block_size: int, width: 
             (0, ((where, PLAIN),)),
             (1, ((f"KV-cache group {group}", PLAIN),) if group else ()),
             (2, ((f"tokens {start} to {start + block_size - 1}", PLAIN),)),
-            (1, ((f"{sign} {status_word(request, sequence)}", ink),)),
+            (1, ((f"{sign} {status_word(request, sequence)}", style),)),
         ],
         width,
     )
@@ -158,7 +158,7 @@ def _tokens(holding: Holding, block_size: int, width: int) -> list[Line]:
     ids = [*prompt[start : start + block_size], *sequence.output_token_ids[slice(*ends)]]
     done = filled(holding, block_size)
     text = [(f"{each}", PLAIN if index < done else "dim") for index, each in enumerate(ids)]
-    line: list[Span] = [("token ids", "dim")]
+    line: list[StyledText] = [("token ids", "dim")]
     for span in text:
         line += [(" ", PLAIN), span]
     return _flowed(line, width)
@@ -207,21 +207,21 @@ def _unheld(state: EngineState, index: BlockIndex, block: int) -> str:
     return "It holds nothing."
 
 
-def _wrapped(text: str, ink: str, width: int) -> list[Line]:
-    return [((text[start:end], ink),) for start, end in wrap(text, width)]
+def _wrapped(text: str, style: str, width: int) -> list[Line]:
+    return [((text[start:end], style),) for start, end in wrap(text, width)]
 
 
-def _flowed(line: list[Span], width: int) -> list[Line]:
+def _flowed(line: list[StyledText], width: int) -> list[Line]:
     """One long line as several, broken at spaces."""
     text = "".join(span[0] for span in line)
     lines: list[Line] = []
     for start, end in wrap(text, width):
-        spans: list[Span] = []
+        spans: list[StyledText] = []
         at = 0
-        for piece, ink in line:
+        for piece, style in line:
             shown = piece[max(start - at, 0) : max(end - at, 0)]
             if shown:
-                spans.append((shown, ink))
+                spans.append((shown, style))
             at += len(piece)
         lines.append(tuple(spans))
     return lines

@@ -11,10 +11,11 @@ from typing import NamedTuple
 from seqtop import format as fmt
 from seqtop.state.block_index import BlockIndex
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.style import PLAIN, Line, Span
+from seqtop.tui.rendering.cell_map import GROUP, cell_row
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
-OWNER_INKS = ("running", "computed", "strong")
+OWNER_STYLES = ("running", "computed", "strong")
 """With 52 letters these make 156 pairs before one comes again."""
 
 FREE = ("·", "track")
@@ -24,11 +25,6 @@ SWAPPED = ("⇄", "swapped")
 RESERVED = ("∅", "dim")
 SELECTED = ("█", "accent")
 SELECTED_SHARED = ("▓", "accent")
-_REVERSED = {SELECTED[0]: "■", SELECTED_SHARED[0]: SHARED[0]}
-"""What stands under the cursor for signs that reverse video would blank."""
-
-GROUP = 10
-"""Cells between gaps: tens can be counted."""
 
 
 class BlockGrid(NamedTuple):
@@ -99,13 +95,13 @@ def grid(num_device: int, num_host: int, width: int, height: int) -> BlockGrid:
     return BlockGrid(num_device, num_host, per_row, 1, label)
 
 
-def owner_mark(seq_id: int) -> Span:
-    """The letter that stands for a sequence, and its ink."""
-    return LETTERS[seq_id % len(LETTERS)], OWNER_INKS[seq_id % len(OWNER_INKS)]
+def owner_mark(seq_id: int) -> StyledText:
+    """The letter that stands for a sequence, and its style."""
+    return LETTERS[seq_id % len(LETTERS)], OWNER_STYLES[seq_id % len(OWNER_STYLES)]
 
 
-def mark(index: BlockIndex, block: int, selected: int | None) -> Span:
-    """What a block's cell shows, and its ink."""
+def mark(index: BlockIndex, block: int, selected: int | None) -> StyledText:
+    """What a block's cell shows, and its style."""
     owners = index.owners(block)
     if block < index.num_reserved:
         return RESERVED
@@ -129,35 +125,6 @@ def pool_line(grid: BlockGrid, index: BlockIndex, y: int, selected: int | None) 
     return cell_row(first, grid.label, grid.pitch, marks)
 
 
-def cell_row(first: int, label: int, pitch: int, marks: Iterable[Span]) -> Line:
-    """A row of cells: the number of the first in `label` columns, then `marks`, in groups."""
-    spans: list[Span] = [(f"{first:>{label - 1}} ", "dim")]
-    space = " " * (pitch - 1)
-    for column, (glyph, ink) in enumerate(marks):
-        text = glyph + space
-        if column and column % GROUP == 0:
-            text = " " + text
-        if spans[-1][1] == ink:
-            spans[-1] = (spans[-1][0] + text, ink)
-        else:
-            spans.append((text, ink))
-    return tuple(spans)
-
-
-def with_cursor(line: Line, x: int) -> Line:
-    """`line` with the cell at column `x` standing out."""
-    spans: list[Span] = []
-    at = 0
-    for text, ink in line:
-        if at <= x < at + len(text):
-            before, cell, after = text[: x - at], text[x - at], text[x - at + 1 :]
-            spans += [(before, ink), (_REVERSED.get(cell, cell), "marked"), (after, ink)]
-        else:
-            spans.append((text, ink))
-        at += len(text)
-    return tuple(span for span in spans if span[0])
-
-
 def cursor_column(grid: BlockGrid, block: int) -> int:
     """The column of a block's cell in its line."""
     column = block - grid.blocks(grid.line(block)).start
@@ -177,8 +144,8 @@ def summary(index: BlockIndex, counts: Mapping[str, int | None], width: int) -> 
 
 def legend(index: BlockIndex, free_word: str, width: int, *, tells_cached: bool = False) -> Line:
     """What the signs mean, those that can be seen only."""
-    signs: Iterable[tuple[int, Span, str, bool]] = (
-        (0, ("A", OWNER_INKS[0]), "owner", True),
+    signs: Iterable[tuple[int, StyledText, str, bool]] = (
+        (0, ("A", OWNER_STYLES[0]), "owner", True),
         (1, SELECTED, "selected", True),
         (2, SELECTED_SHARED, "and shared", True),
         (1, SHARED, "shared", True),
@@ -189,8 +156,8 @@ def legend(index: BlockIndex, free_word: str, width: int, *, tells_cached: bool 
     )
     return row(
         [
-            (rank, ((glyph, ink), (" ", PLAIN), (word, "dim")))
-            for rank, (glyph, ink), word, is_used in signs
+            (rank, ((glyph, style), (" ", PLAIN), (word, "dim")))
+            for rank, (glyph, style), word, is_used in signs
             if is_used
         ],
         width,

@@ -57,7 +57,7 @@ class Findings(ListView):
         self.set_height(len(self._found))
         if self._found:  # the cursor stays on its finding, or goes to the next that is kept
             self._feed.finding = self._found[self.cursor_row or 0].number
-        self.redraw()
+        self.refresh_changed()
 
     def page(self, start: int, stop: int) -> Sequence[int]:
         return [found.number for found in self._found[max(start, 0) : max(stop, 0)]]
@@ -75,7 +75,7 @@ class Findings(ListView):
             self._feed.finding = key
             if (index := self.cursor_row) is not None:
                 self.reveal(index)
-            self.redraw()
+            self.refresh_changed()
         self.post_message(self.Moved())
 
 

@@ -13,7 +13,7 @@ from seqtop.tui.feed import Feed
 from seqtop.tui.rates import kv_use
 from seqtop.tui.rendering.bars import ELLIPSIS, bar, crop_left
 from seqtop.tui.rendering.columns import Slot
-from seqtop.tui.rendering.style import PLAIN, Line, Span, fitted, text_width
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, text_width
 
 Draw: TypeAlias = Callable[[Feed, int], Line]
 
@@ -61,7 +61,7 @@ def arrange(width: int) -> tuple[Slot, ...]:
 
 def row(slots: tuple[Slot, ...], feed: Feed) -> Line:
     """The line of one engine; call it under the feed's lock."""
-    spans: list[Span] = []
+    spans: list[StyledText] = []
     for index, slot in enumerate(slots):
         if index:
             spans.append(("  ", PLAIN))
@@ -94,14 +94,14 @@ def _kv(feed: Feed, width: int) -> Line:
     return (*bar(width - 5, 1.0, [(use, "computed", "━")]), (f"{fmt.percent(use):>5}", "strong"))
 
 
-def _number(text: str, width: int, ink: str = PLAIN) -> Line:
-    return ((text.rjust(width), ink),)
+def _number(text: str, width: int, style: str = PLAIN) -> Line:
+    return ((text.rjust(width), style),)
 
 
-def _count(status: SequenceStatus, ink: str) -> Draw:
+def _count(status: SequenceStatus, style: str) -> Draw:
     def draw(feed: Feed, width: int) -> Line:
         number = feed.source.state.num_by_status[status]
-        return _number(fmt.count(number), width, ink if number else "dim")
+        return _number(fmt.count(number), width, style if number else "dim")
 
     return draw
 

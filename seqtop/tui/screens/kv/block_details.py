@@ -169,5 +169,5 @@ def _tokens(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
     ]
 
 
-def _wrapped(text: str, ink: str, width: int) -> list[Line]:
-    return [((text[start:end], ink),) for start, end in wrap(text, max(width, 1))]
+def _wrapped(text: str, style: str, width: int) -> list[Line]:
+    return [((text[start:end], style),) for start, end in wrap(text, max(width, 1))]

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from seqtop import format as fmt
 from seqtop.kv_events.cache import CachedKvBlock, Key, KvCache, Tier, found
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.style import PLAIN, Line, Span
-from seqtop.tui.screens.blocks.cells import FREE, GROUP, SELECTED, cell_row, owner_mark
+from seqtop.tui.rendering.cell_map import GROUP, cell_row
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText
+from seqtop.tui.screens.blocks.cells import FREE, SELECTED, owner_mark
 
 FORK = ("≡", "shared")
 PATH = SELECTED
@@ -108,8 +109,8 @@ def grid(tiers: dict[str, Tier], width: int, height: int) -> KvGrid:
     return found_grid
 
 
-def mark(cache: KvCache, block: CachedKvBlock | None, path: set[Key]) -> Span:
-    """What a cell shows, and its ink."""
+def mark(cache: KvCache, block: CachedKvBlock | None, path: set[Key]) -> StyledText:
+    """What a cell shows, and its style."""
     if block is None:
         return FREE
     if block.key in path:
@@ -145,13 +146,16 @@ def title(medium: str, tier: Tier) -> Line:
 
 def legend(width: int) -> Line:
     """What the signs mean."""
-    signs: Sequence[tuple[int, Span, str]] = (
+    signs: Sequence[tuple[int, StyledText, str]] = (
         (0, ("A", "running"), "prefix tree"),
         (0, PATH, "chosen prefix"),
         (1, FORK, "continued in several ways"),
         (2, FREE, "emptied"),
     )
     return row(
-        [(rank, ((glyph, ink), (" ", PLAIN), (word, "dim"))) for rank, (glyph, ink), word in signs],
+        [
+            (rank, ((glyph, style), (" ", PLAIN), (word, "dim")))
+            for rank, (glyph, style), word in signs
+        ],
         width,
     )

@@ -7,7 +7,7 @@ from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_line
 from seqtop.tui.chrome.header import BADGES
 from seqtop.tui.rendering.bars import row, spread
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
 from seqtop.tui.screens.kv.cells import UNNAMED
 from seqtop.tui.screens.kv.feed import KvFeed
@@ -15,7 +15,7 @@ from seqtop.tui.screens.kv.feed import KvFeed
 GAP = ("▲ GAP", "badge-alert")
 
 
-class KvHeader(Lines):
+class KvHeader(LineView):
     """Who publishes, how the connection stands, and the totals."""
 
     def __init__(self, feed: KvFeed) -> None:
@@ -52,9 +52,9 @@ def sentence(feed: KvFeed) -> str:
 
 
 def badges(feed: KvFeed) -> Line:
-    text, ink = BADGES[feed.source.link.state]
+    text, style = BADGES[feed.source.link.state]
     gap: Line = ((f" {GAP[0]} ", GAP[1]), (" ", PLAIN)) if feed.cache.gap else ()
-    return (*gap, (f" {text} ", ink))
+    return (*gap, (f" {text} ", style))
 
 
 def identity(feed: KvFeed, width: int) -> Line:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from textual.message import Message
-from textual.strip import Strip
 
 from seqtop import format as fmt
 from seqtop.kv_events.cache import Key, PrefixTree
+from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.list_view import MARGIN, ListView
-from seqtop.tui.rendering.style import PLAIN, Inked, Line, fitted
+from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.screens.blocks.cells import owner_mark
 from seqtop.tui.screens.kv.block_details import ago, name, preview
 from seqtop.tui.screens.kv.feed import KvFeed
@@ -18,11 +18,11 @@ from seqtop.tui.screens.kv.feed import KvFeed
 TITLES = f"  {'Blocks':>7} {'Tokens':>9} {'Seen':>8}  {'First block':<11} Begins with"
 
 
-class TreeTitles(Inked, can_focus=False):
+class TreeTitles(LineView):
     """The titles of the columns."""
 
-    def render_line(self, y: int) -> Strip:
-        return self.paint(((" " * MARGIN + TITLES, PLAIN),), self.size.width, "header")
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
+        return [(((" " * MARGIN + TITLES, PLAIN),), "header")]
 
 
 class TreeRows(ListView):
@@ -42,7 +42,7 @@ class TreeRows(ListView):
     def show(self) -> None:
         """Draw what has changed; call it under the feed's lock."""
         self.set_height(self.num_rows)
-        self.redraw()
+        self.refresh_changed()
 
     @property
     def chosen(self) -> PrefixTree | None:
@@ -74,7 +74,7 @@ class TreeRows(ListView):
             self._root = self._rows[key].root
             if (row := self.cursor_row) is not None:
                 self.reveal(row)
-            self.redraw()
+            self.refresh_changed()
         self.post_message(self.Chosen())
 
     def line(self, key: int) -> Line:

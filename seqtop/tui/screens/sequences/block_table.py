@@ -7,9 +7,9 @@ from seqtop.sanitize import safe_line
 from seqtop.state import RequestState, SequenceState
 from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.lines import Lines
-from seqtop.tui.rendering.style import PLAIN, Line, Span
-from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText
+from seqtop.tui.rendering.wrapped_text import wrapped
+from seqtop.tui.screens.sequences.pane import DetailPane
 
 CACHED_MARK = "°"
 KEPT_MARK = "+"
@@ -21,13 +21,11 @@ BLOCKS_AT_ONCE = 2_048
 """Blocks of other sequences that are looked at for one frame."""
 
 
-class BlockTable(Lines):
+class BlockTable(DetailPane):
     """The block table of the selected sequence."""
 
     def __init__(self, feed: Feed) -> None:
-        super().__init__(id="blocks")
-        self.border_title = "BlockTable"
-        self._feed = feed
+        super().__init__(feed, id="blocks", title="Blocks")
         self._sharers = Sharers()
         self._filling: int | None = None
         """Whose last block has been seen while it was filled."""
@@ -43,7 +41,7 @@ class BlockTable(Lines):
         last_id = info.num_gpu_blocks - 1 if info else 0
         self._sharers.look(self._feed, sequence)
         if self._sharers.is_behind and self._feed.paused:  # no frame is to come by itself
-            self.call_after_refresh(self._go_on)
+            self.call_after_refresh(self.update_locked)
         unfilled = len(sequence.block_table) * block_size - sequence.num_computed_tokens
         if 0 < unfilled < block_size:
             self._filling = sequence.seq_id
@@ -60,13 +58,6 @@ class BlockTable(Lines):
             )
         )
 
-    def on_resize(self) -> None:
-        self._go_on()
-
-    def _go_on(self) -> None:
-        with self._feed.lock:
-            self.update()
-
 
 class Sharers:
     """Whose the blocks of a sequence are besides: of all that run, a few looked at with each frame.
@@ -78,8 +69,6 @@ class Sharers:
     def __init__(self) -> None:
         self.owners: dict[int, str] = {}
         """For each block that another running sequence has too, whose it is."""
-        self.num_looked_at = 0
-        """How many blocks of others have been looked at; tests hold it down."""
         self._moment: tuple[int, int, int] | None = None
         self._last: int | None = None
         """Of those that run, in the order of their ids, the last that was looked at; `None` once
@@ -113,7 +102,6 @@ class Sharers:
                 break
         else:
             self.owners, self._last = self._found, None
-        self.num_looked_at += BLOCKS_AT_ONCE - room
 
     @property
     def is_behind(self) -> bool:
@@ -207,19 +195,19 @@ def _grid(
         per_row -= per_row % 8
     lines: list[Line] = []
     for first in range(0, len(table), per_row):
-        spans: list[Span] = [(f"{first:>{label}} ", "dim")]
+        spans: list[StyledText] = [(f"{first:>{label}} ", "dim")]
         for logical in range(first, min(first + per_row, len(table))):
             block = table[logical]
-            mark, ink = " ", PLAIN
+            mark, style = " ", PLAIN
             if block in shared:
-                mark, ink = SHARED_MARK, "shared"
+                mark, style = SHARED_MARK, "shared"
             elif logical < num_cached:
-                mark, ink = CACHED_MARK, "cached"
+                mark, style = CACHED_MARK, "cached"
             elif block in kept:
-                mark, ink = KEPT_MARK, "cached"
+                mark, style = KEPT_MARK, "cached"
             elif logical == len(table) - 1:
-                mark, ink = _fill(last_fill, block_size), "strong"
-            spans.append((f" {block:>{digits}}{mark}", ink))
+                mark, style = _fill(last_fill, block_size), "strong"
+            spans.append((f" {block:>{digits}}{mark}", style))
         lines.append(tuple(spans))
     return lines
 
@@ -250,9 +238,8 @@ def _legend(
     elif steady and filled == slots:
         parts.append(("", "dim"))
     lines: list[Line] = []
-    for text, ink in parts:
-        shown = safe_line(text)
-        lines += [((shown[start:end], ink),) for start, end in wrap(shown, width)]
+    for text, style in parts:
+        lines += wrapped(safe_line(text), style, width)
     return lines
 
 

@@ -26,7 +26,7 @@ from seqtop.state.fields import (
 )
 from seqtop.state.tree import TreePosition
 from seqtop.tui.rendering.bars import ELLIPSIS, bar, tail
-from seqtop.tui.rendering.style import PLAIN, Line, Span, fitted, plain, text_width
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, plain, text_width
 
 Draw: TypeAlias = Callable[[RequestState, SequenceState, float, int], Line]
 
@@ -41,7 +41,7 @@ GLYPHS = {
     "abort": ("✗", "aborted"),
     "ignored": ("⊘", "aborted"),
 }
-"""For each status word (and for a running sequence in its prefill) its sign and its ink."""
+"""For each status word (and for a running sequence in its prefill) its sign and its style."""
 
 
 _NUMBER = re.compile(r"/?[0-9]+$")
@@ -144,7 +144,7 @@ def row(
 
     Before each figure that is `late`, that is, over its objective, stands a sign.
     """
-    spans: list[Span] = []
+    spans: list[StyledText] = []
     in_tree = kin.rails or kin.is_parent
     for key, width, *_ in slots:
         if in_tree and key == "request":
@@ -176,7 +176,7 @@ def _signed(text: str) -> str:
 
 def header(slots: tuple[Slot, ...], sort_key: str, *, descending: bool) -> Line:
     """The line of titles; the space after the sorted column's title holds the mark."""
-    spans: list[Span] = []
+    spans: list[StyledText] = []
     for slot in slots:
         title = FIELDS[slot.key].title
         is_sorted = slot.key == sort_key
@@ -200,7 +200,7 @@ def column_at(slots: tuple[Slot, ...], x: int) -> str | None:
 
 
 def glyph(request: RequestState, sequence: SequenceState) -> tuple[str, str]:
-    """The sign of a sequence's status and its ink."""
+    """The sign of a sequence's status and its style."""
     if stage(sequence) == SequenceStage.PREFILL:
         return GLYPHS["prefill"]
     return GLYPHS[status_word(request, sequence)]
@@ -210,24 +210,24 @@ def _slot(key: str) -> Slot:
     return next(slot for slot in SLOTS if slot.key == key)
 
 
-def _ink(sequence: SequenceState) -> str:
+def _style(sequence: SequenceState) -> str:
     """Finished rows step back."""
     return "finished" if SequenceStatus.is_finished(sequence.status) else PLAIN
 
 
 def _request(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
     text = sequence_name(r, s)[:MAX_LINE]  # what is remembered of an endless one is little
-    return _name(text, len(r.seq_ids) > 1, width, _ink(s) or "strong")
+    return _name(text, len(r.seq_ids) > 1, width, _style(s) or "strong")
 
 
 @lru_cache(maxsize=1024)
-def _name(text: str, is_one_of_several: bool, width: int, ink: str) -> Line:
+def _name(text: str, is_one_of_several: bool, width: int, style: str) -> Line:
     name = safe_line(text)
     if text_width(name) > width and is_one_of_several:  # which of them must stay legible
         base, slash, number = name.rpartition("/")
         room = width - len(slash + number) - 1
         name = "".join(text for text, _ in fitted(((base, ""),), room + 1)) + slash + number
-    return fitted(((name, ink),), width)
+    return fitted(((name, style),), width)
 
 
 def _branch(r: RequestState, s: SequenceState, kin: TreePosition, width: int) -> Line:
@@ -242,7 +242,7 @@ def _branch(r: RequestState, s: SequenceState, kin: TreePosition, width: int) ->
     room = max(width - len(rails) - len(sign) - len(more), 1)
     if text_width(name) > room:
         name = _shortened(name, room)
-    line = ((rails, "dim"), (sign, "accent"), (name, _ink(s) or "strong"), (more, "accent"))
+    line = ((rails, "dim"), (sign, "accent"), (name, _style(s) or "strong"), (more, "accent"))
     return fitted(tuple(span for span in line if span[0]), width)
 
 
@@ -258,8 +258,8 @@ def _status(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
 
 
 @lru_cache(maxsize=256)
-def _sign(sign: str, ink: str, word: str, width: int) -> Line:
-    return fitted(((f"{sign} {word}", ink),), width)
+def _sign(sign: str, style: str, word: str, width: int) -> Line:
+    return fitted(((f"{sign} {word}", style),), width)
 
 
 def _computed(_: RequestState, s: SequenceState, __: float, width: int) -> Line:
@@ -273,7 +273,7 @@ def _computed(_: RequestState, s: SequenceState, __: float, width: int) -> Line:
     )
     return (
         *bar(size, total, parts),
-        *_right(numbers, width - size, _ink(s)),
+        *_right(numbers, width - size, _style(s)),
     )
 
 
@@ -303,11 +303,11 @@ def _short(number: int) -> str:
     return fmt.count(number)
 
 
-def _right(text: str, width: int, ink: str) -> Line:
+def _right(text: str, width: int, style: str) -> Line:
     size = text_width(text)
     if size > width:
-        return ((text[: max(width - 1, 0)] + ELLIPSIS, ink),)
-    return ((" " * (width - size) + text, ink),)
+        return ((text[: max(width - 1, 0)] + ELLIPSIS, style),)
+    return ((" " * (width - size) + text, style),)
 
 
 def _number(of: Callable[[RequestState, SequenceState, float], str], *, zero: bool = True) -> Draw:
@@ -316,7 +316,7 @@ def _number(of: Callable[[RequestState, SequenceState, float], str], *, zero: bo
     def draw(r: RequestState, s: SequenceState, now: float, width: int) -> Line:
         text = of(r, s, now)
         faint = text == fmt.UNKNOWN or (text == "0" and not zero)
-        return _right(text, width, "dim" if faint else _ink(s))
+        return _right(text, width, "dim" if faint else _style(s))
 
     return draw
 
@@ -326,7 +326,7 @@ def _queue(r: RequestState, s: SequenceState, now: float, width: int) -> Line:
     if seconds is None:
         return _right(fmt.UNKNOWN, width, "dim")
     if s.status != SequenceStatus.WAITING or r.metrics.first_scheduled_time is not None:
-        return _right(fmt.seconds(seconds), width, _ink(s))
+        return _right(fmt.seconds(seconds), width, _style(s))
     return _right(fmt.growing(seconds), width, "waiting")
 
 
@@ -334,8 +334,8 @@ def _stage(_: RequestState, s: SequenceState, __: float, width: int) -> Line:
     found = stage(s)
     if found is None:
         return fitted(((fmt.UNKNOWN, "dim"),), width)
-    ink = "prefill" if found == SequenceStage.PREFILL else "running"
-    return fitted(((found.name.lower(), ink),), width)
+    style = "prefill" if found == SequenceStage.PREFILL else "running"
+    return fitted(((found.name.lower(), style),), width)
 
 
 _DRAW: dict[str, Draw] = {
@@ -361,6 +361,8 @@ _DRAW: dict[str, Draw] = {
     "lost": _number(lambda r, _, __: _short(r.num_lost_tokens), zero=False),
     "steps": _number(lambda r, _, __: fmt.count(r.num_scheduled_steps), zero=False),
     "e2e": _number(lambda r, _, __: fmt.seconds(latency.e2e_latency(r.metrics))),
-    "id": lambda r, s, _, width: fitted(((safe_line(r.request_id), _ink(s)),), width),
-    "ask": lambda r, s, _, width: fitted(((safe_text((r.prompt or "")[:width]), _ink(s)),), width),
+    "id": lambda r, s, _, width: fitted(((safe_line(r.request_id), _style(s)),), width),
+    "ask": lambda r, s, _, width: fitted(
+        ((safe_text((r.prompt or "")[:width]), _style(s)),), width
+    ),
 }

@@ -1,10 +1,11 @@
 """The detail pane: all that is known about the selected sequence."""
 
+from collections.abc import Sequence
+
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import Container, Vertical
 from textual.message import Message
-from textual.strip import Strip
 
 from seqtop import format as fmt
 from seqtop.sanitize import safe_line
@@ -13,10 +14,8 @@ from seqtop.state.explain import why
 from seqtop.state.fields import sequence_name, stage, status_word
 from seqtop.tui.feed import EVERYTHING, Changes, Feed
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.cached_lines import Kept
-from seqtop.tui.rendering.lines import Lines
-from seqtop.tui.rendering.style import PLAIN, Inked, Line
-from seqtop.tui.rendering.transparent import Box
+from seqtop.tui.rendering.line_view import DrawnLine, LineView
+from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens.sequences.block_table import BlockTable
 from seqtop.tui.screens.sequences.cells import glyph
@@ -25,7 +24,7 @@ from seqtop.tui.screens.sequences.request_timeline import RequestTimeline
 from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.tui.screens.sequences.tokens import Tokens
 
-TABS = ("Text", "BlockTable", "RequestTimeline", "Tokens", "RawMessages")
+TABS = ("Text", "Blocks", "Timeline", "Tokens", "Raw")
 _TEXT, _TOKENS, _RAW = 0, 3, 4
 _BY_TURNS = (_TEXT, _TOKENS, _RAW)
 """Which parts take turns in one place where the others have places of their own."""
@@ -40,15 +39,15 @@ def arrangement(width: int, height: int) -> str:
     return "tabs"
 
 
-class Detail(Kept, Vertical):
+class Detail(Vertical):
     """Headline and sentence, then text, blocks and timeline as there is room."""
 
     def __init__(self, feed: Feed) -> None:
         super().__init__(id="detail")
         self._feed = feed
-        self._summary = Lines(id="summary")
-        self._tabs = Tabs()
-        self._facts = Box(id="facts")
+        self._summary = LineView(id="summary")
+        self._tabs = DetailTabs()
+        self._facts = Container(id="facts")
         self._summary_height = 0
         self._shown: int | None = None
         """The sequence that the parts are about."""
@@ -64,12 +63,12 @@ class Detail(Kept, Vertical):
     def compose(self) -> ComposeResult:
         yield self._summary
         yield self._tabs
-        with Box(id="parts"):
-            story, blocks, timeline, tokens, raw = self._parts
+        with Container(id="parts"):
+            text, blocks, timeline, tokens, raw = self._parts
             with self._facts:
                 yield timeline
                 yield blocks
-            yield story
+            yield text
             yield tokens
             yield raw
 
@@ -88,7 +87,7 @@ class Detail(Kept, Vertical):
     def turn_to(self, tab: int) -> None:
         """Show another part, where they do not fit side by side."""
         self._tabs.active = tab % len(TABS)
-        self._tabs.refresh()
+        self._tabs.refresh_changed()
         self._arrange()
 
     def turn(self, by: int) -> None:
@@ -116,7 +115,7 @@ class Detail(Kept, Vertical):
             self.set_class(name == now, f"-{name}")
         self._arrange()
 
-    def on_tabs_clicked(self, message: "Tabs.Clicked") -> None:
+    def on_detail_tabs_clicked(self, message: "DetailTabs.Clicked") -> None:
         self.turn_to(message.tab)
 
     def _summarise(self) -> None:
@@ -137,7 +136,7 @@ class Detail(Kept, Vertical):
         self._summary.set_lines(lines)
 
 
-class Tabs(Inked, can_focus=False):
+class DetailTabs(LineView):
     """The names of the parts, the visible one marked."""
 
     class Clicked(Message):
@@ -147,12 +146,12 @@ class Tabs(Inked, can_focus=False):
 
     active = 0
 
-    def render_line(self, y: int) -> Strip:
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
         names: Line = tuple(
             (f" {name} ", "tab" if index == self.active else "dim")
             for index, name in enumerate(TABS)
         )
-        return self.paint((*names, ("  [ ] turns", "dim")), self.size.width)
+        return [((*names, ("  [ ] turns", "dim")), PLAIN)]
 
     def on_click(self, event: events.Click) -> None:
         right = 0
@@ -165,7 +164,7 @@ class Tabs(Inked, can_focus=False):
 
 def headline(request: RequestState, sequence: SequenceState, width: int) -> Line:
     """Name, status and what was asked for."""
-    sign, ink = glyph(request, sequence)
+    sign, style = glyph(request, sequence)
     at = stage(sequence)
     params = request.sampling_params
     asked = []
@@ -177,8 +176,8 @@ def headline(request: RequestState, sequence: SequenceState, width: int) -> Line
     return row(
         [
             (0, ((safe_line(sequence_name(request, sequence)), "title"),)),
-            (1, ((f"{sign} {status_word(request, sequence)}", ink),)),
-            (2, ((at.name.lower(), ink),) if at else ()),
+            (1, ((f"{sign} {status_word(request, sequence)}", style),)),
+            (2, ((at.name.lower(), style),) if at else ()),
             (5, ((f"seq {sequence.seq_id}", "dim"),)),
             (2, ((f"{fmt.count(sequence.num_prompt_tokens)} prompt", "dim"),)),
             (2, ((f"{fmt.count(len(sequence.output_token_ids))} out", "dim"),)),

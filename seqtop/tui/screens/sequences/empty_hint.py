@@ -3,11 +3,11 @@
 from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_line
 from seqtop.tui.feed import Feed
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.wrapped_text import wrap
 
 
-class EmptyHint(Lines):
+class EmptyHint(LineView):
     """A friendly sentence in the place of the table's rows."""
 
     def __init__(self, feed: Feed) -> None:

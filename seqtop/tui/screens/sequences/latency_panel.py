@@ -5,8 +5,8 @@ from seqtop.state.latency import WINDOW, Measured, SlidingWindow
 from seqtop.state.slo import FIGURES, Slo
 from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.bars import row, sparkline
-from seqtop.tui.rendering.lines import Lines
-from seqtop.tui.rendering.style import PLAIN, Line, Span
+from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 
 HEIGHT = len(FIGURES) + 2
 _BINS = 16
@@ -16,7 +16,7 @@ _COURSE = 73
 """Cells to the left of the course of the p50, whose title takes 15."""
 
 
-class LatencyPanel(Lines):
+class LatencyPanel(LineView):
     """A line for each figure; goodput, where there are objectives."""
 
     def __init__(self, feed: Feed) -> None:
@@ -52,13 +52,13 @@ def latency_lines(slo: Slo, measured: Measured, width: int) -> list[Line]:
     for key, title in FIGURES.items():
         window, limit = measured.windows[key], slo.limits.get(key)
         figures = window.figures()
-        numbers: list[Span] = [(f"{title:<{_NAME}}", "strong")]
+        numbers: list[StyledText] = [(f"{title:<{_NAME}}", "strong")]
         for value in figures[1:]:
             text = fmt.seconds(value)
             over = limit is not None and value > limit
             text = f"!{text}" if over else text
-            ink = "alert" if over else PLAIN if figures.num else "dim"
-            numbers.append((f"{text:>{_NUMBER}}", ink))
+            style = "alert" if over else PLAIN if figures.num else "dim"
+            numbers.append((f"{text:>{_NUMBER}}", style))
         bins = window.histogram(_BINS) if figures.num else []
         course = sparkline([0.0 if m != m else m for m in measured.medians[key]], 60)
         lines.append(

@@ -9,22 +9,19 @@ from seqtop.sequence import latency
 from seqtop.state import RequestState, SequenceState, Span
 from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.bars import row, rows
-from seqtop.tui.rendering.lines import Lines
-from seqtop.tui.rendering.style import PLAIN, Line, fitted
-from seqtop.tui.rendering.style import Span as Piece
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.timeline_bars import KINDS, merged
+from seqtop.tui.screens.sequences.pane import DetailPane
 
 _ROOMY = 10
 """Lines from which on each kind of span gets a line of the legend to itself."""
 
 
-class RequestTimeline(Lines):
+class RequestTimeline(DetailPane):
     """The timeline of the selected sequence's request."""
 
     def __init__(self, feed: Feed) -> None:
-        super().__init__(id="timeline")
-        self.border_title = "RequestTimeline"
-        self._feed = feed
+        super().__init__(feed, id="timeline", title="Timeline")
 
     def update(self) -> None:
         """Call it under the feed's lock."""
@@ -32,10 +29,6 @@ class RequestTimeline(Lines):
             self.set_lines(())
             return
         self.set_lines(timeline_lines(*found, self._feed.now, self.text_width, self.size.height))
-
-    def on_resize(self) -> None:
-        with self._feed.lock:
-            self.update()
 
 
 def timeline_lines(
@@ -67,7 +60,7 @@ def scale(spans: Sequence[Span], start: float, end: float, width: int) -> Line:
         right = _cell(end if span.end is None else span.end, start, length, width)
         for index in range(int(left), min(math.ceil(right), width)):
             cells[index][span.kind] += min(right, index + 1) - max(left, index)
-    pieces: list[Piece] = []
+    pieces: list[StyledText] = []
     for cell in cells:
         kind, share = max(cell.items(), key=lambda item: item[1], default=("", 0.0))
         pieces.append(KINDS[kind] if share > 0 else ("·", "track"))
@@ -104,9 +97,9 @@ def _sums(spans: Sequence[Span], end: float) -> dict[str, tuple[float, list[Span
 def _legend(sums: dict[str, tuple[float, list[Span]]], length: float, width: int) -> list[Line]:
     lines: list[Line] = []
     for kind, (time, spans) in sums.items():
-        glyph, ink = KINDS[kind]
+        glyph, style = KINDS[kind]
         line: Line = (
-            (glyph * 2, ink),
+            (glyph * 2, style),
             (f" {kind:<10}", PLAIN),
             (f"{fmt.seconds(time):>8}", "strong"),
             (f"{fmt.percent(time, length):>7}", PLAIN),

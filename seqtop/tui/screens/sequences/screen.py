@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from textual.binding import Binding
+from textual.containers import Container
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
@@ -12,7 +13,6 @@ from seqtop.state.filter import EVERYTHING as NO_FILTER
 from seqtop.state.ordering import Sort
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.feed import EVERYTHING, NOTHING, Changes, Feed
-from seqtop.tui.rendering.transparent import Box
 from seqtop.tui.screens import registry
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequences.detail import Detail
@@ -40,7 +40,7 @@ def _quiet(key: str, action: str, description: str, name: str) -> Binding:
     return Binding(key, action, description, show=False, id=name)
 
 
-class Body(Box):
+class Body(Container):
     """The table and the detail pane, which share what the header and other panes leave."""
 
     class Resized(Message):
@@ -119,7 +119,7 @@ class SequencesScreen(EngineScreen):
         self._table = SequenceTable(feed)
         self._hint = EmptyHint(feed)
         self._detail = Detail(feed)
-        self._body = Body(Box(self._table, self._hint, id="list"), self._detail, id="body")
+        self._body = Body(Container(self._table, self._hint, id="list"), self._detail, id="body")
         self._latency = LatencyPanel(feed)
 
     def body(self) -> Iterable[Widget]:
@@ -240,7 +240,7 @@ class SequencesScreen(EngineScreen):
             if columns is not None:
                 self.feed.columns = columns
                 self._chose(columns=columns)
-                self._table.titles.refresh()
+                self._table.titles.refresh_changed()
                 self.show_all()
 
         self.app.push_screen(ColumnChooser(self.feed.columns), chosen)
@@ -341,7 +341,7 @@ class SequencesScreen(EngineScreen):
         with self.feed.lock:
             self.feed.sort_by(sort)
         self._chose(sort=sort_text(sort))
-        self._table.titles.refresh()
+        self._table.titles.refresh_changed()
         self.show_all()
 
     def _place(self) -> None:

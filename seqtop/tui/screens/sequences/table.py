@@ -1,24 +1,24 @@
-"""The sequence table: one line per sequence, drawn from the feed a line at a time."""
+"""The sequence table: a line of titles, and a row per sequence."""
 
 from collections.abc import Sequence
 
 from textual import events
 from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.message import Message
-from textual.strip import Strip
 
+from seqtop.sequence import SequenceStatus
 from seqtop.state.slo import missed
-from seqtop.tui.feed import Feed
-from seqtop.tui.rendering.line_view import Look
+from seqtop.tui.feed import Changes, Feed
+from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.list_view import MARGIN
-from seqtop.tui.rendering.style import PLAIN, Inked, Line, marked
-from seqtop.tui.rendering.transparent import Column
+from seqtop.tui.rendering.style import PLAIN, Line, highlighted
 from seqtop.tui.screens.sequences import cells
 from seqtop.tui.screens.sequences.rows import SequenceRows
 
 
-class SequenceTable(Column):
-    """A row of titles and the rows below it."""
+class SequenceTable(Vertical):
+    """The titles and the rows below them."""
 
     def __init__(self, feed: Feed) -> None:
         super().__init__()
@@ -30,10 +30,12 @@ class SequenceTable(Column):
         yield self.rows
 
 
-class Titles(Inked, can_focus=False):
-    """The titles of the columns. A click on one sorts by it."""
+class Titles(LineView):
+    """The titles of the columns. A click on a title sorts by its column."""
 
     class Clicked(Message):
+        """A title was clicked."""
+
         def __init__(self, key: str) -> None:
             super().__init__()
             self.key = key
@@ -42,13 +44,13 @@ class Titles(Inked, can_focus=False):
         super().__init__()
         self._feed = feed
 
-    def render_line(self, y: int) -> Strip:
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
         sort = self._feed.view.sort
         line = cells.header(self._slots, sort.key, descending=sort.descending)
-        return self.paint(((" ", PLAIN), *line), self.size.width, "header")
+        return [(((" " * MARGIN, PLAIN), *line), "header")]
 
     def on_click(self, event: events.Click) -> None:
-        if key := cells.column_at(self._slots, event.x - 1):
+        if key := cells.column_at(self._slots, event.x - MARGIN):
             self.post_message(self.Clicked(key))
 
     @property
@@ -62,30 +64,55 @@ class Rows(SequenceRows):
     def __init__(self, feed: Feed) -> None:
         super().__init__(feed)
         self._slots: tuple[cells.Slot, ...] = ()
+        self._lines_by_key: dict[int, Line] = {}
+        """The visible rows. A row is made again when its sequence changes; a waiting one once a
+        second, so that its time does not change with every frame."""
 
-    def looks(self, y: int, count: int) -> Sequence[Look]:
+    def show(self, frame: Changes) -> None:
+        if frame.touched is None:
+            self._lines_by_key.clear()
+        else:
+            for key in self._lines_by_key.keys() & frame.touched:  # iterates over the smaller set
+                del self._lines_by_key[key]
+        if frame.ticked:
+            self._forget_waiting()
+        super().show(frame)
+        lines = self._lines_by_key
+        self._lines_by_key = {key: lines[key] for key in self.visible_keys() if key in lines}
+
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
         slots = _arrange(self._feed, self.text_width)
         if slots != self._slots:
             self._slots = slots
-            self._lines.clear()
-        return super().looks(y, count)
+            self._lines_by_key.clear()
+        return super().visible_lines(top, count)
 
-    def draw(self, seq_id: int) -> Line:
-        found = self._feed.sequence(seq_id)
-        # Gone from the state since the view was brought up to date: the next frame knows.
-        if not found:
+    def line(self, key: int) -> Line:
+        line = self._lines_by_key.get(key)
+        if line is None:
+            line = self._lines_by_key[key] = self._make_line(key)
+        return line
+
+    def _forget_waiting(self) -> None:
+        for key in list(self._lines_by_key):
+            found = self._feed.state.sequences.get(key)
+            if found is not None and found.status == SequenceStatus.WAITING:
+                del self._lines_by_key[key]
+
+    def _make_line(self, key: int) -> Line:
+        found = self._feed.sequence(key)
+        if not found:  # removed since the view was last updated; the next frame has no such row
             return ()
         now = self._feed.now
         late = missed(self._feed.latencies.slo, *found, now)
         info = self._feed.state.info
         redacted = info is not None and info.redacted
-        kin = self.view.kin(seq_id)
+        kin = self.view.kin(key)
         line = cells.row(self._slots, *found, now, kin, late, redacted=redacted)
-        if self.view.is_hit(seq_id):
-            line = marked(line, self.view.wanted.patterns)
+        if self.view.is_hit(key):
+            line = highlighted(line, self.view.wanted.patterns)
         return line
 
 
 def _arrange(feed: Feed, width: int) -> tuple[cells.Slot, ...]:
-    """What the rows are sorted by is among the columns that stay."""
     return cells.arrange(width - MARGIN, feed.columns, feed.view.sort.key)

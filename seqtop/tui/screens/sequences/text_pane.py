@@ -1,35 +1,23 @@
 """The text of one sequence: its prompt, its output, the newest bit of it bright."""
 
-from textual.binding import Binding
-from textual.containers import ScrollableContainer
-
 from seqtop.sequence import SequenceStatus
 from seqtop.state import SequenceState
 from seqtop.tui.feed import Feed
-from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.style import Line
-from seqtop.tui.rendering.wrapped_text import WrappedText
+from seqtop.tui.screens.sequences.pane import ScrollablePane
 from seqtop.tui.screens.sequences.token_marks import TokenMarks
+from seqtop.tui.screens.sequences.transcript import Transcript
 
 MAX_CHARACTERS = 200_000
 """Of each of prompt and output; of longer ones the end is shown."""
 
 
-class TextPane(Lines, can_focus=True, inherit_bindings=False):
+class TextPane(ScrollablePane):
     """The text of the selected sequence; keeps to its end while one looks at the end."""
 
-    # It never scrolls sideways: those keys go through time, here as elsewhere.
-    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        binding
-        for binding in ScrollableContainer.BINDINGS
-        if isinstance(binding, Binding) and binding.key not in {"left", "right"}
-    ]
-
     def __init__(self, feed: Feed) -> None:
-        super().__init__(id="story")
-        self.border_title = "Text"
-        self._feed = feed
-        self._flow = WrappedText()
+        super().__init__(feed, id="text", title="Text")
+        self._transcript = Transcript()
         self._shown: int | None = None
         self._follows = True
 
@@ -46,15 +34,15 @@ class TextPane(Lines, can_focus=True, inherit_bindings=False):
             return
         running = sequence.status == SequenceStatus.RUNNING
         if sequence.seq_id != self._shown:
-            self._flow = WrappedText()
-        self._flow.update(
+            self._transcript = Transcript()
+        self._transcript.update(
             prompt[-MAX_CHARACTERS:],
             sequence.text[-MAX_CHARACTERS:],
             sequence.last_delta_length if running else 0,
             self.text_width,
             self._marks(sequence),
         )
-        self.set_lines(self._flow.lines)
+        self.set_lines(self._transcript.lines)
         if sequence.seq_id != self._shown:
             self._shown = sequence.seq_id
             self._follows = True
@@ -72,12 +60,8 @@ class TextPane(Lines, can_focus=True, inherit_bindings=False):
         super().watch_scroll_y(old_value, new_value)
         self._follows = new_value >= self.max_scroll_y
 
-    def on_resize(self) -> None:
-        with self._feed.lock:
-            self.update()
-
     def _nothing(self) -> Line:
         info = self._feed.state.info
         if info is not None and info.redacted:
-            return (("Redacted: this engine keeps its texts to itself.", "dim"),)
+            return (("Redacted: this engine does not publish its texts.", "dim"),)
         return (("No text yet.", "dim"),)

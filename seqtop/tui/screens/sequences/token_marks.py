@@ -7,12 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from seqtop.tui.rendering.style import PLAIN, Span
+from seqtop.tui.rendering.style import PLAIN, StyledText
 
 Marking: TypeAlias = Literal["plain", "borders", "likelihood"]
 """What the text tells of its tokens."""
 
-BORDER: Span = ("│", "track")
+BORDER: StyledText = ("│", "track")
 UNSURE, UNLIKELY = 0.5, 0.1
 """Probabilities below which a token is underlined, and bold besides."""
 
@@ -43,12 +43,12 @@ class TokenMarks(NamedTuple):
             count -= 1
         return count
 
-    def pieces(self, text: str, first: int) -> list[Span]:
+    def pieces(self, text: str, first: int) -> list[StyledText]:
         """`text`, which is that of the tokens from `first` on, in pieces.
 
         Lengths come from the network: whatever they are, the pieces make up the text.
         """
-        pieces: list[Span] = []
+        pieces: list[StyledText] = []
         at, lowest = 0, 0.0
         for token in range(first, len(self.lengths)):
             if token < len(self.logprobs):
@@ -59,11 +59,11 @@ class TokenMarks(NamedTuple):
             if end > at:
                 if self.marking == "borders":
                     pieces.append(BORDER)
-                pieces.append((text[at:end], self._ink(lowest)))
+                pieces.append((text[at:end], self._style(lowest)))
             at, lowest = end, 0.0
         return [*pieces, (text[at:], PLAIN)] if at < len(text) else pieces
 
-    def _ink(self, logprob: float) -> str:
+    def _style(self, logprob: float) -> str:
         if self.marking != "likelihood" or logprob >= math.log(UNSURE):
             return PLAIN
         return "unsure" if logprob >= math.log(UNLIKELY) else "unlikely"

@@ -2,33 +2,45 @@
 
 import itertools
 import math
+from collections.abc import Sequence
 
 from seqtop import format as fmt
 from seqtop.sanitize import safe_text
 from seqtop.state import SequenceState
 from seqtop.tui.feed import Feed
-from seqtop.tui.rendering.long_lines import LongLines
+from seqtop.tui.rendering.line_view import DrawnLine
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
+from seqtop.tui.screens.sequences.pane import ScrollablePane
 from seqtop.wire.columns import Ints
 
 _TITLES = f"{'#':>7} {'id':>8}  {'text':<14} {'logprob':>8} {'p':>5}  instead"
 
 
-class Tokens(LongLines):
+class Tokens(ScrollablePane):
     """A line for each output token of the selected sequence, the newest first."""
 
     def __init__(self, feed: Feed) -> None:
         super().__init__(feed, id="tokens", title="Tokens")
         self._lengths: Ints | None = None
         self._ends: list[int] = []
-        """Where the text of each token of `_lengths` ends."""
+        """For each token of `_lengths` the index at which its text ends."""
+
+    def update(self) -> None:
+        if self.outer_size:
+            self.set_height(self._num_lines)
+            self.refresh_changed()
+
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
+        with self._feed.lock:
+            indices = range(top, min(top + count, self._num_lines))
+            return [(self._line(index), PLAIN) for index in indices]
 
     @property
-    def num_lines(self) -> int:
+    def _num_lines(self) -> int:
         found = self._feed.selection
         return 1 if found is None else 1 + len(found[1].output_token_ids)
 
-    def line_at(self, index: int) -> Line:
+    def _line(self, index: int) -> Line:
         found = self._feed.selection
         if found is None or not found[1].output_token_ids:
             return (("No output tokens yet.", "dim"),)

@@ -13,7 +13,7 @@ from seqtop import format as fmt
 from seqtop.state.step_summary import StepSummary, limit
 from seqtop.tui.rendering.bars import bar
 from seqtop.tui.rendering.columns import Slot
-from seqtop.tui.rendering.style import PLAIN, Line, Span, fitted
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.wire.messages import EngineInfo
 
 Draw: TypeAlias = Callable[[StepSummary, EngineInfo | None, int], Line]
@@ -23,8 +23,9 @@ SHARES = (
     ("forward", "━", "running"),
     ("execute", "═", "computed"),
 )
-"""What the time of a step goes to, in this order, each with its glyph and its ink: scheduling, the
-forward pass, and what else executing the model takes. The rest is left empty."""
+"""The parts of a step's time in the order of the bar, each with its glyph and its style.
+
+`execute` is the time of executing the model outside of the forward pass."""
 
 
 _LIMIT = 25
@@ -49,7 +50,7 @@ SLOTS = (
     Slot("execute", "Execute", 7, 7),
     Slot("rest", "Rest", 7, 7),
 )
-_RESTARTED: Span = ("engine started anew; ", "accent")
+_RESTARTED: StyledText = ("engine started anew; ", "accent")
 _GROWTH = ("shares", "tokens")
 """Columns that share what room is left once every column is there."""
 
@@ -89,7 +90,7 @@ def row(
     restarted: bool = False,
 ) -> Line:
     """The line of one step; it says so where the engine was `restarted` before it."""
-    spans: list[Span] = []
+    spans: list[StyledText] = []
     for index, slot in enumerate(slots):
         if index:
             spans.append((" ", PLAIN))
@@ -106,16 +107,16 @@ def share_bar(step: StepSummary, width: int) -> Line:
     forward = stats.model_forward_time or 0.0
     execute = stats.model_execute_time or 0.0
     times = (stats.scheduler_time, forward, execute - forward)
-    parts = [(time, ink, glyph) for time, (_, glyph, ink) in zip(times, SHARES, strict=True)]
+    parts = [(time, style, glyph) for time, (_, glyph, style) in zip(times, SHARES, strict=True)]
     return bar(width, step.duration, parts)
 
 
 def _batch(step: StepSummary, _: EngineInfo | None, width: int) -> Line:
     prefills, decodes = len(step.chunks), step.num_decodes
-    spans: list[Span] = []
-    for number, glyph, ink in ((prefills, "◐", "prefill"), (decodes, "●", "running")):
+    spans: list[StyledText] = []
+    for number, glyph, style in ((prefills, "◐", "prefill"), (decodes, "●", "running")):
         text = f"{glyph}{fmt.count(number)}".ljust(4)
-        spans.append((text, ink) if number else (" " * 4, PLAIN))
+        spans.append((text, style) if number else (" " * 4, PLAIN))
     return fitted((spans[0], (" ", PLAIN), spans[1]), width)
 
 
@@ -167,8 +168,8 @@ def _chunks(step: StepSummary, _: EngineInfo | None, width: int) -> Line:
     return fitted(((shown, "prefill"),), width)
 
 
-def _right(text: str, width: int, ink: str) -> Line:
-    return fitted(((text.rjust(width), ink),), width)
+def _right(text: str, width: int, style: str) -> Line:
+    return fitted(((text.rjust(width), style),), width)
 
 
 def _number(

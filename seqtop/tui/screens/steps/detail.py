@@ -13,7 +13,7 @@ from seqtop.state.fields import STATUS_WORDS
 from seqtop.state.step_summary import Member, StepSummary
 from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import ListView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.rendering.wrapped_text import wrap
@@ -35,7 +35,7 @@ class StepDetail(Vertical):
     def __init__(self, feed: Feed, log: StepLog) -> None:
         super().__init__(id="step-detail")
         self._log = log
-        self._facts = Lines(id="step-facts")
+        self._facts = LineView(id="step-facts")
         self.members = Members(feed)
         self._position: int | None = _NONE_YET
 
@@ -96,7 +96,7 @@ class Members(ListView):
         self._cursor = 0
         self.set_height(len(members))
         self.scroll_to(y=0, animate=False)
-        self.redraw()
+        self.refresh_changed()
 
     @property
     def num_rows(self) -> int:
@@ -119,16 +119,16 @@ class Members(ListView):
     def select(self, key: int) -> None:
         self._cursor = key
         self.reveal(key)
-        self.redraw()
+        self.refresh_changed()
 
     def line(self, key: int) -> Line:
         return member_line(self._members[key], self.text_width - 1)
 
     def on_focus(self) -> None:
-        self.redraw()
+        self.refresh_changed()
 
     def on_blur(self) -> None:
-        self.redraw()
+        self.refresh_changed()
 
 
 def facts(
@@ -153,9 +153,9 @@ def facts(
     untold += max(len(step.wait_reasons) - MAX_SENTENCES, 0)
     if untold:
         told.append((f"So it went for {fmt.count(untold)} more.", "dim"))
-    for sentence, ink in told:
+    for sentence, style in told:
         text = safe_text(sentence)
-        lines += [((text[start:end], ink),) for start, end in wrap(text, width)]
+        lines += [((text[start:end], style),) for start, end in wrap(text, width)]
     return lines
 
 
@@ -187,8 +187,8 @@ def _times(step: StepSummary, width: int) -> Line:
     stats = step.stats
     times = (stats.scheduler_time, stats.model_forward_time, stats.model_execute_time)
     named: list[tuple[int, Line]] = [
-        (rank, ((glyph, ink), (f" {name} ", "dim"), (fmt.seconds(time), PLAIN)))
-        for rank, (time, (name, glyph, ink)) in enumerate(zip(times, SHARES, strict=True), 1)
+        (rank, ((glyph, style), (f" {name} ", "dim"), (fmt.seconds(time), PLAIN)))
+        for rank, (time, (name, glyph, style)) in enumerate(zip(times, SHARES, strict=True), 1)
     ]
     size = max(min(width // 4, 40), 8)
     whole: Line = ((f"took {fmt.seconds(step.duration)} ", "strong"), *share_bar(step, size))
@@ -214,14 +214,14 @@ def member_line(member: Member, width: int) -> Line:
     name = safe_text(member.request_id or "unknown request")
     if member.status is not None and SequenceStatus.is_finished(member.status):
         status = STATUS_WORDS[member.status]
-        sign, ink = GLYPHS[status]
+        sign, style = GLYPHS[status]
     else:
         status = "prefill" if member.is_prompt else "decode"
-        sign, ink = GLYPHS["prefill" if member.is_prompt else "running"]
+        sign, style = GLYPHS["prefill" if member.is_prompt else "running"]
     line: Line = (
         *fitted(((name, "strong"),), 18),
         (f" seq {member.seq_id:<6}", "dim"),
-        (f" {sign} {status:<8}", ink),
+        (f" {sign} {status:<8}", style),
         (f"{fmt.count(member.chunk):>6} {'token' if member.chunk == 1 else 'tokens'}", PLAIN),
     )
     if member.num_drafted:

@@ -16,8 +16,6 @@ class StepLog:
     """Steps of the feed's history by position; use it under the feed's lock."""
 
     def __init__(self, feed: Feed) -> None:
-        self.num_decoded = 0
-        """Events decoded so far; tests hold it down."""
         self._feed = feed
         self._summaries: OrderedDict[int, StepSummary | None] = OrderedDict()
         self._last: tuple[int, Step | None] = (-1, None)
@@ -85,7 +83,6 @@ class StepLog:
         timeline = self.timeline
         if timeline is None:
             return None
-        self.num_decoded += 1
         try:
             with timeline.lock:
                 found = [event for _, event in timeline.events(position - 1, position)]

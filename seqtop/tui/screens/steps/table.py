@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
-from textual.strip import Strip
 
 from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.columns import header
+from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.list_view import MARGIN, ListView
-from seqtop.tui.rendering.style import PLAIN, Inked, Line
+from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.screens.steps import cells
 from seqtop.tui.screens.steps.step_log import StepLog
 
@@ -30,12 +30,12 @@ class StepTable(Vertical):
         yield self.rows
 
 
-class StepTitles(Inked, can_focus=False):
+class StepTitles(LineView):
     """The titles of the columns."""
 
-    def render_line(self, y: int) -> Strip:
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
         line = header(cells.arrange(self.text_width - 2 * MARGIN))
-        return self.paint(((" " * 2 * MARGIN, PLAIN), *line), self.size.width, "header")
+        return [(((" " * 2 * MARGIN, PLAIN), *line), "header")]
 
 
 class StepRows(ListView):
@@ -98,7 +98,7 @@ class StepRows(ListView):
             top = max(self.scroll_offset.y + row - self._row, 0)
             self.scroll_to(y=top, animate=False)
         self._row = row or 0
-        self.redraw()
+        self.refresh_changed()
         if self.cursor != before:
             self.post_message(self.Moved())
 
@@ -110,7 +110,7 @@ class StepRows(ListView):
             self._chosen = None if newest else key
             self._row = row
             self.reveal(row)
-            self.redraw()
+            self.refresh_changed()
         self.post_message(self.Moved())
 
     @property

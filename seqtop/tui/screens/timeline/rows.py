@@ -13,16 +13,15 @@ from seqtop.tui import time_travel
 from seqtop.tui.feed import Changes, Feed
 from seqtop.tui.rendering import timeline_bars
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import MARGIN
-from seqtop.tui.rendering.style import PLAIN, Line, fitted
-from seqtop.tui.rendering.style import Span as Piece
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.time_axis import TimeWindow, labels, ticks
 from seqtop.tui.screens.sequences.cells import GLYPHS, glyph
 from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.screens.timeline.viewport import Extent, Viewport
 
-MOMENT: Piece = ("│", "accent")
+MOMENT: StyledText = ("│", "accent")
 """Where the picture is, while it is not simply the newest."""
 _FIGURE = 7
 _NAME, _LONG_NAME = 10, 18
@@ -150,7 +149,7 @@ class TimelineRows(SequenceRows):
             view.tick(self._feed.state)
 
 
-class TimeAxis(Lines):
+class TimeAxis(LineView):
     """Titles and times of day, and below them a ruler: ticks, steps, the moment on show."""
 
     def __init__(self, feed: Feed) -> None:
@@ -201,7 +200,9 @@ class TimeAxis(Lines):
 
 def legend(width: int) -> Line:
     """What the glyphs mean."""
-    named: list[tuple[Piece, str]] = [(piece, kind) for kind, piece in timeline_bars.KINDS.items()]
+    named: list[tuple[StyledText, str]] = [
+        (piece, kind) for kind, piece in timeline_bars.KINDS.items()
+    ]
     named += [
         (timeline_bars.BREAKS["preempted"], "preemption"),
         (timeline_bars.BREAKS["swapped"], "swap"),
@@ -213,10 +214,10 @@ def legend(width: int) -> Line:
 
 
 def _name(request: RequestState, sequence: SequenceState, width: int) -> Line:
-    ink = "finished" if SequenceStatus.is_finished(sequence.status) else "strong"
-    sign, sign_ink = glyph(request, sequence)
+    style = "finished" if SequenceStatus.is_finished(sequence.status) else "strong"
+    sign, sign_style = glyph(request, sequence)
     name = safe_text(sequence_name(request, sequence))
-    return ((sign, sign_ink), (" ", PLAIN), *fitted(((name, ink),), width))
+    return ((sign, sign_style), (" ", PLAIN), *fitted(((name, style),), width))
 
 
 def _figures(request: RequestState, sequence: SequenceState, now: float) -> Line:

@@ -8,7 +8,7 @@ from textual.widget import Widget
 from seqtop.tui import time_travel
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.feed import Changes, Feed
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens import registry
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequences.empty_hint import EmptyHint
@@ -51,7 +51,7 @@ class TimelineScreen(EngineScreen):
         self._axis = TimeAxis(feed)
         self._rows = TimelineRows(feed, self._lens)
         self._hint = EmptyHint(feed)
-        self._legend = Lines(id="legend")
+        self._legend = LineView(id="legend")
 
     def body(self) -> Iterable[Widget]:
         yield self._axis

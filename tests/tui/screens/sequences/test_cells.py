@@ -10,7 +10,7 @@ from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, SequenceState, Span
 from seqtop.state.fields import COLUMNS, FIELDS, PREEMPTED, STATUS_WORDS
 from seqtop.state.tree import TreePosition
-from seqtop.tui.rendering.style import INKS, line_width, plain, text_width
+from seqtop.tui.rendering.style import STYLES, line_width, plain, text_width
 from seqtop.tui.screens.sequences import cells
 from seqtop.tui.screens.sequences.block_table import block_lines
 from seqtop.tui.screens.sequences.request_timeline import scale, timeline_lines
@@ -67,7 +67,7 @@ def test_any_row_fills_its_width_exactly(
     line = cells.row(slots, request, sequence, now)
     assert line_width(line) == sum(slot.width for slot in slots) + len(slots) - 1
     assert plain(line).isprintable()
-    assert {ink for _, ink in line} <= INKS | {""}
+    assert {ink for _, ink in line} <= STYLES | {""}
 
 
 @given(REQUESTS, SEQUENCES, st.floats(), st.integers(20, 120), st.integers(1, 20))
