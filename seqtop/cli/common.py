@@ -95,7 +95,7 @@ def add_look(parser: argparse.ArgumentParser) -> None:
         type=_setting("parse_sort", as_typed=True),
         metavar="KEY",
         help="what to sort by: figures the largest first, all else from the smallest or from A on;"
-        " --sort=-KEY turns that round (default: life, the running first and the finished last)",
+        " --sort=-KEY reverses that (default: lifecycle, the running first, the finished last)",
     )
     group.add_argument(
         "--filter",

@@ -26,7 +26,7 @@ from seqtop.wire.messages import Event
 VERSION = 1
 """Of the lines' form. Fields and kinds are added without a new one; nothing else changes."""
 
-DEFAULT_COLUMNS = tuple(key for key in FIELDS if key not in {"text", "ask"})
+DEFAULT_COLUMNS = tuple(key for key in FIELDS if key not in {"text", "prompt_text"})
 """All but texts, which would repeat a whole text for each token added to it."""
 
 _LOOK_SECONDS = 0.1

@@ -45,7 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     columns: tuple[str, ...] | None = None
     """Keys of the table's columns, in their order."""
     sort: str | None = None
-    """A field, `-field` for the other way round, or `life`."""
+    """A field, `-field` for the other way round, or `lifecycle`."""
     filter: str | None = None
     tree: bool | None = None
     """Whether sequences of one request stand together."""
@@ -73,7 +73,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         feed.detail_wanted, feed.detail_share = self.detail, self.detail_share
         feed.latency_wanted = bool(self.latency)
         feed.latencies = Latencies(parse_slo(self.slo or {}))
-        view.sort = parse_sort(self.sort or "life")
+        view.sort = parse_sort(self.sort or "lifecycle")
         view.filter = parse(self.filter or "")
         view.tree = self.tree is not False
 
@@ -108,23 +108,23 @@ def parse_columns(text: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_sort(text: str) -> Sort:
-    """An order: a field in its own direction, `-field` the other way round, or `life`.
+    """An order: a field in its own direction, `-field` the other way round, or `lifecycle`.
 
     Raises:
         SettingsError: the field is unknown.
     """
     turned, key = text.startswith("-"), text.removeprefix("-")
-    if key == "life":
+    if key == "lifecycle":
         return Sort("", turned)
     if key not in FIELDS:
-        raise SettingsError(f"cannot sort by {key!r}{_perhaps(key, ['life', *FIELDS])}")
+        raise SettingsError(f"cannot sort by {key!r}{_perhaps(key, ['lifecycle', *FIELDS])}")
     return Sort(key, FIELDS[key].descending != turned)
 
 
 def sort_text(sort: Sort) -> str:
     """What `parse_sort` understands as `sort`."""
     usual = FIELDS[sort.key].descending if sort.key else False
-    return ("-" if sort.descending != usual else "") + (sort.key or "life")
+    return ("-" if sort.descending != usual else "") + (sort.key or "lifecycle")
 
 
 def parse_filter(text: str) -> str:

@@ -59,7 +59,7 @@ def test_the_file_is_read(tmp_path: Path) -> None:
         ('columns = ["request", "ttf"]', "columns: no column 'ttf': perhaps ttft."),
         ('columns = "request"', "columns: expected `array | null`, got `str`."),
         ("columns = []", "columns: name at least one column, such as request,seq,status."),
-        ('sort = "size"', "sort: cannot sort by 'size': there are life, request,"),
+        ('sort = "size"', "sort: cannot sort by 'size': there are lifecycle, request,"),
         ('sort = "outt"', "sort: cannot sort by 'outt': perhaps out."),
         ('filter = "promt>5"', "filter: no field 'promt': perhaps prompt."),
         ('theme = "seqtop-ligth"', "theme: no theme 'seqtop-ligth': perhaps seqtop-light."),
@@ -89,7 +89,7 @@ def test_the_command_line_comes_first_then_the_file_then_memory() -> None:
     assert asked.over(written).over(remembered) == Settings(sort="out", tree=False, theme="nord")
 
 
-@pytest.mark.parametrize("key", ["life", *FIELDS])
+@pytest.mark.parametrize("key", ["lifecycle", *FIELDS])
 def test_an_order_is_remembered_as_it_is_asked_for(key: str) -> None:
     for text in (key, f"-{key}"):
         assert sort_text(parse_sort(text)) == text

@@ -8,6 +8,7 @@ from textual.containers import Vertical
 from textual.message import Message
 
 from seqtop.sequence import SequenceStatus
+from seqtop.state.fields import Field
 from seqtop.state.slo import missed
 from seqtop.tui.feed import Changes, Feed
 from seqtop.tui.rendering.line_view import DrawnLine, LineView
@@ -46,16 +47,16 @@ class Titles(LineView):
 
     def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
         sort = self._feed.view.sort
-        line = cells.header(self._slots, sort.key, descending=sort.descending)
+        line = cells.header(self._columns, sort.key, descending=sort.descending)
         return [(((" " * MARGIN, PLAIN), *line), "header")]
 
     def on_click(self, event: events.Click) -> None:
-        if key := cells.column_at(self._slots, event.x - MARGIN):
+        if key := cells.column_at(self._columns, event.x - MARGIN):
             self.post_message(self.Clicked(key))
 
     @property
-    def _slots(self) -> tuple[cells.Slot, ...]:
-        return _arrange(self._feed, self.text_width)
+    def _columns(self) -> tuple[Field, ...]:
+        return _columns_of(self._feed, self.text_width)
 
 
 class Rows(SequenceRows):
@@ -63,7 +64,7 @@ class Rows(SequenceRows):
 
     def __init__(self, feed: Feed) -> None:
         super().__init__(feed)
-        self._slots: tuple[cells.Slot, ...] = ()
+        self._columns: tuple[Field, ...] = ()
         self._lines_by_key: dict[int, Line] = {}
         """The visible rows. A row is made again when its sequence changes; a waiting one once a
         second, so that its time does not change with every frame."""
@@ -81,9 +82,9 @@ class Rows(SequenceRows):
         self._lines_by_key = {key: lines[key] for key in self.visible_keys() if key in lines}
 
     def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
-        slots = _arrange(self._feed, self.text_width)
-        if slots != self._slots:
-            self._slots = slots
+        columns = _columns_of(self._feed, self.text_width)
+        if columns != self._columns:
+            self._columns = columns
             self._lines_by_key.clear()
         return super().visible_lines(top, count)
 
@@ -107,12 +108,12 @@ class Rows(SequenceRows):
         late = missed(self._feed.latencies.slo, *found, now)
         info = self._feed.state.info
         redacted = info is not None and info.redacted
-        kin = self.view.kin(key)
-        line = cells.row(self._slots, *found, now, kin, late, redacted=redacted)
+        position = self.view.kin(key)
+        line = cells.row(self._columns, *found, now, position, late, redacted=redacted)
         if self.view.is_hit(key):
             line = highlighted(line, self.view.wanted.patterns)
         return line
 
 
-def _arrange(feed: Feed, width: int) -> tuple[cells.Slot, ...]:
+def _columns_of(feed: Feed, width: int) -> tuple[Field, ...]:
     return cells.arrange(width - MARGIN, feed.columns, feed.view.sort.key)

@@ -25,7 +25,7 @@ from seqtop.wire.messages import EngineInfo, Step
 MAX_SENTENCES = 4
 """Preemptions and waits that are told; the rest is counted."""
 
-_RESTARTED = "The engine was started anew before this step: its numbers begin again."
+_RESTARTED = "The engine was restarted before this step: step numbers begin again."
 _NONE_YET = -1
 
 

@@ -190,10 +190,10 @@ def test_the_first_step_of_an_engine_started_anew_says_so(width: int) -> None:
 
     async def act(pilot: Pilot[int]) -> None:
         rows = await opened(app, pilot)
-        listed = [line for line in screen(app).splitlines() if "engine started anew;" in line]
+        listed = [line for line in screen(app).splitlines() if "engine restarted;" in line]
         assert [line.split()[0] for line in listed] == ["0"]
         assert step_at(app, rows.cursor) == 1
-        told = "The engine was started anew before this step"
+        told = "The engine was restarted before this step"
         assert told not in screen(app)
         await pilot.press("up")
         await pilot.pause()
