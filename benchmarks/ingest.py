@@ -63,7 +63,7 @@ class Applying:
     def restore(self, reply: Snapshot) -> None:
         self.restored = True
 
-    def link_changed(self) -> None:
+    def connection_changed(self) -> None:
         pass
 
 

@@ -1,8 +1,7 @@
-"""Somebody who listens to an engine while something else is measured."""
+"""A subscriber to an engine's stream, for measurements of something else."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,10 +12,9 @@ from seqtop.transport.publisher import Publisher
 
 @contextmanager
 def subscribed(publisher: Publisher) -> Iterator[None]:
-    """A viewer hears the stream and does nothing about it; what is too much for the socket goes."""
+    """Subscribes to the stream without reading it; messages over the socket's limit are dropped."""
     with zmq.Context() as context, context.socket(zmq.SUB) as socket:
         socket.subscribe(b"")
         socket.connect(publisher.endpoint)
-        while not publisher.has_listeners:
-            time.sleep(0.001)
+        socket.recv()  # the greeting: from now on, every message arrives
         yield

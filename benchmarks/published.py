@@ -50,7 +50,7 @@ def published(size: int) -> Iterator[Published]:
     with TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{directory}/e"
         with Publisher(endpoint, info, EngineState()) as publisher:
-            steps = StepPublisher(publisher, publisher.publish_later)
+            steps = StepPublisher(publisher)
             _add(engine, steps, 0)
             steps.stepped(engine.step())  # the first one alone, for its prefix to be cached
             for number in range(1, size):

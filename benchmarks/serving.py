@@ -99,7 +99,7 @@ def published_engine(path: Path) -> Iterator[tuple[LLMEngine, Publisher, StepPub
     )
     info = engine_info(engine, engine_id="benchmark", control=False)
     with Publisher("tcp://127.0.0.1:5997", info, EngineState()) as publisher:
-        yield engine, publisher, StepPublisher(publisher, publisher.publish_later)
+        yield engine, publisher, StepPublisher(publisher)
 
 
 def serve_with_engine(path: Path, requests: list[Request]) -> Run:

@@ -1,4 +1,4 @@
-"""Writes `docs/seqtop.1` from the command's own parser: `make man`."""
+"""Writes the manual page `docs/seqtop.1` from the command's parser (`make man`)."""
 
 import argparse
 import os
@@ -7,15 +7,15 @@ from pathlib import Path
 from argparse_manpage.manpage import Manpage
 
 from seqtop import __version__
-from seqtop.cli import usage
+from seqtop.cli.parser import EXAMPLES, EXIT_STATUS, build_parser
 
 PATH = Path(__file__).with_name("seqtop.1")
 
 
 def page() -> str:
-    """The manual page, the same whenever and wherever it is written."""
+    """Returns the manual page, which depends on nothing but the parser."""
     os.environ["COLUMNS"] = "80"
-    parser = usage.parser()
+    parser = build_parser()
     (commands,) = (each for each in parser._actions if isinstance(each.choices, dict))
     for command in commands.choices.values():
         command.description = f"{command.description}\n\nE{command.epilog[1:]}"
@@ -33,7 +33,7 @@ def page() -> str:
         },
         format="single-commands-section",
     )
-    for heading, text in (("examples", usage.EXAMPLES), ("exit status", usage.EXIT_STATUS)):
+    for heading, text in (("examples", EXAMPLES), ("exit status", EXIT_STATUS)):
         body = "\n".join(line.strip() for line in text.splitlines()[1:])
         manual.add_section(heading, ">", f".nf\n{body.replace(chr(92), chr(92) * 2)}\n.fi")
     return str(manual)

@@ -1,9 +1,9 @@
-"""Draw the pictures in this folder from a seeded run of the bundled engine (`make screenshots`).
+"""Draws the pictures in this folder from a seeded run of the bundled engine (`make screenshots`).
 
-The demo's workload runs in this process until a step at which much is going on; then the app shows
-that state: the table at three sizes, then the other screens, the last of them at a moment before.
-The engine's clock advances by a fixed time a step, so that the pictures do not tell how fast this
-machine is.
+The demo's workload runs in this process until a step at which a request runs again after a
+preemption. The app then shows that state: the table at three sizes, then the other screens, the
+last of them at an earlier step. The engine's clock advances by a fixed time per step, so that the
+pictures do not depend on the speed of this machine.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from seqtop.wire.messages import Event
 SIZES = ((80, 24), (120, 40), (200, 60))
 SCREEN_SIZE = (100, 28)
 SCREENS = (("blocks", ("2",)), ("timeline", ("3",)), ("preemption", ("4", "p")))
-"""The pictures of the other screens, each with the keys that lead to it from the one before."""
+"""The pictures of the other screens, with the keys that open each from the one before."""
 SELECTED = "typed-4"
-"""The request that the pictures look at, from the moment it is running again after a preemption."""
+"""The request that the pictures show when it runs again after a preemption."""
 
 _SECONDS_PER_TICK = 1 / 15
 _SECONDS_PER_READING = 0.05
@@ -41,18 +41,19 @@ _MAX_TICKS = 1_000
 
 
 class SeededClock:
-    """Every reading is a fixed time after the one before it."""
+    """A clock that advances by a fixed time with every reading."""
 
     def __init__(self) -> None:
         self.now = _START
 
     def __call__(self) -> float:
+        """Returns the time in epoch seconds."""
         self.now += _SECONDS_PER_READING
         return self.now
 
 
 class RunSource:
-    """`Source` and publisher in one: events pass through the wire's encoding, but no socket."""
+    """A `Source` and publisher in one, which encodes events but has no socket."""
 
     def __init__(self) -> None:
         self.state = EngineState()
@@ -62,6 +63,7 @@ class RunSource:
         self.history = MemoryStore()
 
     def publish(self, event: Event) -> None:
+        """Applies an event after encoding and decoding it."""
         payload = codec.encode(event)
         event = parsing.event(payload)
         self.state.apply(event)
@@ -70,17 +72,20 @@ class RunSource:
         self.version += 1
 
     def drain(self) -> set[int] | None:
+        """Returns None: any sequence may have changed."""
         return None
 
     def submit(self, prompt: str, params: SamplingParams) -> str:
-        raise ControlError(f"this run is only a picture; it takes no {prompt!r}, {params}")
+        """Refuses the request."""
+        raise ControlError(f"this run accepts no requests: {prompt!r}, {params}")
 
     def abort(self, request_id: str) -> None:
-        raise ControlError(f"this run is only a picture; {request_id} stays")
+        """Refuses the request."""
+        raise ControlError(f"this run accepts no commands: abort {request_id}")
 
 
 class Run:
-    """The demo's workload on the bundled engine, one tick at a time."""
+    """The demo's workload on the bundled engine, tick by tick."""
 
     def __init__(self) -> None:
         self.clock = SeededClock()
@@ -93,6 +98,7 @@ class Run:
         self.next_arrival = next(self.workload)
 
     def tick(self, number: int) -> None:
+        """Adds the requests that are due and runs one step of the engine."""
         start = self.clock.now
         while self.next_arrival.tick <= number:
             due, self.next_arrival = self.next_arrival, next(self.workload)
@@ -102,29 +108,29 @@ class Run:
             self.steps.stepped(self.engine.step())
         self.clock.now = max(self.clock.now, start + _SECONDS_PER_TICK)
 
-    def worth_a_picture(self) -> bool:
-        """Whether the selected request runs again after a preemption, and others still wait."""
+    def is_ready_to_draw(self) -> bool:
+        """Returns whether the request runs again after a preemption while others wait."""
         request = self.source.state.requests.get(SELECTED)
         if request is None or not request.num_preemptions or request.finish_reason:
             return False
         sequence = self.source.state.sequences[request.seq_ids[0]]
-        ran_on = request.spans[-1].kind == "decode" and request.spans[-1].num_steps >= 25
+        has_resumed = request.spans[-1].kind == "decode" and request.spans[-1].num_steps >= 25
         waiting = self.source.state.num_by_status[0]
-        return bool(ran_on and waiting and sequence.text)
+        return bool(has_resumed and waiting and sequence.text)
 
 
 async def draw() -> None:
-    """Run the workload once and write every picture."""
+    """Runs the workload once and writes every picture."""
     run = Run()
     app = SeqtopApp(run.source, clock=run.clock)
     async with app.run_test(size=SIZES[-1]) as pilot:
         for number in itertools.count():
             run.tick(number)
             app.feed.poll()
-            if run.worth_a_picture():
+            if run.is_ready_to_draw():
                 break
             if number == _MAX_TICKS:
-                raise SystemExit(f"{SELECTED} was never worth a picture; choose another request")
+                raise SystemExit(f"{SELECTED} never resumed after a preemption: choose another")
         app.feed.selected = run.source.state.requests[SELECTED].seq_ids[0]
         app.feed.chosen = True
         for width, height in SIZES:
@@ -135,7 +141,7 @@ async def draw() -> None:
 
 
 async def picture(pilot: Pilot[int], run: Run, name: str, size: tuple[int, int]) -> None:
-    """Write what the app shows at a size."""
+    """Writes a picture of the app at a size."""
     await pilot.resize_terminal(*size)
     run.source.version += 1
     await pilot.pause(0.3)

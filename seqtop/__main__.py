@@ -1,4 +1,4 @@
-"""`python -m seqtop` is the `seqtop` command."""
+"""Runs the `seqtop` command for `python -m seqtop`."""
 
 import sys
 

@@ -1,5 +1,4 @@
-"""Reading a command line, saying what is wrong with it in terms of the command meant, and letting
-a shell complete it: for `seqtop` and `engine-stub` alike."""
+"""Extensions of argparse for `seqtop` and `engine-stub`: errors, number types, shell completion."""
 
 from __future__ import annotations
 
@@ -9,43 +8,45 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 SHELLS = ("bash", "zsh", "fish")
-"""Those that `completion` writes for."""
+"""The shells that `completion_script` supports."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser whose subcommands answer for their own mistakes, in a sentence each.
+    """An argument parser that reports an error in one line, with the name of the subcommand.
 
-    argparse hands what a subcommand does not know to the parser above it, which then shows the
+    argparse passes unknown arguments of a subcommand to the parent parser, which then prints the
     usage of the whole program.
     """
 
-    stray = ""
-    """What to say of options that are not its own, where it can be known what is meant."""
+    unknown_option_hint = ""
+    """Text added to the error message about an unknown option."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        found, unknown = super().parse_known_args(args, namespace)
+        """Parses the arguments; exits if any is unknown."""
+        options, unknown = super().parse_known_args(args, namespace)
         if unknown:
             option = unknown[0].partition("=")[0]
             known = [each for action in self._actions for each in action.option_strings]
-            hint = perhaps(option, known) + self.stray
+            hint = suggestion(option, known) + self.unknown_option_hint
             self.error(f"unrecognised argument {unknown[0]!r}{hint}")
-        return found, unknown
+        return options, unknown
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; {self.prog} --help tells more\n")
+        """Prints one line and exits with status 2."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def perhaps(word: str, known: Iterable[str]) -> str:
-    """`, perhaps …` with what of `known` may be meant by `word`, if anything may."""
-    names = {each.lstrip("-"): each for each in known}  # dashes make everything look alike
-    close = difflib.get_close_matches(word.lstrip("-"), names, n=1)
-    return f", perhaps {names[close[0]]}" if close else ""
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Returns `, perhaps …` with the most similar element of `known`, or an empty text."""
+    names = {each.lstrip("-"): each for each in known}  # common dashes would count as similarity
+    similar = difflib.get_close_matches(word.lstrip("-"), names, n=1)
+    return f", perhaps {names[similar[0]]}" if similar else ""
 
 
 def positive(text: str) -> float:
-    """A number above 0. Raises `argparse.ArgumentTypeError`."""
+    """Parses a number greater than 0. Raises `argparse.ArgumentTypeError`."""
     number = _number(text)
     if not 0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
@@ -53,10 +54,10 @@ def positive(text: str) -> float:
 
 
 def not_negative(text: str) -> float:
-    """A number from 0 on. Raises `argparse.ArgumentTypeError`."""
+    """Parses a number that is 0 or greater. Raises `argparse.ArgumentTypeError`."""
     number = _number(text)
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
     return number
 
 
@@ -67,8 +68,8 @@ def _number(text: str) -> float:
         return float("nan")
 
 
-def completion(parser: argparse.ArgumentParser, shell: str) -> str:
-    """A script that lets `shell`, one of `SHELLS`, complete commands, options and files."""
+def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """Returns a script that lets `shell`, one of `SHELLS`, complete commands, options and files."""
     import shtab
 
     for each in _parsers(parser):
@@ -79,7 +80,7 @@ def completion(parser: argparse.ArgumentParser, shell: str) -> str:
 
 
 def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """`parser` and those of its commands."""
+    """Yields `parser` and the parsers of its commands."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

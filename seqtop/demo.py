@@ -1,7 +1,6 @@
-"""Start the bundled engine in a process of its own, for `seqtop demo`.
+"""Runs the bundled engine in a process of its own, for `seqtop demo`.
 
-The engine is a separate program: this module knows its command line and nothing else of it, so
-that watching never needs what running a model needs.
+This module uses the engine's command line only, so that the inspector never imports torch.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class DemoError(Exception):
 
 
 class DemoSession(Session):
-    """Follows the bundled engine; that it has ended by itself, nobody else could tell."""
+    """A session with the bundled engine, whose link says why the engine's process has ended."""
 
     def __init__(self, engine: DemoEngine) -> None:
         self._engine = engine
@@ -35,18 +34,23 @@ class DemoSession(Session):
 
     @property
     def link(self) -> Connection:
-        """How the connection stands; once it is lost, why."""
+        """The connection, with the engine's last message once it is lost."""
         link = super().link
         if link.state is ConnectionState.LOST and (failure := self._engine.failure()):
-            return msgspec.structs.replace(link, detail=f"{failure}; q leaves")
+            return msgspec.structs.replace(link, detail=f"{failure}; q quits")
         return link
 
 
 class DemoEngine:
-    """The bundled engine with its demo workload, alive while the context lasts.
+    """A context manager that runs the bundled engine with its demo workload.
+
+    Args:
+        model: A checkpoint, as `engine-stub serve --model` takes it; by default the bundled one.
+        device: `cpu`, `cuda` or `auto`.
+        pace: The most engine steps per second; 0 for no limit.
 
     Raises:
-        DemoError: on entering, if what the engine needs is not installed.
+        DemoError: On entering, if a package that the engine needs is not installed.
     """
 
     def __init__(self, *, model: str | None, device: str, pace: float) -> None:
@@ -68,7 +72,7 @@ class DemoEngine:
         command = [sys.executable, "-m", "engine_stub", "serve", "--demo", "--control"]
         command += ["--bind", self.endpoint, "--until-stdin-closes", *self._arguments]
         with self._log.open("wb") as log:
-            # Its standard input is its lifeline: however this process ends, the pipe closes.
+            # The engine ends when its standard input closes, however this process ends.
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
             )
@@ -85,10 +89,10 @@ class DemoEngine:
         self._directory.cleanup()
 
     def await_live(self, session: Session) -> None:
-        """Wait until `session` follows the engine.
+        """Waits until `session` is live.
 
         Raises:
-            DemoError: the engine ended instead, or nothing is heard of it for a minute.
+            DemoError: The engine ended, or was not ready after a minute.
         """
         deadline = time.monotonic() + _SECONDS_TO_START
         while not session.wait_for(ConnectionState.LIVE, timeout=0.1):
@@ -98,7 +102,7 @@ class DemoEngine:
                 raise DemoError(f"the bundled engine was not ready in {_SECONDS_TO_START:g} s")
 
     def failure(self) -> str | None:
-        """If the engine has ended by itself, the last thing it said."""
+        """Returns the last line of the engine's log if the engine has ended, else `None`."""
         if self._process.poll() is None:
             return None
         lines = self._log.read_text(errors="replace").strip().splitlines()

@@ -1,7 +1,7 @@
-"""Numbers as short text. Whatever the wire says a number is, these never raise.
+"""Formats numbers as short text.
 
-`None` and NaN are shown as `UNKNOWN`; no result but that of
-`clock` is wider than `MAX_WIDTH` cells.
+The functions accept any number from the wire without raising. `None` and NaN become `UNKNOWN`. No
+result except that of `clock` is wider than `MAX_WIDTH` cells.
 """
 
 import math
@@ -14,46 +14,46 @@ _LARGEST = 10**15
 
 
 def count(value: float | None) -> str:
-    """A number of things: `12,345`, and from a hundred thousand on `123k`, `4.56M`."""
+    """Formats a count: `12,345`, and from a hundred thousand on `123k` or `4.56M`."""
     number = _finite(value)
     if number is None:
-        return _odd(value)
+        return _not_finite(value)
     if abs(number) < 100_000:
         return f"{round(number):,}"
     for scale, suffix in ((1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T")):
         if abs(number) < 999.5 * scale:
             return _three_digits(number / scale) + suffix
-    return _odd(math.copysign(math.inf, number))
+    return _not_finite(math.copysign(math.inf, number))
 
 
 def size(value: float | None) -> str:
-    """An amount of data: `840 B`, `12.3 kB`, `4.56 MB`, of a thousand bytes each."""
+    """Formats a number of bytes with decimal units: `840 B`, `12.3 kB`, `4.56 MB`."""
     number = _finite(value)
     if number is None:
-        return _odd(value)
+        return _not_finite(value)
     if abs(number) < 1_000:
         return f"{round(number)} B"
     for scale, suffix in ((1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")):
         if abs(number) < 999.5 * scale:
             return f"{_three_digits(number / scale)} {suffix}"
-    return _odd(math.copysign(math.inf, number))
+    return _not_finite(math.copysign(math.inf, number))
 
 
 def rate(value: float | None) -> str:
-    """Things per second: one decimal below a hundred."""
+    """Formats a rate per second, with one decimal below a hundred."""
     number = _finite(value)
     if number is None:
-        return _odd(value)
+        return _not_finite(value)
     return f"{number:.1f}" if abs(number) < 99.95 else count(number)
 
 
 def seconds(value: float | None) -> str:
-    """A duration with its unit: `840 µs`, `12.3 ms`, `4.56 s`, `2m 05s`, `3h 12m`, `12d 4h`."""
-    if value is not None and 0.0009995 <= value < 0.9995:  # most are, and there are many
+    """Formats a duration in seconds: `840 µs`, `12.3 ms`, `4.56 s`, `2m 05s`, `3h 12m`."""
+    if value is not None and 0.0009995 <= value < 0.9995:  # the fast path for most values
         return f"{_three_digits(value * 1e3)} ms"
     number = _finite(value)
     if number is None:
-        return _odd(value)
+        return _not_finite(value)
     size = abs(number)
     if size == 0:
         return "0 s"
@@ -73,16 +73,16 @@ def seconds(value: float | None) -> str:
         return f"{sign}{whole // 86400}d {whole % 86400 // 3600}h"
     if whole < 10_000 * 86400:
         return f"{sign}{whole // 86400}d"
-    return _odd(math.copysign(math.inf, number))
+    return _not_finite(math.copysign(math.inf, number))
 
 
 def growing(value: float | None) -> str:
-    """A duration that goes on, which is drawn anew once a second and no oftener: `6 s`."""
+    """Formats a growing duration in whole seconds, so that it changes once a second: `6 s`."""
     return f"{int(value)} s" if value is not None and 1 <= value < 100 else seconds(value)
 
 
 def clock(value: float | None, decimals: int = 3) -> str:
-    """A moment, epoch seconds, as the time of day here: `14:03:22.450`."""
+    """Formats epoch seconds as the local time of day: `14:03:22.450`."""
     number = _finite(value)
     if number is None:
         return UNKNOWN
@@ -90,13 +90,13 @@ def clock(value: float | None, decimals: int = 3) -> str:
     whole, part = divmod(round(number * scale), scale)
     try:
         moment = time.strftime("%H:%M:%S", time.localtime(whole))
-    except (OverflowError, ValueError, OSError):  # beyond the years that a calendar knows
+    except (OverflowError, ValueError, OSError):  # beyond the range of the calendar
         return UNKNOWN
     return f"{moment}.{part:0{decimals}}" if decimals else moment
 
 
 def percent(part: float | None, whole: float | None = 1.0) -> str:
-    """`part` of `whole` in percent; unknown where `whole` is nothing."""
+    """Formats `part` of `whole` in percent; unknown if `whole` is 0."""
     top, bottom = _finite(part), _finite(whole)
     if top is None or bottom is None or bottom == 0:
         return UNKNOWN
@@ -107,7 +107,7 @@ def percent(part: float | None, whole: float | None = 1.0) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """`1 block`, `2 blocks`."""
+    """Formats a count with a noun: `1 block`, `2 blocks`."""
     return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
 
 
@@ -118,7 +118,7 @@ def _three_digits(number: float) -> str:
 
 
 def _finite(value: float | None) -> float | None:
-    """`value` as a float that arithmetic is safe with, or `None`."""
+    """Returns `value` as a finite float, or `None`."""
     if value is None:
         return None
     if isinstance(value, int) and abs(value) > _LARGEST:
@@ -127,7 +127,7 @@ def _finite(value: float | None) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _odd(value: float | None) -> str:
+def _not_finite(value: float | None) -> str:
     if value is None or value != value:
         return UNKNOWN
     return "∞" if value > 0 else "-∞"

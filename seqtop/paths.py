@@ -1,20 +1,23 @@
-"""Where seqtop keeps its files: the XDG base directories, or their defaults under the home."""
+"""Paths of seqtop's own files: the XDG base directories, or their defaults in the home directory.
+
+platformdirs would put them elsewhere on macOS, where terminal programs use `~/.config` too.
+"""
 
 import os
 from pathlib import Path
 
 
 def config_file() -> Path:
-    """What users write: ``$XDG_CONFIG_HOME/seqtop/config.toml``."""
+    """Returns the path of the user's configuration: ``$XDG_CONFIG_HOME/seqtop/config.toml``."""
     return _base("XDG_CONFIG_HOME", ".config") / "config.toml"
 
 
-def memory_file() -> Path:
-    """What the app remembers by itself: ``$XDG_STATE_HOME/seqtop/remembered.json``."""
-    return _base("XDG_STATE_HOME", ".local/state") / "remembered.json"
+def state_file() -> Path:
+    """Returns the path of the app's saved state: ``$XDG_STATE_HOME/seqtop/state.json``."""
+    return _base("XDG_STATE_HOME", ".local/state") / "state.json"
 
 
 def _base(variable: str, default: str) -> Path:
-    # The specification has a relative path ignored.
+    # The XDG specification says that a relative path is ignored.
     named = Path(os.environ.get(variable, ""))
     return (named if named.is_absolute() else Path.home() / default) / "seqtop"

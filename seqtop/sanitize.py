@@ -1,9 +1,9 @@
-"""Text from the wire, made safe to draw.
+"""Makes untrusted text safe to draw on a terminal.
 
-A prompt or an output may hold anything: an escape sequence that writes the clipboard, an
-override that mirrors the rest of the line, ten thousand combining marks on one letter, an emoji
-that half the terminals draw wider than the other half. What leaves `safe_text` holds none of
-that, and takes exactly `rich.cells.cell_len` cells in any terminal.
+A prompt or an output may contain an escape sequence that writes the clipboard, a bidirectional
+override that mirrors the rest of the line, ten thousand combining marks on one letter, or an emoji
+whose width depends on the terminal. The result of `safe_text` contains none of these and takes
+exactly `rich.cells.cell_len` cells in any terminal.
 """
 
 import re
@@ -15,43 +15,42 @@ from rich.cells import get_character_cell_size
 NEWLINE_MARK = "↵"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 MAX_MARKS = 3
-"""Zero-width marks kept on one character; more only serve to paint over other lines."""
+"""The most zero-width marks on one character. More would be drawn over other lines."""
 
 MAX_LINE = 2_000
-"""Characters of a line that are looked at; no terminal is that wide."""
+"""Characters of a line that are processed. No terminal is wider."""
 
-_NARROW_ONES = " -\u02ff\u0370-\u0482\u048a-\u058f\u2010-\u2027\u2030-\u205e\u2500-\u259f"
+_NARROW_CHARACTERS = " -\u02ff\u0370-\u0482\u048a-\u058f\u2010-\u2027\u2030-\u205e\u2500-\u259f"
 """Latin, Greek, Cyrillic and Armenian without their combining marks; punctuation, lines, bars."""
 _ORDINARY = (
-    f"{_NARROW_ONES}\u05d0-\u05ea\u0620-\u064a\u1e00-\u1fff\u20a0-\u20c0\u2100-\u2bff\u3001-\u3029"
+    f"{_NARROW_CHARACTERS}\u05d0-\u05ea\u0620-\u064a\u1e00-\u1fff\u20a0-\u20c0\u2100-\u2bff\u3001-\u3029"
     "\u3041-\u3096\u309b-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uff01-\uff60"
     "\U0001f300-\U0001f3fa\U0001f400-\U0001f5ff"
 )
-"""What nearly all text is made of and is drawn as it is, as far as it can be printed at all."""
-_NARROW = re.compile(f"[{_NARROW_ONES}]*")
+"""The characters of ordinary text, which are drawn unchanged if they are printable."""
+_NARROW = re.compile(f"[{_NARROW_CHARACTERS}]*")
 _ODD = re.compile(f"[^{_ORDINARY}\n]+")
-_DISTURBING = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _REGIONAL_INDICATOR_A = 0x1F1E6
 
 
 def safe_text(text: str, *, newline: str = NEWLINE_MARK) -> str:
-    """`text` with everything that could move, hide or recolour made visible or dropped.
+    """Returns `text` without characters that move, hide or recolour other text.
 
-    Controls become their pictures (ESC is shown as ␛), bidirectional overrides and characters
-    of unknown width become U+FFFD, invisible formatting and emoji joiners go. Line breaks
+    Controls become their pictures (ESC becomes ␛). Bidirectional overrides and characters of
+    unknown width become U+FFFD. Invisible formatting and emoji joiners are dropped. Line breaks
     become `newline`.
     """
-    bare = text.replace("\n", "")
-    if not bare.isprintable():
+    if not text.replace("\n", "").isprintable():
         return _drawn(text.replace("\r\n", "\n"), newline)
-    if not bare.isascii():
+    if not text.isascii():
         text = _ODD.sub(lambda odd: _drawn(odd[0], newline, bool(odd.start()) * MAX_MARKS), text)
     return text.replace("\n", newline)
 
 
 def _drawn(text: str, newline: str, room: int = 0) -> str:
-    """`text`, character by character; there is `room` for so many marks on what is before it."""
+    """Makes `text` safe, with at most `room` marks on the character before it."""
     drawn: list[str] = []
     for character in text:
         shown, is_mark = _shown(character)
@@ -66,29 +65,29 @@ def _drawn(text: str, newline: str, room: int = 0) -> str:
 
 
 def is_narrow(text: str) -> bool:
-    """Whether `text`, which is safe, is known to be of characters that take a cell each."""
+    """Returns whether each character of the safe `text` is known to take one cell."""
     return text.isascii() or _NARROW.fullmatch(text) is not None
 
 
 def safe_line(text: str) -> str:
-    """`text` for one line: as `safe_text`, but of a very long one only the beginning is looked at.
+    """Returns the first `MAX_LINE` characters of `text`, made safe.
 
-    So what is drawn anew with each frame costs no more than its line, whatever an engine sends.
+    The limit bounds the time that a frame takes for a very long text.
     """
     return safe_text(text[:MAX_LINE])
 
 
 def safe_json(document: str) -> str:
-    """A JSON document with all that could disturb a terminal written as escapes.
+    """Returns a JSON document with characters that affect a terminal written as escapes.
 
-    It says the same to whoever parses it: such characters only occur within its strings.
+    It parses to the same value, as such characters occur in JSON strings only.
     """
-    return _DISTURBING.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
+    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", document)
 
 
 @lru_cache(maxsize=8192)
 def _shown(character: str) -> tuple[str, bool]:
-    """What stands for `character`, and whether it is a mark on the one before it."""
+    """Returns the safe form of `character`, and whether it is a mark on the one before it."""
     code = ord(character)
     if character == "\t":
         return "    ", False
@@ -98,7 +97,7 @@ def _shown(character: str) -> tuple[str, bool]:
         return chr(0x2421 if code == 0x7F else 0x2400 + code), False
     if _REGIONAL_INDICATOR_A <= code < _REGIONAL_INDICATOR_A + 26:
         return chr(ord("A") + code - _REGIONAL_INDICATOR_A), False
-    if 0x1F3FB <= code <= 0x1F3FF:  # skin tones: drawn by some terminals, joined by others
+    if 0x1F3FB <= code <= 0x1F3FF:  # skin tones: separate in some terminals, joined in others
         return "", False
     if 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF:  # variation selectors
         return "", False

@@ -13,7 +13,7 @@ from seqtop.connection import Connection, ConnectionState, UnreachableError
 from seqtop.history.memory_store import MemoryStore
 from seqtop.observable import Observable
 from seqtop.sequence import SamplingParams
-from seqtop.state import EngineState, sharing, snapshot
+from seqtop.state import EngineState, snapshot
 from seqtop.state.listener import Listener, Watcher
 from seqtop.state.redaction import redacted
 from seqtop.transport import control_client
@@ -72,12 +72,12 @@ class Session(Observable):
         self._settled = threading.Condition(self.lock)
         self._keys = keys
         self._redacts = redact
-        self._subscriber = Subscriber(endpoint, self, keys=keys)
+        self._subscriber = Subscriber(endpoint, self, curve_keys=keys)
 
     @property
     def link(self) -> Connection:
         """How the connection stands."""
-        return self._subscriber.link
+        return self._subscriber.connection
 
     def start(self) -> None:
         self._subscriber.start()
@@ -118,11 +118,13 @@ class Session(Observable):
         Blocks for up to two seconds. Raises `ControlError`.
         """
         command = Submit(prompt=prompt, sampling_params=params)
-        return control_client.ask(self.link.endpoint, command, keys=self._keys).request_id
+        return control_client.request(self.link.endpoint, command, curve_keys=self._keys).request_id
 
     def abort(self, request_id: str) -> None:
         """Have the engine end a request. Blocks for up to two seconds; raises `ControlError`."""
-        control_client.ask(self.link.endpoint, Abort(request_id=request_id), keys=self._keys)
+        control_client.request(
+            self.link.endpoint, Abort(request_id=request_id), curve_keys=self._keys
+        )
 
     def listen(self, listener: Listener) -> None:
         """Tell `listener` the state as it is, if there is one, and all that happens from now on."""
@@ -147,7 +149,6 @@ class Session(Observable):
             event = cast(Event, redact(event))
             frame = frame._replace(payload=codec.encode(event))
         with self.lock:
-            sharing.thaw(self.state, event)
             touched = self.state.apply(event)
             if self._touched is not None:
                 self._touched.update(touched)
@@ -178,8 +179,8 @@ class Session(Observable):
         with self.lock:
             old = self.state.info
             if old and state.info and old.incarnation == state.info.incarnation:
-                sharing.share(state, self.state)
-                snapshot.keep_history(state, self.state)
+                snapshot.share_finished(state, self.state)
+                snapshot.carry_finished(state, self.state)
                 encoded = None  # which has more in it now
             for listener in self._listeners:
                 place = reply.incarnation, reply.sequence_number, state
@@ -195,7 +196,7 @@ class Session(Observable):
             self.sequence_number = reply.sequence_number
             self.changed()
 
-    def link_changed(self) -> None:
+    def connection_changed(self) -> None:
         with self._settled:
             self.changed()
             self._settled.notify_all()

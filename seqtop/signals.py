@@ -1,4 +1,4 @@
-"""Ending in an orderly way when asked to."""
+"""Signal handlers of commands that run until they are interrupted."""
 
 import signal
 import threading
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def until_signalled() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set instead of ending the process."""
+    """Yields an event that SIGINT and SIGTERM set; they do not end the process meanwhile."""
     ended = threading.Event()
     previous = {
         number: signal.signal(number, lambda *_: ended.set())

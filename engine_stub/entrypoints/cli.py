@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqtop import __version__
-from seqtop.argparse_ext import SHELLS, CommandParser, completion, not_negative
+from seqtop.argparse_ext import SHELLS, CommandParser, completion_script, not_negative
 from seqtop.sanitize import safe_line
 from seqtop.transport.curve_keys import EngineKeys, KeyFileError, engine_keys
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT, EndpointError, check_bind, is_loopback
@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _complete(options: argparse.Namespace) -> int:
-    print(completion(_parser(), options.shell))
+    print(completion_script(_parser(), options.shell))
     return 0
 
 
@@ -243,7 +243,7 @@ def _serve(options: argparse.Namespace) -> int:
             options.bind,
             info,
             EngineState(),
-            keys=keys,
+            curve_keys=keys,
             insecure=options.insecure,
             repairs=True,
         )

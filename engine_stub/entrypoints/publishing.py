@@ -1,14 +1,12 @@
-"""What a step record becomes on the wire.
+"""Converts the engine's step records to messages of the seqtop protocol.
 
-The only module that knows both: the engine records steps without knowing who looks, and the
-protocol's messages know nothing of this engine.
+Only this module depends on both.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -45,7 +43,7 @@ from seqtop.wire.messages import (
 def engine_info(
     engine: LLMEngine, *, engine_id: str, control: bool, redacted: bool = False
 ) -> EngineInfo:
-    """Describe `engine`, as it starts, to its viewers."""
+    """Returns the description of a newly started engine, for its viewers."""
     config: EngineConfig = engine.config
     assert config.num_gpu_blocks is not None
     assert config.max_model_len is not None
@@ -77,46 +75,43 @@ def _model_name(path: Path) -> str:
 
 
 class MessageSink(Protocol):
-    """Where messages go: a `seqtop.transport.publisher.Publisher`, say."""
+    """Receives messages, as `seqtop.transport.publisher.Publisher` does."""
 
-    def publish(self, event: Event) -> None: ...
+    def publish(self, event: Event) -> None:
+        """Sends a message to all viewers."""
 
 
 class StepPublisher:
-    """Turns what one engine does into messages for `publisher`.
+    """Publishes the requests and steps of one engine.
 
     Args:
-        later: Publishes what its argument makes, when another thread has time for it.
-            `Publisher.publish_later`, say; by default that is now.
+        publisher: Receives the messages.
     """
 
-    def __init__(
-        self, publisher: MessageSink, later: Callable[[Callable[[], Event]], None] | None = None
-    ) -> None:
+    def __init__(self, publisher: MessageSink) -> None:
         self._publisher = publisher
-        self._later = later or (lambda make: publisher.publish(make()))
+        # Unfinished groups by request id.
         self._groups: dict[str, SequenceGroup] = {}
-        """Unfinished groups by request id."""
+        # Request ids of unfinished groups by sequence id.
         self._request_ids: dict[int, str] = {}
-        """By sequence id, of unfinished groups."""
+        # Request id, sequence id and logical position of each block in the prefix cache.
         self._cached: dict[int, tuple[str, int, int]] = {}
-        """By the block, for each that the prefix cache knows, whose it is and where in the table:
-        request id, sequence id, logical position."""
         self._num_preemptions = 0
         self._step = -1
         self._last_stats: messages.StepStats | None = None
 
     def arrived(self, group: SequenceGroup) -> None:
-        """Publish that `group` has joined the waiting queue."""
+        """Publishes that a group has joined the waiting queue."""
         self._groups[group.request_id] = group
         self._request_ids.update((seq.seq_id, group.request_id) for seq in group.seqs)
         self._publisher.publish(_arrival(group))
 
     def in_flight(self, time: float, table_of: Callable[[Sequence], list[int]]) -> InFlight:
-        """All that is unfinished at `time`, which is between two steps.
+        """Returns all unfinished requests and sequences. Called between two steps.
 
         Args:
-            table_of: The block table of a sequence, `BlockManager.get_block_table`.
+            time: The current time in seconds since the epoch.
+            table_of: Returns the block table of a sequence: `BlockManager.get_block_table`.
         """
         groups = list(self._groups.values())
         return InFlight(
@@ -125,7 +120,9 @@ class StepPublisher:
             stats=self._last_stats,
             requests=[_arrival(group) for group in groups],
             sequences=[
-                self._whole(group, seq, table_of(seq)) for group in groups for seq in group.seqs
+                self._full_update(group, seq, table_of(seq))
+                for group in groups
+                for seq in group.seqs
             ],
             cached_blocks=[
                 CachedBlocks(
@@ -136,24 +133,30 @@ class StepPublisher:
         )
 
     def stepped(self, record: StepRecord) -> None:
-        """Publish a step and the ends of the requests that it ended."""
-        # These ended before the step, which may have given their blocks to others.
+        """Publishes a step and the requests that it finished."""
+        # These ended before the step, which may have given their blocks to other requests.
         for group in (*record.ignored, *record.aborted):
             self._ended(group, group.metrics.finished_time or record.start_time)
         self._num_preemptions += len(record.preemptions)
         self._step = record.step
-        # Not the record: whoever is the last to have it takes the time to free what is in it.
         self._last_stats = _stats(record, self._num_preemptions)
-        make = partial(_step, record, self._last_stats, self._newly_cached(record))
-        if not (record.preemptions or record.rest):
-            self._later(make)  # which reads nothing that the next step changes
-        else:
-            step = make()
-            lost = (row for each in record.preemptions for row in self._preempted(each))
-            step.sequences = [*lost, *self._updates(record)]
-            step.preemptions = [_preemption(each) for each in record.preemptions]
-            step.metrics = _changed_metrics(record)
-            self._publisher.publish(step)
+        preempted = (update for each in record.preemptions for update in self._preempted(each))
+        self._publisher.publish(
+            messages.Step(
+                step=record.step,
+                start_time=record.start_time,
+                time=record.time,
+                execute=_execute(record),
+                sequences=[*preempted, *self._updates(record)],
+                stats=self._last_stats,
+                metrics=_changed_metrics(record),
+                preemptions=[_preemption(each) for each in record.preemptions],
+                wait_reasons=_wait_reasons(record),
+                newly_cached_blocks=self._newly_cached(record),
+                uncached_blocks=record.cache_changes.forgotten,
+                decodes=_decodes(record),
+            )
+        )
         for update in record.rest_updates:
             if update.is_removed:
                 self._request_ids.pop(update.seq.seq_id, None)
@@ -161,9 +164,9 @@ class StepPublisher:
             self._ended(group, record.time)
 
     def _updates(self, record: StepRecord) -> Iterator[messages.SequenceUpdate]:
-        """One for each sequence that is not in the columns."""
+        """Yields an update for each sequence that is not in `Step.decodes`."""
         changes, groups = record.table_changes, record.execute_model_req.seq_group_metadata_list
-        in_full = {
+        in_full_metadata = {
             seq_id
             for group in map(groups.__getitem__, record.rest)
             if isinstance(group, SequenceGroupMetadata)
@@ -177,13 +180,13 @@ class StepPublisher:
             table: list[int] | None = None
             if update.seq.is_finished():
                 table = []
-            elif seq_id not in in_full:  # which brings its tables along
+            elif seq_id not in in_full_metadata:  # which contains the tables
                 new_blocks = changes.appended.get(seq_id, [])
                 table = changes.replaced.get(seq_id)
             yield self._update(update, new_blocks, table)
 
     def _newly_cached(self, record: StepRecord) -> list[CachedBlocks]:
-        """What the prefix cache has come to know, neighbours in one table together."""
+        """Returns the blocks added to the prefix cache, as runs of neighbours in one table."""
         cached, request_ids = self._cached, self._request_ids
         for block in record.cache_changes.forgotten:
             cached.pop(block, None)
@@ -226,10 +229,10 @@ class StepPublisher:
             is_removed=update.is_removed,
         )
 
-    def _whole(
+    def _full_update(
         self, group: SequenceGroup, seq: Sequence, table: list[int]
     ) -> messages.SequenceUpdate:
-        """All there is of a sequence, as if one step had brought it."""
+        """Returns a sequence as if one step had produced all of it."""
         token_ids = list(seq.get_output_token_ids())
         return messages.SequenceUpdate(
             seq_id=seq.seq_id,
@@ -273,34 +276,13 @@ class StepPublisher:
         )
 
 
-def _step(
-    record: StepRecord,
-    stats: messages.StepStats,
-    newly_cached_blocks: list[CachedBlocks],
-) -> messages.Step:
-    """What there is to say of any step; of one that only decodes that is all."""
-    return messages.Step(
-        step=record.step,
-        start_time=record.start_time,
-        time=record.time,
-        execute=_execute(record),
-        sequences=[],
-        stats=stats,
-        wait_reasons=_wait_reasons(record),
-        newly_cached_blocks=newly_cached_blocks,
-        uncached_blocks=record.cache_changes.forgotten,
-        decodes=_decodes(record),
-    )
-
-
 def _decodes(record: StepRecord) -> messages.Decodes | None:
-    """The columns; what they are made of is in the record as it is on the wire."""
     columns, appended = record.decodes, record.table_changes.appended
     if not columns.seq_ids:
         return None
     if record.rest_updates:
-        in_rows = {update.seq.seq_id for update in record.rest_updates}
-        appended = {seq_id: blocks for seq_id, blocks in appended.items() if seq_id not in in_rows}
+        others = {update.seq.seq_id for update in record.rest_updates}
+        appended = {seq_id: blocks for seq_id, blocks in appended.items() if seq_id not in others}
     return messages.Decodes(
         seq_ids=columns.seq_ids,
         new_token_ids=columns.new_token_ids,
@@ -351,14 +333,13 @@ def _wants_candidates(group: SequenceGroup) -> bool:
 
 
 def _sampled_logprobs(token_ids: list[int], candidates: SampleLogprobs) -> list[float]:
-    """Of each token, its log-probability among the candidates there."""
     return [each[token_id].logprob for token_id, each in zip(token_ids, candidates, strict=True)]
 
 
 def _execute(record: StepRecord) -> ExecuteModelRequest:
-    """What the worker was sent, without what is in the columns, and without the deltas' tables.
+    """Returns the worker's request without plain decodes and without the tables of deltas.
 
-    `SequenceRecord` carries what changed in these.
+    `Step.decodes` and `SequenceUpdate` contain these.
     """
     request = record.execute_model_req
     groups = request.seq_group_metadata_list
@@ -384,14 +365,14 @@ def _preemption(preemption: PreemptionRecord) -> messages.Preemption:
 
 
 def _changed_metrics(record: StepRecord) -> dict[str, RequestMetrics]:
-    """Metrics in which the step did more than the additions that every step makes."""
+    """Returns the metrics that changed by more than what viewers derive from `StepStats`."""
     groups = [record.scheduled[index].seq_group for index in record.rest]
     return {
         group.request_id: group.metrics
         for group in groups
         if record.start_time == group.metrics.first_scheduled_time
         or record.time == group.metrics.first_token_time
-        or len(group.metrics.spec_token_acceptance_counts or ()) > 1  # counted there
+        or len(group.metrics.spec_token_acceptance_counts or ()) > 1
     }
 
 

@@ -50,7 +50,7 @@ class EngineServer:
     ) -> None:
         self._engine = engine
         self._publisher = publisher
-        self._steps = StepPublisher(publisher, publisher.publish_later)
+        self._steps = StepPublisher(publisher)
         self._seconds_per_tick = 1 / pace if pace > 0 else 0.0
         self._workload = iter(workload)
         self._next_arrival = next(self._workload, None)

@@ -17,7 +17,6 @@ from typing import NamedTuple
 from seqtop.checks import Checker, Finding
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.observable import Observable
-from seqtop.state.sharing import thaw
 from seqtop.wire.messages import Event
 
 MOST_FINDINGS = 500
@@ -125,7 +124,6 @@ class BackgroundChecker(Observable):
         assert self._checker is not None
         state = self._checker.state
         num_steps = state.num_steps_seen
-        thaw(state, event)
         for finding in self._checker.apply(event):
             # What is wrong with the pool shows only when the next step comes.
             self._keep(position if finding.step == state.step else position - 1, finding)

@@ -1,10 +1,11 @@
-"""The commands, one module each: `add` describes it to argparse and `run` does it.
+"""The commands of `seqtop`, one module each.
 
-A module is imported when its command, or the help on all of them, is asked for. Heavy imports stay
-inside `run`, so that `--help` answers at once.
+`add_command` declares the command to argparse, `run` executes it and returns the exit status. A
+module is imported only when its command, or the help for all commands, is requested. Imports that
+cost time are inside `run`, so that `--help` is fast.
 """
 
-NAMES = (
+COMMANDS = (
     "demo",
     "attach",
     "record",
@@ -16,4 +17,4 @@ NAMES = (
     "keygen",
     "completion",
 )
-"""What can be typed after `seqtop`, in the order in which the help lists it."""
+"""The names of all commands, in the order in which the help lists them."""

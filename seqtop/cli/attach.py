@@ -1,4 +1,4 @@
-"""`seqtop attach`: look at running engines."""
+"""`seqtop attach`: shows running engines in the app."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ import argparse
 from contextlib import ExitStack
 
 from seqtop.cli import kv_events
-from seqtop.cli.common import Commands, add_keys, add_look, fail, keys_of, run_app
+from seqtop.cli.messages import fail
+from seqtop.cli.options import Commands, add_curve_keys, add_view_options, curve_keys
+from seqtop.cli.run_app import run_app
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT, check, rank_endpoint
 
+_MAX_RANKS = 64
 
-def add(commands: Commands) -> None:
+
+def add_command(commands: Commands) -> None:
+    """Adds the command's parser."""
     attach = commands.add_parser(
         "attach",
-        help="look at running engines",
-        description="Look at a running engine, or at several: then first at all of them side by"
-        " side. The engines do not notice, and go on after you leave.",
+        help="show running engines",
+        description="Show a running engine, or several: then the fleet screen comes first. The"
+        " engines are unaffected and keep running after you quit.",
         epilog="example: seqtop attach tcp://127.0.0.1:5557 tcp://127.0.0.1:5559",
     )
     attach.add_argument(
@@ -26,53 +31,54 @@ def add(commands: Commands) -> None:
     )
     attach.add_argument(
         "--ranks",
-        type=_count,
+        type=_num_ranks,
         default=1,
         metavar="N",
-        help="how many data-parallel ranks there are behind each endpoint (default: 1)",
+        help="the number of data-parallel ranks behind each endpoint (default: 1)",
     )
-    add_keys(attach)
-    add_look(attach)
-    kv_events.add(attach, tokenizer=True)
-    attach.set_defaults(run=run, refuse=refuse)
+    add_curve_keys(attach)
+    add_view_options(attach)
+    kv_events.add_options(attach, tokenizer=True)
+    attach.set_defaults(run=run, validate=validate)
 
 
-def refuse(options: argparse.Namespace) -> int:
-    """The exit status if it cannot be meant so, having said why; else 0.
+def validate(options: argparse.Namespace) -> int:
+    """Prints what is wrong with the options, if anything, and returns the exit status.
 
     Raises:
-        EndpointError: an endpoint is malformed.
-        KeyFileError: the keys cannot be used.
+        EndpointError: An endpoint is malformed.
+        KeyFileError: A key cannot be used.
     """
     others = ("endpoints", "columns", "sort", "filter", "slo", "server_key", "client_key")
-    if (mistake := kv_events.mistake(options, others)) is not None:
-        return fail(mistake, status=2)
+    if (conflict := kv_events.find_conflict(options, others)) is not None:
+        return fail(conflict, status=2)
     if options.kv_events is not None and options.ranks > 1:
-        return fail("--kv-events shows one rank: name the endpoint of that one", status=2)
+        return fail("--kv-events shows one rank: give the endpoint of that rank", status=2)
     for endpoint in filter(None, (options.kv_events, options.replay)):
         check(endpoint)
-    _endpoints(options)
-    keys_of(options)
+    _rank_endpoints(options)
+    curve_keys(options)
     return 0
 
 
 def run(options: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
     from seqtop.history.memory_store import DEFAULT_MAX_BYTES, MemoryStore
     from seqtop.session import Session
 
-    if status := refuse(options):
+    if status := validate(options):
         return status
     if options.kv_events is not None:
         return kv_events.attach(options)
-    endpoints = _endpoints(options)
-    keys = keys_of(options)
+    endpoints = _rank_endpoints(options)
+    keys = curve_keys(options)
     with ExitStack() as stack:
         sessions = [
             stack.enter_context(
                 Session(
                     endpoint,
                     keys=keys,
-                    # Together they remember as much as one alone would.
+                    # All engines together use as much memory for history as one would.
                     history=MemoryStore(max_bytes=DEFAULT_MAX_BYTES // len(endpoints)),
                 )
             )
@@ -81,14 +87,14 @@ def run(options: argparse.Namespace) -> int:
         return run_app(sessions, options)
 
 
-def _endpoints(options: argparse.Namespace) -> list[str]:
-    """Those of all ranks, each once; raises `EndpointError`."""
+def _rank_endpoints(options: argparse.Namespace) -> list[str]:
+    """Returns the endpoints of all ranks without duplicates; raises `EndpointError`."""
     endpoints = options.endpoints or [DEFAULT_ENDPOINT]
     ranks = range(options.ranks)
     return list(dict.fromkeys(rank_endpoint(each, rank) for each in endpoints for rank in ranks))
 
 
-def _count(text: str) -> int:
-    if not (text.isdecimal() and 0 < int(text) <= 64):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to 64")
+def _num_ranks(text: str) -> int:
+    if not (text.isdecimal() and 0 < int(text) <= _MAX_RANKS):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {_MAX_RANKS}")
     return int(text)

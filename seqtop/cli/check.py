@@ -1,23 +1,26 @@
-"""`seqtop check`: hold an engine, or a recording, to what must be true."""
+"""`seqtop check`: checks the rules of `seqtop.checks` on an engine or a recording."""
 
 from __future__ import annotations
 
 import argparse
 
 from seqtop.argparse_ext import positive
-from seqtop.cli.common import Commands, add_keys, add_source, add_timeout, fail, keys_of
+from seqtop.cli.messages import fail, warn
+from seqtop.cli.options import Commands, add_curve_keys, add_source, add_timeout, curve_keys
 
 INCOMPLETE = 3
-"""The exit status if nothing was found where not all could be checked."""
+"""The exit status if nothing was found, but not everything could be checked."""
 
 
-def add(commands: Commands) -> None:
+def add_command(commands: Commands) -> None:
+    """Adds the command's parser."""
     check = commands.add_parser(
         "check",
-        help="hold an engine, or a recording, to what must be true of any engine",
-        description="Look for what cannot be right: blocks owned twice, leaks, tokens after the"
-        " end, budgets exceeded. The exit status is 1 if something is found, and 3 if"
-        " nothing is but a recording is damaged or has no step in it.",
+        help="check an engine or a recording for inconsistencies",
+        description="Check an engine or a recording for states that no correct engine reaches:"
+        " blocks owned twice, leaked blocks, tokens after the end, exceeded budgets. The exit"
+        " status is 1 if there are findings, and 3 if there are none but the recording is damaged"
+        " or has no steps.",
         epilog="example: seqtop check run.seqtop --junit > report.xml",
     )
     add_source(check)
@@ -28,14 +31,15 @@ def add(commands: Commands) -> None:
         "--duration",
         type=positive,
         metavar="SECONDS",
-        help="end by itself after so long (default: at Ctrl-C, or when the engine stops)",
+        help="stop after this time (default: at Ctrl-C, or when the engine stops)",
     )
     add_timeout(check)
-    add_keys(check)
+    add_curve_keys(check)
     check.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
     from seqtop.checks.report import check_live, check_recording
     from seqtop.history import RecordingError
     from seqtop.signals import until_signalled
@@ -48,14 +52,14 @@ def run(options: argparse.Namespace) -> int:
                     ended=ended,
                     duration=options.duration,
                     timeout=options.timeout,
-                    keys=keys_of(options),
+                    keys=curve_keys(options),
                 )
         else:
             report = check_recording(options.source)
     except RecordingError as error:
         return fail(str(error))
     if report.remark is not None:
-        fail(report.remark)
+        warn(report.remark)
     if options.json:
         print(report.as_json())
     else:

@@ -1,17 +1,18 @@
-"""`seqtop completion`: what lets a shell complete the command line."""
+"""`seqtop completion`: prints a completion script for a shell."""
 
 from __future__ import annotations
 
 import argparse
 
 from seqtop import argparse_ext
-from seqtop.cli.common import Commands
+from seqtop.cli.options import Commands
 
 
-def add(commands: Commands) -> None:
+def add_command(commands: Commands) -> None:
+    """Adds the command's parser."""
     completion = commands.add_parser(
         "completion",
-        help="print what lets a shell complete commands and options",
+        help="print a completion script for a shell",
         description="Print a script that lets a shell complete commands, options and files. For"
         ' bash, eval it in ~/.bashrc: eval "$(seqtop completion bash)". For zsh, save it as _seqtop'
         " in a folder of $fpath. For fish, save it as ~/.config/fish/completions/seqtop.fish.",
@@ -22,7 +23,8 @@ def add(commands: Commands) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from seqtop.cli.usage import parser
+    """Runs the command and returns the exit status."""
+    from seqtop.cli.parser import build_parser
 
-    print(argparse_ext.completion(parser(), options.shell))
+    print(argparse_ext.completion_script(build_parser(), options.shell))
     return 0

@@ -1,20 +1,22 @@
-"""`seqtop demo`: watch the bundled engine on this machine."""
+"""`seqtop demo`: starts the bundled engine and shows it."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 
 from seqtop.argparse_ext import not_negative
-from seqtop.cli.common import Commands, add_look, fail, run_app
+from seqtop.cli.messages import fail, warn
+from seqtop.cli.options import Commands, add_view_options
+from seqtop.cli.run_app import run_app
 
 
-def add(commands: Commands) -> None:
+def add_command(commands: Commands) -> None:
+    """Adds the command's parser."""
     demo = commands.add_parser(
         "demo",
-        help="start the bundled engine with a workload and watch it",
-        description="Start the bundled engine in a process of its own, give it something to do and"
-        " watch it. Both end together.",
+        help="start the bundled engine with a workload and show it",
+        description="Start the bundled engine with a workload, in a process of its own, and show"
+        " it. The engine ends when you quit.",
         epilog="example: seqtop demo --pace 5",
     )
     demo.add_argument(
@@ -28,13 +30,14 @@ def add(commands: Commands) -> None:
         type=not_negative,
         default=15.0,
         metavar="STEPS",
-        help="at most so many engine steps per second, 0 for no limit (default: 15)",
+        help="the most engine steps per second, 0 for no limit (default: 15)",
     )
-    add_look(demo)
-    demo.set_defaults(run=run, refuse=lambda _: 0)
+    add_view_options(demo)
+    demo.set_defaults(run=run, validate=lambda _: 0)
 
 
 def run(options: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
     from seqtop.demo import DemoEngine, DemoError, DemoSession
 
     try:
@@ -42,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
             DemoEngine(model=options.model, device=options.device, pace=options.pace) as engine,
             DemoSession(engine) as session,
         ):
-            print("seqtop: starting the bundled engine …", file=sys.stderr)
+            warn("starting the bundled engine …")
             engine.await_live(session)
             status = run_app([session], options)
             failure = engine.failure()

@@ -1,4 +1,4 @@
-"""`seqtop export`: what is on record, for other programs."""
+"""`seqtop export`: writes a recording as a Perfetto trace or CSV."""
 
 from __future__ import annotations
 
@@ -11,42 +11,49 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO
 
-from seqtop.cli.common import Commands, add_keys, add_source, add_timeout, fail, keys_of, opened
+from seqtop.cli.messages import fail
+from seqtop.cli.options import Commands, add_curve_keys, add_source, add_timeout, curve_keys
+from seqtop.cli.recordings import open_recording
 
 if TYPE_CHECKING:
-    from seqtop.export.lifecycle import Run
+    from seqtop.export.lifecycle import EngineRun
 
 
-def add(commands: Commands) -> None:
+def add_command(commands: Commands) -> None:
+    """Adds the command's parser."""
     export = commands.add_parser(
         "export",
-        help="turn a recording into a Perfetto trace or CSV",
-        description="Turn a recording into a trace for https://ui.perfetto.dev, or into CSV. Of a"
-        " running engine there is what it tells a viewer who has just come: every request it"
-        " knows, but no step before now.",
+        help="write a recording as a Perfetto trace or CSV",
+        description="Write a recording as a trace for https://ui.perfetto.dev, or as CSV. Of a"
+        " running engine, export the requests in its snapshot, without steps.",
         epilog="example: seqtop export run.seqtop --perfetto -o run.json",
     )
     add_source(export)
     form = export.add_mutually_exclusive_group(required=True)
-    form.add_argument("--perfetto", action="store_true", help="a trace, one track a sequence")
-    form.add_argument("--csv", action="store_true", help="CSV, one row a sequence")
-    export.add_argument("--steps", action="store_true", help="with --csv: one row a step")
-    export.add_argument("-o", "--output", metavar="FILE", help="where to (default: stdout)")
+    form.add_argument("--perfetto", action="store_true", help="a trace with one track per sequence")
+    form.add_argument("--csv", action="store_true", help="CSV with one row per sequence")
+    export.add_argument("--steps", action="store_true", help="with --csv: one row per step")
+    export.add_argument(
+        "-o", "--output", metavar="FILE", help="the file to write (default: standard output)"
+    )
     export.add_argument("--force", action="store_true", help="replace the file if it exists")
     add_timeout(export)
-    add_keys(export)
+    add_curve_keys(export)
     export.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
     from seqtop.history import RecordingError
 
     if options.steps and not options.csv:
-        return fail("--steps goes with --csv; a trace has the steps anyway", status=2)
+        return fail("--steps needs --csv; a trace always contains the steps", status=2)
     if options.steps and "://" in options.source:
-        return fail("a running engine tells no past steps; use seqtop record first", status=2)
+        return fail(
+            "a running engine does not publish past steps; use seqtop record first", status=2
+        )
     try:
-        runs = _gathered(options)
+        runs = _read_source(options)
         with _output(options) as file:
             _write(runs, options, file)
             file.flush()
@@ -61,16 +68,16 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _gathered(options: argparse.Namespace) -> list[Run]:
-    from seqtop.export.lifecycle import gather
+def _read_source(options: argparse.Namespace) -> list[EngineRun]:
+    from seqtop.export.lifecycle import read_runs
     from seqtop.session import Session
 
     if "://" in options.source:
-        with Session(options.source, keys=keys_of(options)) as session:
+        with Session(options.source, keys=curve_keys(options)) as session:
             session.await_engine(options.timeout)
-            return gather(session.history)
-    with opened(options.source) as recording:
-        return gather(recording)
+            return read_runs(session.history)
+    with open_recording(options.source) as recording:
+        return read_runs(recording)
 
 
 @contextmanager
@@ -78,7 +85,7 @@ def _output(options: argparse.Namespace) -> Iterator[BinaryIO]:
     if options.output is None:
         yield sys.stdout.buffer
         return
-    # It may hold prompts and outputs: for its owner alone, like a recording.
+    # The file may contain prompts and outputs: only its owner may read it, as with a recording.
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
     flags |= os.O_TRUNC if options.force else os.O_EXCL
     with os.fdopen(os.open(options.output, flags, 0o600), "wb") as file:
@@ -87,7 +94,7 @@ def _output(options: argparse.Namespace) -> Iterator[BinaryIO]:
         yield file
 
 
-def _write(runs: list[Run], options: argparse.Namespace, file: BinaryIO) -> None:
+def _write(runs: list[EngineRun], options: argparse.Namespace, file: BinaryIO) -> None:
     from seqtop.export import csv_rows, perfetto
 
     if options.perfetto:

@@ -1,38 +1,36 @@
-"""What `attach` and `show` do with `--kv-events`: a publisher of KV-cache events in the place of
-an engine that speaks seqtop's protocol."""
+"""The option `--kv-events` of `attach` and `show`, which read KV-cache events, not an engine."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqtop.cli.common import NO_TERMINAL, fail, has_terminal
+from seqtop.cli.messages import fail
+from seqtop.cli.run_app import NO_TERMINAL, has_terminal
+from seqtop.tokenizer_file import TokenizerError, read_tokenizer
 
 if TYPE_CHECKING:
     from seqtop.kv_events.session import KvSession
     from seqtop.tui.screens.kv.feed import Decode
 
 
-class TokenizerError(Exception):
-    """The tokenizer cannot be read; `str()` is one sentence for the user."""
+def add_options(parser: argparse.ArgumentParser, *, tokenizer: bool) -> None:
+    """Adds `--kv-events` and the options that belong to it.
 
-
-def add(parser: argparse.ArgumentParser, *, tokenizer: bool) -> None:
-    """The options; `tokenizer` for a command that shows tokens as text."""
+    Args:
+        tokenizer: Adds `--tokenizer` too, for a command that shows tokens as text.
+    """
     group = parser.add_argument_group(
         "KV-cache events",
-        "of vLLM, SGLang and others, in the place of ENDPOINT (docs/kv-events.md)",
+        "of vLLM, SGLang and others, instead of ENDPOINT (docs/kv-events.md)",
     )
     group.add_argument(
-        "--kv-events", metavar="ENDPOINT", help="where they are published: tcp://HOST:PORT"
+        "--kv-events", metavar="ENDPOINT", help="the publisher's endpoint: tcp://HOST:PORT"
     )
+    group.add_argument("--replay", metavar="ENDPOINT", help="the endpoint that replays past events")
     group.add_argument(
-        "--replay", metavar="ENDPOINT", help="where the publisher answers for those gone by"
-    )
-    group.add_argument(
-        "--kv-topic", metavar="TOPIC", help="what their topic begins with (default: any)"
+        "--kv-topic", metavar="TOPIC", help="the prefix of their topic (default: any)"
     )
     if tokenizer:
         group.add_argument(
@@ -40,33 +38,38 @@ def add(parser: argparse.ArgumentParser, *, tokenizer: bool) -> None:
         )
 
 
-def mistake(options: argparse.Namespace, others: Sequence[str]) -> str | None:
-    """What does not go together; `others` are the options that tell of sequences."""
+def find_conflict(options: argparse.Namespace, others: Sequence[str]) -> str | None:
+    """Returns a sentence about options that exclude each other, or `None`.
+
+    Args:
+        others: The names of options about sequences, which exclude `--kv-events`.
+    """
     own = [name for name in ("replay", "kv_topic", "tokenizer") if getattr(options, name, None)]
     if options.kv_events is None:
-        return f"{_flag(own[0])} goes with --kv-events" if own else None
+        return f"{_flag(own[0])} needs --kv-events" if own else None
     for name in others:
         if getattr(options, name, None):
             what = "ENDPOINT" if name == "endpoints" else _flag(name)
-            return f"{what} does not go with --kv-events, which tell of blocks alone"
+            return f"{what} cannot be used with --kv-events, which report blocks only"
     return None
 
 
 def attach(options: argparse.Namespace) -> int:
+    """Shows the cache in the app and returns the exit status."""
     from seqtop import paths
     from seqtop.tui.screens.kv.app import KvApp
     from seqtop.tui.settings import SavedState, read
 
     try:
-        decode = None if options.tokenizer is None else tokenizer(options.tokenizer)
+        decode = None if options.tokenizer is None else token_decoder(options.tokenizer)
     except TokenizerError as error:
         return fail(str(error), status=2)
-    source = session(options)
+    source = _session(options)
     if not has_terminal():
         return fail(NO_TERMINAL)
-    written, problems = read(options.config or paths.config_file())
-    memory = SavedState(paths.memory_file())
-    theme = written.over(memory.settings).theme
+    settings, problems = read(options.config or paths.config_file())
+    saved = SavedState(paths.state_file())
+    theme = settings.over(saved.settings).theme
     with source:
         app = KvApp(source, decode=decode, theme_name=theme, problems=problems)
         status = app.run()
@@ -74,13 +77,17 @@ def attach(options: argparse.Namespace) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
+    """Prints the cache as JSON and returns the exit status."""
     from seqtop.export import kv_json
 
     if not options.json:
-        return fail("--kv-events are shown as JSON: add --json", status=2)
+        return fail("--kv-events are printed as JSON: add --json", status=2)
     if options.replay is None:
-        return fail("--kv-events tell what is cached only with --replay ENDPOINT", status=2)
-    with session(options) as source:
+        return fail(
+            "--kv-events need --replay ENDPOINT here: only past events say what is cached now",
+            status=2,
+        )
+    with _session(options) as source:
         source.await_publisher(options.timeout)
         with source.lock:
             output = kv_json.encode(source.cache, source.link).decode()
@@ -88,34 +95,27 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
-def session(options: argparse.Namespace) -> KvSession:
+def token_decoder(path: str) -> Decode:
+    """Returns a function from token ids to text.
+
+    Args:
+        path: A `tokenizer.json`, or a folder with one.
+
+    Raises:
+        TokenizerError: The tokenizer cannot be read.
+    """
+    tokenizer = read_tokenizer(path)
+
+    def decode(token_ids: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(token_ids), skip_special_tokens=False))
+
+    return decode
+
+
+def _session(options: argparse.Namespace) -> KvSession:
     from seqtop.kv_events.session import KvSession
 
     return KvSession(options.kv_events, replay=options.replay, topic=options.kv_topic or "")
-
-
-def tokenizer(path: str) -> Decode:
-    """What makes text of tokens.
-
-    Raises:
-        TokenizerError: it cannot be read.
-    """
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise TokenizerError(
-            "--tokenizer needs the package tokenizers: pip install tokenizers"
-        ) from error
-    file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
-    try:
-        read = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises plain ones
-        raise TokenizerError(f"the tokenizer {path!r} cannot be read: {error}") from error
-
-    def decode(token_ids: Sequence[int]) -> str:
-        return str(read.decode(list(token_ids), skip_special_tokens=False))
-
-    return decode
 
 
 def _flag(name: str) -> str:

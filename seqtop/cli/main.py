@@ -1,4 +1,4 @@
-"""The `seqtop` command: does what its arguments say, and turns errors into exit statuses."""
+"""The `seqtop` command: runs one of the commands and turns errors into exit statuses."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from seqtop.argparse_ext import perhaps
-from seqtop.cli import NAMES
-from seqtop.cli.common import fail
-from seqtop.cli.usage import parser
+from seqtop.argparse_ext import suggestion
+from seqtop.cli import COMMANDS
+from seqtop.cli.messages import fail
+from seqtop.cli.parser import build_parser
 from seqtop.connection import UnreachableError
 from seqtop.transport.curve_keys import KeyFileError
 from seqtop.transport.endpoints import EndpointError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Runs the command line and returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if mistyped := _mistyped_command(arguments):
-        return fail(mistyped, status=2)
-    wanted = arguments[:1] if arguments and arguments[0] in NAMES else NAMES
-    options = parser(wanted).parse_args(arguments)
+    if message := _unknown_command(arguments):
+        return fail(message, status=2)
+    needed = arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS
+    options = build_parser(needed).parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = options.run
     try:
         return run(options)
@@ -33,15 +33,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nothing is left to say, or to say it to.
-        # Python would still try, and exit with another status.
+        # The reader has closed the pipe (`| head`). Python would flush standard output at exit,
+        # fail again, print a traceback and exit with another status.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
 
-def _mistyped_command(arguments: Sequence[str]) -> str | None:
-    """What to say if the first word is no command; options before it take no values."""
+def _unknown_command(arguments: Sequence[str]) -> str | None:
+    """Returns an error message if the first word is not a command; options take no values."""
     word = next((each for each in arguments if not each.startswith("-")), None)
-    if word is None or word in NAMES:
+    if word is None or word in COMMANDS:
         return None
-    return f"no command {word!r}{perhaps(word, NAMES)}; seqtop --help lists them all"
+    return f"no command {word!r}{suggestion(word, COMMANDS)}; seqtop --help lists them all"

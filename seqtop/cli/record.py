@@ -1,19 +1,21 @@
-"""`seqtop record`: write down what a running engine does."""
+"""`seqtop record`: records a running engine to a file."""
 
 from __future__ import annotations
 
 import argparse
 
 from seqtop.argparse_ext import positive
-from seqtop.cli.common import Commands, add_endpoint, add_keys, add_timeout, fail, keys_of
+from seqtop.cli.messages import fail
+from seqtop.cli.options import Commands, add_curve_keys, add_endpoint, add_timeout, curve_keys
 
 
-def add(commands: Commands) -> None:
+def add_command(commands: Commands) -> None:
+    """Adds the command's parser."""
     record = commands.add_parser(
         "record",
-        help="write down what a running engine does",
-        description="Record a running engine to a file that only you may read, until Ctrl-C. The"
-        " file holds prompts and outputs, unless you ask for --redact.",
+        help="record a running engine",
+        description="Record a running engine to a file that only you can read, until Ctrl-C. The"
+        " file contains prompts and outputs unless --redact is given.",
         epilog="example: seqtop record tcp://127.0.0.1:5557 -o run.seqtop --duration 60",
     )
     add_endpoint(record)
@@ -22,15 +24,14 @@ def add(commands: Commands) -> None:
         "--redact", action="store_true", help="leave out prompts, outputs and token ids"
     )
     record.add_argument("--force", action="store_true", help="replace the file if it exists")
-    record.add_argument(
-        "--duration", type=positive, metavar="SECONDS", help="end by itself after so long"
-    )
+    record.add_argument("--duration", type=positive, metavar="SECONDS", help="stop after this time")
     add_timeout(record)
-    add_keys(record)
+    add_curve_keys(record)
     record.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
     from seqtop.cli.record_engine import record
     from seqtop.history import RecordingError
 
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
             overwrite=options.force,
             duration=options.duration,
             timeout=options.timeout,
-            keys=keys_of(options),
+            keys=curve_keys(options),
             redact=options.redact,
         )
     except RecordingError as error:

@@ -1,36 +1,40 @@
-"""`seqtop replay`: look at a recording."""
+"""`seqtop replay`: shows a recording in the app."""
 
 from __future__ import annotations
 
 import argparse
 
 from seqtop.argparse_ext import positive
-from seqtop.cli.common import Commands, add_look, fail, nearest, run_app
+from seqtop.cli.messages import fail
+from seqtop.cli.options import Commands, add_view_options
+from seqtop.cli.recordings import nearest_step
+from seqtop.cli.run_app import run_app
 
 
-def add(commands: Commands) -> None:
+def add_command(commands: Commands) -> None:
+    """Adds the command's parser."""
     replay = commands.add_parser(
         "replay",
-        help="look at a recording",
-        description="Play a recording as if it happened now.",
+        help="show a recording",
+        description="Play a recording at the speed at which it was recorded, or another.",
         epilog="example: seqtop replay run.seqtop --speed 4 --at 1200",
     )
-    replay.add_argument("file", metavar="FILE", help="what seqtop record has written")
+    replay.add_argument("file", metavar="FILE", help="a recording made by seqtop record")
     replay.add_argument(
         "--speed",
         type=positive,
         default=1.0,
         metavar="X",
-        help="so many times as fast as it was (default: 1)",
+        help="multiple of the recorded speed (default: 1)",
     )
-    replay.add_argument("--loop", action="store_true", help="begin again at the end")
-    replay.add_argument("--at", type=int, metavar="STEP", help="begin at the end of this step")
-    add_look(replay)
-    replay.set_defaults(run=run, refuse=refuse)
+    replay.add_argument("--loop", action="store_true", help="start again at the end")
+    replay.add_argument("--at", type=int, metavar="STEP", help="start at the end of this step")
+    add_view_options(replay)
+    replay.set_defaults(run=run, validate=validate)
 
 
-def refuse(options: argparse.Namespace) -> int:
-    """The exit status if there is nothing to replay, having said why; else 0."""
+def validate(options: argparse.Namespace) -> int:
+    """Prints why the recording cannot be replayed, if so, and returns the exit status."""
     from seqtop.history import FileStore, RecordingError
 
     try:
@@ -42,17 +46,18 @@ def refuse(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
     from seqtop.history import FileStore, RecordingError
     from seqtop.history.playback import Playback
 
     try:
         with FileStore(options.file) as recording:
             recording.require()
-            position, remarks = 0, []
+            position, notices = 0, []
             if options.at is not None:
-                position = recording.marks.at_step(options.at)
-                if nearest(recording, options.at) is not None:
-                    remarks = [f"Step {options.at:,} is not on record; this is the nearest."]
+                position = recording.index.at_step(options.at)
+                if (nearest := nearest_step(recording, options.at)) is not None:
+                    notices = [f"Step {options.at:,} is not recorded; this is {nearest}."]
             with Playback(
                 recording,
                 options.file,
@@ -61,6 +66,6 @@ def run(options: argparse.Namespace) -> int:
                 position=position,
                 detail=recording.damage or "",
             ) as source:
-                return run_app([source], options, remarks)
+                return run_app([source], options, notices)
     except RecordingError as error:
         return fail(str(error))

@@ -1,4 +1,4 @@
-"""`seqtop serve`: the app in a browser."""
+"""`seqtop serve`: shows the app in a browser."""
 
 from __future__ import annotations
 
@@ -7,75 +7,85 @@ import shlex
 import sys
 
 from seqtop.argparse_ext import CommandParser
-from seqtop.cli.common import Commands, fail
+from seqtop.cli.messages import fail, warn
+from seqtop.cli.options import Commands
 from seqtop.transport.endpoints import is_loopback
 
 _COMMANDS = ("attach", "replay", "demo")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def add(commands: Commands) -> None:
+def add_command(commands: Commands) -> None:
+    """Adds the command's parser."""
     serve = commands.add_parser(
         "serve",
         help="show the app in a browser",
-        description="Show the app in a browser: each page that is opened starts a command of its"
-        " own, by default seqtop attach. There is no authentication, so only this machine is served"
-        " unless --host says otherwise. Needs the extra web: pip install 'seqtop[web]'.",
+        description="Show the app in a browser. Each opened page starts a command, by default"
+        " seqtop attach. There is no authentication, so by default only this machine is served."
+        " Needs the extra web: pip install 'seqtop[web]'.",
         epilog="example: seqtop serve --port 9000 -- replay run.seqtop --loop",
     )
     serve.add_argument(
         "command",
         nargs="*",
         metavar="COMMAND",
-        help=f"after --: {', '.join(_COMMANDS)}, with its options (default: attach)",
+        help=f"after --: {', '.join(_COMMANDS)}, with options (default: attach)",
     )
-    serve.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1)")
-    serve.add_argument("--port", type=_port, default=8080, help="(default: 8080)")
+    serve.add_argument(
+        "--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)"
+    )
+    serve.add_argument(
+        "--port", type=_port, default=8080, help="the port to listen on (default: 8080)"
+    )
     serve.add_argument(
         "--insecure",
         action="store_true",
-        help="serve other machines: whoever reaches the port reads every prompt, unencrypted",
+        help="serve other machines: anyone who can reach the port reads every prompt, unencrypted",
     )
     assert isinstance(serve, CommandParser)
-    serve.stray = ": options of the command go after --, as in seqtop serve -- replay FILE --loop"
+    serve.unknown_option_hint = (
+        ": options of the command go after --, as in seqtop serve -- replay FILE --loop"
+    )
     serve.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
     command = options.command or ["attach"]
     if command[0] not in _COMMANDS:
-        return fail(f"serve shows {', '.join(_COMMANDS)}; not {command[0]!r}", status=2)
+        return fail(f"serve can show {', '.join(_COMMANDS)}, not {command[0]!r}", status=2)
     is_open = not is_loopback(options.host)
     if is_open and not options.insecure:
         return fail(
             f"{options.host} can be reached from other machines, and there is no authentication:"
-            " whoever reaches it reads every prompt; serve 127.0.0.1 and tunnel, or pass"
+            " anyone who reaches it reads every prompt; serve 127.0.0.1 and use a tunnel, or pass"
             " --insecure",
             status=2,
         )
-    from seqtop.cli.usage import parser
+    from seqtop.cli.parser import build_parser
 
-    # So that what is wrong with it is said here, not in a browser.
-    asked = parser().parse_args(command)
-    if status := asked.refuse(asked):
+    # Report a wrong command line here and not in the browser.
+    command_options = build_parser().parse_args(command)
+    if status := command_options.validate(command_options):
         return int(status)
     try:
         from seqtop.web.server import AppServer
     except ImportError:
         return fail("serve needs the extra web: pip install 'seqtop[web]'")
     if is_open:
-        fail("there is no authentication: whoever reaches this port reads every prompt")
+        warn("there is no authentication: anyone who reaches this port reads every prompt")
     server = AppServer(
         shlex.join([sys.executable, "-m", "seqtop", *command]),
         options.host,
         options.port,
-        hosts=frozenset() if is_open else _LOOPBACK | {options.host},
+        host_names=frozenset() if is_open else _LOOPBACK | {options.host},
     )
     try:
         server.serve()
     except OSError as error:
         return fail(
-            f"{options.host}:{options.port} cannot be used ({error.strerror}); --port picks another"
+            f"{options.host}:{options.port} cannot be used ({error.strerror});"
+            " choose another port with --port"
         )
     return 0
 

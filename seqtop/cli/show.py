@@ -1,4 +1,4 @@
-"""`seqtop show`: print a state once, or what happens to it, for scripts."""
+"""`seqtop show`: prints an engine's state, once or whenever it changes, for scripts."""
 
 from __future__ import annotations
 
@@ -8,75 +8,81 @@ from typing import TYPE_CHECKING
 
 from seqtop.argparse_ext import not_negative
 from seqtop.cli import kv_events
-from seqtop.cli.common import (
+from seqtop.cli.messages import fail, warn
+from seqtop.cli.options import (
     Commands,
-    add_keys,
+    add_curve_keys,
     add_source,
     add_timeout,
-    fail,
-    keys_of,
-    nearest,
-    opened,
-    row_columns,
-    row_filter,
-    row_sort,
+    curve_keys,
+    parse_columns,
+    parse_filter,
+    parse_sort,
 )
+from seqtop.cli.recordings import nearest_step, open_recording
 
 if TYPE_CHECKING:
     from seqtop.connection import Connection
     from seqtop.state import EngineState
 
 
-def add(commands: Commands) -> None:
+def add_command(commands: Commands) -> None:
+    """Adds the command's parser."""
     show = commands.add_parser(
         "show",
-        help="print the state of a running engine, or of a recording, once or as it changes",
-        description="Print the state of a running engine, or that at the end of a recording, once,"
-        " for scripts; or go on and print what changes.",
+        help="print the state of an engine or a recording",
+        description="Print the state of a running engine, or at the end of a recording, once, for"
+        " scripts; with --follow, print what changes.",
         epilog="example: seqtop show --follow --json | jq -c '[.step, .stats.num_waiting]'",
     )
     add_source(show)
     form = show.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="everything, as one JSON document")
-    form.add_argument("--text", action="store_true", help="the table, as plain text (default)")
-    show.add_argument("--at", type=int, metavar="STEP", help="of a recording: at this step's end")
-    rows = show.add_argument_group("the table, and --follow")
+    form.add_argument("--json", action="store_true", help="the whole state as one JSON document")
+    form.add_argument("--text", action="store_true", help="the table as plain text (default)")
+    show.add_argument(
+        "--at", type=int, metavar="STEP", help="of a recording: the state at the end of this step"
+    )
+    rows = show.add_argument_group("rows")
     rows.add_argument(
-        "--columns", type=row_columns, metavar="KEY,…", help="these columns, named as in a filter"
+        "--columns", type=parse_columns, metavar="KEY,…", help="the columns, named as in a filter"
     )
     rows.add_argument(
-        "--filter", type=row_filter, metavar="FILTER", help="these sequences: 'status:waiting'"
+        "--filter",
+        type=parse_filter,
+        metavar="FILTER",
+        help="the sequences, such as 'status:waiting'",
     )
     rows.add_argument(
         "--sort",
-        type=row_sort,
+        type=parse_sort,
         metavar="KEY",
-        help="the table by this: figures the largest first, all else from the smallest or from A"
-        " on; --sort=-KEY turns that round",
+        help="sort key of the table: numbers descending, texts ascending; --sort=-KEY reverses the"
+        " order",
     )
-    going = show.add_argument_group("going on")
-    going.add_argument(
+    following = show.add_argument_group("following")
+    following.add_argument(
         "--follow",
         action="store_true",
-        help="with --json: a line now and whenever something changes (docs/json.md)",
+        help="with --json: print a line now and after each change (docs/json.md)",
     )
-    going.add_argument(
+    following.add_argument(
         "--every",
         type=not_negative,
         metavar="SECONDS",
-        help="with --follow: at most one line in so long, 0 for one a change (default: 1)",
+        help="with --follow: the least time between lines, 0 for a line per change (default: 1)",
     )
     add_timeout(show)
-    add_keys(show)
-    kv_events.add(show, tokenizer=False)
+    add_curve_keys(show)
+    kv_events.add_options(show, tokenizer=False)
     show.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
     others = ("follow", "at", "columns", "filter", "sort", "server_key", "client_key")
-    mistake = kv_events.mistake(options, others) or _mistake(options)
-    if mistake is not None:
-        return fail(mistake, status=2)
+    conflict = kv_events.find_conflict(options, others) or _find_conflict(options)
+    if conflict is not None:
+        return fail(conflict, status=2)
     if options.kv_events is not None:
         return kv_events.show(options)
     if options.follow:
@@ -86,22 +92,22 @@ def run(options: argparse.Namespace) -> int:
     return _show_recording(options)
 
 
-def _mistake(options: argparse.Namespace) -> str | None:
-    """What does not go together."""
+def _find_conflict(options: argparse.Namespace) -> str | None:
+    """Returns a sentence about options that exclude each other, or `None`."""
     is_live = "://" in options.source
     has_rows = options.columns or options.filter
     if options.follow and not options.json:
         return "--follow prints JSON lines: add --json"
     if options.every is not None and not options.follow:
-        return "--every goes with --follow"
+        return "--every needs --follow"
     if options.follow and not is_live:
-        return "--follow needs a running engine; seqtop export has all of a recording"
+        return "--follow needs a running engine; seqtop export writes a whole recording"
     if options.at is not None and is_live:
-        return "--at needs a recording: a running engine tells no past"
+        return "--at needs a recording: a running engine does not publish past steps"
     if options.json and options.sort:
-        return "--sort orders the table; JSON has sequences in order of arrival"
+        return "--sort orders the table; in JSON sequences are in order of arrival"
     if options.json and has_rows and not options.follow:
-        return "--columns and --filter go with the table or --follow; for one document use jq"
+        return "--columns and --filter need the table or --follow; filter a JSON document with jq"
     return None
 
 
@@ -110,32 +116,32 @@ def _show_recording(options: argparse.Namespace) -> int:
     from seqtop.history import RecordingError
 
     try:
-        with opened(options.source) as recording:
+        with open_recording(options.source) as recording:
             if options.at is None:
                 state = recording.at(recording.last)
             else:
-                if (instead := nearest(recording, options.at)) is not None:
-                    fail(f"step {options.at:,} is not on record; the nearest is {instead}")
+                if (nearest := nearest_step(recording, options.at)) is not None:
+                    warn(f"step {options.at:,} is not recorded; this is {nearest}")
                 state = recording.seek(options.at)
             link = Connection(options.source, ConnectionState.REPLAY, recording.damage or "")
     except RecordingError as error:
         return fail(str(error))
-    print(_shown(state, link, options))
+    print(_format(state, link, options))
     return 0
 
 
 def _show_live(options: argparse.Namespace) -> int:
     from seqtop.session import Session
 
-    with Session(options.source, keys=keys_of(options)) as session:
+    with Session(options.source, keys=curve_keys(options)) as session:
         session.await_engine(options.timeout)
         with session.lock:
-            output = _shown(session.state, session.link, options)
+            output = _format(session.state, session.link, options)
     print(output)
     return 0
 
 
-def _shown(state: EngineState, link: Connection, options: argparse.Namespace) -> str:
+def _format(state: EngineState, link: Connection, options: argparse.Namespace) -> str:
     from seqtop.export import json_document, text
     from seqtop.state.filter import EVERYTHING
     from seqtop.state.ordering import Sort
@@ -158,9 +164,9 @@ def _follow(options: argparse.Namespace) -> int:
     from seqtop.state.filter import EVERYTHING
 
     every = 1.0 if options.every is None else options.every
-    follower = JsonLinesWriter(options.columns, options.filter or EVERYTHING)
-    session = Session(options.source, history=MemoryStore(max_bytes=0), keys=keys_of(options))
-    with session, until_signalled() as end:
+    writer = JsonLinesWriter(options.columns, options.filter or EVERYTHING)
+    session = Session(options.source, history=MemoryStore(max_bytes=0), keys=curve_keys(options))
+    with session, until_signalled() as ended:
         session.await_engine(options.timeout)
-        follow(session, follower, sys.stdout.buffer, every=every, ended=end)
+        follow(session, writer, sys.stdout.buffer, every=every, ended=ended)
     return 0

@@ -1,1 +1,1 @@
-"""What leaves seqtop for other programs: the state as JSON."""
+"""The state and recordings in formats for other programs: JSON, CSV, Perfetto, plain text."""

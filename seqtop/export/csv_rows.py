@@ -1,9 +1,8 @@
-"""A record as CSV (RFC 4180, but for line ends): a row a sequence, or a row a step.
+"""CSV exports (RFC 4180 except for line ends): one row per sequence, or one row per step.
 
-What is unknown is an empty cell; numbers are plain numbers, times epoch seconds, durations
-seconds. Text is safe to open in a spreadsheet: it holds no control characters, and what a
-spreadsheet would take for a formula is defused as OWASP advises on CSV injection, by a leading
-apostrophe.
+An unknown value is an empty cell. Times are epoch seconds, durations seconds. Text is safe to open
+in a spreadsheet: it has no control characters, and a formula gets a leading apostrophe, as OWASP
+recommends against CSV injection.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ from typing import TextIO
 
 import msgspec
 
-from seqtop.export.lifecycle import Run
+from seqtop.export.lifecycle import EngineRun, RequestLifecycle
 from seqtop.sanitize import safe_text
-from seqtop.sequence import RequestMetrics, latency
+from seqtop.sequence import RequestMetrics
 from seqtop.state.fields import FIELDS, Value
 from seqtop.wire.messages import StepStats
 
-_FORMULA_STARTS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001 (full-width ones, too)
+_FORMULA_STARTS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # noqa: RUF001 (and full-width forms)
 
 _METRICS = [
     field.name for field in dataclasses.fields(RequestMetrics) if not field.name.startswith("spec_")
 ]
-_FIGURES = ("decode_time", "queue_ratio", "execute_ratio")
+_LATENCIES = ("decode_time", "queue_ratio", "execute_ratio")
 SEQUENCE_COLUMNS = (
     "incarnation", *FIELDS, "parent_seq_id", "finish_reason", "stop_reason", "cumulative_logprob",
-    *_METRICS, *_FIGURES,
+    *_METRICS, *_LATENCIES,
 )  # fmt: skip
-"""Keys as in the filter language, then names as in the data model."""
+"""Keys of the filter language, then names of the data model."""
 
 _STATS = [field.name for field in msgspec.structs.fields(StepStats)]
 STEP_COLUMNS = (
@@ -40,39 +39,38 @@ STEP_COLUMNS = (
 )  # fmt: skip
 
 
-def write_sequences(runs: Iterable[Run], file: TextIO) -> None:
-    """A row for each sequence on record, in order of arrival."""
+def write_sequences(runs: Iterable[EngineRun], file: TextIO) -> None:
+    """Writes one row per sequence, in order of arrival."""
     _write(file, SEQUENCE_COLUMNS, _sequences(runs))
 
 
-def write_steps(runs: Iterable[Run], file: TextIO) -> None:
-    """A row for each step on record."""
+def write_steps(runs: Iterable[EngineRun], file: TextIO) -> None:
+    """Writes one row per step."""
     _write(file, STEP_COLUMNS, _steps(runs))
 
 
-def _sequences(runs: Iterable[Run]) -> Iterable[list[Value]]:
+def _sequences(runs: Iterable[EngineRun]) -> Iterable[list[Value]]:
     for run in runs:
-        for life in run.lives.values():
-            request, metrics = life.request, life.request.metrics
-            figures = [
-                latency.decode_time(metrics),
-                latency.queue_ratio(metrics),
-                latency.execute_ratio(metrics),
-            ]
-            for sequence in life.sequences:
-                yield [
-                    run.incarnation,
-                    *(field.value(request, sequence, life.until) for field in FIELDS.values()),
-                    sequence.parent_seq_id,
-                    request.finish_reason,
-                    sequence.stop_reason,
-                    sequence.cumulative_logprob,
-                    *(getattr(metrics, name) for name in _METRICS),
-                    *figures,
-                ]
+        for lifecycle in run.requests.values():
+            yield from _rows(run, lifecycle)
 
 
-def _steps(runs: Iterable[Run]) -> Iterable[list[Value]]:
+def _rows(run: EngineRun, lifecycle: RequestLifecycle) -> Iterable[list[Value]]:
+    request, latencies = lifecycle.request, lifecycle.latencies()
+    for sequence in lifecycle.sequences:
+        yield [
+            run.incarnation,
+            *(field.value(request, sequence, lifecycle.until) for field in FIELDS.values()),
+            sequence.parent_seq_id,
+            request.finish_reason,
+            sequence.stop_reason,
+            sequence.cumulative_logprob,
+            *(getattr(request.metrics, name) for name in _METRICS),
+            *(latencies[name] for name in _LATENCIES),
+        ]
+
+
+def _steps(runs: Iterable[EngineRun]) -> Iterable[list[Value]]:
     for run in runs:
         for step in run.steps:
             yield [
@@ -95,6 +93,6 @@ def _write(file: TextIO, heading: Iterable[str], rows: Iterable[list[Value]]) ->
 def _cell(value: Value) -> Value:
     if isinstance(value, str):
         text = safe_text(value)
-        # Some programs look past blanks, and tabs have become blanks here.
+        # Some programs skip leading blanks; safe_text has replaced tabs by blanks.
         return f"'{text}" if text.lstrip().startswith(_FORMULA_STARTS) else text
     return None if value is None or not math.isfinite(value) else value

@@ -1,7 +1,7 @@
-"""What an engine does, as JSON lines while it does it (`docs/json.md` describes them).
+"""The changes of an engine's state as JSON lines (docs/json.md).
 
-A line repeats nothing that the lines before it have said: the first has every sequence, each
-following one those that have changed. Whoever reads keeps a dict by `seq`.
+The first line has every sequence, each following line those that have changed. A reader keeps a
+dict by `seq`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,22 @@ from seqtop.state.filter import EVERYTHING, Filter
 from seqtop.wire.messages import Event
 
 VERSION = 1
-"""Of the lines' form. Fields and kinds are added without a new one; nothing else changes."""
+"""The version of the format. Added fields and kinds do not change it; other changes do."""
 
 DEFAULT_COLUMNS = tuple(key for key in FIELDS if key not in {"text", "prompt_text"})
-"""All but texts, which would repeat a whole text for each token added to it."""
+"""All columns except texts, which would be repeated for each new token."""
 
-_LOOK_SECONDS = 0.1
-"""How often to look whether the link has changed or the reader has gone."""
+_POLL_SECONDS = 0.1
+"""The interval at which the link and the reader's pipe are checked."""
 
 
 class JsonLinesWriter:
-    """Makes lines of the states it is shown; each says what is new since the one before."""
+    """Encodes successive states as lines that contain the changes since the line before.
+
+    Args:
+        columns: Keys of `seqtop.state.fields.FIELDS`; by default `DEFAULT_COLUMNS`.
+        filter_: Selects the sequences.
+    """
 
     def __init__(self, columns: Sequence[str] | None = None, filter_: Filter = EVERYTHING) -> None:
         self._columns = [key for key in columns or DEFAULT_COLUMNS if key != "seq"]
@@ -43,22 +48,24 @@ class JsonLinesWriter:
         self._last: tuple[int, ConnectionState] | None = None
 
     def line(self, state: EngineState, link: Connection, touched: set[int] | None) -> bytes | None:
-        """What is new, of which `touched` sequences may be part; `None` if nothing is.
+        """Returns a line with the changes, or `None` if there are none.
 
-        `touched` is `None` where the state is another than before: then all of it is new.
+        Args:
+            touched: The ids of sequences that may have changed; `None` if the whole state has
+                been replaced.
         """
-        here = (state.step, link.state)
+        current = (state.step, link.state)
         if touched is None or self._last is None:
             self._shown.clear()
             kind, touched = "state", set(state.sequences)
             extra: dict[str, Any] = {"engine": state.info}
-        elif touched or here != self._last:
+        elif touched or current != self._last:
             kind, extra = "change", {}
             if self._filter.grows:
                 touched |= _waiting(state)
         else:
             return None
-        self._last = here
+        self._last = current
         ids = [seq_id for seq_id in sorted(touched) if self._shows(state, seq_id)]
         sequences = [self._sequence(state, seq_id) for seq_id in ids]
         gone = sorted(self._shown & touched - set(ids))
@@ -68,7 +75,7 @@ class JsonLinesWriter:
         return _encode(kind, state, link, {**extra, "stats": state.stats, "sequences": sequences})
 
     def end(self, state: EngineState, link: Connection, reason: str) -> bytes:
-        """The last line."""
+        """Returns the last line."""
         return _encode("end", state, link, {"reason": reason})
 
     def _shows(self, state: EngineState, seq_id: int) -> bool:
@@ -88,20 +95,24 @@ class JsonLinesWriter:
 
 def follow(
     session: Session,
-    follower: JsonLinesWriter,
+    writer: JsonLinesWriter,
     file: BinaryIO,
     *,
     every: float,
     ended: threading.Event,
 ) -> None:
-    """Write lines to `file`, one each `every` seconds at most, until the engine stops.
+    """Writes lines to `file` until the engine stops.
 
     Args:
-        ended: Ends it earlier when set.
+        session: The session with the engine.
+        writer: The encoder of the lines.
+        file: A pipe or a file.
+        every: The least number of seconds between two lines.
+        ended: Ends the function when set.
 
     Raises:
-        UnreachableError: another engine, which cannot be understood, has taken this one's place.
-        BrokenPipeError: nobody reads `file` any more.
+        UnreachableError: An incompatible engine has taken the endpoint.
+        BrokenPipeError: The reader of `file` has closed it.
     """
     news = _News()
     session.listen(news)
@@ -109,33 +120,33 @@ def follow(
         news.clear()
         with session.lock:
             state, link = session.state, session.link
-            line = follower.line(state, link, session.drain())
-            shown = link.state
-            stopped = shown is ConnectionState.STOPPED
-            over = stopped or ended.is_set()
-            if over:
+            line = writer.line(state, link, session.drain())
+            link_state = link.state
+            stopped = link_state is ConnectionState.STOPPED
+            is_over = stopped or ended.is_set()
+            if is_over:
                 reason = state.stopped or "the engine stopped" if stopped else "interrupted"
-                line = (line or b"") + follower.end(state, link, reason)
+                line = (line or b"") + writer.end(state, link, reason)
         if line:
             file.write(line)
             file.flush()
-        if over:
+        if is_over:
             return
-        if shown is ConnectionState.INCOMPATIBLE:
+        if link_state is ConnectionState.INCOMPATIBLE:
             raise UnreachableError(link.detail)
         earliest = time.monotonic() + every
-        while not (ended.is_set() or session.link.state is not shown):
+        while not (ended.is_set() or session.link.state is not link_state):
             if _is_closed(file):
                 raise BrokenPipeError
             left = earliest - time.monotonic()
             if left > 0:
-                ended.wait(min(left, _LOOK_SECONDS))
-            elif news.wait(_LOOK_SECONDS):
+                ended.wait(min(left, _POLL_SECONDS))
+            elif news.wait(_POLL_SECONDS):
                 break
 
 
 class _News(threading.Event):
-    """A session's listener that is set when anything has happened."""
+    """A session's listener that is set by every event."""
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
         self.set()
@@ -145,14 +156,14 @@ class _News(threading.Event):
 
 
 def _is_closed(file: BinaryIO) -> bool:
-    """Whether `file` is a pipe whose reader has gone: an idle engine makes no line to notice by."""
+    """Returns whether the reader of a pipe has closed it; an idle engine writes no line to fail."""
     poll = select.poll()
     poll.register(file.fileno(), 0)
     return any(state & select.POLLERR for _, state in poll.poll(0))
 
 
 def _waiting(state: EngineState) -> set[int]:
-    """The sequences for which time alone can change a figure."""
+    """Returns the ids of sequences whose values change with time alone."""
     return {
         seq_id
         for seq_id, sequence in state.sequences.items()

@@ -1,4 +1,4 @@
-"""What KV-cache events have told, as one JSON document: docs/kv-events.md describes it."""
+"""The prefix cache that KV-cache events describe, as a JSON document (docs/kv-events.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from seqtop.sanitize import safe_json
 
 
 def document(cache: KvCache, link: Connection) -> dict[str, Any]:
-    """All of it, as plain values. Hashes of bytes are hexadecimal, others numbers."""
+    """Returns the document as dicts and lists. Hashes of bytes are hexadecimal, others numbers."""
     return {
         "link": {
             "endpoint": link.endpoint,
@@ -55,7 +55,7 @@ def document(cache: KvCache, link: Connection) -> dict[str, Any]:
 
 
 def encode(cache: KvCache, link: Connection) -> bytes:
-    """`document` as indented JSON that does no harm to a terminal."""
+    """Returns the document as indented JSON that is safe to print on a terminal."""
     text = msgspec.json.format(msgspec.json.encode(document(cache, link)), indent=2)
     return safe_json(text.decode()).encode()
 

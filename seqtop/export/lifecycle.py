@@ -1,20 +1,21 @@
-"""Everything that is on record, gathered for exports: each request's whole life, each step.
+"""The lifecycle of requests, as the JSON, CSV and Perfetto exports read it.
 
-An `EngineState` forgets finished requests beyond a cap and every step but the last; here a
-timeline is gone through once, and nothing is forgotten.
+An `EngineState` drops finished requests beyond a limit, and every step but the last. `read_runs`
+reads a whole timeline and drops nothing.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from collections.abc import Iterator
 
 import msgspec
 
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import Timeline
+from seqtop.sequence import latency
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.sharing import thaw
 from seqtop.wire.decode_rows import num_decodes
 from seqtop.wire.messages import EngineInfo, Preemption, Step, StepStats, WaitCause
 
@@ -31,93 +32,114 @@ class RecordedStep(msgspec.Struct):
     num_preempted: int
 
 
-class WaitObservations(msgspec.Struct):
-    """What steps have said of one request that its state does not keep."""
+class StepObservations(msgspec.Struct):
+    """The parts of steps that concern one request and that its state does not contain."""
 
     waits: list[tuple[float, WaitCause]] = []
-    """The start of each step that left it waiting and said why."""
+    """The start of each step in which the request waited, epoch seconds, with the cause."""
     preemptions: dict[float, tuple[int, Preemption]] = {}
-    """By the start of the step that preempted it: that step's number and what it said."""
+    """Preemptions with the number of their step, by the start of the step, epoch seconds."""
 
 
 class RequestLifecycle(msgspec.Struct):
-    """One request from its arrival to its end, or to where the record ends."""
+    """One request from its arrival to its end, or to the end of the record."""
 
     request: RequestState
     sequences: list[SequenceState]
     until: float
-    """The engine's clock when this request was last seen, epoch seconds."""
-    told: WaitObservations
+    """The engine's clock when the request was last seen, epoch seconds."""
+    observations: StepObservations
+
+    def latencies(self) -> dict[str, float | None]:
+        """Returns the figures of `seqtop.sequence.latency` by name; `None` is unknown."""
+        metrics = self.request.metrics
+        num_output_tokens = sum(len(sequence.output_token_ids) for sequence in self.sequences)
+        return {
+            "ttft": latency.ttft(metrics),
+            "itl": latency.itl(metrics, num_output_tokens),
+            "e2e_latency": latency.e2e_latency(metrics),
+            "decode_time": latency.decode_time(metrics),
+            "queue_ratio": latency.queue_ratio(metrics),
+            "execute_ratio": latency.execute_ratio(metrics),
+            "throughput": latency.throughput(metrics, num_output_tokens),
+        }
 
 
-class Run(msgspec.Struct):
-    """One start of an engine."""
+class EngineRun(msgspec.Struct):
+    """Everything recorded between two starts of an engine."""
 
     info: EngineInfo | None
-    lives: dict[str, RequestLifecycle] = {}
+    requests: dict[str, RequestLifecycle] = {}
     """By request id, in order of arrival."""
     steps: list[RecordedStep] = []
 
     @property
     def incarnation(self) -> str:
+        """The id of the engine's start; empty if unknown."""
         return self.info.incarnation if self.info else ""
 
 
-def gather(timeline: Timeline) -> list[Run]:
-    """All that `timeline` holds now, a run for each start of the engine.
+def lifecycles(state: EngineState) -> Iterator[RequestLifecycle]:
+    """Yields the requests of `state`, in order of arrival, without observations of steps."""
+    for request in state.requests.values():
+        sequences = [state.sequences[seq_id] for seq_id in request.seq_ids]
+        yield RequestLifecycle(request, sequences, state.time, StepObservations())
+
+
+def read_runs(timeline: Timeline) -> list[EngineRun]:
+    """Returns everything that `timeline` holds now, with one run per start of the engine.
 
     Raises:
-        RecordingError: a stretch of it cannot be read.
+        RecordingError: A part of the timeline cannot be read.
     """
     first, last = timeline.first, timeline.last
-    state = _unforgetting(timeline, first)
-    run = Run(state.info)
+    state = _state_without_limit(timeline, first)
+    run = EngineRun(state.info)
     runs = [run]
-    told: defaultdict[str, WaitObservations] = defaultdict(WaitObservations)
+    observations: defaultdict[str, StepObservations] = defaultdict(StepObservations)
     for position, event in timeline.events(first, last):
         if event is None:
-            _keep(run, state, told)
-            state = _unforgetting(timeline, position)
-            if timeline.marks[position].kind & EventKind.RESTART:
-                run, told = Run(state.info), defaultdict(WaitObservations)
+            _add_requests(run, state, observations)
+            state = _state_without_limit(timeline, position)
+            if timeline.index[position].kind & EventKind.RESTART:
+                run, observations = EngineRun(state.info), defaultdict(StepObservations)
                 runs.append(run)
             continue
-        thaw(state, event)
         state.apply(event)
         if isinstance(event, Step):
-            run.steps.append(_record(event))
-            _listen(event, told)
-    _keep(run, state, told)
+            run.steps.append(_recorded_step(event))
+            _observe(event, observations)
+    _add_requests(run, state, observations)
     return runs
 
 
-def _unforgetting(timeline: Timeline, position: int) -> EngineState:
-    """The state at `position`, as one that drops no request from now on."""
+def _state_without_limit(timeline: Timeline, position: int) -> EngineState:
+    """Returns the state at `position`, changed to keep all finished requests."""
     state = timeline.at(position)
     state.max_finished = sys.maxsize
     return state
 
 
-def _listen(step: Step, told: defaultdict[str, WaitObservations]) -> None:
+def _observe(step: Step, observations: defaultdict[str, StepObservations]) -> None:
     for reason in step.wait_reasons:
-        told[reason.request_id].waits.append((step.start_time, reason.cause))
+        observations[reason.request_id].waits.append((step.start_time, reason.cause))
     for preemption in step.preemptions:
-        told[preemption.request_id].preemptions[step.start_time] = (step.step, preemption)
+        preemptions = observations[preemption.request_id].preemptions
+        preemptions[step.start_time] = (step.step, preemption)
 
 
-def _keep(run: Run, state: EngineState, told: defaultdict[str, WaitObservations]) -> None:
-    """Take over what `state` knows. Of a request seen before, the newer account holds."""
+def _add_requests(
+    run: EngineRun, state: EngineState, observations: defaultdict[str, StepObservations]
+) -> None:
+    """Adds the requests of `state` to `run`, replacing those added before."""
     run.info = state.info or run.info
-    for request_id, request in state.requests.items():
-        run.lives[request_id] = RequestLifecycle(
-            request,
-            [state.sequences[seq_id] for seq_id in request.seq_ids],
-            until=state.time,
-            told=told[request_id],
-        )
+    for lifecycle in lifecycles(state):
+        request_id = lifecycle.request.request_id
+        lifecycle.observations = observations[request_id]
+        run.requests[request_id] = lifecycle
 
 
-def _record(step: Step) -> RecordedStep:
+def _recorded_step(step: Step) -> RecordedStep:
     return RecordedStep(
         step=step.step,
         start_time=step.start_time,

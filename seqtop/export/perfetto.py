@@ -1,9 +1,8 @@
-"""A record as a trace for Perfetto (https://ui.perfetto.dev) and chrome://tracing.
+"""Traces for Perfetto (https://ui.perfetto.dev) and chrome://tracing, in the Trace Event Format.
 
-Written in the JSON of the Trace Event Format, which both open, with nothing but begin and end
-events for what lasts: neighbours then share one number, and no rounding can make them overlap.
-Each request is a process, each of its sequences a thread, and the engine a process of its own,
-with its steps and its counters. Text is left out; `docs/export.md` describes the rest.
+Slices are pairs of begin and end events: neighbouring slices share one time, so rounding cannot
+make them overlap. Each request is a process and each of its sequences a thread; the engine is a
+process with its steps and counters. Texts are not exported; docs/export.md describes the rest.
 """
 
 from __future__ import annotations
@@ -16,31 +15,30 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from seqtop.export.lifecycle import RecordedStep, RequestLifecycle, Run
+from seqtop.export.lifecycle import EngineRun, RecordedStep, RequestLifecycle
 from seqtop.sanitize import safe_text
-from seqtop.sequence import latency
 from seqtop.state import SequenceState, Span
 
 TraceEvent: TypeAlias = dict[str, Any]
 
 BETWEEN_STEPS = "between steps"
-"""The name of a stretch in which a request was neither waiting nor in a step."""
+"""The name of a slice in which a request neither waited nor was in a step."""
 
 _LONGEST_SECONDS = 4e9
 
 
 class Slice(NamedTuple):
-    """A stretch of a request's life. Nanoseconds since the beginning of the trace."""
+    """A phase of a request. Times are nanoseconds since the start of the trace."""
 
     name: str
     start: int
     end: int
     span: Span | None
-    """Where it comes from; `None` for what lies between two."""
+    """The span it shows; `None` between two spans."""
 
 
-def encode(runs: list[Run]) -> Iterator[bytes]:
-    """The trace as pieces of UTF-8 JSON, one line an event."""
+def encode(runs: list[EngineRun]) -> Iterator[bytes]:
+    """Yields the trace as UTF-8 JSON, one line per event."""
     clock = Clock(runs)
     info = next((run.info for run in runs if run.info), None)
     other = {
@@ -59,71 +57,72 @@ def encode(runs: list[Run]) -> Iterator[bytes]:
 
 
 class Clock:
-    """The time of a trace, which begins with the first thing in it."""
+    """Converts epoch seconds to the time of a trace, which starts with its first event."""
 
-    def __init__(self, runs: list[Run]) -> None:
+    def __init__(self, runs: list[EngineRun]) -> None:
         times = [
             time
             for run in runs
             for time in (
-                *(life.request.metrics.arrival_time for life in run.lives.values()),
+                *(each.request.metrics.arrival_time for each in run.requests.values()),
                 *(step.start_time for step in run.steps[:1]),
             )
             if math.isfinite(time)
         ]
         self.origin = min(times, default=0.0)
-        """Epoch seconds."""
+        """The start of the trace, epoch seconds."""
 
     def nanoseconds(self, time: float | None, *, unknown: int) -> int:
-        """From the beginning to `time`, epoch seconds; what is no time is `unknown`."""
+        """Converts epoch seconds; returns `unknown` for `None` and non-finite numbers."""
         if time is None or not math.isfinite(time):
             return unknown
-        # A trace processor counts in 64 bits, which a hostile clock need not fit.
+        # Perfetto uses 64-bit times, which an untrusted clock may exceed.
         return round(min(max(time - self.origin, 0.0), _LONGEST_SECONDS) * 1e9)
 
 
-def slices(life: RequestLifecycle, clock: Clock) -> list[Slice]:
-    """What a request went through, from its arrival to its end without a hole or an overlap.
+def slices(lifecycle: RequestLifecycle, clock: Clock) -> list[Slice]:
+    """Returns the phases of a request, from its arrival to its end, without gaps or overlaps.
 
-    They add up to its end-to-end latency, and those before the first prefill to its time in
-    queue, as its `RequestMetrics` have them.
+    Their sum is the end-to-end latency of its `RequestMetrics`, and the sum of those before the
+    first prefill is its time in queue.
     """
-    metrics = life.request.metrics
+    metrics = lifecycle.request.metrics
     now = clock.nanoseconds(metrics.arrival_time, unknown=0)
-    last = clock.nanoseconds(metrics.finished_time or life.until, unknown=now)
+    last = clock.nanoseconds(metrics.finished_time or lifecycle.until, unknown=now)
     found: list[Slice] = []
 
-    def reach(time: int, name: str, span: Span | None) -> None:
+    def advance(time: int, name: str, span: Span | None) -> None:
         nonlocal now
         time = min(max(time, now), last)
         if time > now:
             found.append(Slice(name, now, time, span))
             now = time
 
-    for span in life.request.spans:
+    for span in lifecycle.request.spans:
         start = clock.nanoseconds(span.start, unknown=now)
-        reach(start, BETWEEN_STEPS, None)
-        reach(clock.nanoseconds(span.end, unknown=last), span.kind, span)
-    reach(last, BETWEEN_STEPS, None)
+        advance(start, BETWEEN_STEPS, None)
+        advance(clock.nanoseconds(span.end, unknown=last), span.kind, span)
+    advance(last, BETWEEN_STEPS, None)
     return found
 
 
-def trace_events(runs: list[Run], clock: Clock) -> Iterator[TraceEvent]:
-    """Every event of the trace, those of a track in order of time."""
-    # One count for both: viewers take threads of the same number for one, whatever the process.
+def trace_events(runs: list[EngineRun], clock: Clock) -> Iterator[TraceEvent]:
+    """Yields every event of the trace, those of each track in order of time."""
+    # Processes and threads share one counter: viewers merge threads of equal ids, even those of
+    # different processes.
     ids = itertools.count(1)
     for run in runs:
         yield from _engine(run, next(ids), next(ids), clock)
-        for life in run.lives.values():
+        for lifecycle in run.requests.values():
             pid = next(ids)
-            yield _named("process_name", pid, pid, f"request {life.request.request_id}")
-            for sequence in life.sequences:
+            yield _named("process_name", pid, pid, f"request {lifecycle.request.request_id}")
+            for sequence in lifecycle.sequences:
                 tid = next(ids)
                 yield _named("thread_name", pid, tid, f"sequence {sequence.seq_id}")
-                yield from _sequence(life, sequence, pid, tid, clock)
+                yield from _sequence(lifecycle, sequence, pid, tid, clock)
 
 
-def _engine(run: Run, pid: int, tid: int, clock: Clock) -> Iterator[TraceEvent]:
+def _engine(run: EngineRun, pid: int, tid: int, clock: Clock) -> Iterator[TraceEvent]:
     name = f"engine {run.info.engine_id}, {run.info.model}" if run.info else "engine"
     yield _named("process_name", pid, pid, name)
     yield _named("thread_name", pid, tid, "steps")
@@ -139,56 +138,56 @@ def _engine(run: Run, pid: int, tid: int, clock: Clock) -> Iterator[TraceEvent]:
 
 
 def _sequence(
-    life: RequestLifecycle, sequence: SequenceState, pid: int, tid: int, clock: Clock
+    lifecycle: RequestLifecycle, sequence: SequenceState, pid: int, tid: int, clock: Clock
 ) -> Iterator[TraceEvent]:
-    request = life.request
+    request = lifecycle.request
     first_token = clock.nanoseconds(request.metrics.first_token_time, unknown=-1)
-    for slice_ in slices(life, clock):
-        args = _slice_args(life, slice_, clock)
+    for slice_ in slices(lifecycle, clock):
+        args = _slice_args(lifecycle, slice_, clock)
         if slice_.name in {"preempted", "swapped"}:
             yield _instant(slice_.name, pid, tid, slice_.start, args)
         yield _event("B", slice_.name, pid, tid, slice_.start, args)
         if slice_.start < first_token <= slice_.end:
-            args = {"ttft_seconds": latency.ttft(request.metrics)}
+            args = {"ttft_seconds": lifecycle.latencies()["ttft"]}
             yield _instant("first token", pid, tid, first_token, args)
         yield _event("E", slice_.name, pid, tid, slice_.end)
     if request.finish_reason is not None:
-        end = clock.nanoseconds(request.metrics.finished_time or life.until, unknown=0)
-        yield _instant("finished", pid, tid, end, _end_args(life, sequence))
+        end = clock.nanoseconds(request.metrics.finished_time or lifecycle.until, unknown=0)
+        yield _instant("finished", pid, tid, end, _end_args(lifecycle, sequence))
 
 
-def _slice_args(life: RequestLifecycle, slice_: Slice, clock: Clock) -> dict[str, Any]:
-    args: dict[str, Any] = {"request_id": safe_text(life.request.request_id)}
+def _slice_args(lifecycle: RequestLifecycle, slice_: Slice, clock: Clock) -> dict[str, Any]:
+    args: dict[str, Any] = {"request_id": safe_text(lifecycle.request.request_id)}
     span = slice_.span
     if span is None:
         return args
     if span.num_steps:
         return {**args, "num_steps": span.num_steps, "num_tokens": span.num_tokens}
     if slice_.name in {"preempted", "swapped"}:
-        args |= _preemption_args(life, span)
+        args |= _preemption_args(lifecycle, span)
     causes = Counter(
         cause
-        for time, cause in life.told.waits
+        for time, cause in lifecycle.observations.waits
         if slice_.start <= clock.nanoseconds(time, unknown=-1) < slice_.end
     )
     return args | {f"num_steps_{cause}": count for cause, count in causes.items()}
 
 
-def _preemption_args(life: RequestLifecycle, span: Span) -> dict[str, Any]:
-    """What the step that preempted said of it, if that step is on record."""
-    if span.start not in life.told.preemptions:
+def _preemption_args(lifecycle: RequestLifecycle, span: Span) -> dict[str, Any]:
+    """Returns the details of a preemption if its step is recorded."""
+    if span.start not in lifecycle.observations.preemptions:
         return {}
-    step, preemption = life.told.preemptions[span.start]
-    winner = preemption.for_request_id
+    step, preemption = lifecycle.observations.preemptions[span.start]
+    preempting = preemption.for_request_id
     return {
         "step": step,
         "num_lost_tokens": preemption.num_lost_tokens,
-        "preempted_for": None if winner is None else safe_text(winner),
+        "preempted_for": None if preempting is None else safe_text(preempting),
     }
 
 
-def _end_args(life: RequestLifecycle, sequence: SequenceState) -> dict[str, Any]:
-    request = life.request
+def _end_args(lifecycle: RequestLifecycle, sequence: SequenceState) -> dict[str, Any]:
+    request = lifecycle.request
     metrics = request.metrics
     return {
         "reason": request.finish_reason,
@@ -196,7 +195,7 @@ def _end_args(life: RequestLifecycle, sequence: SequenceState) -> dict[str, Any]
         "num_cached_tokens": sequence.num_cached_tokens,
         "num_output_tokens": len(sequence.output_token_ids),
         "num_preemptions": request.num_preemptions,
-        "e2e_latency_seconds": latency.e2e_latency(metrics),
+        "e2e_latency_seconds": lifecycle.latencies()["e2e_latency"],
         "time_in_queue_seconds": metrics.time_in_queue,
         "model_execute_seconds": metrics.model_execute_time,
     }
@@ -231,7 +230,7 @@ def _counters(step: RecordedStep) -> dict[str, dict[str, int]]:
 def _event(
     phase: str, name: str, pid: int, tid: int, time: int, args: dict[str, Any] | None = None
 ) -> TraceEvent:
-    """An event at `time` nanoseconds; the format counts microseconds."""
+    """Returns an event at `time`, in nanoseconds; the format has microseconds."""
     event = {"ph": phase, "name": name, "pid": pid, "tid": tid, "ts": time / 1_000}
     return event if args is None else {**event, "args": args}
 

@@ -1,4 +1,4 @@
-"""The sequence table as plain text (`seqtop show --text`): no colours, no control characters."""
+"""The sequence table as plain text (`seqtop show --text`), without control characters."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def _aligned(text: str, field: Field) -> str:
 
 
 def _tail(text: str, width: int) -> str:
-    """The end of `text` that takes at most `width` cells, `…` before it where it is not all."""
-    shown = safe_text(text[-max(width + 1, 1) :])  # one more, to see that there is more
+    """Returns the end of `text` in at most `width` cells, after `…` if it is cut."""
+    shown = safe_text(text[-max(width + 1, 1) :])  # one more, to detect a cut
     excess = cell_len(shown) - width
     if excess <= 0:
         return shown
@@ -109,7 +109,7 @@ def _tail(text: str, width: int) -> str:
 
 
 def _head(text: str, width: int) -> str:
-    """The beginning of `text` that takes at most `width` cells, `…` after it likewise."""
+    """Returns the beginning of `text` in at most `width` cells, before `…` if it is cut."""
     shown = safe_text(text[: width + 1])
     if cell_len(shown) <= width:
         return shown
@@ -120,4 +120,4 @@ _TEXTS: dict[str, Callable[[RequestState, SequenceState, int], str]] = {
     "text": lambda _, sequence, width: _tail(sequence.text, width),
     "prompt_text": lambda request, _, width: _head(request.prompt or "", width),
 }
-"""The columns that share the cells that are left: the end of an output, the start of a prompt."""
+"""Columns that fill the room left: the end of an output, the beginning of a prompt."""

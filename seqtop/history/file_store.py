@@ -22,9 +22,9 @@ from seqtop.history.file_format import (
 )
 from seqtop.history.segments import Gap
 from seqtop.history.timeline import (
+    CompressedData,
     RecordingError,
     Segment,
-    Stored,
     StoredBatch,
     StoredEnded,
     Timeline,
@@ -194,7 +194,7 @@ class FileStore(Timeline):
     def _admit(self, offset: int, caption: AnyCaption) -> None:
         """Take up what a caption tells; raises `ValueError` if it does not follow on the last."""
         layout.check_size(caption)
-        stored = Stored((offset, caption.length), caption.size)
+        stored = CompressedData((offset, caption.length), caption.size)
         match caption:
             case EventsCaption():
                 self._admit_events(caption, stored)
@@ -206,18 +206,18 @@ class FileStore(Timeline):
             case KeyframeCaption():
                 self._admit_keyframe(caption, stored)
 
-    def _admit_events(self, caption: EventsCaption, stored: Stored) -> None:
+    def _admit_events(self, caption: EventsCaption, stored: CompressedData) -> None:
         if not self._segments or caption.position != self.last + 1:
             raise ValueError("events are missing")
         batch = layout.batch_of(caption)
         columns = zip(batch.times, batch.steps, batch.kinds, strict=True)
         for number, (time, step, kind) in enumerate(columns, caption.number):
-            self.marks.append(
+            self.index.append(
                 number, time, step, EventKind(kind) & _ONE_EVENT if kind else ORDINARY
             )
         self._segments[-1].batches.append(StoredBatch(batch.position, batch.sizes, stored))
 
-    def _admit_keyframe(self, caption: KeyframeCaption, stored: Stored) -> None:
+    def _admit_keyframe(self, caption: KeyframeCaption, stored: CompressedData) -> None:
         position, gap = caption.position, caption.gap
         starts = not self._segments
         if position != (0 if starts else self.last + (gap is not None)) or (starts and gap):
@@ -227,7 +227,7 @@ class FileStore(Timeline):
             if gap is not None:
                 self.gaps.append(Gap(position, *gap))
                 kind = EventKind.RESYNC | EventKind.RESTART if gap[0] else EventKind.RESYNC
-            self.marks.append(caption.number, caption.time, caption.step, kind)
+            self.index.append(caption.number, caption.time, caption.step, kind)
         self._segments.append(Segment(position, stored, caption.lowest_ended))
 
     def _at(self, position: int) -> EngineState:
@@ -237,7 +237,7 @@ class FileStore(Timeline):
         finally:
             self._left = None
 
-    def _read(self, stored: Stored) -> bytes:
+    def _read(self, stored: CompressedData) -> bytes:
         offset, length = stored.place
         if self._left is not None:
             self._left -= length

@@ -14,7 +14,14 @@ import zstandard
 from seqtop.history.event_index import IndexEntry
 from seqtop.history.keyframe import FinishedRequest, encode_ended
 from seqtop.history.segments import EventBatch, SegmentBuilder, SegmentStart
-from seqtop.history.timeline import Segment, Stored, StoredBatch, StoredEnded, Timeline, payloads
+from seqtop.history.timeline import (
+    CompressedData,
+    Segment,
+    StoredBatch,
+    StoredEnded,
+    Timeline,
+    payloads,
+)
 from seqtop.state import EngineState
 from seqtop.wire.frames import Buffer
 from seqtop.wire.messages import Event
@@ -51,7 +58,7 @@ class MemoryStore(Timeline, SegmentBuilder):
         self._decompressor = zstandard.ZstdDecompressor()
         self._living: dict[int, FinishedRequest] = {}
         """Finished requests that the newest keyframe names, as the viewer's own objects."""
-        self._uncompressed: dict[int, Stored] = {}
+        self._uncompressed: dict[int, CompressedData] = {}
         """What threads are compressing, by its identity."""
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
@@ -70,7 +77,7 @@ class MemoryStore(Timeline, SegmentBuilder):
             super().restore(incarnation, number, state, encoded=encoded)
 
     def _noted(self, mark: IndexEntry) -> None:
-        self.marks.append(*mark)
+        self.index.append(*mark)
 
     def _store_batch(self, batch: EventBatch) -> None:
         stored = self._store([bytes(batch.data)])
@@ -91,7 +98,7 @@ class MemoryStore(Timeline, SegmentBuilder):
             self._drop_segment()
 
     def _is_full(self) -> bool:
-        num_events = len(self.marks)
+        num_events = len(self.index)
         num_bytes = self.num_bytes + num_events * _INDEX_BYTES
         return num_bytes > self._max_bytes or num_events > self._max_events
 
@@ -104,7 +111,7 @@ class MemoryStore(Timeline, SegmentBuilder):
         for stored in gone:
             self.num_bytes -= stored.size
             self._uncompressed.pop(id(stored), None)
-        self.marks.drop_before(self._segments[0].position)
+        self.index.drop_before(self._segments[0].position)
         self.gaps = [gap for gap in self.gaps if gap.position >= self.first]
 
     def _payloads(self, start: int, stop: int) -> list[bytes | None]:
@@ -118,19 +125,19 @@ class MemoryStore(Timeline, SegmentBuilder):
     def _ended_request(self, number: int) -> FinishedRequest:
         return self._living.get(number) or super()._ended_request(number)
 
-    def _store(self, data: list[Buffer]) -> Stored:
+    def _store(self, data: list[Buffer]) -> CompressedData:
         """Keep the bytes of `data`, put together."""
         size = sum(map(len, data))
         if size > _LARGE_BYTES:
             return self._store_large(data, size)
         compressed = _compress(self._compressor, data, size)
         self.num_bytes += len(compressed)
-        return Stored(compressed, len(compressed))
+        return CompressedData(compressed, len(compressed))
 
-    def _store_large(self, data: list[Buffer], size: int) -> Stored:
+    def _store_large(self, data: list[Buffer], size: int) -> CompressedData:
         """Keep `data` as it is until a thread has compressed it, for which nobody has to wait."""
         self.num_bytes += size
-        stored = Stored(data, size)
+        stored = CompressedData(data, size)
         self._uncompressed[id(stored)] = stored
 
         def compress() -> None:
@@ -144,7 +151,7 @@ class MemoryStore(Timeline, SegmentBuilder):
         threading.Thread(target=compress, name="seqtop-compress", daemon=True).start()
         return stored
 
-    def _read(self, stored: Stored) -> bytes:
+    def _read(self, stored: CompressedData) -> bytes:
         place: bytes | list[Buffer] = stored.place
         return b"".join(place) if isinstance(place, list) else self._decompressor.decompress(place)
 

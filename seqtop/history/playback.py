@@ -64,9 +64,9 @@ class Playback(Observable):
         self.loop = loop
         self._speed = _checked(speed)
         self._cursor = self._first_readable(position)
-        self.mark = self._mark_here()
+        self.entry = self._entry_here()
         """Number, time, step and kind of the moment shown."""
-        self._time = self.mark.time
+        self._time = self.entry.time
         """The recorded time that playing has reached; the state is the last one not after it."""
         self._ticked_at: float | None = None
         self._watchers: tuple[Watcher, ...] = ()
@@ -164,26 +164,26 @@ class Playback(Observable):
                 self._touched = None
             else:
                 self._touched |= touched
-            self.mark = self._mark_here()
-            self._time = self.mark.time
+            self.entry = self._entry_here()
+            self._time = self.entry.time
             self.changed()
             return True
 
     def seek(self, step: int) -> bool:
         """Go to the end of `step`, of the engine's start that is shown."""
         with self.lock, self.timeline.lock:
-            return self.move(self.timeline.marks.at_step(step, near=self.position))
+            return self.move(self.timeline.index.at_step(step, near=self.position))
 
     def seek_time(self, moment: float) -> bool:
         """Go to the last moment not after `moment`, epoch seconds."""
         with self.lock, self.timeline.lock:
-            return self.move(self.timeline.marks.at_time(moment))
+            return self.move(self.timeline.index.at_time(moment))
 
     def step(self, count: int) -> bool:
         """Pause, and go so many steps on, or back if negative; returns whether it moved."""
         self.pause()
         with self.lock, self.timeline.lock:
-            marks, position = self.timeline.marks, max(self.position, self.timeline.first)
+            marks, position = self.timeline.index, max(self.position, self.timeline.first)
             for _ in range(abs(count)):
                 found = marks.next_step(position) if count > 0 else marks.previous_step(position)
                 if found is None:
@@ -197,7 +197,7 @@ class Playback(Observable):
         Returns whether there is one.
         """
         with self.lock, self.timeline.lock:
-            marks = self.timeline.marks
+            marks = self.timeline.index
             find = marks.next if direction > 0 else marks.previous
             found = find(kind, self.position)
             return found is not None and self.move(found)
@@ -212,7 +212,7 @@ class Playback(Observable):
             if self.at_end:
                 self._end()
                 return
-            marks = self.timeline.marks
+            marks = self.timeline.index
             here = max(self.position, marks.first)
             coming = marks[here + 1]
             if coming.kind & EventKind.RESYNC or coming.time - self._time > _LONGEST_SILENCE:
@@ -247,8 +247,8 @@ class Playback(Observable):
                     raise
                 position = found
 
-    def _mark_here(self) -> IndexEntry:
-        return self.timeline.marks[self.position]
+    def _entry_here(self) -> IndexEntry:
+        return self.timeline.index[self.position]
 
     # The thread that ticks.
 

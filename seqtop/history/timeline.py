@@ -24,7 +24,6 @@ from seqtop.history.event_index import EventIndex, EventKind
 from seqtop.history.keyframe import FinishedRequest, decode_ended, restore
 from seqtop.history.segments import Gap
 from seqtop.state import EngineState
-from seqtop.state.sharing import thaw
 from seqtop.wire import parsing
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Event
@@ -37,7 +36,7 @@ class RecordingError(Exception):
     """Something on record cannot be written or read; `str()` is one sentence for the user."""
 
 
-class Stored(msgspec.Struct):
+class CompressedData(msgspec.Struct):
     """Bytes that a timeline has put somewhere."""
 
     place: Any
@@ -51,7 +50,7 @@ class StoredBatch(msgspec.Struct):
     """Of the first event in it."""
     sizes: array[int]
     """Length of each payload."""
-    stored: Stored
+    stored: CompressedData
 
 
 class StoredEnded(msgspec.Struct):
@@ -60,7 +59,7 @@ class StoredEnded(msgspec.Struct):
     first: int
     """The number of the first."""
     count: int
-    stored: Stored
+    stored: CompressedData
 
 
 def payloads(
@@ -77,7 +76,7 @@ class Segment(msgspec.Struct):
 
     position: int
     """Of the state in the keyframe."""
-    keyframe: Stored
+    keyframe: CompressedData
     lowest_ended: int
     """No finished request with a lower number is in the keyframe."""
     batches: list[StoredBatch] = []
@@ -90,7 +89,7 @@ class Timeline(ABC):
     """
 
     def __init__(self) -> None:
-        self.marks = EventIndex()
+        self.index = EventIndex()
         """Where what is."""
         self.gaps: list[Gap] = []
         """The holes, in order."""
@@ -103,18 +102,17 @@ class Timeline(ABC):
     @property
     def first(self) -> int:
         """The earliest position on record."""
-        return self.marks.first
+        return self.index.first
 
     @property
     def last(self) -> int:
         """The newest position on record."""
-        return self.marks.last
+        return self.index.last
 
     def at(self, position: int) -> EngineState:
         """The state as it was at `position`: a new one, which may be applied to.
 
-        Finished requests are shared with other states; `seqtop.state.sharing.thaw` before
-        applying an event that may be about one. `Cursor` sees to that.
+        Finished requests are shared with other states.
 
         Raises:
             RecordingError: the stretch it is in cannot be read.
@@ -127,7 +125,7 @@ class Timeline(ABC):
 
     def seek(self, step: int) -> EngineState:
         """The state right before step `step + 1` began, of the engine's newest start."""
-        return self.at(self.marks.at_step(step))
+        return self.at(self.index.at_step(step))
 
     def events(self, start: int, stop: int) -> Iterator[tuple[int, Event | None]]:
         """Each moment after position `start` up to `stop` with its event.
@@ -159,7 +157,6 @@ class Timeline(ABC):
         state = self._restored(segment)
         for _, event in self.events(segment.position, position):
             if event is not None:
-                thaw(state, event)
                 state.apply(event)
         return state
 
@@ -174,7 +171,7 @@ class Timeline(ABC):
         with self.lock:
             place = bisect_left(self._segments, start, key=attrgetter("position"))
             here = self._segments[place : place + 1]
-            if here and here[0].position == start and self.marks[start].kind & EventKind.RESYNC:
+            if here and here[0].position == start and self.index[start].kind & EventKind.RESYNC:
                 return [None]
             if place == 0:
                 raise RecordingError(f"what happened at {start} is no longer on record")
@@ -213,7 +210,7 @@ class Timeline(ABC):
         return self._decoded[number]
 
     @abstractmethod
-    def _read(self, stored: Stored) -> bytes:
+    def _read(self, stored: CompressedData) -> bytes:
         """Fetch and decompress.
 
         Raises:
@@ -251,7 +248,6 @@ class Cursor:
         touched: set[int] = set()
         for reached, event in timeline.events(self.position, position):
             assert event is not None, "no snapshot lies between"
-            thaw(self.state, event)
             touched.update(self.state.apply(event))
             self.position = reached
         return touched
@@ -260,7 +256,7 @@ class Cursor:
         """Whether going on from here is less work than starting from a keyframe."""
         if not self.timeline.first <= self.position <= position:
             return False
-        resync = self.timeline.marks.next(EventKind.RESYNC, self.position)
+        resync = self.timeline.index.next(EventKind.RESYNC, self.position)
         if resync is not None and resync <= position:
             return False
         keyframe = self.timeline.keyframe_before(position)

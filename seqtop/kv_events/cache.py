@@ -1,9 +1,9 @@
-"""What KV-cache events tell of a prefix cache: its blocks, their chains, what came and went.
+"""A prefix cache as KV-cache events describe it: blocks, their chains and their history.
 
-`KvCache.apply` is the only writer. Physical blocks are not named by these events: a block is known
-by its hash, and the same content in two tiers (GPU memory, CPU memory …) is one block in two
-places. Each place has a cell, which is ours alone: the first that was free when the block came, so
-that nothing moves while a block is there.
+`KvCache.apply` is the only writer. The events do not contain physical block numbers. A block is
+identified by its hash, and the same content in two tiers (GPU memory, CPU memory …) is one block
+with two copies. For the display, each copy has a cell: the first one that was free when the block
+was stored. A block never changes its cell.
 """
 
 from __future__ import annotations
@@ -27,51 +27,51 @@ from seqtop.kv_events.messages import (
 )
 
 DEFAULT_MAX_BLOCKS = 250_000
-"""Cells that are kept. A block of 16 tokens takes some 1.2 kB."""
+"""The limit on the number of cells. A block of 16 tokens takes some 1.2 kB."""
 
 Key: TypeAlias = tuple[int, BlockHash]
-"""A block: its KV-cache group (-1 if it is not told) and its hash."""
+"""The identity of a block: its KV-cache group (-1 if not given) and its hash."""
 
 
 class PrefixTree(Struct, eq=False):
-    """Blocks that begin alike: all that descend from one first block."""
+    """All blocks that descend from one first block."""
 
     root: Key
-    """Its first block, whether or not that is cached (still)."""
+    """The first block, which may not be cached."""
     serial: int
     num_blocks: int = 0
     num_tokens: int = 0
     newest: Key | None = None
-    """The block that was stored last."""
+    """The block stored last."""
     seen_at: float = 0.0
     joined: PrefixTree | None = None
-    """The tree that this one turned out to be a part of."""
+    """The tree that this one was merged into."""
 
 
 class CachedKvBlock(Struct, eq=False):
-    """A block that is cached in one tier at least."""
+    """A block that is cached in at least one tier."""
 
     key: Key
     parent: Key | None
-    """None at the beginning of a prompt. It may not be cached."""
+    """The preceding block, which may not be cached; None at the start of a prompt."""
     size: int
-    """Tokens in it."""
+    """The number of tokens in the block."""
     token_ids: array[int] | None
-    """None if they were not told."""
+    """The token ids; None if they were not sent."""
     tree: PrefixTree
     stored_at: float
-    """When it was stored, or stored again, last; epoch seconds of the engine, as all times."""
+    """The time of the last store event, in seconds since the epoch by the engine's clock."""
     seen_at: float
-    """When an event last named it, itself or as a parent."""
+    """The time of the last event that named the block, itself or as a parent."""
     lora: str = ""
     kind: str = ""
-    """Of its KV-cache group, such as `full_attention`."""
+    """The kind of its KV-cache group, such as `full_attention`."""
     num_stored: int = 0
-    """How often it was stored since it was cached nowhere."""
+    """The number of store events since the block was last absent from all tiers."""
     copies: dict[str, int] = field(default_factory=dict)
-    """How many there are in each tier."""
+    """The number of copies by medium."""
     cells: dict[str, int] = field(default_factory=dict)
-    """Its cell in each of them."""
+    """The cell by medium."""
 
 
 class Tier(Struct, eq=False):
@@ -79,18 +79,19 @@ class Tier(Struct, eq=False):
 
     cells: list[CachedKvBlock | None] = field(default_factory=list)
     free: list[int] = field(default_factory=list)
-    """Those that are empty, as a heap."""
+    """The empty cells, as a heap."""
 
     @property
     def num_blocks(self) -> int:
+        """The number of cells in use."""
         return len(self.cells) - len(self.free)
 
 
 class KvCache:
-    """All that is known of a prefix cache.
+    """The blocks and counters of a prefix cache.
 
     Args:
-        max_blocks: Cells to keep; what is stored beyond them is counted and forgotten.
+        max_blocks: The limit on the number of cells. Blocks beyond it are only counted.
     """
 
     def __init__(self, *, max_blocks: int = DEFAULT_MAX_BLOCKS) -> None:
@@ -98,35 +99,35 @@ class KvCache:
         self.num_batches = 0
         self.num_events = 0
         self.num_stored = 0
-        """Blocks stored so far, in any tier."""
+        """The number of blocks stored so far, in any tier."""
         self.num_again = 0
-        """Those of them that were in that tier already: computed twice, or reported as reused."""
+        """Of those, blocks already in that tier: computed twice, or reported as reused."""
         self.num_extending = 0
-        """Runs of blocks that continue a cached one."""
+        """The number of runs of blocks that continue a cached block."""
         self.num_branching = 0
-        """Those of them where that one had another continuation: both share what is before."""
+        """Of those, runs that share a prefix with another continuation."""
         self.num_removed = 0
         self.num_cleared = 0
-        """How often the whole cache was."""
+        """The number of times that the whole cache was cleared."""
         self.num_overflowing = 0
-        """Stored blocks that are not shown, because there are too many."""
+        """The number of stored blocks that exceeded `max_blocks` and are not shown."""
         self.num_unmatched = 0
-        """Removals of blocks that were not known to be cached."""
+        """The number of removals of blocks that were not cached."""
         self.unknown: dict[str, int] = {}
-        """Kinds of events that are not understood, and how many there were."""
+        """The number of events of each unknown kind."""
         self.time = 0.0
-        """Of the last batch."""
+        """The time of the last batch, in seconds since the epoch."""
         self.data_parallel_rank: int | None = None
         self.gap = ""
-        """Why what is known may not be all there is, as half a sentence; empty if it is."""
+        """The reason, as a clause, why blocks may be missing; empty if the cache is complete."""
         self.num_tokens = 0
-        """Tokens in all blocks, each counted once."""
-        self._forget()
+        """The number of tokens in all blocks, each counted once."""
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.blocks: dict[Key, CachedKvBlock] = {}
         self.tiers: dict[str, Tier] = {}
-        """By medium; the empty name is that of publishers which do not tell."""
+        """Tiers by medium. The name is empty for publishers that do not send the medium."""
         self.num_cells = 0
         self.num_tokens = 0
         self._children: dict[Key, dict[Key, None]] = {}
@@ -134,10 +135,8 @@ class KvCache:
         self._by_size: SortedDict[tuple[int, int], PrefixTree] = SortedDict()
         self._serials = count()
 
-    # What happens.
-
     def apply(self, batch: EventBatch) -> None:
-        """Take in what the next message says."""
+        """Updates the cache by the next batch of events."""
         self.num_batches += 1
         self.time = batch.time
         self.data_parallel_rank = batch.data_parallel_rank
@@ -151,29 +150,29 @@ class KvCache:
                 case AllBlocksCleared():
                     self.num_cleared += 1
                     self.gap = ""
-                    self._forget()
+                    self._reset()
                 case UnknownEvent(kind):
-                    if kind in self.unknown or len(self.unknown) < _MAX_KINDS:
+                    if kind in self.unknown or len(self.unknown) < _MAX_UNKNOWN_KINDS:
                         self.unknown[kind] = self.unknown.get(kind, 0) + 1
 
-    def miss(self, why: str) -> None:
-        """Messages are missing: until all is cleared, what is known may not be all there is."""
-        self.gap = why
+    def mark_gap(self, reason: str) -> None:
+        """Marks the cache as incomplete, until the engine clears it."""
+        self.gap = reason
 
     def restart(self) -> None:
-        """The engine has been started anew, with an empty cache."""
+        """Empties the cache after a restart of the engine."""
         self.gap = ""
-        self._forget()
+        self._reset()
 
     def _store(self, event: BlockStored) -> None:
         group = -1 if event.group_idx is None else event.group_idx
         parent = None if event.parent_block_hash is None else (group, event.parent_block_hash)
         size = event.block_size
         tokens = event.token_ids
-        is_told = len(tokens) == size * len(event.block_hashes)
+        has_tokens = len(tokens) == size * len(event.block_hashes)
         lora = event.lora_name or ("" if event.lora_id is None else str(event.lora_id))
         medium = event.medium or ""
-        self._note_parent(parent, event, group)
+        self._count_reuse(parent, event, group)
         for index, block_hash in enumerate(event.block_hashes):
             key = (group, block_hash)
             self.num_stored += 1
@@ -183,30 +182,29 @@ class KvCache:
                     self.num_overflowing += 1
                     parent = key
                     continue
-                part = array("q", tokens[index * size : (index + 1) * size]) if is_told else None
+                part = array("q", tokens[index * size : (index + 1) * size]) if has_tokens else None
                 block = CachedKvBlock(
                     key, parent, size, part, self._tree_for(key, parent), self.time, self.time
                 )
                 block.lora, block.kind = lora, event.kv_cache_spec_kind or ""
-                self._add(block)
-            self._put(block, medium)
+                self._add_block(block)
+            self._add_copy(block, medium)
             block.stored_at = block.seen_at = self.time
             tree = found(block.tree)
             tree.newest, tree.seen_at = key, self.time
             parent = key
 
-    def _note_parent(self, parent: Key | None, event: BlockStored, group: int) -> None:
-        """Count what a run of blocks tells of reuse."""
+    def _count_reuse(self, parent: Key | None, event: BlockStored, group: int) -> None:
         before = self.blocks.get(parent) if parent is not None else None
         if before is None or not event.block_hashes:
             return
         before.seen_at = self.time
         if (group, event.block_hashes[0]) in self.blocks:
-            return  # nothing new
+            return
         self.num_extending += 1
         self.num_branching += bool(self._children.get(before.key))
 
-    def _put(self, block: CachedKvBlock, medium: str) -> None:
+    def _add_copy(self, block: CachedKvBlock, medium: str) -> None:
         block.num_stored += 1
         copies = block.copies.get(medium, 0)
         if copies:
@@ -240,11 +238,11 @@ class KvCache:
             block.seen_at = self.time
             block.copies[medium] -= 1
             if not block.copies[medium]:
-                self._take(block, medium)
+                self._remove_copy(block, medium)
             if not block.copies:
-                self._drop(block)
+                self._remove_block(block)
 
-    def _take(self, block: CachedKvBlock, medium: str) -> None:
+    def _remove_copy(self, block: CachedKvBlock, medium: str) -> None:
         del block.copies[medium]
         cell = block.cells.pop(medium)
         tier = self.tiers[medium]
@@ -254,16 +252,14 @@ class KvCache:
         if not tier.num_blocks:
             del self.tiers[medium]
 
-    # Chains and trees.
-
-    def _add(self, block: CachedKvBlock) -> None:
+    def _add_block(self, block: CachedKvBlock) -> None:
         self.blocks[block.key] = block
         self.num_tokens += block.size
         if block.parent is not None:
             self._children.setdefault(block.parent, {})[block.key] = None
         self._resize(block.tree, 1, block.size)
 
-    def _drop(self, block: CachedKvBlock) -> None:
+    def _remove_block(self, block: CachedKvBlock) -> None:
         del self.blocks[block.key]
         self.num_tokens -= block.size
         if block.parent is not None:
@@ -274,7 +270,7 @@ class KvCache:
         self._resize(found(block.tree), -1, -block.size)
 
     def _tree_for(self, key: Key, parent: Key | None) -> PrefixTree:
-        """The tree of a new block, with which it may join what was known of its continuations."""
+        """Returns the tree of a new block, merged with the tree of its continuations if any."""
         own = self._trees.get(key)
         if parent is None:
             tree = own or self._new_tree(key)
@@ -283,14 +279,14 @@ class KvCache:
         else:
             tree = self._trees.get(parent) or self._new_tree(parent)
         if own is not None and own is not tree:
-            self._join(own, tree)
+            self._merge(own, tree)
         return tree
 
     def _new_tree(self, root: Key) -> PrefixTree:
         tree = self._trees[root] = PrefixTree(root, next(self._serials))
         return tree
 
-    def _join(self, part: PrefixTree, whole: PrefixTree) -> None:
+    def _merge(self, part: PrefixTree, whole: PrefixTree) -> None:
         del self._trees[part.root]
         self._by_size.pop((-part.num_blocks, part.serial), None)
         part.joined = whole
@@ -305,39 +301,40 @@ class KvCache:
         else:
             del self._trees[tree.root]
 
-    # What can be asked.
-
     @property
     def num_trees(self) -> int:
+        """The number of trees with cached blocks."""
         return len(self._by_size)
 
     def trees(self, start: int, stop: int) -> list[PrefixTree]:
-        """The trees from place `start` to `stop`, the one with the most blocks first."""
+        """Returns the trees at ranks `start` to `stop`, in descending order of blocks."""
         return list(self._by_size.values()[start:stop])
 
     def place(self, tree: PrefixTree) -> int | None:
-        """Where a tree stands among all."""
+        """Returns the rank of a tree by number of blocks; None if it has no cached blocks."""
         size = (-tree.num_blocks, tree.serial)
         return self._by_size.index(size) if size in self._by_size else None
 
     def tree(self, root: Key) -> PrefixTree | None:
+        """Returns the tree with the given first block."""
         return self._trees.get(root)
 
     def children(self, key: Key) -> list[Key]:
-        """The cached blocks that continue a block, the oldest first."""
+        """Returns the cached blocks that continue a block, the oldest first."""
         return list(self._children.get(key, ()))
 
     def num_children(self, key: Key) -> int:
+        """Returns the number of cached blocks that continue a block."""
         return len(self._children.get(key, ()))
 
     def path(self, block: CachedKvBlock) -> list[CachedKvBlock]:
-        """The chain from the first block to this one, as far as it is cached."""
-        chain = list(self._up(block))
+        """Returns the chain of cached blocks that ends with this one."""
+        chain = list(self._ancestors(block))
         chain.reverse()
         return chain
 
-    def _up(self, block: CachedKvBlock) -> Iterator[CachedKvBlock]:
-        seen = {block.key}  # hashes that an engine makes have no cycles; those of others might
+    def _ancestors(self, block: CachedKvBlock) -> Iterator[CachedKvBlock]:
+        seen = {block.key}  # untrusted input may contain a cycle
         yield block
         while block.parent is not None and block.parent not in seen:
             before = self.blocks.get(block.parent)
@@ -348,17 +345,17 @@ class KvCache:
             block = before
 
     def member(self, tree: PrefixTree) -> CachedKvBlock | None:
-        """A block of a tree to begin with: its first if that is cached, or the newest."""
+        """Returns the first block of a tree if it is cached, else the newest."""
         return self.blocks.get(tree.root) or (
             self.blocks.get(tree.newest) if tree.newest is not None else None
         )
 
 
-_MAX_KINDS = 20
+_MAX_UNKNOWN_KINDS = 20
 
 
 def found(tree: PrefixTree) -> PrefixTree:
-    """The tree that a tree has become part of, which may be itself."""
+    """Returns the tree that a tree was merged into, which may be itself."""
     while tree.joined is not None:
         if tree.joined.joined is not None:
             tree.joined = tree.joined.joined

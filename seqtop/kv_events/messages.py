@@ -1,10 +1,10 @@
-"""KV-cache events as vLLM, SGLang and others publish them: what a message says.
+"""Messages of KV-cache events, as vLLM, SGLang and others publish them.
 
-The frames are topic, sequence number (8 bytes, big-endian) and a MessagePack payload, a batch of
-events. Batches and events come as arrays (vLLM until 0.2x, SGLang) or as maps (vLLM since), which
-even differ within one message. Fields have only ever been appended; what an older publisher does
-not send has its default here, what a newer one adds is passed over, and so are kinds of events
-that are not known here, by name.
+The frames are the topic, the sequence number (8 bytes, big-endian) and a MessagePack payload, which
+is a batch of events. Batches and events are arrays (vLLM until 0.2x, SGLang) or maps (later vLLM);
+one message may contain both. Fields have only ever been appended. A field that an older publisher
+does not send has its default. Additional fields of a newer one are skipped, and unknown kinds of
+events are counted by name.
 
 Format: `vllm/distributed/kv_events.py`, `sglang/srt/disaggregation/kv_events.py`.
 """
@@ -21,13 +21,13 @@ from seqtop.wire.error_location import explain
 from seqtop.wire.errors import WireError
 
 MAX_MESSAGE_BYTES: Final = 32 * 2**20
-"""Larger messages are refused by the receiving socket before any decoding."""
+"""The receiving socket refuses larger messages (`ZMQ_MAXMSGSIZE`) before they are decoded."""
 
 MAX_EVENTS: Final = 100_000
 MAX_HASHES: Final = 2**18
 MAX_TOKENS: Final = 2**22
 END_OF_REPLAY: Final = -1
-"""The sequence number that ends the answer to a question for old messages."""
+"""The sequence number that ends a replay."""
 
 _NUMBER: Final = struct.Struct(">q")
 
@@ -39,27 +39,27 @@ _Token: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class BlockStored(Struct, tag=True):
-    """Blocks that can be reused from now on, each the one after the one before it."""
+    """Consecutive blocks that can be reused from now on."""
 
     block_hashes: Annotated[list[_Hash], Meta(max_length=MAX_HASHES)]
     parent_block_hash: _Hash | None
-    """Of the block that comes before the first of them; None at the beginning of a prompt."""
+    """The hash of the block before the first of them; None at the start of a prompt."""
     token_ids: Annotated[list[_Token], Meta(max_length=MAX_TOKENS)]
-    """Of all these blocks, one after the other; more than that where blocks were left out."""
+    """The tokens of all these blocks in order, and of further blocks where some were left out."""
     block_size: Annotated[int, Meta(ge=1, le=2**31 - 1)]
     lora_id: _Count | None = None
     medium: _Name | None = None
-    """Where they are: `GPU`, `CPU`, `STORAGE` …; older publishers do not say."""
+    """The storage medium, such as `GPU`, `CPU` or `STORAGE`. Older publishers do not send it."""
     lora_name: _Name | None = None
     extra_keys: msgspec.Raw = msgspec.Raw(b"\xc0")
-    """What else the hash is of; not looked at."""
+    """Further inputs of the hash. Not decoded."""
     group_idx: _Count | None = None
-    """Which kind of layers they belong to; the same tokens have the same hash in each."""
+    """The KV-cache group. The same tokens have the same hash in each group."""
     kv_cache_spec_kind: _Name | None = None
 
 
 class BlockRemoved(Struct, tag=True):
-    """Blocks of which one copy is gone."""
+    """Blocks that lost one copy."""
 
     block_hashes: Annotated[list[_Hash], Meta(max_length=MAX_HASHES)]
     medium: _Name | None = None
@@ -67,7 +67,7 @@ class BlockRemoved(Struct, tag=True):
 
 
 class AllBlocksCleared(Struct, tag=True):
-    """The cache is empty."""
+    """The removal of all blocks."""
 
 
 class _StoredArray(BlockStored, array_like=True, tag="BlockStored"):
@@ -83,7 +83,7 @@ class _ClearedArray(AllBlocksCleared, array_like=True, tag="AllBlocksCleared"):
 
 
 class UnknownEvent(NamedTuple):
-    """An event of a kind that is not known here."""
+    """An event of an unknown kind."""
 
     kind: str
 
@@ -92,15 +92,17 @@ KvEvent: TypeAlias = BlockStored | BlockRemoved | AllBlocksCleared | UnknownEven
 
 
 class EventBatch(NamedTuple):
-    """What one message says."""
+    """The decoded payload of one message."""
 
     time: float
-    """Epoch seconds, by the engine's clock."""
+    """Seconds since the epoch, by the engine's clock."""
     events: list[KvEvent]
     data_parallel_rank: int | None = None
 
 
 class KvMessage(NamedTuple):
+    """The frames of one message."""
+
     topic: bytes
     number: int
     payload: bytes
@@ -143,10 +145,10 @@ _EVENTS: dict[str, tuple[msgspec.msgpack.Decoder[Any], msgspec.msgpack.Decoder[A
 
 
 def unpack(frames: list[bytes]) -> KvMessage:
-    """Take a live or a replayed message apart; older publishers replay without the topic.
+    """Parses the frames of a live or a replayed message. Older publishers replay without a topic.
 
     Raises:
-        WireError: these are not the frames of a message of KV-cache events.
+        WireError: The frames are not those of a message of KV-cache events.
     """
     topic, number, payload = frames if len(frames) == 3 else _without_topic(frames)
     if len(number) != _NUMBER.size:
@@ -154,16 +156,17 @@ def unpack(frames: list[bytes]) -> KvMessage:
     return KvMessage(topic, _NUMBER.unpack(number)[0], payload)
 
 
-def question(first: int) -> list[bytes]:
-    """The frames that ask a replay socket for all messages from number `first` on."""
+def replay_request(first: int) -> list[bytes]:
+    """The frames that request all messages from number `first` on from a replay socket."""
     return [b"", _NUMBER.pack(first)]
 
 
 def decode(payload: bytes) -> EventBatch:
-    """What a message says.
+    """Decodes the payload of a message.
 
     Raises:
-        WireError: it is no batch of KV-cache events; names the event, the field and what is wrong.
+        WireError: The payload is not a batch of KV-cache events. The message names the event, the
+            field and the reason.
     """
     try:
         batch = _BATCH[_is_array(payload)].decode(payload)
@@ -201,6 +204,5 @@ def _without_topic(frames: list[bytes]) -> list[bytes]:
 
 
 def _is_array(data: bytes | msgspec.Raw) -> bool:
-    """Whether a MessagePack value is an array, by its first byte."""
     first = bytes(memoryview(data)[:1])
     return first in (b"\xdc", b"\xdd") or b"\x90" <= first <= b"\x9f"

@@ -1,8 +1,8 @@
-"""Asks a publisher of KV-cache events for messages that have gone by.
+"""The client of the replay socket of a publisher of KV-cache events.
 
-The publisher's ROUTER is asked with the number of the first message wanted and answers with all
-that it still keeps from there on, then with an end marker. Each question has a socket of its own,
-so that a late answer is never taken for that to another.
+The request is the number of the first message wanted. The publisher's ROUTER socket replies with
+all messages from there on that it still has, then with an end marker. Each request has a socket of
+its own, so that a late reply is never taken for that to another request.
 """
 
 from __future__ import annotations
@@ -16,55 +16,63 @@ from seqtop.kv_events import messages
 from seqtop.kv_events.messages import KvMessage
 from seqtop.wire.errors import WireError
 
-PATIENCE_SECONDS = 3.0
-"""An answer that does not go on for so long is given up."""
+SILENCE_SECONDS = 3.0
+"""The longest pause in a reply."""
 
 MAX_SECONDS = 60.0
-"""One that goes on for longer is, too."""
+"""The longest duration of a reply."""
 
 MAX_REPLAYED = 1_000_000
-"""Messages of one answer; vLLM keeps 10,000 unless told otherwise."""
+"""The largest number of messages in a reply. vLLM keeps 10,000 by default."""
 
-_UNREAD_MESSAGES = 20_000
-"""Older publishers drop of an answer what they cannot send at once; so much can wait here."""
+_MAX_UNREAD_MESSAGES = 20_000
+"""Messages that may wait here (`ZMQ_RCVHWM`). Older publishers drop what they cannot send."""
 
 
 class ReplayEnded(Enum):
+    """The way a reply ended. The value is a clause for the user."""
+
     DONE = "done"
     SILENT = "the replay endpoint does not answer"
-    ENDLESS = "the replay endpoint does not come to an end"
+    ENDLESS = "the reply of the replay endpoint does not end"
 
 
 class ReplayClient:
-    """One question and its answer.
+    """One replay request and its reply.
+
+    Args:
+        context: The ZeroMQ context for the socket.
+        endpoint: The endpoint of the replay socket.
+        first: The number of the first message to request.
 
     Attributes:
-        first: Number of the first message that was asked for.
-        socket: Readable when there is more of the answer.
+        socket: A socket that is readable when more of the reply has arrived.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, first: int) -> None:
-        self.first = first
-        self.num_received = 0
-        self._asked_at = self._heard_at = time.monotonic()
+        self._num_received = 0
+        self._requested_at = self._received_at = time.monotonic()
         self.socket = context.socket(zmq.DEALER)
         self.socket.linger = 0
-        self.socket.rcvhwm = _UNREAD_MESSAGES
+        self.socket.rcvhwm = _MAX_UNREAD_MESSAGES
         self.socket.maxmsgsize = messages.MAX_MESSAGE_BYTES
         self.socket.connect(endpoint)
-        self.socket.send_multipart(messages.question(first))
+        self.socket.send_multipart(messages.replay_request(first))
 
     def receive(self) -> KvMessage | ReplayEnded | WireError | None:
-        """The next of what has arrived: a message, the end, one that is not right, or nothing."""
+        """Returns a message, the end, the error of a malformed message, or `None` if none came."""
         try:
             parts = self.socket.recv_multipart(zmq.DONTWAIT)
         except zmq.Again:
-            if time.monotonic() - self._heard_at > PATIENCE_SECONDS:
+            if time.monotonic() - self._received_at > SILENCE_SECONDS:
                 return ReplayEnded.SILENT
             return None
-        self._heard_at = time.monotonic()
-        self.num_received += 1
-        if self.num_received > MAX_REPLAYED or self._heard_at - self._asked_at > MAX_SECONDS:
+        self._received_at = time.monotonic()
+        self._num_received += 1
+        if (
+            self._num_received > MAX_REPLAYED
+            or self._received_at - self._requested_at > MAX_SECONDS
+        ):
             return ReplayEnded.ENDLESS
         try:
             message = messages.unpack(parts[1:] if parts[:1] == [b""] else parts)
@@ -73,4 +81,5 @@ class ReplayClient:
         return ReplayEnded.DONE if message.number == messages.END_OF_REPLAY else message
 
     def close(self) -> None:
+        """Closes the socket."""
         self.socket.close()

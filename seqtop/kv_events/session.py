@@ -1,4 +1,4 @@
-"""A viewer's session with one publisher of KV-cache events: its thread, what it tells, a lock."""
+"""A viewer's session with one publisher of KV-cache events."""
 
 from __future__ import annotations
 
@@ -12,15 +12,22 @@ from seqtop.kv_events.subscriber import KvSubscriber
 
 
 class KvSession:
-    """Follows the publisher at `endpoint` from `start` to `close`; a context manager does both.
+    """Follows a publisher from `start` to `close`. A context manager that does both.
 
     Args:
-        replay: Where it answers for messages that have gone by, if it does.
-        topic: What the topic of messages is to begin with.
-        max_blocks: Cells to keep.
+        endpoint: The publisher's ZeroMQ endpoint.
+        replay: The endpoint of the publisher's replay socket, if it has one.
+        topic: The prefix of the topics to receive.
+        max_blocks: The number of cells that the cache may have.
+
+    Attributes:
+        lock: Held while an event is applied. Hold it while reading `cache`.
+        cache: The prefix cache according to the events.
+        version: A number that grows with each change of `cache` or `link`.
+        has_replay: Whether the publisher has a replay socket.
 
     Raises:
-        EndpointError: an endpoint is malformed.
+        EndpointError: An endpoint is malformed.
     """
 
     def __init__(
@@ -32,41 +39,44 @@ class KvSession:
         max_blocks: int = DEFAULT_MAX_BLOCKS,
     ) -> None:
         self.lock = threading.RLock()
-        """Held while an event is applied; hold it while reading `cache`."""
         self.cache = KvCache(max_blocks=max_blocks)
         self.version = 0
-        """Grows whenever `cache` or `link` has changed."""
         self.has_replay = replay is not None
         self._changed = threading.Condition(self.lock)
         self._subscriber = KvSubscriber(endpoint, self, replay=replay, topic=topic)
 
     @property
     def link(self) -> Connection:
-        """How the connection stands."""
-        return self._subscriber.link
+        """The state of the connection."""
+        return self._subscriber.connection
 
     @property
     def now(self) -> float:
-        """Epoch seconds, never before the engine's last message; its clock is taken to agree with
-        this machine's, as replayed messages are no newer for arriving only now."""
+        """The time in seconds since the epoch, not before the engine's last message.
+
+        This assumes that the engine's clock agrees with this machine's. The time of arrival would
+        be wrong for replayed messages.
+        """
         return max(time.time(), self.cache.time)
 
     def start(self) -> None:
+        """Starts to receive."""
         self._subscriber.start()
 
     def close(self) -> None:
+        """Stops receiving."""
         self._subscriber.close()
 
     def wait_for(self, *states: ConnectionState, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for the link to be in one of `states`."""
+        """Waits up to `timeout` seconds for a connection state; returns whether it was reached."""
         with self._changed:
             return self._changed.wait_for(lambda: self.link.state in states, timeout)
 
     def await_publisher(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for a connection, and for what is replayed at first.
+        """Waits up to `timeout` seconds for a connection and the first replay.
 
         Raises:
-            UnreachableError: nobody is there, or it publishes something else.
+            UnreachableError: No publisher answers, or it publishes something else.
         """
         if not self.wait_for(ConnectionState.LIVE, ConnectionState.INCOMPATIBLE, timeout=timeout):
             raise UnreachableError(
@@ -76,24 +86,26 @@ class KvSession:
         if self.link.state is ConnectionState.INCOMPATIBLE:
             raise UnreachableError(self.link.detail)
 
-    # What the subscriber calls, on its own thread.
-
     def apply(self, batch: EventBatch) -> None:
+        """Updates the cache by a batch. Called on the subscriber's thread, as the next three."""
         with self.lock:
             self.cache.apply(batch)
             self.version += 1
 
-    def missed(self, why: str) -> None:
+    def missed(self, reason: str) -> None:
+        """Marks the cache as incomplete."""
         with self.lock:
-            self.cache.miss(why)
+            self.cache.mark_gap(reason)
             self.version += 1
 
     def restarted(self) -> None:
+        """Empties the cache."""
         with self.lock:
             self.cache.restart()
             self.version += 1
 
-    def link_changed(self) -> None:
+    def connection_changed(self) -> None:
+        """Wakes the threads that wait for a connection state."""
         with self._changed:
             self.version += 1
             self._changed.notify_all()

@@ -1,9 +1,9 @@
-"""Follows a publisher of KV-cache events: in order, without holes where they can be filled.
+"""The subscriber to KV-cache events: receives them in order, and fills gaps from a replay.
 
-Numbers tell what is missing; the publisher's replay socket, if it has one, is asked for it: at the
-beginning, so that what is cached already is known, after a hole, and after a lost connection, when
-the last message that was seen shows whether this is the engine it was. There are no heartbeats and
-no goodbyes among these events; whether somebody is there, the connection itself has to tell.
+Gaps show in the sequence numbers. The publisher's replay socket, if it has one, is queried at the
+start, so that blocks cached earlier are included, after a gap, and after a lost connection. In the
+last case the last message received shows whether the engine is still the same. The format has
+neither heartbeats nor a last message, so only the connection shows whether the publisher runs.
 """
 
 from __future__ import annotations
@@ -18,43 +18,45 @@ from seqtop.connection import ConnectionState
 from seqtop.kv_events import messages
 from seqtop.kv_events.messages import EventBatch, KvMessage
 from seqtop.kv_events.replay_client import ReplayClient, ReplayEnded
+from seqtop.transport import sockets
 from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink
 from seqtop.transport.endpoints import check
-from seqtop.transport.keepalive import keep_alive
 from seqtop.transport.pending_messages import PendingMessages
 from seqtop.wire.errors import WireError
 
 MAX_UNREAD_MESSAGES = 10_000
 _MESSAGES_PER_ROUND = 500
-_LONGEST_POLL_MS = 250
-_MOST_MISSED = 2**53
-"""Numbers are the publisher's; counts of them are to stay ones that JSON can tell."""
+_POLL_MS = 250
+_MAX_MISSED = 2**53
+"""The publisher chooses the numbers. JSON represents counts exactly up to this limit."""
 
-_ANYTHING_BEFORE = "what was stored before the first message seen is not known"
+_MISSED_START = "blocks stored before the first message seen are unknown"
 
 
 class KvSink(ConnectionSink, Protocol):
-    """Where a subscriber puts what it receives. Called on the subscriber's thread."""
+    """Receives batches of events. Called on the subscriber's thread."""
 
     def apply(self, batch: EventBatch) -> None:
-        """Change the state by the next message."""
+        """Updates the state by the next batch."""
 
-    def missed(self, why: str) -> None:
-        """Messages are missing here and cannot be had any more; `why` is half a sentence."""
+    def missed(self, reason: str) -> None:
+        """Reports that messages are missing for good. `reason` is a clause for the user."""
 
     def restarted(self) -> None:
-        """The engine is another one: what was known of its cache is no longer so."""
+        """Reports a restart of the engine, which empties its cache."""
 
 
 class KvSubscriber(BaseSubscriber[KvSink]):
     """Follows one publisher on a thread of its own, from `start` to `close`.
 
     Args:
-        replay: Where old messages can be asked for, if anywhere.
-        topic: What the topic of messages is to begin with.
+        endpoint: The publisher's ZeroMQ endpoint.
+        sink: Receives batches of events.
+        replay: The endpoint of the publisher's replay socket, if it has one.
+        topic: The prefix of the topics to receive.
 
     Raises:
-        EndpointError: an endpoint is malformed.
+        EndpointError: An endpoint is malformed.
     """
 
     THREAD_NAME = "seqtop-kv-events"
@@ -64,106 +66,109 @@ class KvSubscriber(BaseSubscriber[KvSink]):
     ) -> None:
         super().__init__(endpoint, sink)
         self._replay_endpoint = replay if replay is None else check(replay)
-        self._wanted_topic = topic.encode()
+        self._topic_prefix = topic.encode()
+        # The whole topic of the one publisher that is followed.
         self._topic: bytes | None = None
-        """Of the one publisher that is followed."""
-        self._next: int | None = None
-        """Number of the message that comes next in line; `None` before the first."""
+        # None before the first message.
+        self._next_number: int | None = None
         self._last_payload = b""
+        # The last live number on this connection.
         self._last_live = -1
-        """The last number seen live on this connection."""
-        self._replayed_to = -1
-        """The last number that a replay gave: until there, live messages come a second time."""
+        # The last replayed number. Live messages up to it are repetitions.
+        self._last_replayed = -1
         self._replay: ReplayClient | None = None
-        self._probing = False
-        """Whether the replay is to show first that this is the engine it was."""
-        self._kept = PendingMessages[KvMessage]()
-        """Live messages that came while others are replayed."""
-        self._connected = False
+        # Whether the first replayed message has to prove that the engine is still the same.
+        self._is_verifying = False
+        # Live messages that arrive during a replay.
+        self._pending = PendingMessages[KvMessage]()
+        self._is_connected = False
 
     def _open(self) -> None:
         self._live = self._context.socket(zmq.SUB)
         self._live.rcvhwm = MAX_UNREAD_MESSAGES
         self._live.maxmsgsize = messages.MAX_MESSAGE_BYTES
-        keep_alive(self._live)
-        self._live.subscribe(self._wanted_topic)
+        sockets.enable_keepalive(self._live)
+        self._live.subscribe(self._topic_prefix)
         self._monitor = self._live.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
         )
-        self._live.connect(self.link.endpoint)
-        self._show(ConnectionState.CONNECTING, f"nothing answers at {self.link.endpoint} yet")
+        self._live.connect(self.connection.endpoint)
+        self._set_state(
+            ConnectionState.CONNECTING, f"nothing answers at {self.connection.endpoint} yet"
+        )
 
-    def _follow(self) -> None:
+    def _receive_until_woken(self) -> None:
         while True:
             poller = zmq.Poller()
-            for socket in (self._live, self._woken, self._monitor):
+            for socket in (self._live, self._wake_receiver, self._monitor):
                 poller.register(socket, zmq.POLLIN)
             if self._replay is not None:
                 poller.register(self._replay.socket, zmq.POLLIN)
-            ready = dict(poller.poll(_LONGEST_POLL_MS))
-            if self._woken in ready:
+            ready = dict(poller.poll(_POLL_MS))
+            if self._wake_receiver in ready:
                 break
             if self._monitor in ready:
-                self._look_at_connection()
+                self._check_connection()
             if self._live in ready:
                 self._receive_live()
             if self._replay is not None:
                 self._receive_replay(self._replay)
         self._live.disable_monitor()
-        self._end_replay()
-        for socket in (self._live, self._woken):
+        self._close_replay()
+        for socket in (self._live, self._wake_receiver):
             socket.close()
 
-    # The connection.
-
-    def _look_at_connection(self) -> None:
+    def _check_connection(self) -> None:
         while self._monitor.poll(0):
             event = recv_monitor_message(self._monitor)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._connected = True
-                self._last_live = self._replayed_to = -1
-                self._joined()
-            elif event == zmq.EVENT_DISCONNECTED and self._connected:
-                # What it sent before it went is in the socket still.
+                self._is_connected = True
+                self._last_live = self._last_replayed = -1
+                self._on_connected()
+            elif event == zmq.EVENT_DISCONNECTED and self._is_connected:
+                # The socket still holds what the publisher sent before.
                 while self._receive_live():
                     pass
-                self._connected = False
-                self._show(
+                self._is_connected = False
+                self._set_state(
                     ConnectionState.LOST,
-                    f"the connection to {self.link.endpoint} is lost; waiting for it to return",
+                    f"the connection to {self.connection.endpoint} is lost;"
+                    " waiting for it to return",
                 )
 
-    def _joined(self) -> None:
-        """The connection stands: what is sent from now on will arrive."""
+    def _on_connected(self) -> None:
+        # From now on, every message arrives live.
         if self._replay_endpoint is None:
-            self._show_live()
-        elif self._next is None:
-            self._ask(0, "fetching what has been published so far")
+            self._set_live()
+        elif self._next_number is None:
+            self._request_replay(0, "fetching earlier messages")
         else:
-            self._ask(max(self._next - 1, 0), "asking whether anything was missed", probing=True)
-
-    # Live messages.
+            self._request_replay(
+                max(self._next_number - 1, 0), "checking for missed messages", verify=True
+            )
 
     def _receive_live(self) -> bool:
-        """Take some; whether there may be more."""
+        """Receives some messages; returns whether there may be more."""
         for _ in range(_MESSAGES_PER_ROUND):
             try:
                 parts = self._live.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return False
-            self.link.num_messages += 1
-            self.link.num_bytes += sum(map(len, parts))
+            self.connection.num_messages += 1
+            self.connection.num_bytes += sum(map(len, parts))
             try:
                 message = self._unpack(parts)
             except WireError as error:
-                self._refused(error)
-                if self._next is None and self._replay is None:
-                    self._show(ConnectionState.INCOMPATIBLE, self._foreign_sentence(parts, error))
+                self._report_error(error)
+                if self._next_number is None and self._replay is None:
+                    self._set_state(
+                        ConnectionState.INCOMPATIBLE, self._explain_foreign(parts, error)
+                    )
                 continue
             if self._replay is not None:
-                self._kept.add(message)
+                self._pending.add(message)
             else:
-                self._take_live(message)
+                self._handle_live(message)
         return True
 
     def _unpack(self, parts: list[bytes]) -> KvMessage:
@@ -180,144 +185,152 @@ class KvSubscriber(BaseSubscriber[KvSink]):
             )
         return message
 
-    def _take_live(self, message: KvMessage, *, may_ask: bool = True) -> None:
+    def _handle_live(self, message: KvMessage, *, may_replay: bool = True) -> None:
         number = message.number
-        is_known = self._next is not None and number < self._next
-        fell_back = number <= self._last_live or (is_known and number > self._replayed_to)
-        if fell_back:
-            self._restarted()
-        elif is_known:
+        is_repetition = self._next_number is not None and number < self._next_number
+        has_restarted = number <= self._last_live or (
+            is_repetition and number > self._last_replayed
+        )
+        if has_restarted:
+            self._reset()
+        elif is_repetition:
             self._last_live = number
             return
-        if self._next is None:
+        if self._next_number is None:
             if number > 0:
-                if may_ask and self._heal(0, message):
+                if may_replay and self._replay_gap(0, message):
                     return
-                self._missed(0, _ANYTHING_BEFORE)
-        elif number > self._next:
-            if may_ask and self._heal(self._next, message):
+                self._report_missed(0, _MISSED_START)
+        elif number > self._next_number:
+            if may_replay and self._replay_gap(self._next_number, message):
                 return
-            self._hole(number)
+            self._report_gap(number)
         self._last_live = number
-        self._take(message)
+        self._apply(message)
 
-    def _take(self, message: KvMessage) -> None:
-        """Apply the next message in line."""
-        self._next = message.number + 1
+    def _apply(self, message: KvMessage) -> None:
+        self._next_number = message.number + 1
         self._last_payload = message.payload
         try:
             batch = messages.decode(message.payload)
         except WireError as error:
-            self._refused(error)
-            self._missed(1, f"message {message.number} could not be read")
+            self._report_error(error)
+            self._report_missed(1, f"message {message.number} could not be read")
         else:
             self._sink.apply(batch)
-        if self._replay is None and self.link.state is not ConnectionState.LIVE and self._connected:
-            self._show_live()
+        if (
+            self._replay is None
+            and self.connection.state is not ConnectionState.LIVE
+            and self._is_connected
+        ):
+            self._set_live()
 
-    def _hole(self, number: int) -> None:
-        """What there is between the last message and `number` is lost."""
-        assert self._next is not None
-        missing = number - self._next
-        self._missed(missing, f"{fmt.plural(missing, 'message')} before number {number:,} missing")
-        self._next = number
+    def _report_gap(self, number: int) -> None:
+        """Reports all messages before `number` as missing."""
+        assert self._next_number is not None
+        missing = number - self._next_number
+        self._report_missed(
+            missing, f"{fmt.plural(missing, 'message')} before number {number:,} missing"
+        )
+        self._next_number = number
 
-    def _missed(self, count: int, why: str) -> None:
-        self.link.num_missed = min(self.link.num_missed + count, _MOST_MISSED)
-        self._sink.missed(why)
+    def _report_missed(self, count: int, reason: str) -> None:
+        self.connection.num_missed = min(self.connection.num_missed + count, _MAX_MISSED)
+        self._sink.missed(reason)
 
-    def _restarted(self) -> None:
-        self.link.num_resyncs += 1
-        self._next = None
-        self._last_live = self._replayed_to = -1
+    def _reset(self) -> None:
+        self.connection.num_resyncs += 1
+        self._next_number = None
+        self._last_live = self._last_replayed = -1
         self._last_payload = b""
         self._sink.restarted()
 
-    # Replay.
-
-    def _heal(self, first: int, message: KvMessage) -> bool:
-        """Ask for what is missing, and keep `message` until it is there; False if nobody can."""
+    def _replay_gap(self, first: int, message: KvMessage) -> bool:
+        """Requests the missing messages; returns False without a replay endpoint."""
         if self._replay_endpoint is None:
             return False
-        self.link.num_resyncs += 1
-        self._ask(first, f"fetching what is missing from number {first:,} on")
-        self._kept.add(message)
+        self.connection.num_resyncs += 1
+        self._request_replay(first, f"fetching missing messages from number {first:,} on")
+        self._pending.add(message)
         return True
 
-    def _ask(self, first: int, why: str, *, probing: bool = False) -> None:
+    def _request_replay(self, first: int, detail: str, *, verify: bool = False) -> None:
         assert self._replay_endpoint is not None
-        self._end_replay()
-        self._probing = probing
+        self._close_replay()
+        self._is_verifying = verify
         self._replay = ReplayClient(self._context, self._replay_endpoint, first)
-        self._show(ConnectionState.SYNCING, why)
+        self._set_state(ConnectionState.SYNCING, detail)
 
     def _receive_replay(self, replay: ReplayClient) -> None:
         for _ in range(_MESSAGES_PER_ROUND):
-            answer = replay.receive()
-            match answer:
+            received = replay.receive()
+            match received:
                 case None:
                     return
                 case ReplayEnded():
-                    self._replayed(answer)
+                    self._end_of_replay(received)
                     return
                 case WireError():
-                    self._refused(answer)
+                    self._report_error(received)
                 case KvMessage():
-                    if self._probing and not self._is_the_same(answer):
+                    if self._is_verifying and not self._is_same_engine(received):
                         return
-                    self._take_replayed(answer)
+                    self._handle_replayed(received)
 
-    def _is_the_same(self, answer: KvMessage) -> bool:
-        """Whether the engine still knows the last message that was seen; if not, begin anew."""
-        self._probing = False
-        assert self._next is not None
-        if answer.number >= self._next:  # it keeps so few that this one is gone
+    def _is_same_engine(self, replayed: KvMessage) -> bool:
+        """Returns whether the replay has the last message received; if not, starts over."""
+        self._is_verifying = False
+        assert self._next_number is not None
+        if replayed.number >= self._next_number:  # the publisher has discarded that message
             return True
-        if answer.number == self._next - 1 and answer.payload == self._last_payload:
+        if replayed.number == self._next_number - 1 and replayed.payload == self._last_payload:
             return True
-        self._begin_anew()
+        self._start_over()
         return False
 
-    def _begin_anew(self) -> None:
-        self._restarted()
-        self._ask(0, "the engine has been restarted; fetching what it has published since")
+    def _start_over(self) -> None:
+        self._reset()
+        self._request_replay(
+            0, "the engine has been restarted; fetching what it has published since"
+        )
 
-    def _take_replayed(self, message: KvMessage) -> None:
-        if self._next is None:
+    def _handle_replayed(self, message: KvMessage) -> None:
+        if self._next_number is None:
             if message.number > 0:
-                self._missed(0, f"messages before number {message.number:,} are no longer kept")
-        elif message.number < self._next:
+                self._report_missed(
+                    0, f"messages before number {message.number:,} have been discarded"
+                )
+        elif message.number < self._next_number:
             return
-        elif message.number > self._next:
-            self._hole(message.number)
-        self._take(message)
-        self._replayed_to = message.number
+        elif message.number > self._next_number:
+            self._report_gap(message.number)
+        self._apply(message)
+        self._last_replayed = message.number
 
-    def _replayed(self, how: ReplayEnded) -> None:
-        """The answer has ended: go on with what was kept, and live."""
-        if self._probing and how is ReplayEnded.DONE:
-            self._probing = False
-            self._begin_anew()  # it knows nothing of the last message that was seen
+    def _end_of_replay(self, end: ReplayEnded) -> None:
+        if self._is_verifying and end is ReplayEnded.DONE:
+            self._is_verifying = False
+            self._start_over()  # the publisher does not have the last message received
             return
-        self._end_replay()
-        if how is not ReplayEnded.DONE:
-            self._missed(0, how.value)
-            self.link.last_error = how.value
-            self.link.num_errors += 1
-        for message in self._kept.take():
-            self._take_live(message, may_ask=False)
-        self._show_live()
+        self._close_replay()
+        if end is not ReplayEnded.DONE:
+            self._report_missed(0, end.value)
+            self.connection.last_error = end.value
+            self.connection.num_errors += 1
+        for message in self._pending.take():
+            self._handle_live(message, may_replay=False)
+        self._set_live()
 
-    def _end_replay(self) -> None:
+    def _close_replay(self) -> None:
         if self._replay is not None:
             self._replay.close()
             self._replay = None
 
-    def _foreign_sentence(self, parts: list[bytes], error: WireError) -> str:
+    def _explain_foreign(self, parts: list[bytes], error: WireError) -> str:
         if parts[0].startswith(b"seqtop/"):
-            return f"{self.link.endpoint} has seqtop's own stream: attach without --kv-events"
-        return f"what is published at {self.link.endpoint} is no stream of KV events: {error}"
+            return f"{self.connection.endpoint} has seqtop's own stream: attach without --kv-events"
+        return f"the publisher at {self.connection.endpoint} does not send KV-cache events: {error}"
 
-    def _show_live(self) -> None:
-        if self._connected:
-            self._show(ConnectionState.LIVE)
+    def _set_live(self) -> None:
+        if self._is_connected:
+            self._set_state(ConnectionState.LIVE)

@@ -1,9 +1,9 @@
-"""vLLM's sequence data model: what an engine keeps, and sends to its workers, per sequence.
+"""vLLM's sequence data model: the types that an engine holds, and sends to workers, per sequence.
 
-Names, fields and behaviour are those of `vllm.sequence` 0.9.2, so an engine written against it
-runs on this one; `seqtop.wire.encode` gives every type the bytes that vLLM gives it. Types that
-vLLM defines elsewhere and that are part of the wire (sampling parameters, adapters, inputs) live
-here too. Nothing here imports torch until a tensor is at hand.
+Names, fields and behaviour are those of `vllm.sequence` 0.9.2, so an engine written for vLLM's
+types runs with these. `seqtop.wire.encode` gives every type the same bytes as vLLM. Types that vLLM
+defines elsewhere and that occur in messages (sampling parameters, adapters, inputs) are here too.
+Nothing here imports torch before there is a tensor.
 """
 
 from seqtop.sequence.adapters import LoRARequest, PromptAdapterRequest

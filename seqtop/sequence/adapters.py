@@ -1,4 +1,4 @@
-"""Adapters a request may ask for: LoRA weights and prompt adapters."""
+"""Adapters of requests: LoRA weights and prompt adapters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from seqtop.sequence.errors import SequenceError
 class LoRARequest(msgspec.Struct, array_like=True, omit_defaults=True):
     """A LoRA adapter by name, process-wide integer id and path.
 
-    Two requests are equal, and hash alike, if their names are.
+    Two requests with the same name are equal and have the same hash.
 
     Raises:
         SequenceError: No path is given.
@@ -21,7 +21,7 @@ class LoRARequest(msgspec.Struct, array_like=True, omit_defaults=True):
     lora_name: str
     lora_int_id: int
     lora_path: str = ""
-    lora_local_path: str | None = None  # the path's former name, still honoured
+    lora_local_path: str | None = None  # the former name of lora_path, still accepted
     long_lora_max_len: int | None = None
     base_model_name: str | None = None
     tensorizer_config_dict: dict[Any, Any] | None = None
@@ -33,14 +33,17 @@ class LoRARequest(msgspec.Struct, array_like=True, omit_defaults=True):
 
     @property
     def adapter_id(self) -> int:
+        """The process-wide id of the adapter."""
         return self.lora_int_id
 
     @property
     def name(self) -> str:
+        """The name of the adapter."""
         return self.lora_name
 
     @property
     def path(self) -> str:
+        """The path of the adapter's weights."""
         return self.lora_path
 
     def __eq__(self, other: object) -> bool:
@@ -60,19 +63,22 @@ class PromptAdapterRequest(msgspec.Struct, array_like=True, omit_defaults=True):
 
     @property
     def adapter_id(self) -> int:
+        """The process-wide id of the adapter."""
         return self.prompt_adapter_id
 
     @property
     def name(self) -> str:
+        """The name of the adapter."""
         return self.prompt_adapter_name
 
     @property
     def local_path(self) -> str:
+        """The path of the adapter's weights."""
         return self.prompt_adapter_local_path
 
 
 class UsesAdapters:
-    """What may have been asked to run with adapters; its own attributes say with which."""
+    """A mixin with the adapter ids of an object that has adapter requests."""
 
     __slots__ = ()
 
@@ -81,11 +87,11 @@ class UsesAdapters:
 
     @property
     def lora_int_id(self) -> int:
-        """Id of the LoRA adapter; 0 without one."""
+        """The id of the LoRA adapter; 0 without one."""
         return self.lora_request.lora_int_id if self.lora_request else 0
 
     @property
     def prompt_adapter_id(self) -> int:
-        """Id of the prompt adapter; 0 without one."""
+        """The id of the prompt adapter; 0 without one."""
         adapter = self.prompt_adapter_request
         return adapter.prompt_adapter_id if adapter else 0

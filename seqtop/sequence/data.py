@@ -1,4 +1,4 @@
-"""The tokens of one sequence, and how far the model has got with them."""
+"""The tokens of one sequence and the progress of their computation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seqtop.sequence.tokens import VLLM_TOKEN_ID_ARRAY_TYPE, TokenArray
 
 
 class SequenceDataDelta(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What changed in a `SequenceData` since the last one or the last delta was sent.
+    """Changes of a `SequenceData` since it, or its last delta, was sent.
 
     Attributes:
         new_output_token_ids: Tokens to append to the output.
@@ -30,29 +30,29 @@ class SequenceDataDelta(msgspec.Struct, array_like=True, omit_defaults=True):
     new_stage: SequenceStage
 
     def new_output_token_ids_array(self) -> TokenArray:
-        """The new tokens in the form in which `SequenceData` keeps them.
+        """Returns the new tokens as the array type of `SequenceData`.
 
         Raises:
-            SequenceError: One of them is no integer, or too large for a token id array.
+            SequenceError: A token id is not an integer or too large for the array.
         """
         try:
             return array(VLLM_TOKEN_ID_ARRAY_TYPE, self.new_output_token_ids)
         except (TypeError, OverflowError) as error:
-            raise SequenceError(f"a delta appends what is no token id: {error}") from error
+            raise SequenceError(f"a delta appends an invalid token id: {error}") from error
 
 
 class SequenceData(msgspec.Struct, omit_defaults=True):
     """Prompt and output tokens of a sequence with its progress, as sent to workers.
 
-    Build one with `from_seqs` or `from_prompt_token_counts`. The wire carries every field, the
-    caches included; a receiver rebuilds the caches from the two token arrays.
+    Create one with `from_seqs` or `from_prompt_token_counts`. Every field is encoded, including the
+    caches; a receiver rebuilds the caches from the two token arrays.
 
     Raises:
         SequenceError: A token array has a type code other than "l".
     """
 
     _prompt_token_ids: TokenArray
-    # A lambda, since msgspec would leave an empty value out if the factory were a bare type.
+    # A lambda, as msgspec omits an empty value if the factory is a type.
     _output_token_ids: TokenArray = msgspec.field(
         default_factory=lambda: array(VLLM_TOKEN_ID_ARRAY_TYPE)
     )
@@ -84,7 +84,7 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
 
     @staticmethod
     def from_prompt_token_counts(*token_counts: tuple[int, int]) -> SequenceData:
-        """A prompt of runs of equal tokens, each given as ``(token_id, count)``."""
+        """Returns a prompt of repeated tokens, each given as ``(token_id, count)``."""
         runs = (repeat(token_id, count) for token_id, count in token_counts)
         return SequenceData.from_seqs(list(chain.from_iterable(runs)))
 
@@ -95,12 +95,14 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
         *,
         prompt_embeds: Tensor | None = None,
     ) -> SequenceData:
-        """A sequence of these prompt tokens and, if any, output tokens.
+        """Returns the data of a sequence with these prompt and output tokens.
 
-        Given output counts as sent already: it does not show up in the next delta.
+        Output tokens given here are not part of the next delta.
 
         Args:
-            prompt_embeds: Embeddings that stand for the prompt, ``[prompt_len, hidden_size]``.
+            prompt_token_ids: The token ids of the prompt.
+            output_token_ids: The token ids of the output.
+            prompt_embeds: Embeddings of the prompt, ``[prompt_len, hidden_size]``.
         """
         return SequenceData(
             array(VLLM_TOKEN_ID_ARRAY_TYPE, prompt_token_ids),
@@ -122,11 +124,12 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
 
     @property
     def cumulative_logprob(self) -> float:
-        """Sum of the log probabilities of the output tokens."""
+        """The sum of the log probabilities of the output tokens."""
         return self._cumulative_logprob
 
     @property
     def prompt_token_ids(self) -> tuple[int, ...]:
+        """The token ids of the prompt."""
         return self._prompt_token_ids_tuple
 
     @prompt_token_ids.setter
@@ -135,11 +138,12 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
 
     @property
     def prompt_token_ids_array(self) -> TokenArray:
-        """The prompt as kept: the array itself, not a copy."""
+        """The token ids of the prompt: the array itself, not a copy."""
         return self._prompt_token_ids
 
     @property
     def output_token_ids(self) -> tuple[int, ...]:
+        """The token ids of the output, as a copy."""
         return tuple(self._output_token_ids)
 
     @output_token_ids.setter
@@ -149,11 +153,12 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
 
     @property
     def output_token_ids_array(self) -> TokenArray:
-        """The output as kept: the array itself, not a copy."""
+        """The token ids of the output: the array itself, not a copy."""
         return self._output_token_ids
 
     @property
     def prompt_embeds(self) -> Tensor | None:
+        """Embeddings of the prompt, ``[prompt_len, hidden_size]``, or None."""
         return self._prompt_embeds
 
     @prompt_embeds.setter
@@ -163,6 +168,7 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
 
     @property
     def output_embeds(self) -> Tensor | None:
+        """Embeddings of the output, ``[output_len, hidden_size]``, or None."""
         return self._output_embeds
 
     @output_embeds.setter
@@ -172,7 +178,7 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
 
     @property
     def mrope_position_delta(self) -> int | None:
-        """Offset between token index and multimodal rotary position; None without M-RoPE."""
+        """The offset of multimodal rotary positions from token indices; None without M-RoPE."""
         return self._mrope_position_delta
 
     @mrope_position_delta.setter
@@ -181,15 +187,18 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
 
     @property
     def stage(self) -> SequenceStage:
+        """The stage of computation: prefill or decode."""
         return self._stage
 
     def append_token_id(
         self, token_id: int, logprob: float, token_embed: Tensor | None = None
     ) -> None:
-        """Add a generated token, to be sent with the next delta.
+        """Appends a generated token, which is part of the next delta.
 
         Args:
-            token_embed: Its embedding, ``[hidden_size]``, for a sequence of embeddings.
+            token_id: The token.
+            logprob: Its log probability.
+            token_embed: Its embedding, ``[hidden_size]``, in a sequence of embeddings.
 
         Raises:
             SequenceError: The embedding has more dimensions, or the prompt has no embeddings.
@@ -215,29 +224,31 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
         )
 
     def get_len(self) -> int:
-        """Number of prompt and output tokens."""
+        """Returns the number of prompt and output tokens."""
         return len(self._prompt_token_ids) + len(self._output_token_ids)
 
     def get_prompt_len(self) -> int:
+        """Returns the number of prompt tokens."""
         return len(self._prompt_token_ids)
 
     def get_output_len(self) -> int:
+        """Returns the number of output tokens."""
         return len(self._output_token_ids)
 
     def get_token_ids(self) -> list[int]:
-        """Prompt and output tokens: the cached list itself, not a copy."""
+        """Returns the ids of prompt and output tokens: the list itself, not a copy."""
         return self._cached_all_token_ids
 
     def get_token_embeddings(self) -> Tensor | None:
-        """Embeddings of prompt and output, ``[len, hidden_size]``, or None."""
+        """Returns embeddings of prompt and output, ``[len, hidden_size]``, or None."""
         return self._cached_all_token_embeds
 
     def get_prefix_token_ids(
         self, num_tokens: int
     ) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-        """The first `num_tokens` tokens, hashable: from the prompt, and from the output.
+        """Returns the first `num_tokens` tokens as hashable parts of prompt and output.
 
-        The second part is None when the prompt alone holds them all.
+        The second part is None if all of them are in the prompt.
         """
         prompt = self._prompt_token_ids_tuple
         if num_tokens <= len(prompt):
@@ -245,14 +256,14 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
         return prompt, tuple(self._output_token_ids[: num_tokens - len(prompt)])
 
     def get_num_computed_tokens(self) -> int:
-        """Number of tokens whose KV entries exist."""
+        """Returns the number of tokens whose KV entries exist."""
         return self._num_computed_tokens
 
     def update_num_computed_tokens(self, num_new_computed_tokens: int) -> None:
-        """Count more tokens as computed; with none left, prefill turns into decode.
+        """Adds computed tokens; the stage becomes decode when all tokens are computed.
 
         Raises:
-            SequenceError: There are not that many tokens. Nothing changes then.
+            SequenceError: There are fewer tokens. Nothing has changed.
         """
         computed = self._num_computed_tokens + num_new_computed_tokens
         if computed > self.get_len():
@@ -262,35 +273,37 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
             self._stage = SequenceStage.DECODE
 
     def get_num_cached_tokens(self) -> int:
-        """Number of tokens whose KV entries came from the prefix cache."""
+        """Returns the number of tokens whose KV entries came from the prefix cache."""
         return self._num_cached_tokens
 
     def update_num_cached_tokens(self, num_cached_tokens: int) -> None:
-        """Replace the number of tokens found in the prefix cache."""
+        """Sets the number of tokens found in the prefix cache."""
         self._num_cached_tokens = num_cached_tokens
 
     def reset_state_for_recompute(self) -> None:
-        """Go back to an uncomputed prefill, keeping the output: preemption by recompute."""
+        """Resets to an uncomputed prefill and keeps the output, for preemption by recomputation."""
         self._num_computed_tokens = 0
         self._stage = SequenceStage.PREFILL
         self._new_appended_tokens = []
 
     def get_num_uncomputed_tokens(self) -> int:
-        """Number of tokens yet to compute; recomputation covers the output, so it counts too."""
+        """Returns the number of tokens to compute, including output that is recomputed."""
         return self.get_len() - self._num_computed_tokens
 
     def get_last_token_id(self) -> int:
-        """The last output token, or the last of the prompt while there is no output."""
+        """Returns the last output token, or the last prompt token if there is no output."""
         return (self._output_token_ids or self._prompt_token_ids)[-1]
 
     def get_prompt_token_ids(self) -> tuple[int, ...]:
+        """Returns the token ids of the prompt."""
         return self.prompt_token_ids
 
     def get_output_token_ids(self) -> tuple[int, ...]:
+        """Returns the token ids of the output."""
         return self.output_token_ids
 
     def get_delta_and_reset(self) -> SequenceDataDelta:
-        """The change since the last call, which starts the next one."""
+        """Returns the changes since the last call."""
         delta = SequenceDataDelta(
             new_output_token_ids=self._new_appended_tokens,
             new_cumulative_logprob=self._cumulative_logprob,
@@ -301,10 +314,10 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
         return delta
 
     def apply_delta(self, delta: SequenceDataDelta) -> None:
-        """Bring this copy up to date with the sender's.
+        """Applies a delta from the sender.
 
         Raises:
-            SequenceError: The new tokens are no token ids. Nothing changes then.
+            SequenceError: A new token id is invalid. Nothing has changed.
         """
         self._output_token_ids.extend(delta.new_output_token_ids_array())
         self._cached_all_token_ids.extend(delta.new_output_token_ids)

@@ -21,16 +21,18 @@ class SequenceGroup(UsesAdapters):
     """Sequences generated from one prompt, with the request they answer.
 
     Args:
-        request_id: Unique among the engine's requests.
+        request_id: The id, unique among the engine's requests.
         seqs: The sequences, at least one.
-        arrival_time: When the request came, a Unix timestamp in seconds.
-        sampling_params: How to generate, or
-        pooling_params: how to pool.
-        pooled_data: What a pooling model has extracted.
+        arrival_time: The time of arrival, in epoch seconds.
+        sampling_params: Parameters of generation, if the request generates.
+        lora_request: The LoRA adapter.
+        pooling_params: Parameters of pooling, if the request pools.
+        pooled_data: The output of a pooling model.
         encoder_seq: The encoder's sequence in an encoder-decoder model.
         trace_headers: OpenTelemetry headers.
-        priority: Smaller goes first under priority scheduling.
-        draft_size: The most tokens one step may yield: drafted ones and the target model's own.
+        prompt_adapter_request: The prompt adapter.
+        priority: The priority; smaller values are scheduled first.
+        draft_size: The most tokens per step: drafted ones and the target model's own.
     """
 
     def __init__(
@@ -78,27 +80,32 @@ class SequenceGroup(UsesAdapters):
 
     @property
     def prompt(self) -> str | None:
+        """The prompt's text, or None."""
         return self.first_seq.prompt
 
     @property
     def prompt_token_ids(self) -> list[int]:
+        """The token ids of the prompt."""
         return self.first_seq.prompt_token_ids
 
     @property
     def encoder_prompt(self) -> str | None:
+        """The text of the encoder's prompt, or None."""
         return self.encoder_seq.prompt if self.encoder_seq is not None else None
 
     @property
     def encoder_prompt_token_ids(self) -> list[int] | None:
+        """The token ids of the encoder's prompt, or None."""
         return self.encoder_seq.prompt_token_ids if self.encoder_seq is not None else None
 
     @property
     def token_type_ids(self) -> list[int] | None:
+        """The token type ids of the prompt; empty if not in use."""
         return self.first_seq.token_type_ids
 
     @property
     def multi_modal_data(self) -> MultiModalKwargs:
-        """The decoder's other modalities or, if it has none, the encoder's."""
+        """Inputs of other modalities of the decoder or, if it has none, of the encoder."""
         if self.first_seq.multi_modal_data or self.encoder_seq is None:
             return self.first_seq.multi_modal_data
         return self.encoder_seq.multi_modal_data
@@ -112,11 +119,12 @@ class SequenceGroup(UsesAdapters):
 
     @property
     def prompt_adapter_num_virtual_tokens(self) -> int:
+        """Virtual tokens of the prompt adapter; 0 without one."""
         adapter = self.prompt_adapter_request
         return adapter.prompt_adapter_num_virtual_tokens if adapter else 0
 
     def init_multi_step(self, num_steps: int) -> None:
-        """Start a run of `num_steps` steps without rescheduling."""
+        """Starts a run of `num_steps` steps without rescheduling."""
         self.state.num_steps = num_steps
         self.state.current_step = 0
 
@@ -127,11 +135,11 @@ class SequenceGroup(UsesAdapters):
         is_multi_step: bool,
         enable_chunking: bool,
     ) -> None:
-        """Start a run whose length follows from the lookahead slots the scheduler reserved.
+        """Starts a run whose length follows from the reserved lookahead slots.
 
         Raises:
-            SequenceError: The slots do not fit the scheduler's steps: a chunked prefill has one
-                slot per step, another prefill none, a decode one fewer than there are steps.
+            SequenceError: The slots do not match the steps: a chunked prefill has one slot per
+                step, another prefill none, a decode one fewer than steps.
         """
         if not is_multi_step:
             self.init_multi_step(num_scheduler_steps)
@@ -147,20 +155,20 @@ class SequenceGroup(UsesAdapters):
         self.init_multi_step(num_steps)
 
     def set_last_token_time(self, now: float) -> None:
-        """Record a token generated at `now`, and its latency.
+        """Records the time and the latency of a token generated at `now`, in epoch seconds.
 
         Raises:
-            SequenceError: The group is in prefill, where no token has been generated.
+            SequenceError: The group is in prefill: no token has been generated.
         """
         self._require_decode()
         self.last_token_latency = now - self.metrics.last_token_time
         self.metrics.last_token_time = now
 
     def get_last_token_latency(self) -> float:
-        """Seconds between the last two tokens.
+        """Returns the seconds between the last two tokens.
 
         Raises:
-            SequenceError: The group is in prefill, where no token has been generated.
+            SequenceError: The group is in prefill: no token has been generated.
         """
         self._require_decode()
         return self.last_token_latency
@@ -170,64 +178,72 @@ class SequenceGroup(UsesAdapters):
             raise SequenceError(f"request {self.request_id!r} is in prefill: no token to time")
 
     def maybe_set_first_token_time(self, time: float) -> None:
-        """Record the first token, once; a recomputed group keeps the time it has."""
+        """Records the time of the first token, once; recomputation does not change it."""
         if self.metrics.first_token_time is None and self.first_seq.get_output_len() == 1:
             self.metrics.first_token_time = time
 
     def maybe_set_first_scheduled_time(self, time: float) -> None:
-        """Record the first time it is scheduled, once, and the time in the queue with it."""
+        """Records the time of the first scheduling, once, and the time in queue."""
         if self.metrics.first_scheduled_time is None:
             self.metrics.first_scheduled_time = time
             self.metrics.time_in_queue = time - self.metrics.arrival_time
 
     def set_finished_time(self, time: float | None) -> None:
+        """Records the time at which the request finished, in epoch seconds."""
         self.metrics.finished_time = time
 
     def get_max_num_running_seqs(self) -> int:
-        """The most sequences that can run at once from here on: the unfinished ones."""
+        """Returns the most sequences that can run at once: the number of unfinished ones."""
         return self.num_seqs() - self.num_finished_seqs()
 
     def get_seqs(self, status: SequenceStatus | None = None) -> list[Sequence]:
-        """All sequences, or those of a status."""
+        """Returns all sequences, or those of a status."""
         if status is None:
             return self.seqs
         return [seq for seq in self.seqs if seq.status == status]
 
     def is_encoder_decoder(self) -> bool:
+        """Returns whether there is an encoder sequence."""
         return self.encoder_seq is not None
 
     def get_encoder_seq(self) -> Sequence | None:
+        """Returns the encoder sequence, or None."""
         return self.encoder_seq
 
     def get_finished_seqs(self) -> list[Sequence]:
+        """Returns the finished sequences."""
         return [seq for seq in self.seqs if seq.is_finished()]
 
     def update_num_computed_tokens(self, num_new_computed_tokens: int) -> None:
-        """Count more tokens of every unfinished sequence as computed."""
+        """Adds computed tokens to every unfinished sequence."""
         for seq in self.seqs:
             if not seq.is_finished():
                 seq.data.update_num_computed_tokens(num_new_computed_tokens)
 
     def get_num_uncomputed_tokens(self) -> int:
-        """Tokens yet to compute, over all unfinished sequences."""
+        """Returns the number of tokens to compute, summed over unfinished sequences."""
         return sum(
             seq.data.get_num_uncomputed_tokens() for seq in self.seqs if not seq.is_finished()
         )
 
     def num_seqs(self, status: SequenceStatus | None = None) -> int:
+        """Returns the number of sequences, or of those of a status."""
         return len(self.get_seqs(status))
 
     def num_finished_seqs(self) -> int:
+        """Returns the number of finished sequences."""
         return len(self.get_finished_seqs())
 
     def is_finished(self) -> bool:
+        """Returns whether all sequences are finished."""
         return all(seq.is_finished() for seq in self.seqs)
 
     def is_prefill(self) -> bool:
+        """Returns whether the first sequence, and so the group, is in prefill."""
         return self.first_seq.is_prefill()
 
     def uses_prompt_embeds(self) -> bool:
-        """Whether any sequence's prompt is made of embeddings."""
+        """Returns whether any sequence has a prompt of embeddings."""
         return any(seq.data.prompt_embeds is not None for seq in self.seqs)
 
     def __repr__(self) -> str:

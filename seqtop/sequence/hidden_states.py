@@ -1,4 +1,4 @@
-"""The target model's hidden states, for a proposer that drafts from them."""
+"""Hidden states of the target model, from which a proposer drafts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class HiddenStates(msgspec.Struct, array_like=True, omit_defaults=True):
     """Hidden states of the sequences in progress, one row per sequence.
 
     Attributes:
-        hidden_states: ``[num_tokens, hidden_size]`` after prefill, after a decode step
-            ``[num_seqs, hidden_size]`` for the last accepted token of each sequence.
-        seq_group_metadata_list: The groups the rows belong to; only for decode steps.
-        second_last_token_hidden_states: ``[num_seqs, hidden_size]`` for the last but one token of
-            the proposer's; matters only where a sequence got a bonus token.
+        hidden_states: ``[num_tokens, hidden_size]`` after prefill; after a decode step
+            ``[num_seqs, hidden_size]``, for the last accepted token of each sequence.
+        seq_group_metadata_list: The groups of the rows; for decode steps only.
+        second_last_token_hidden_states: ``[num_seqs, hidden_size]`` for the proposer's last token
+            but one; used only if a sequence got a bonus token.
 
     Raises:
-        SequenceError: There are more or fewer groups than rows.
+        SequenceError: The numbers of groups and rows differ.
     """
 
-    # None only where a sender could not put the tensor on the wire.
+    # None only if a sender could not encode the tensor.
     hidden_states: Tensor | None
     seq_group_metadata_list: list[SequenceGroupMetadata] | None = None
     second_last_token_hidden_states: Tensor | None = None
@@ -47,13 +47,13 @@ class HiddenStates(msgspec.Struct, array_like=True, omit_defaults=True):
         seq_group_metadata_list: list[SequenceGroupMetadata],
         second_last_token_hidden_states: Tensor | None = None,
     ) -> None:
-        """Append the rows of a decode step.
+        """Appends the rows of a decode step.
 
-        Rows of the last but one token are appended only if there are such rows already, as zeros
-        where none are given.
+        Rows of the last token but one are appended only if there are such rows already; if none
+        are given, zeros are appended.
 
         Raises:
-            SequenceError: There are more or fewer groups than rows. Nothing changes then.
+            SequenceError: The numbers of groups and rows differ. Nothing has changed.
         """
         _require_rows(hidden_states, seq_group_metadata_list)
         joined = concatenate(self._rows(), hidden_states)
@@ -67,7 +67,7 @@ class HiddenStates(msgspec.Struct, array_like=True, omit_defaults=True):
         self._seq_ids.extend(get_all_seq_ids(seq_group_metadata_list))
 
     def prune(self, seq_group_metadata_list: list[SequenceGroupMetadata]) -> None:
-        """Keep the rows of these groups only, in their order; groups without rows are ignored."""
+        """Keeps only the rows of these groups, in their order; ignores groups without rows."""
         row_of = self._row_of()
         seq_ids = [i for i in get_all_seq_ids(seq_group_metadata_list) if i in row_of]
         if seq_ids == self._seq_ids:
@@ -79,9 +79,9 @@ class HiddenStates(msgspec.Struct, array_like=True, omit_defaults=True):
         self._seq_ids = seq_ids
 
     def expand_with_bonus_tokens(self, seq_with_bonus_token_in_last_step: set[int]) -> None:
-        """Put before the row of each sequence with a bonus token that of its last but one token.
+        """Inserts the row of the last token but one before each row with a bonus token.
 
-        Nothing happens without such sequences or without such rows.
+        Does nothing if there are no such sequences or no such rows.
         """
         if self.second_last_token_hidden_states is None or not seq_with_bonus_token_in_last_step:
             return
@@ -95,7 +95,7 @@ class HiddenStates(msgspec.Struct, array_like=True, omit_defaults=True):
         self.hidden_states = both[order]
 
     def _row_of(self) -> dict[int, int]:
-        """The first row of each sequence."""
+        """Returns the index of the first row of each sequence."""
         return {seq_id: row for row, seq_id in reversed([*enumerate(self._seq_ids)])}
 
     def _rows(self) -> Tensor:

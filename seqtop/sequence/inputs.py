@@ -1,4 +1,4 @@
-"""What a sequence is made from: token ids, embeddings, or tokens with other modalities."""
+"""Inputs of a sequence: token ids, embeddings, or tokens with other modalities."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from seqtop.sequence.tensors import Tensor
 
 
 class MultiModalKwargs(UserDict[str, Any]):
-    """Model inputs of other modalities by argument name, mostly tensors; empty for plain text."""
+    """Model inputs of other modalities by argument name, mostly tensors; empty for text."""
 
 
 @dataclass(frozen=True)
 class PlaceholderRange:
-    """Prompt positions that stand for an item of another modality.
+    """A range of prompt positions that represents an item of another modality.
 
     Attributes:
-        offset: Index of the first placeholder token.
-        length: Number of placeholder tokens.
-        is_embed: Boolean ``[length]``, true where an embedding goes; None where all do.
+        offset: The index of the first placeholder token.
+        length: The number of placeholder tokens.
+        is_embed: Boolean ``[length]``, true at embeddings; None if all positions are embeddings.
     """
 
     offset: int
@@ -29,7 +29,7 @@ class PlaceholderRange:
     is_embed: Tensor | None = None
 
     def get_num_embeds(self) -> int:
-        """Number of placeholder tokens that an embedding replaces."""
+        """Returns the number of placeholder tokens that are replaced by an embedding."""
         return self.length if self.is_embed is None else int(self.is_embed.sum())
 
     def __eq__(self, other: object) -> bool:
@@ -68,7 +68,7 @@ class EmbedsInputs(TypedDict):
 
 
 class MultiModalInputs(TypedDict):
-    """A prompt of token ids, some of which stand for items of other modalities."""
+    """A prompt of token ids, with placeholders for items of other modalities."""
 
     type: Literal["multimodal"]
     prompt_token_ids: list[int]
@@ -87,7 +87,7 @@ def token_inputs(
     prompt: str | None = None,
     token_type_ids: list[int] | None = None,
 ) -> TokenInputs:
-    """Inputs of a plain token prompt, with its text if known."""
+    """Returns the inputs of a prompt of tokens, with its text if known."""
     inputs = TokenInputs(type="token", prompt_token_ids=prompt_token_ids)
     if prompt is not None:
         inputs["prompt"] = prompt
@@ -97,5 +97,5 @@ def token_inputs(
 
 
 def embeds_inputs(prompt_embeds: Tensor) -> EmbedsInputs:
-    """Inputs of a prompt of embeddings, ``[prompt_len, hidden_size]``."""
+    """Returns the inputs of a prompt of embeddings, ``[prompt_len, hidden_size]``."""
     return EmbedsInputs(type="embeds", prompt_embeds=prompt_embeds)

@@ -1,4 +1,4 @@
-"""What a worker needs to know about a scheduled sequence group: in full once, then by deltas."""
+"""Metadata of scheduled sequence groups for workers: in full once, then as deltas."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from seqtop.sequence.params import PoolingParams, SamplingParams
 
 
 class SequenceGroupState(msgspec.Struct, omit_defaults=True):
-    """Where a sequence group stands within a multi-step run."""
+    """The progress of a sequence group in a multi-step run."""
 
     num_steps: int = 1
     current_step: int = 0
 
     @property
     def remaining_steps(self) -> int:
+        """Steps of the run that are left."""
         return self.num_steps - self.current_step
 
 
 class SequenceGroupMetadataDelta(msgspec.Struct, tag=True, array_like=True, omit_defaults=True):
-    """What changed in a sequence group that the worker already knows in full.
+    """Changes of a sequence group that the worker has in full.
 
     Attributes:
-        seq_data_delta: The change of each sequence, by sequence id.
-        block_tables: Each sequence's whole block table, by sequence id.
-        computed_block_nums: Sent, but not applied.
-        state: Sent, but not applied.
+        seq_data_delta: The changes of each sequence, by sequence id.
+        block_tables: The whole block table of each sequence, by sequence id.
+        computed_block_nums: Sent but not applied.
+        state: Sent but not applied.
     """
 
     seq_data_delta: dict[int, SequenceDataDelta]
@@ -55,13 +56,13 @@ class SequenceGroupMetadata(
         request_id: The request's id.
         is_prompt: Whether this step computes the prompt (or recomputes it with the output).
         seq_data: The sequences, by sequence id.
-        sampling_params: How to sample.
+        sampling_params: Parameters of sampling.
         block_tables: Physical KV block numbers in logical order, by sequence id.
         do_sample: Whether this step samples a token; all but the last chunk of a prefill do not.
         computed_block_nums: Blocks found in the prefix cache; None if the cache is not in use.
         state: Progress of a multi-step run.
         multi_modal_data: Model inputs of other modalities.
-        multi_modal_placeholders: Where those belong in the prompt.
+        multi_modal_placeholders: Their positions in the prompt.
         encoder_seq_data: The encoder's sequence in an encoder-decoder model.
         cross_block_table: The encoder's KV blocks.
         token_chunk_size: Tokens of each sequence to compute in this step. If None, construction
@@ -69,7 +70,7 @@ class SequenceGroupMetadata(
         num_speculative_tokens: Drafted tokens; None without speculative decoding, 0 while off.
 
     Raises:
-        SequenceError: A prompt without sequences is given no `token_chunk_size`.
+        SequenceError: A prompt has neither sequences nor a `token_chunk_size`.
     """
 
     request_id: str
@@ -102,26 +103,28 @@ class SequenceGroupMetadata(
 
     @property
     def prompt_adapter_num_virtual_tokens(self) -> int:
+        """Virtual tokens of the prompt adapter; 0 without one."""
         adapter = self.prompt_adapter_request
         return adapter.prompt_adapter_num_virtual_tokens if adapter else 0
 
     @property
     def is_single_step_prompt(self) -> bool:
-        """Whether this step completes the prompt, and so samples."""
+        """Whether this step completes the prompt, and therefore samples."""
         return self.is_prompt and self.do_sample
 
     def get_first_seq_id(self) -> int:
+        """Returns the id of the first sequence."""
         return next(iter(self.seq_data))
 
     def apply_delta(self, sequence_group_metadata_delta: SequenceGroupMetadataDelta) -> None:
-        """Bring this copy up to date with the sender's.
+        """Applies a delta from the sender.
 
         `computed_block_nums` and `state` keep their values; a `token_chunk_size` of None
         replaces the one here.
 
         Raises:
-            SequenceError: The delta is another request's, or for a sequence not in `seq_data`, or
-                appends what is no token id. Nothing changes then.
+            SequenceError: The delta belongs to another request, changes an unknown sequence or
+                appends an invalid token id. Nothing has changed.
         """
         delta = sequence_group_metadata_delta
         if delta.request_id != self.request_id:
@@ -142,7 +145,7 @@ class SequenceGroupMetadata(
         self.is_prompt = delta.is_prompt
 
     def finish_step(self) -> None:
-        """Count one more step of a multi-step run.
+        """Counts a finished step of a multi-step run.
 
         Raises:
             SequenceError: The run has ended, or there is none.
@@ -153,18 +156,18 @@ class SequenceGroupMetadata(
 
 
 SequenceGroupMetadataLike: TypeAlias = SequenceGroupMetadata | SequenceGroupMetadataDelta
-"""A scheduled group as a step carries it."""
+"""A scheduled group in full or as a delta."""
 
 
 def get_all_seq_ids(seq_group_metadata_list: Iterable[SequenceGroupMetadata]) -> list[int]:
-    """The ids of all sequences of these groups, in order."""
+    """Returns the ids of all sequences of these groups, in order."""
     return [seq_id for group in seq_group_metadata_list for seq_id in group.seq_data]
 
 
 def get_all_seq_ids_and_request_ids(
     seq_group_metadata_list: Iterable[SequenceGroupMetadata],
 ) -> tuple[list[int], dict[str, set[int]]]:
-    """The ids of all sequences of these groups, in order, and those of each request."""
+    """Returns the ids of all sequences of these groups, in order, and by request id."""
     seq_ids: list[int] = []
     by_request: defaultdict[str, set[int]] = defaultdict(set)
     for group in seq_group_metadata_list:

@@ -1,4 +1,4 @@
-"""When things happened to a request, and how long they took."""
+"""Times and durations of a request."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 @dataclass
 class RequestMetrics:
-    """The life of a request in points of time and sums, all in seconds.
+    """Times of a request, in epoch seconds, and durations, in seconds.
 
-    Points of time are Unix timestamps; what has not happened yet is None.
+    An event that has not happened yet is None.
 
     Attributes:
-        arrival_time: The request reached the engine.
-        last_token_time: Its latest token was generated; until then, its arrival.
-        first_scheduled_time: It was scheduled for the first time.
-        first_token_time: Its first token was generated.
-        time_in_queue: From arrival to being scheduled for the first time.
-        finished_time: It was finished, in whatever way.
-        scheduler_time: Sum over the scheduler runs that considered it.
-        model_forward_time: Sum over the forward passes it was part of.
-        model_execute_time: Sum over the executions it was part of: the forward pass, waiting for
+        arrival_time: The time of arrival at the engine.
+        last_token_time: The time of the latest token; before the first one, the arrival.
+        first_scheduled_time: The time of the first scheduling.
+        first_token_time: The time of the first token.
+        time_in_queue: The seconds from arrival to the first scheduling.
+        finished_time: The time of the end, including aborts.
+        scheduler_time: The sum over the scheduler runs that considered the request.
+        model_forward_time: The sum over the request's forward passes.
+        model_execute_time: The sum over the request's executions: the forward pass, waiting for
             workers and device, and sampling.
-        spec_token_acceptance_counts: Accepted tokens by position within a speculative draft. The
-            first is the target model's own token, so its count is the number of forward passes.
+        spec_token_acceptance_counts: Accepted tokens by position in a speculative draft. The first
+            is the target model's own token, so its count is the number of forward passes.
     """
 
     arrival_time: float

@@ -1,4 +1,4 @@
-"""What a step of the model returns: sampled tokens, log probabilities, pooled data."""
+"""Outputs of a step of the model: sampled tokens, log probabilities, pooled data."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class Logprob:
 
 
 PromptLogprobs: TypeAlias = list[dict[int, Logprob] | None]
-"""For each prompt token, candidates by token id; None for the first, which nothing predicts."""
+"""For each prompt token, candidates by token id; None for the first, which is not predicted."""
 
 SampleLogprobs: TypeAlias = list[dict[int, Logprob]]
-"""For each output token, candidates by token id, the sampled one among them."""
+"""For each output token, candidates by token id, including the sampled one."""
 
 
 class SequenceOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     """One sampled token.
 
-    Equality ignores the embedding; comparing with anything else raises NotImplementedError.
+    Equality ignores the embedding; comparison with another type raises NotImplementedError.
 
     Attributes:
-        parent_seq_id: The sequence the token continues.
+        parent_seq_id: The sequence that the token continues.
         output_token: The token's id.
-        logprobs: Candidates by token id, the sampled one among them.
-        output_embed: The token's embedding, ``[hidden_size]``, where embeddings are in use.
+        logprobs: Candidates by token id, including the sampled one.
+        output_embed: The token's embedding, ``[hidden_size]``, if embeddings are in use.
     """
 
     parent_seq_id: int
@@ -64,7 +64,7 @@ class SequenceOutput(msgspec.Struct, array_like=True, omit_defaults=True):
 
 
 class SequenceGroupOutput(ABC):
-    """What the model returns for one sequence group, whichever kind of model it is."""
+    """The output of any kind of model for one sequence group."""
 
     @abstractmethod
     def __repr__(self) -> str: ...
@@ -76,11 +76,11 @@ class SequenceGroupOutput(ABC):
 class CompletionSequenceGroupOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     """The tokens sampled for a sequence group in one step.
 
-    Equality ignores the step; comparing with anything else raises NotImplementedError.
+    Equality ignores the step; comparison with another type raises NotImplementedError.
 
     Attributes:
         samples: One sample per sequence.
-        prompt_logprobs: One entry per prompt token computed in this step, if asked for.
+        prompt_logprobs: One entry per prompt token computed in this step, if requested.
         step_index: The step within a multi-step run.
     """
 
@@ -102,9 +102,9 @@ class CompletionSequenceGroupOutput(msgspec.Struct, array_like=True, omit_defaul
 
 
 class PoolingSequenceGroupOutput(msgspec.Struct, array_like=True, omit_defaults=True):
-    """The pooled data of one sequence group, a tensor as a rule.
+    """The pooled data of one sequence group, usually a tensor.
 
-    Comparing with anything else raises NotImplementedError.
+    Comparison with another type raises NotImplementedError.
     """
 
     __metaclass__: ClassVar[type] = SequenceGroupOutput

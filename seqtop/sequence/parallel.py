@@ -1,4 +1,4 @@
-"""Requests that the engine splits into several and puts together again."""
+"""Requests that the engine splits into several and reassembles."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class SequenceGroupBase:
     """One request that runs as several sequence groups.
 
     Attributes:
-        group_id: The id the request came with.
-        assembled_seq_group: The group to report in place of the parts.
-        seq_id_to_index: Each part's index, by the part's request id.
+        group_id: The id of the request.
+        assembled_seq_group: The group to report instead of the parts.
+        seq_id_to_index: The index of each part, by its request id.
         to_be_finished: The running parts by request id, in order.
         finished_reqs: The finished parts by request id.
-        streaming: Whether outputs are reported as they come.
+        streaming: Whether outputs are reported as they are produced.
         output_produced: Whether the final output has been reported.
     """
 
@@ -34,16 +34,16 @@ class SequenceGroupBase:
 
     @staticmethod
     def add_request(request_id: str, engine: Any, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Split a request and add its parts to the engine."""
+        """Splits a request and adds its parts to the engine."""
         raise NotImplementedError
 
     def finish_seq(self, seq: SequenceGroup) -> None:
-        """Note that a part is finished."""
+        """Records that a part is finished."""
         del self.to_be_finished[seq.request_id]
         self.finished_reqs[seq.request_id] = seq
 
     def maybe_assemble_group(self, seq_group: SequenceGroup) -> SequenceGroup | None:
-        """What to report now that this part has moved on, if anything."""
+        """Returns the group to report after a step of this part, or None."""
         raise NotImplementedError
 
 
@@ -54,11 +54,15 @@ class ParallelSampleSequenceGroup(SequenceGroupBase):
     def add_request(
         request_id: str, engine: Any, params: SamplingParams, *args: Any, **kwargs: Any
     ) -> None:
-        """Add requests ``<request_id>_parallel_sample_<i>`` with `n` of 1 and seeds `seed` + i.
+        """Adds requests ``<request_id>_parallel_sample_<i>`` with `n` of 1 and seeds `seed` + i.
 
         Args:
-            engine: Offers ``_add_processed_request(request_id, params=…, **kwargs)``, which
-                returns the new `SequenceGroup`, and a dict ``seq_id_to_seq_group``.
+            request_id: The id of the whole request.
+            engine: An object with ``_add_processed_request(request_id, params=…, **kwargs)``,
+                which returns the new `SequenceGroup`, and a dict ``seq_id_to_seq_group``.
+            params: The parameters of the whole request.
+            *args: Ignored.
+            **kwargs: Passed to the engine.
 
         Raises:
             SequenceError: The engine returned no group.
@@ -93,10 +97,10 @@ class ParallelSampleSequenceGroup(SequenceGroupBase):
         group.streaming = params.output_kind is RequestOutputKind.DELTA
 
     def maybe_assemble_group(self, seq_group: SequenceGroup) -> SequenceGroup | None:
-        """The whole request, at the one moment per step or lifetime when it is due.
+        """Returns the whole request when it is due, else None.
 
-        While streaming, that is when the first of the parts still running moves on; otherwise
-        when the last one finishes, once, cut to the best `_real_n` samples if there are more.
+        If streaming, it is due after each step of the first running part. Otherwise it is due once,
+        when the last part finishes, with the best `_real_n` samples only.
         """
         if self.streaming:
             first_running = next(iter(self.to_be_finished), None)

@@ -1,4 +1,4 @@
-"""What a request asks of the engine: sampling, guided decoding or pooling."""
+"""Parameters of a request: sampling, guided decoding, pooling."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _LOWEST_TEMPERATURE: Final = 1e-2  # lower ones overflow the scaled logits, so t
 
 
 class RequestOutputKind(enum.Enum):
-    """What each output of a request contains."""
+    """The content of each output of a request."""
 
-    CUMULATIVE = 0  # everything so far
-    DELTA = 1  # what is new
-    FINAL_ONLY = 2  # nothing until the request is finished
+    CUMULATIVE = 0  # all tokens so far
+    DELTA = 1  # new tokens
+    FINAL_ONLY = 2  # one output, at the end
 
 
 class SamplingType(enum.IntEnum):
-    """How the sampler draws a token."""
+    """The way in which the sampler draws a token."""
 
     GREEDY = 0
     RANDOM = 1
@@ -34,7 +34,7 @@ class SamplingType(enum.IntEnum):
 
 @dataclass
 class GuidedDecodingParams:
-    """A constraint on the output's form; at most one of the first five may be given.
+    """A constraint on the form of the output; at most one of the first five may be given.
 
     Raises:
         ValueError: Several constraints are given.
@@ -81,16 +81,16 @@ _RULES: Final = (
     ("stop", "empty unless detokenize is set"),
     ("best_of", "equal to n for outputs of kind DELTA"),
 )
-"""What `SamplingParams` asks of its values, in the order in which they are checked."""
+"""The rules for the values of `SamplingParams`, in the order in which they are checked."""
 
 
 class SamplingParams(msgspec.Struct, omit_defaults=True):
-    """How to choose a request's tokens and when to stop; defaults follow OpenAI's completions.
+    """Parameters of sampling and stopping; defaults are those of OpenAI's completions.
 
-    Construction puts the values into the form the engine works with: `stop`, `stop_token_ids` and
-    `bad_words` become lists; `best_of` becomes `n`, while `_real_n` keeps the number to return;
-    a seed of -1 becomes None; a temperature above 0 is raised to at least 0.01; one of 0 means
-    greedy sampling and resets `top_p`, `top_k` and `min_p`.
+    Construction normalises the values: `stop`, `stop_token_ids` and `bad_words` become lists;
+    `best_of` becomes `n`, and `_real_n` is the number to return; a seed of -1 becomes None; a
+    temperature above 0 is raised to at least 0.01; a temperature of 0 means greedy sampling and
+    resets `top_p`, `top_k` and `min_p`.
 
     Raises:
         ValueError: A value is out of range or contradicts another one.
@@ -121,7 +121,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
     include_stop_str_in_output: bool = False
     truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
-    # Characters the detokenizer holds back, lest the start of a stop string be shown.
+    # Characters that the detokenizer holds back, as they may be the start of a stop string.
     output_text_buffer_length: int = 0
     _all_stop_token_ids: set[int] = msgspec.field(default_factory=set)
     guided_decoding: GuidedDecodingParams | None = None
@@ -132,14 +132,14 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
     _bad_words_token_ids: list[list[int]] | None = None
 
     def __post_init__(self) -> None:
-        self._settle_counts()
-        self._settle_lists()
+        self._normalize_counts()
+        self._normalize_lists()
         self._verify()
         if self.temperature < _GREEDY_BELOW:
-            self._settle_greedy()
+            self._normalize_greedy()
         self._all_stop_token_ids.update(self.stop_token_ids or ())
 
-    def _settle_counts(self) -> None:
+    def _normalize_counts(self) -> None:
         if self.best_of:
             if self.best_of < self.n:
                 raise ValueError(f"best_of must be at least n={self.n}, got {self.best_of}")
@@ -154,26 +154,26 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         if self.prompt_logprobs is True:
             self.prompt_logprobs = 1
 
-    def _settle_lists(self) -> None:
+    def _normalize_lists(self) -> None:
         self.stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
         self.stop_token_ids = self.stop_token_ids or []
         self.bad_words = self.bad_words or []
         if self.stop and not self.include_stop_str_in_output:
             self.output_text_buffer_length = max(map(len, self.stop)) - 1
 
-    def _settle_greedy(self) -> None:
+    def _normalize_greedy(self) -> None:
         if self.n > 1:
             raise ValueError(f"greedy sampling gives one output, so n must be 1, got {self.n}")
         self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
 
     def _verify(self) -> None:
-        # Checked before there is anything to say of it: a viewer that joins makes thousands.
+        # Messages are formatted only on failure, as a joining viewer creates thousands of these.
         valid = (
             isinstance(self.n, int) and self.n >= 1,
             self.best_of is None or self.best_of >= 1,
             -2 <= self.presence_penalty <= 2,
             -2 <= self.frequency_penalty <= 2,
-            # Not turned around: vLLM lets NaN pass these two, and what it sends must decode.
+            # Not inverted: vLLM accepts NaN for these two, and its messages must decode.
             not self.repetition_penalty <= 0,
             not self.temperature < 0,
             0 < self.top_p <= 1,
@@ -193,21 +193,22 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         if all(valid):
             return
         name, rule = _RULES[valid.index(False)]
-        said = rule.format(max_tokens=self.max_tokens)
-        raise ValueError(f"{name} must be {said}, got {getattr(self, name)!r}")
+        required = rule.format(max_tokens=self.max_tokens)
+        raise ValueError(f"{name} must be {required}, got {getattr(self, name)!r}")
 
     @property
     def all_stop_token_ids(self) -> set[int]:
-        """Every token that ends the output: the requested ones and those the engine added."""
+        """All tokens that end the output: requested ones and those added by the engine."""
         return self._all_stop_token_ids
 
     @property
     def bad_words_token_ids(self) -> list[list[int]] | None:
-        """`bad_words` in tokens, once a tokenizer has seen them."""
+        """`bad_words` as token ids, once they have been tokenised."""
         return self._bad_words_token_ids
 
     @property
     def sampling_type(self) -> SamplingType:
+        """The kind of sampling that temperature and seed imply."""
         if self.temperature < _GREEDY_BELOW:
             return SamplingType.GREEDY
         return SamplingType.RANDOM if self.seed is None else SamplingType.RANDOM_SEED
@@ -215,13 +216,13 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
     def update_from_generation_config(
         self, generation_config: Mapping[str, Any], model_eos_token_id: int | None = None
     ) -> None:
-        """Let the model's end-of-sequence tokens end the output.
+        """Adds the model's end-of-sequence tokens to those that end the output.
 
         Args:
-            generation_config: Its `eos_token_id`, one id or several, is added to the tokens that
-                stop the output (unless `ignore_eos` is set) and to all of them in any case.
-            model_eos_token_id: The primary one. The engine stops at it by itself, so it counts
-                among all stop tokens only.
+            generation_config: Its `eos_token_id`, one id or several, is added to
+                `all_stop_token_ids` and, unless `ignore_eos` is set, to `stop_token_ids`.
+            model_eos_token_id: The primary id. The engine stops at it in any case, so it is added
+                to `all_stop_token_ids` only.
         """
         if model_eos_token_id is not None:
             self._all_stop_token_ids.add(model_eos_token_id)
@@ -235,14 +236,14 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
             self.stop_token_ids = list(others.union(self.stop_token_ids or ()))
 
     def clone(self) -> SamplingParams:
-        """A deep copy, except that logits processors are shared or cloned by their own means."""
+        """Returns a deep copy; logits processors are shared, or cloned by their own method."""
         processors = self.logits_processors or ()
         shared = {id(each): each.clone() if hasattr(each, "clone") else each for each in processors}
         return copy.deepcopy(self, shared)
 
 
 class PoolingParams(msgspec.Struct, array_like=True, omit_defaults=True):
-    """How to pool hidden states into an embedding or a score.
+    """Parameters of pooling hidden states into an embedding or a score.
 
     Raises:
         SequenceError: `output_kind` is not `FINAL_ONLY`; pooling has no partial output.
@@ -258,4 +259,5 @@ class PoolingParams(msgspec.Struct, array_like=True, omit_defaults=True):
             raise SequenceError(f"pooling gives its output at the end, not {self.output_kind.name}")
 
     def clone(self) -> PoolingParams:
+        """Returns a copy."""
         return PoolingParams(self.dimensions, self.use_cross_encoder, self.additional_data)

@@ -1,4 +1,4 @@
-"""One step's work: what the engine tells the workers to run."""
+"""The request with which the engine starts a step of the workers."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class ExecuteModelRequest(msgspec.Struct, array_like=True, omit_defaults=True):
         blocks_to_swap_in: ``(cpu_block, device_block)`` pairs.
         blocks_to_swap_out: ``(device_block, cpu_block)`` pairs.
         blocks_to_copy: ``(source, destination)`` pairs of device blocks.
-        virtual_engine: Which of the pipeline-parallel engines this is for.
+        virtual_engine: The index of the pipeline-parallel engine.
         num_lookahead_slots: KV slots reserved per sequence beyond this step.
         running_queue_size: Requests in the running queue.
-        previous_hidden_states: For a proposer that drafts from the target's hidden states.
+        previous_hidden_states: Input of a proposer that drafts from the target's hidden states.
         num_steps: Forward steps to run.
-        spec_step_idx: Step within a speculative draft.
-        finished_requests_ids: Requests finished since the last step, also such as were never
+        spec_step_idx: The step within a speculative draft.
+        finished_requests_ids: Requests finished since the last step, including those never
             scheduled.
-        last_sampled_token_ids: The last step's samples in a multi-step run.
+        last_sampled_token_ids: The samples of the last step in a multi-step run.
         async_callback: Called by the worker while the device is busy; never sent.
     """
 
@@ -58,19 +58,22 @@ class ExecuteModelRequest(msgspec.Struct, array_like=True, omit_defaults=True):
 
     @property
     def is_first_multi_step(self) -> bool:
+        """Whether this is the first step of a multi-step run."""
         return self._state.current_step == 0
 
     @property
     def is_last_step(self) -> bool:
+        """Whether this is the last step of a multi-step run."""
         return self._state.remaining_steps == 1
 
     @property
     def current_step(self) -> int:
+        """The index of the step within a multi-step run."""
         return self._state.current_step
 
     @property
     def _state(self) -> SequenceGroupState:
-        """The first group's state, which all groups of a batch share."""
+        """The state of the first group, which all groups of a batch share."""
         state = self.seq_group_metadata_list[0].state if self.seq_group_metadata_list else None
         if state is None:
             raise SequenceError("without a first group that has a state, there is no current step")
@@ -79,7 +82,7 @@ class ExecuteModelRequest(msgspec.Struct, array_like=True, omit_defaults=True):
     def clone(
         self, seq_group_metadata_list: list[SequenceGroupMetadata | SequenceGroupMetadataDelta]
     ) -> ExecuteModelRequest:
-        """The same request for other groups.
+        """Returns the same request for other groups.
 
         Block lists and sampled tokens are copied, finished ids shared; `spec_step_idx` is reset.
         """

@@ -1,4 +1,4 @@
-"""One sequence: its tokens, its status and the text generated so far."""
+"""One sequence: its tokens, its status and its generated text."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from seqtop.sequence.tensors import Tensor
 
 
 class Sequence(UsesAdapters):
-    """A prompt and what has been generated from it, as the engine keeps it.
+    """A prompt and the output generated from it.
 
     Args:
-        seq_id: Unique among the engine's sequences.
+        seq_id: The id, unique among the engine's sequences.
         inputs: The prompt; see `seqtop.sequence.inputs`.
         block_size: Tokens per KV cache block.
         eos_token_id: The token that ends a sequence, if the model has one.
@@ -55,7 +55,7 @@ class Sequence(UsesAdapters):
         self.output_logprobs: SampleLogprobs = []
         self.output_text = ""
 
-        # Up to where outputs have been handed out as deltas.
+        # The ends of the outputs that have been returned as deltas.
         self._last_output_token_ids_offset = 0
         self._last_output_text_offset = 0
 
@@ -66,23 +66,24 @@ class Sequence(UsesAdapters):
 
     @property
     def n_blocks(self) -> int:
-        """KV cache blocks needed for all tokens."""
+        """The number of KV cache blocks that all tokens need."""
         return -(-self.get_len() // self.block_size)
 
     @property
     def prompt(self) -> str | None:
-        """The prompt's text, if it had one."""
+        """The prompt's text, or None."""
         return None if self.inputs["type"] == "embeds" else self.inputs.get("prompt")
 
     @property
     def prompt_token_ids(self) -> list[int]:
-        """The prompt's tokens; zeros, one per row, if it is made of embeddings."""
+        """The token ids of the prompt; for embeddings, one zero per row."""
         if self.inputs["type"] == "embeds":
             return [0] * len(self.inputs["prompt_embeds"])
         return self.inputs["prompt_token_ids"]
 
     @property
     def token_type_ids(self) -> list[int]:
+        """The token type ids of the prompt; empty if not in use."""
         return [] if self.inputs["type"] == "embeds" else self.inputs.get("token_type_ids", [])
 
     @property
@@ -94,14 +95,15 @@ class Sequence(UsesAdapters):
 
     @property
     def multi_modal_placeholders(self) -> MultiModalPlaceholderDict:
+        """Placeholders of other modalities; empty if there are none."""
         return self.inputs["mm_placeholders"] if self.inputs["type"] == "multimodal" else {}
 
     def get_output_text_to_return(self, buffer_length: int, delta: bool) -> str:
-        """The output text, less the last `buffer_length` characters while unfinished.
+        """Returns the output text without the last `buffer_length` characters while unfinished.
 
         Args:
-            buffer_length: Characters that may yet turn out to belong to a stop string.
-            delta: Return only what no earlier call with `delta` returned.
+            buffer_length: The number of characters that may be part of a stop string.
+            delta: Returns only text that no earlier call with `delta` returned.
         """
         end = len(self.output_text)
         if buffer_length and not self.is_finished():
@@ -115,9 +117,9 @@ class Sequence(UsesAdapters):
         return self.output_text[start:end]
 
     def get_output_token_ids_to_return(self, delta: bool) -> GenericSequence[int] | int:
-        """The output tokens, or with `delta` those no earlier call with `delta` returned.
+        """Returns the output tokens, or with `delta` those that no earlier such call returned.
 
-        A delta of exactly one token is that token, not a list.
+        A delta of exactly one token is an integer, not a list.
         """
         if not delta:
             return self.get_output_token_ids()
@@ -131,31 +133,32 @@ class Sequence(UsesAdapters):
         return self.data.get_token_ids()[-num_new:]
 
     def hash_of_block(self, logical_idx: int) -> int:
-        """Hash of all tokens up to the end of a block, and of the LoRA adapter."""
+        """Returns the hash of all tokens up to the end of a block, and of the LoRA adapter."""
         num_tokens = self.num_hashed_tokens_of_block(logical_idx)
         return hash((self.data.get_prefix_token_ids(num_tokens), self.lora_int_id))
 
     def extra_hash(self) -> int | None:
-        """What besides tokens decides the content of blocks: the adapters; None without any."""
+        """Returns the hash of the adapters, which affect KV entries too; None without any."""
         adapters = (self.prompt_adapter_id, self.lora_int_id)
         return hash(adapters) if any(adapters) else None
 
     def num_hashed_tokens_of_block(self, logical_idx: int) -> int:
-        """Number of tokens up to the end of a block."""
+        """Returns the number of tokens up to the end of a block."""
         return (logical_idx + 1) * self.block_size
 
     def reset_state_for_recompute(self) -> None:
-        """Go back to an uncomputed prefill, keeping the output."""
+        """Resets to an uncomputed prefill and keeps the output."""
         self.data.reset_state_for_recompute()
 
     def append_token_id(
         self, token_id: int, logprobs: dict[int, Logprob], token_embed: Tensor | None = None
     ) -> None:
-        """Add a generated token.
+        """Appends a generated token.
 
         Args:
-            logprobs: Candidates by token id, the token itself among them.
-            token_embed: Its embedding, ``[hidden_size]``, for a sequence of embeddings.
+            token_id: The token.
+            logprobs: Candidates by token id, including the token itself.
+            token_embed: Its embedding, ``[hidden_size]``, in a sequence of embeddings.
 
         Raises:
             SequenceError: `logprobs` lacks the token, or the embedding does not fit.
@@ -166,46 +169,57 @@ class Sequence(UsesAdapters):
         self.output_logprobs.append(logprobs)
 
     def get_len(self) -> int:
+        """Returns the number of prompt and output tokens."""
         return self.data.get_len()
 
     def get_prompt_len(self) -> int:
+        """Returns the number of prompt tokens."""
         return self.data.get_prompt_len()
 
     def get_output_len(self) -> int:
+        """Returns the number of output tokens."""
         return self.data.get_output_len()
 
     def get_token_ids(self) -> list[int]:
+        """Returns the ids of prompt and output tokens: the list itself, not a copy."""
         return self.data.get_token_ids()
 
     def get_prompt_token_ids(self) -> tuple[int, ...]:
+        """Returns the token ids of the prompt."""
         return self.data.get_prompt_token_ids()
 
     def get_last_token_id(self) -> int:
+        """Returns the id of the last output token, or of the last prompt token."""
         return self.data.get_last_token_id()
 
     def get_output_token_ids(self) -> tuple[int, ...]:
+        """Returns the token ids of the output."""
         return self.data.get_output_token_ids()
 
     def get_cumulative_logprob(self) -> float:
+        """Returns the sum of the log probabilities of the output tokens."""
         return self.data.cumulative_logprob
 
     def is_finished(self) -> bool:
+        """Returns whether the status is a finished one."""
         return SequenceStatus.is_finished(self.status)
 
     def fork(self, new_seq_id: int) -> Sequence:
-        """An independent copy under another id."""
+        """Returns an independent copy with another id."""
         child = copy.deepcopy(self)
         child.seq_id = new_seq_id
         return child
 
     def get_num_new_tokens(self) -> int:
-        """Tokens the next step may compute: 1 in decode, all uncomputed ones in prefill."""
+        """Returns the most tokens of the next step: 1 in decode, all uncomputed ones in prefill."""
         return 1 if not self.is_prefill() else self.data.get_num_uncomputed_tokens()
 
     def get_num_computed_tokens(self) -> int:
+        """Returns the number of tokens whose KV entries exist."""
         return self.data.get_num_computed_tokens()
 
     def is_prefill(self) -> bool:
+        """Returns whether the sequence is in prefill."""
         return self.data.stage is SequenceStage.PREFILL
 
     def __repr__(self) -> str:

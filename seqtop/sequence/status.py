@@ -1,4 +1,4 @@
-"""Where a sequence stands: its scheduling status and its stage of computation."""
+"""The scheduling status of a sequence and its stage of computation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import enum
 
 
 class SequenceStatus(enum.IntEnum):
-    """What the scheduler holds a sequence to be.
+    """The scheduling status of a sequence.
 
-    The order is meaningful: every value greater than `SWAPPED` is a way of being finished.
+    Every value greater than `SWAPPED` is a finished status.
     """
 
     WAITING = 0
@@ -21,19 +21,19 @@ class SequenceStatus(enum.IntEnum):
 
     @staticmethod
     def is_finished(status: SequenceStatus) -> bool:
-        """Whether a sequence with this status will never be scheduled again."""
+        """Returns whether a sequence with this status will never be scheduled again."""
         return status > _LAST_UNFINISHED
 
     @staticmethod
     def get_finished_reason(status: SequenceStatus) -> str | None:
-        """The OpenAI `finish_reason` for a status: "stop", "length", "abort", or None.
+        """Returns the OpenAI `finish_reason` of a status: "stop", "length", "abort", or None.
 
         `FINISHED_IGNORED` marks a prompt longer than the model allows, hence "length".
         """
         return _FINISH_REASONS.get(status)
 
 
-# Names, as looking members up in their class takes longer than comparing them.
+# A global name: looking up a member of an enum class takes longer than the comparison.
 _LAST_UNFINISHED = SequenceStatus.SWAPPED
 
 _FINISH_REASONS = {
@@ -45,7 +45,7 @@ _FINISH_REASONS = {
 
 
 class SequenceStage(enum.Enum):
-    """Whether known tokens are still being computed (prefill) or new ones generated (decode)."""
+    """The stage of computation: of known tokens (prefill) or of new ones (decode)."""
 
     PREFILL = 1
     DECODE = 2

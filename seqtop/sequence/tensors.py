@@ -1,7 +1,7 @@
-"""Tensors without torch: a name to annotate with, and the tensors pipeline stages hand on.
+"""Tensor types that do not import torch: an annotation, and the tensors of pipeline stages.
 
-Importing this module never imports torch. Whoever holds a tensor has torch loaded already, so the
-methods here reach it through the tensors themselves wherever they can.
+Importing this module never imports torch. Code that has a tensor has imported torch, so methods
+here call methods of the tensors where possible.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import Tensor as Tensor  # so spelled, it may be imported from here
+    from torch import Tensor as Tensor  # this form re-exports the name
 else:
 
     class _TensorType(type):
-        """Lets `isinstance(x, Tensor)` ask the real torch, if anything has loaded it."""
+        """Makes `isinstance(x, Tensor)` use the real class, if torch has been imported."""
 
         def __instancecheck__(cls, instance: object) -> bool:
             real = getattr(sys.modules.get("torch"), "Tensor", None)
             return real is not None and isinstance(instance, real)
 
     class Tensor(metaclass=_TensorType):
-        """Annotation for a `torch.Tensor`; every instance of that class is an instance of this."""
+        """An annotation for `torch.Tensor`, whose instances are instances of this class too."""
 
 
 @dataclass(init=False, repr=False, eq=False)
 class IntermediateTensors:
-    """Named tensors that a pipeline stage other than the last passes to the next one.
+    """Named tensors that a pipeline stage passes to the next one.
 
     Usually `hidden_states` and `residual`, each of shape ``[num_tokens, hidden_size]``.
 
     Attributes:
         tensors: The tensors by name.
-        kv_connector_output: What the stage's KV connector reported, or None. Slices keep it;
-            equality and `repr` leave it out, and on the wire it is present only when set.
+        kv_connector_output: The report of the stage's KV connector, or None. Slices keep it;
+            equality and `repr` ignore it, and it is encoded only if set.
     """
 
     tensors: dict[str, Tensor | None]
     kv_connector_output: Any = None
 
-    # Written out because Dynamo locates the class through the file of its `__init__`, and the one
-    # a dataclass generates belongs to no file.
+    # Written by hand, as Dynamo finds the class by the file of its `__init__`, and a generated one
+    # has no file.
     def __init__(self, tensors: dict[str, Tensor | None], kv_connector_output: Any = None) -> None:
         self.tensors = tensors
         if kv_connector_output is not None:
             self.kv_connector_output = kv_connector_output
 
     def __getitem__(self, key: str | slice) -> Any:
-        """The tensor of that name, or, for a slice, all tensors sliced along dimension 0."""
+        """Returns the tensor of a name or, for a slice, all tensors sliced along dimension 0."""
         if isinstance(key, str):
             return self.tensors[key]
         if isinstance(key, slice):
@@ -65,13 +65,14 @@ class IntermediateTensors:
         self.tensors[key] = value
 
     def items(self) -> ItemsView[str, Tensor | None]:
+        """Returns names and tensors, as `dict.items` does."""
         return self.tensors.items()
 
     def __len__(self) -> int:
         return len(self.tensors)
 
     def __eq__(self, other: object) -> bool:
-        """Same class, same names, and element for element the same tensors."""
+        """Compares class, names and the elements of all tensors."""
         if not isinstance(other, self.__class__):
             return False
         if self.tensors.keys() != other.tensors.keys():
@@ -89,6 +90,6 @@ def _same(left: Tensor | None, right: Tensor | None) -> bool:
 
 
 def concatenate(first: Tensor, second: Tensor) -> Tensor:
-    """Both tensors, one after the other along dimension 0."""
+    """Returns both tensors concatenated along dimension 0."""
     joined: Tensor = importlib.import_module("torch").cat((first, second))
     return joined

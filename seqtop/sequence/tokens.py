@@ -1,4 +1,4 @@
-"""How token ids are kept: compact arrays of signed C longs."""
+"""Compact arrays of token ids, as signed C longs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     TokenArray: TypeAlias = array[int]
 else:
-    # A decoder dispatches on the class itself, which the subscripted alias is not.
+    # A decoder dispatches on the class, which the subscripted alias is not.
     TokenArray: TypeAlias = array
 
 VLLM_TOKEN_ID_ARRAY_TYPE: Final = "l"
-"""Type code of every token id array (a C long; on the wire always 8 bytes)."""
+"""The type code of every token id array: a C long, encoded in 8 bytes."""
 
 VLLM_INVALID_TOKEN_ID: Final = -1
-"""Stands where a token is missing; no vocabulary has it."""
+"""The placeholder of a missing token, which no vocabulary contains."""
 
 
 def array_full(token_id: int, count: int) -> TokenArray:
-    """A token id array that holds `token_id` `count` times."""
+    """Returns a token id array of `count` times `token_id`."""
     return array(VLLM_TOKEN_ID_ARRAY_TYPE, [token_id]) * count

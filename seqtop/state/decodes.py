@@ -1,31 +1,28 @@
-"""Applies the decodes that a step tells in columns: the one loop that runs for every token.
+"""Applies the decodes of a step, which are in columns: the loop that runs for every token.
 
-The state afterwards is the very one that a delta and a `SequenceUpdate` for each would have made of
-it. So this says once more, and all at once, what `reducer` says of one row.
+The resulting state equals the one that a delta and a `SequenceUpdate` per decode would produce. So
+this module repeats, inlined for speed, what `reducer` and `sequence_updates` do for one row.
 """
 
-from __future__ import annotations
-
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 from seqtop.sequence import SequenceStatus
-from seqtop.state.model import Span
+from seqtop.state.model import EngineData, Span
 from seqtop.wire.messages import Decodes, Step
-
-if TYPE_CHECKING:
-    from seqtop.state import EngineState
 
 _RUNNING = SequenceStatus.RUNNING
 
 
-def apply(state: EngineState, step: Step, decodes: Decodes) -> list[int]:
-    """Take each sequence of `decodes` one token further; returns the ids of those that went.
+def apply(state: EngineData, step: Step, decodes: Decodes) -> list[int]:
+    """Appends one token to each sequence of `decodes`.
 
-    What is not running, or has been told of in the same step already, is an anomaly and stays as it
-    is.
+    A sequence that is not running, or that the same step names elsewhere too, is an anomaly and
+    stays unchanged.
+
+    Returns:
+        The ids of the sequences that got their token.
     """
-    told = {update.seq_id for update in step.sequences}
+    named = {update.seq_id for update in step.sequences}
     in_columns = set(decodes.seq_ids)
     has_doubles = len(in_columns) < len(decodes.seq_ids)
     stats, number, start, end = step.stats, step.step, step.start_time, step.time
@@ -42,15 +39,15 @@ def apply(state: EngineState, step: Step, decodes: Decodes) -> list[int]:
         strict=False,
     ):
         sequence = sequences.get(seq_id)
-        if sequence is None or sequence.status is not _RUNNING or seq_id in told:
-            _misfit(state, seq_id, twice=seq_id in told)
+        if sequence is None or sequence.status is not _RUNNING or seq_id in named:
+            _report_misfit(state, seq_id, twice=seq_id in named)
             continue
         if has_doubles:
-            told.add(seq_id)
+            named.add(seq_id)
         request = requests[sequence.request_id]
         if request.finish_reason is not None:
-            # It is shared with other states (`sharing`), which this must not change.
-            _misfit(state, seq_id, twice=False)
+            # It may be shared with other states (`finished`), which must not change.
+            _report_misfit(state, seq_id, twice=False)
             continue
         request.token_chunk_size = 1
         request.num_scheduled_steps += 1
@@ -58,7 +55,7 @@ def apply(state: EngineState, step: Step, decodes: Decodes) -> list[int]:
         metrics = request.metrics
         metrics.last_token_time = end
         metrics.scheduler_time = (metrics.scheduler_time or 0.0) + scheduling
-        if forward is not None:  # what is not known stays unknown: it is no zero
+        if forward is not None:  # an unknown total stays unknown
             metrics.model_forward_time = (metrics.model_forward_time or 0.0) + forward
         if executing is not None:
             metrics.model_execute_time = (metrics.model_execute_time or 0.0) + executing
@@ -84,7 +81,7 @@ def apply(state: EngineState, step: Step, decodes: Decodes) -> list[int]:
                 sequence.output_logprobs = logprobs.plus([logprob])
             sequence.cumulative_logprob += logprob
         if delta:
-            # With nobody else holding it, Python lets a text grow where it is.
+            # CPython extends a string in place while there is only one reference to it.
             text = sequence.text
             sequence.text = ""
             text += delta
@@ -103,24 +100,24 @@ def apply(state: EngineState, step: Step, decodes: Decodes) -> list[int]:
     state.num_output_tokens += len(touched)
     new_blocks = decodes.new_blocks
     if len(touched) < len(decodes.seq_ids) or not in_columns.issuperset(new_blocks):
-        new_blocks = _of_those_that_went(state, new_blocks, in_columns, {*touched})
+        new_blocks = _blocks_of(state, new_blocks, in_columns, {*touched})
     for seq_id, block in new_blocks.items():
         sequences[seq_id].block_table.append(block)
     return touched
 
 
-def _of_those_that_went(
-    state: EngineState, new_blocks: dict[int, int], in_columns: set[int], went: set[int]
+def _blocks_of(
+    state: EngineData, new_blocks: dict[int, int], in_columns: set[int], appended: set[int]
 ) -> dict[int, int]:
     for seq_id in new_blocks.keys() - in_columns:
-        state.note_anomaly(f"a block for sequence {seq_id}, which is not in the columns")
-    return {seq_id: block for seq_id, block in new_blocks.items() if seq_id in went}
+        state.report_anomaly(f"a block for sequence {seq_id}, which is not in the columns")
+    return {seq_id: block for seq_id, block in new_blocks.items() if seq_id in appended}
 
 
-def _misfit(state: EngineState, seq_id: int, *, twice: bool) -> None:
+def _report_misfit(state: EngineData, seq_id: int, *, twice: bool) -> None:
     if twice:
-        state.note_anomaly(f"sequence {seq_id} is told of twice in a step")
+        state.report_anomaly(f"a step names sequence {seq_id} twice")
     elif seq_id in state.sequences:
-        state.note_anomaly(f"decode of sequence {seq_id}, which is not running")
+        state.report_anomaly(f"decode of sequence {seq_id}, which is not running")
     else:
-        state.note_anomaly(f"decode of unknown sequence {seq_id}")
+        state.report_anomaly(f"decode of unknown sequence {seq_id}")

@@ -1,23 +1,28 @@
-"""How each event changes the state. The only code that writes one.
+"""Applies events to an engine's state. This is the only code that writes one.
 
-Events come from the network, so nothing here trusts that they fit together: an update for a
-sequence nobody announced is counted as an anomaly and otherwise ignored.
+Events come from the network, so nothing here relies on their consistency: an update for an unknown
+sequence is counted as an anomaly and otherwise ignored.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from seqtop.sequence import (
-    RequestMetrics,
     SequenceData,
     SequenceGroupMetadata,
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
 from seqtop.state import decodes
-from seqtop.state.model import CachedBlock, RequestState, SequenceState, Span, SpanKind
+from seqtop.state.finished import copy_finished, retire
+from seqtop.state.model import CachedBlock, EngineData, RequestState, SequenceState, Span, SpanKind
+from seqtop.state.sequence_updates import (
+    close_span,
+    joint_lengths,
+    new_request,
+    new_sequence,
+    set_status,
+    update_sequence,
+)
 from seqtop.wire.columns import Ints
 from seqtop.wire.messages import (
     CachedBlocks,
@@ -32,19 +37,20 @@ from seqtop.wire.messages import (
     Step,
 )
 
-if TYPE_CHECKING:
-    from seqtop.state import EngineState
 
+def apply(state: EngineData, event: Event) -> Iterable[int]:
+    """Changes `state` by one event.
 
-def apply(state: EngineState, event: Event) -> Iterable[int]:
-    """Change `state` by one event; return the ids of the sequences that changed or went."""
+    Returns:
+        The ids of the sequences that changed, arrived or left.
+    """
     match event:
         case Step():
-            return _step(state, event)
+            return _apply_step(state, event)
         case RequestArrived():
-            return arrived(state, event)
+            return add_arrival(state, event)
         case RequestFinished():
-            return _finished(state, event)
+            return _apply_finish(state, event)
         case Heartbeat():
             state.time = max(state.time, event.time)
         case EngineInfo():
@@ -56,11 +62,12 @@ def apply(state: EngineState, event: Event) -> Iterable[int]:
     return ()
 
 
-def arrived(state: EngineState, event: RequestArrived) -> Iterable[int]:
+def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
+    """Adds a request and its sequences; returns the ids of the sequences."""
     if event.request_id in state.requests:
-        state.note_anomaly(f"request {event.request_id} arrived twice")
+        state.report_anomaly(f"request {event.request_id} arrived twice")
         return ()
-    request = _new_request(state, event.request_id, event.arrival_time)
+    request = new_request(state, event.request_id, event.arrival_time)
     request.num_prompt_tokens = event.num_prompt_tokens
     request.prompt = event.prompt
     request.prompt_token_ids = Ints.of(event.prompt_token_ids)
@@ -73,35 +80,38 @@ def arrived(state: EngineState, event: RequestArrived) -> Iterable[int]:
         request.metrics = event.metrics
     for seq_id in event.seq_ids:
         if seq_id in state.sequences:
-            state.note_anomaly(f"sequence {seq_id} announced twice")
+            state.report_anomaly(f"sequence {seq_id} announced twice")
         else:
-            _new_sequence(state, request, seq_id).engine_status = event.engine_status
+            new_sequence(state, request, seq_id).engine_status = event.engine_status
     state.time = max(state.time, event.arrival_time)
     return request.seq_ids
 
 
-def _step(state: EngineState, step: Step) -> Iterable[int]:
-    # A stream of bare vLLM deltas has no updates: then the deltas are all there is to go by.
+def _apply_step(state: EngineData, step: Step) -> Iterable[int]:
+    copy_finished(state, step)
+    # A stream of plain vLLM deltas has no updates: then tokens are read from the deltas.
     bare = not step.sequences and step.decodes is None
     touched: list[int] = []
     for group in step.execute.seq_group_metadata_list:
         if isinstance(group, SequenceGroupMetadata):
-            touched += _full(state, step, group, bare=bare)
+            touched += _apply_full(state, step, group, bare=bare)
         else:
-            touched += _delta(state, step, group, bare=bare)
+            touched += _apply_delta(state, step, group, bare=bare)
     swapped_out = dict(step.execute.blocks_to_swap_out)
     for update in step.sequences:
-        _swap(state, update, swapped_out)
+        _update_host_table(state, update, swapped_out)
         update_sequence(state, update, step=step.step, time=step.time)
-        _count_ahead(state, update)
+        _count_extra_tokens(state, update)
         touched.append(update.seq_id)
-    if step.decodes is not None:  # after the rows: a fork begins as its parent was before the step
+    if (
+        step.decodes is not None
+    ):  # after the rows: a fork starts from its parent as it was before the step
         touched += decodes.apply(state, step, step.decodes)
     for preemption in step.preemptions:
-        _preempted(state, step, preemption)
-    touched += _wait_reasons(state, step)
+        _apply_preemption(state, step, preemption)
+    touched += _update_wait_reasons(state, step)
     if step.newly_cached_blocks is not None:
-        _prefix_cache(state, step.newly_cached_blocks, step.uncached_blocks)
+        _update_prefix_cache(state, step.newly_cached_blocks, step.uncached_blocks)
     for request_id, metrics in step.metrics.items():
         if request := state.requests.get(request_id):
             request.metrics = metrics
@@ -113,34 +123,34 @@ def _step(state: EngineState, step: Step) -> Iterable[int]:
     return touched
 
 
-def _prefix_cache(state: EngineState, known: list[CachedBlocks], forgotten: list[int]) -> None:
-    """Take over which blocks the prefix cache has forgotten and come to know."""
+def _update_prefix_cache(state: EngineData, added: list[CachedBlocks], removed: list[int]) -> None:
+    """Removes and adds blocks of the prefix cache."""
     cached = state.cached_blocks
     if cached is None:
         cached = state.cached_blocks = {}
-    for block in forgotten:
+    for block in removed:
         if cached.pop(block, None) is None:
-            state.note_anomaly(f"the prefix cache forgot block {block}, which it did not know")
-    cached |= by_block(known)
+            state.report_anomaly(f"the prefix cache dropped block {block}, which was not in it")
+    cached |= cached_by_block(added)
 
 
-def by_block(known: list[CachedBlocks]) -> dict[int, CachedBlock]:
-    """What the prefix cache knows, for each block alone."""
+def cached_by_block(runs: list[CachedBlocks]) -> dict[int, CachedBlock]:
+    """The cached blocks of `runs`, one entry per block."""
     return {
         block: CachedBlock(run.request_id, run.seq_id, position)
-        for run in known
+        for run in runs
         for position, block in enumerate(run.blocks, run.position)
     }
 
 
-def _wait_reasons(state: EngineState, step: Step) -> Iterable[int]:
-    """Take over why requests wait; a reason that is not given again holds no longer."""
+def _update_wait_reasons(state: EngineData, step: Step) -> Iterable[int]:
+    """Sets the reasons to wait; a reason that is not repeated is cleared."""
     touched: list[int] = []
-    for request_id in state.told_to_wait:
+    for request_id in state.wait_reason_ids:
         if request := state.requests.get(request_id):
             request.wait_reason = None
             touched += request.seq_ids
-    state.told_to_wait = [reason.request_id for reason in step.wait_reasons]
+    state.wait_reason_ids = [reason.request_id for reason in step.wait_reasons]
     for reason in step.wait_reasons:
         if request := state.requests.get(reason.request_id):
             request.wait_reason = reason
@@ -148,47 +158,47 @@ def _wait_reasons(state: EngineState, step: Step) -> Iterable[int]:
     return touched
 
 
-def _full(
-    state: EngineState, step: Step, group: SequenceGroupMetadata, *, bare: bool
+def _apply_full(
+    state: EngineData, step: Step, group: SequenceGroupMetadata, *, bare: bool
 ) -> Iterable[int]:
     request = state.requests.get(group.request_id)
     if request is None:
-        # No arrival was announced (plain vLLM announces none): the full tells what it can.
-        request = _new_request(state, group.request_id, step.start_time)
+        # Plain vLLM announces no arrivals: the metadata has to do.
+        request = new_request(state, group.request_id, step.start_time)
     request.sampling_params = group.sampling_params
     request.pooling_params = group.pooling_params
     for seq_id, data in group.seq_data.items():
-        sequence = state.sequences.get(seq_id) or _new_sequence(state, request, seq_id)
-        _take_over(request, sequence, data)
+        sequence = state.sequences.get(seq_id) or new_sequence(state, request, seq_id)
+        _correct(request, sequence, data)
         sequence.block_table = group.block_tables.get(seq_id, [])
-        _set_status(state, sequence, SequenceStatus.RUNNING)
+        set_status(state, sequence, SequenceStatus.RUNNING)
         sequence.last_step = step.step
-    _scheduled(request, step, is_prompt=group.is_prompt, chunk=group.token_chunk_size)
+    _count_step(request, step, is_prompt=group.is_prompt, chunk=group.token_chunk_size)
     return group.seq_data if bare else ()
 
 
-def _take_over(request: RequestState, sequence: SequenceState, data: SequenceData) -> None:
-    """Let a full correct what updates have said so far."""
+def _correct(request: RequestState, sequence: SequenceState, data: SequenceData) -> None:
+    """Overwrites what updates have reported with the full data."""
     sequence.num_prompt_tokens = request.num_prompt_tokens = data.get_prompt_len()
     sequence.num_computed_tokens = data.get_num_computed_tokens()
     sequence.num_cached_tokens = data.get_num_cached_tokens()
     sequence.cumulative_logprob = data.cumulative_logprob
     if data.get_output_len() != len(sequence.output_token_ids):
         sequence.output_token_ids = Ints.of(data.output_token_ids)
-        lengths = _together(data.get_output_len(), len(sequence.text))
+        lengths = joint_lengths(data.get_output_len(), len(sequence.text))
         sequence.text_lengths = Ints("b").plus(lengths)
     if not request.prompt_token_ids:
         request.prompt_token_ids = Ints.of(data.prompt_token_ids)
 
 
-def _delta(
-    state: EngineState, step: Step, group: SequenceGroupMetadataDelta, *, bare: bool
+def _apply_delta(
+    state: EngineData, step: Step, group: SequenceGroupMetadataDelta, *, bare: bool
 ) -> Iterable[int]:
     request = state.requests.get(group.request_id)
     if request is None:
-        state.note_anomaly(f"delta for unknown request {group.request_id}")
+        state.report_anomaly(f"delta for unknown request {group.request_id}")
         return ()
-    _scheduled(request, step, is_prompt=group.is_prompt, chunk=group.token_chunk_size)
+    _count_step(request, step, is_prompt=group.is_prompt, chunk=group.token_chunk_size)
     for seq_id, table in group.block_tables.items():
         if sequence := state.sequences.get(seq_id):
             sequence.block_table = table
@@ -197,7 +207,7 @@ def _delta(
     for seq_id, data in group.seq_data_delta.items():
         sequence = state.sequences.get(seq_id)
         if sequence is None:
-            state.note_anomaly(f"delta for unknown sequence {seq_id}")
+            state.report_anomaly(f"delta for unknown sequence {seq_id}")
             continue
         new_ids = data.new_output_token_ids
         sequence.output_token_ids = sequence.output_token_ids.plus(new_ids)
@@ -205,35 +215,35 @@ def _delta(
         sequence.num_computed_tokens = data.new_num_computed_tokens
         sequence.cumulative_logprob = data.new_cumulative_logprob
         sequence.last_step = step.step
-        _set_status(state, sequence, SequenceStatus.RUNNING)
+        set_status(state, sequence, SequenceStatus.RUNNING)
     return group.seq_data_delta
 
 
-def _scheduled(request: RequestState, step: Step, *, is_prompt: bool, chunk: int | None) -> None:
-    """Account one step to a request that was in its batch."""
+def _count_step(request: RequestState, step: Step, *, is_prompt: bool, chunk: int | None) -> None:
+    """Adds one step to the figures of a request that was in its batch."""
     request.token_chunk_size = chunk or 1
     request.num_scheduled_steps += 1
     request.wait_reason = None
     metrics, stats = request.metrics, step.stats
     metrics.scheduler_time = (metrics.scheduler_time or 0.0) + stats.scheduler_time
-    metrics.model_forward_time = _sum(metrics.model_forward_time, stats.model_forward_time)
-    metrics.model_execute_time = _sum(metrics.model_execute_time, stats.model_execute_time)
+    metrics.model_forward_time = _add_known(metrics.model_forward_time, stats.model_forward_time)
+    metrics.model_execute_time = _add_known(metrics.model_execute_time, stats.model_execute_time)
     kind: SpanKind = "prefill" if is_prompt else "decode"
     last = request.spans[-1]
     if kind == "decode" and last.kind == "decode":
         span = last
     else:
-        _close_span(request, step.start_time)
+        close_span(request, step.start_time)
         span = Span(kind, start=step.start_time, end=None)
         request.spans.append(span)
-    # Each prefill chunk is a span of its own; decode steps share one until something intervenes.
+    # Each prefill chunk is a span of its own; consecutive decode steps share one.
     span.end = step.time
     span.num_steps += 1
     span.num_tokens += request.token_chunk_size
 
 
-def _count_ahead(state: EngineState, update: SequenceUpdate) -> None:
-    """A step of several iterations computes more of a sequence than the chunk that it announced."""
+def _count_extra_tokens(state: EngineData, update: SequenceUpdate) -> None:
+    """Counts tokens beyond the announced chunk, as a step of several iterations has them."""
     sequence = state.sequences.get(update.seq_id)
     request = state.requests.get(sequence.request_id) if sequence else None
     if request is not None and request.spans[-1].kind == "decode":
@@ -241,15 +251,17 @@ def _count_ahead(state: EngineState, update: SequenceUpdate) -> None:
         request.spans[-1].num_tokens += max(ahead, 0)
 
 
-def _sum(total: float | None, more: float | None) -> float | None:
-    """What is not known stays unknown: it is no zero."""
+def _add_known(total: float | None, more: float | None) -> float | None:
+    """The sum; an unknown addend changes nothing, so an unknown total stays unknown."""
     return total if more is None else (total or 0.0) + more
 
 
-def _swap(state: EngineState, update: SequenceUpdate, swapped_out: dict[int, int]) -> None:
-    """Note where in host memory a sequence is before `update` takes its device blocks away.
+def _update_host_table(
+    state: EngineData, update: SequenceUpdate, swapped_out: dict[int, int]
+) -> None:
+    """Records the host blocks of a sequence before `update` removes its device blocks.
 
-    No message names host blocks in tables: the step says which block went where.
+    No message has tables of host blocks; the step lists the pairs of blocks swapped.
     """
     sequence = state.sequences.get(update.seq_id)
     if sequence is None:
@@ -262,110 +274,10 @@ def _swap(state: EngineState, update: SequenceUpdate, swapped_out: dict[int, int
         ]
 
 
-def update_sequence(state: EngineState, update: SequenceUpdate, *, step: int, time: float) -> None:
-    """Change one sequence by what a step brought it."""
-    sequence = state.sequences.get(update.seq_id)
-    if sequence is None:
-        request = state.requests.get(update.request_id or "")
-        if request is None:
-            state.note_anomaly(f"update for unknown sequence {update.seq_id}")
-            return
-        sequence = _new_sequence(state, request, update.seq_id)
-        _fork(state, sequence, update.parent_seq_id)
-    if update.new_token_ids or update.text_delta:
-        _append_output(state, sequence, update, time)
-    sequence.num_computed_tokens = update.num_computed_tokens
-    sequence.num_cached_tokens = update.num_cached_tokens
-    if update.block_table is not None:
-        sequence.block_table = update.block_table
-    else:
-        sequence.block_table.extend(update.new_blocks)
-    if update.group_block_tables is not None:
-        sequence.group_block_tables = update.group_block_tables
-    if update.num_draft_tokens is not None:
-        drafted = (sequence.num_draft_tokens or 0) + update.num_draft_tokens
-        sequence.num_draft_tokens = drafted
-        accepted = (sequence.num_accepted_tokens or 0) + (update.num_accepted_tokens or 0)
-        sequence.num_accepted_tokens = accepted
-    sequence.engine_status = update.engine_status
-    if update.stop_reason is not None:
-        sequence.stop_reason = update.stop_reason
-    sequence.last_step = step
-    _set_status(state, sequence, update.status)
-    if update.is_removed:
-        remove_sequence(state, sequence)
-
-
-def _fork(state: EngineState, sequence: SequenceState, parent_seq_id: int | None) -> None:
-    """Let a new sequence begin with what its parent has put out so far."""
-    sequence.parent_seq_id = parent_seq_id
-    parent = state.sequences.get(-1 if parent_seq_id is None else parent_seq_id)
-    if parent is None:
-        return
-    sequence.output_token_ids = parent.output_token_ids.copy()
-    sequence.output_logprobs = parent.output_logprobs.copy()
-    sequence.top_logprobs = parent.top_logprobs.copy()
-    sequence.cumulative_logprob = parent.cumulative_logprob
-    sequence.text = parent.text
-    sequence.text_lengths = parent.text_lengths.copy()
-    sequence.fork_length = sequence.num_tokens
-
-
-def _append_output(
-    state: EngineState, sequence: SequenceState, update: SequenceUpdate, time: float
-) -> None:
-    if update.top_logprobs:
-        first = len(sequence.output_token_ids)
-        sequence.top_logprobs |= dict(enumerate(update.top_logprobs, first))
-    sequence.output_token_ids = sequence.output_token_ids.plus(update.new_token_ids)
-    sequence.output_logprobs = sequence.output_logprobs.plus(update.new_logprobs)
-    for logprob in update.new_logprobs:  # one by one: the engine's own order of additions
-        sequence.cumulative_logprob += logprob
-    if update.text_delta:
-        sequence.text += update.text_delta
-        sequence.last_delta_length = len(update.text_delta)
-    _end_tokens(sequence, update)
-    state.num_output_tokens += len(update.new_token_ids)
-    if update.new_token_ids and (request := state.requests.get(sequence.request_id)):
-        request.metrics.last_token_time = time
-
-
-def _end_tokens(sequence: SequenceState, update: SequenceUpdate) -> None:
-    """Note where in the text the new tokens end, as far as that can be known."""
-    lengths, length, count = (
-        sequence.text_lengths,
-        len(update.text_delta),
-        len(update.new_token_ids),
-    )
-    if count == 1:
-        new = [length]
-    elif count:
-        new = _decoded_lengths(update) or _together(count, length)
-    elif lengths:  # what had been held back
-        new = [lengths.pop() + length]
-    else:
-        return
-    sequence.text_lengths = lengths.plus(new)
-
-
-def _together(count: int, length: int) -> list[int]:
-    """Lengths of the texts of tokens of which only the sum is known."""
-    return [*[-1 if length else 0] * (count - 1), length] if count else []
-
-
-def _decoded_lengths(update: SequenceUpdate) -> list[int] | None:
-    """How long each new token's text is, where the candidates tell the same text as the delta."""
-    own = zip(update.new_token_ids, update.top_logprobs or (), strict=False)
-    texts = [found.decoded_token or "" for token, each in own if (found := each.get(token))]
-    if len(texts) != len(update.new_token_ids) or "".join(texts) != update.text_delta:
-        return None
-    return [len(text) for text in texts]
-
-
-def _preempted(state: EngineState, step: Step, preemption: Preemption) -> None:
+def _apply_preemption(state: EngineData, step: Step, preemption: Preemption) -> None:
     request = state.requests.get(preemption.request_id)
     if request is None:
-        state.note_anomaly(f"preemption of unknown request {preemption.request_id}")
+        state.report_anomaly(f"preemption of unknown request {preemption.request_id}")
         return
     request.num_preemptions += 1
     state.num_queued += 1
@@ -374,37 +286,37 @@ def _preempted(state: EngineState, step: Step, preemption: Preemption) -> None:
     request.last_preemption_mode = preemption.mode
     request.preempted_for = preemption.for_request_id
     request.preemption_steps.append(step.step)
-    _close_span(request, step.start_time)
+    close_span(request, step.start_time)
     kind: SpanKind = "swapped" if preemption.mode == "swap" else "preempted"
     request.spans.append(Span(kind, start=step.start_time, end=None))
 
 
-def _finished(state: EngineState, event: RequestFinished) -> Iterable[int]:
+def _apply_finish(state: EngineData, event: RequestFinished) -> Iterable[int]:
     request = state.requests.get(event.request_id)
     if request is None or request.finish_reason is not None:
-        state.note_anomaly(f"end of unknown or ended request {event.request_id}")
+        state.report_anomaly(f"end of unknown or ended request {event.request_id}")
         return ()
-    seq_ids = _put_in_order(state, request, event.seq_ids)
+    seq_ids = _rank_sequences(state, request, event.seq_ids)
     for seq_id in request.seq_ids:
         sequence = state.sequences[seq_id]
         if not SequenceStatus.is_finished(sequence.status):
-            _set_status(state, sequence, event.status)
+            set_status(state, sequence, event.status)
             sequence.block_table, sequence.group_block_tables = [], []
             sequence.host_table = []
     request.metrics = event.metrics
-    if event.metrics.finished_time is None:  # not every engine keeps this figure
+    if event.metrics.finished_time is None:  # not every engine reports it
         event.metrics.finished_time = event.time
     request.wait_reason = None
     request.finish_reason = SequenceStatus.get_finished_reason(event.status) or "stop"
-    _close_span(request, event.time)
+    close_span(request, event.time)
     state.time = max(state.time, event.time)
-    return [*seq_ids, *state.retire(event.request_id)]
+    return [*seq_ids, *retire(state, event.request_id)]
 
 
-def _put_in_order(state: EngineState, request: RequestState, ranking: list[int]) -> list[int]:
-    """Keep those of a request's sequences that are in `ranking`, if it is not empty, in its order.
+def _rank_sequences(state: EngineData, request: RequestState, ranking: list[int]) -> list[int]:
+    """Orders a request's sequences by `ranking` and drops those that are not in it.
 
-    Returns the ids of all that there were.
+    An empty ranking changes nothing. Returns the ids of all sequences from before.
     """
     seq_ids = request.seq_ids
     if ranking and ranking != seq_ids:
@@ -413,45 +325,3 @@ def _put_in_order(state: EngineState, request: RequestState, ranking: list[int])
         for seq_id in known.difference(ranking):
             state.num_by_status[state.sequences.pop(seq_id).status] -= 1
     return seq_ids
-
-
-def _new_request(state: EngineState, request_id: str, arrival_time: float) -> RequestState:
-    metrics = RequestMetrics(
-        arrival_time=arrival_time,
-        last_token_time=arrival_time,
-        first_scheduled_time=None,
-        first_token_time=None,
-        time_in_queue=None,
-    )
-    request = RequestState(request_id, metrics, seq_ids=[])
-    request.spans.append(Span("queued", start=arrival_time, end=None))
-    state.requests[request_id] = request
-    return request
-
-
-def _new_sequence(state: EngineState, request: RequestState, seq_id: int) -> SequenceState:
-    sequence = SequenceState(seq_id, request.request_id)
-    sequence.num_prompt_tokens = request.num_prompt_tokens
-    request.seq_ids.append(seq_id)
-    state.sequences[seq_id] = sequence
-    state.num_by_status[sequence.status] += 1
-    return sequence
-
-
-def remove_sequence(state: EngineState, sequence: SequenceState) -> None:
-    del state.sequences[sequence.seq_id]
-    state.num_by_status[sequence.status] -= 1
-    request = state.requests[sequence.request_id]
-    request.seq_ids.remove(sequence.seq_id)
-
-
-def _set_status(state: EngineState, sequence: SequenceState, status: SequenceStatus) -> None:
-    state.num_by_status[sequence.status] -= 1
-    state.num_by_status[status] += 1
-    sequence.status = status
-
-
-def _close_span(request: RequestState, time: float) -> None:
-    last = request.spans[-1]
-    if last.end is None:
-        last.end = time

@@ -1,30 +1,25 @@
-"""Makes a state good again that has missed messages, by a list of everything unfinished.
+"""Repairs a state that has missed messages, from a list of all unfinished requests.
 
-Afterwards the state says of each unfinished request what the list says. What the list cannot know
-stays as it was: spans and preemptions from before the loss, and requests that had ended by then.
+Afterwards the state agrees with the list on each unfinished request. Data that is not in the list
+stays as it was: spans and preemptions from before the loss, and requests finished by then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from seqtop.sequence import SequenceStatus
-from seqtop.state import reducer
-from seqtop.state.model import RequestState, Span, SpanKind
+from seqtop.state.model import EngineData, RequestState, Span, SpanKind
+from seqtop.state.reducer import add_arrival, cached_by_block
+from seqtop.state.sequence_updates import remove_sequence, update_sequence
 from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.messages import InFlight, RequestArrived
 
-if TYPE_CHECKING:
-    from seqtop.state import EngineState
 
-
-def apply(state: EngineState, event: InFlight) -> Iterable[int]:
-    """Change `state` to what `event` says; return the ids of the sequences concerned."""
+def apply(state: EngineData, event: InFlight) -> Iterable[int]:
+    """Changes `state` to agree with `event`; returns the ids of the sequences concerned."""
     num_output_tokens = state.num_output_tokens
-    touched = _forget_ended(state, {each.request_id for each in event.requests})
+    touched = _drop_finished_unseen(state, {each.request_id for each in event.requests})
     for arrival in event.requests:
-        touched += _announce(state, arrival)
+        touched += _ensure_request(state, arrival)
     for update in event.sequences:
         if sequence := state.sequences.get(update.seq_id):
             num_output_tokens -= len(sequence.output_token_ids)
@@ -32,21 +27,21 @@ def apply(state: EngineState, event: InFlight) -> Iterable[int]:
             sequence.top_logprobs, sequence.cumulative_logprob = {}, 0.0
             sequence.text, sequence.last_delta_length, sequence.text_lengths = "", 0, Ints("b")
         num_output_tokens += len(update.new_token_ids)
-        reducer.update_sequence(state, update, step=event.step, time=event.time)
+        update_sequence(state, update, step=event.step, time=event.time)
     for arrival in event.requests:
-        _settle(state, state.requests[arrival.request_id], arrival, event.time)
+        _correct_request(state, state.requests[arrival.request_id], arrival, event.time)
     state.num_output_tokens = max(num_output_tokens, 0)
-    state.told_to_wait = []
-    known = event.cached_blocks
-    state.cached_blocks = None if known is None else reducer.by_block(known)
+    state.wait_reason_ids = []
+    cached = event.cached_blocks
+    state.cached_blocks = None if cached is None else cached_by_block(cached)
     state.step = event.step
     state.stats = event.stats
     state.time = max(state.time, event.time)
     return touched
 
 
-def _forget_ended(state: EngineState, unfinished: set[str]) -> list[int]:
-    """Drop what has ended unseen: how, and with what text, nobody can tell any more."""
+def _drop_finished_unseen(state: EngineData, unfinished: set[str]) -> list[int]:
+    """Drops requests that finished during the loss: their end is unknown."""
     touched: list[int] = []
     for request in list(state.requests.values()):
         if request.finish_reason is None and request.request_id not in unfinished:
@@ -57,25 +52,25 @@ def _forget_ended(state: EngineState, unfinished: set[str]) -> list[int]:
     return touched
 
 
-def _announce(state: EngineState, arrival: RequestArrived) -> list[int]:
-    """Make sure that there is such a request; returns the ids of its sequences, and of lost ones.
+def _ensure_request(state: EngineData, arrival: RequestArrived) -> list[int]:
+    """Adds the request if it is missing; returns the ids of its sequences and of removed ones.
 
-    Sequences that were forked meanwhile are made by their updates.
+    Sequences forked during the loss are added by their updates.
     """
     request = state.requests.get(arrival.request_id)
     if request is None:
-        reducer.arrived(state, arrival)
+        add_arrival(state, arrival)
         return arrival.seq_ids
     lost = [seq_id for seq_id in request.seq_ids if seq_id not in arrival.seq_ids]
     for seq_id in lost:
-        reducer.remove_sequence(state, state.sequences[seq_id])
+        remove_sequence(state, state.sequences[seq_id])
     return [*arrival.seq_ids, *lost]
 
 
-def _settle(
-    state: EngineState, request: RequestState, arrival: RequestArrived, time: float
+def _correct_request(
+    state: EngineData, request: RequestState, arrival: RequestArrived, time: float
 ) -> None:
-    """Take over the metrics, and let the last span be one that fits the status."""
+    """Sets the metrics and makes the last span agree with the status."""
     if arrival.metrics is not None:
         request.metrics = arrival.metrics
     request.wait_reason = None

@@ -1,7 +1,7 @@
-"""A whole state as bytes: what a late joiner receives.
+"""Loading of a whole state from bytes, as a late joiner receives it.
 
-The bytes come from the network, and the reducer relies on what `EngineState` promises about
-itself (each request's sequences exist, and so on). So those promises are checked here, once.
+The bytes come from the network, and the reducer relies on the invariants of `EngineState` (each
+request's sequences exist, and so on). So the invariants are checked here, once.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _Entry = TypeVar("_Entry")
 
 
 class SnapshotPart(msgspec.Struct):
-    """A further part of a state: entries of its dictionaries."""
+    """A further part of a state: more entries of its dictionaries."""
 
     requests: dict[str, RequestState] = {}
     sequences: dict[int, SequenceState] = {}
@@ -30,23 +30,26 @@ class SnapshotPart(msgspec.Struct):
 
 
 class SnapshotLoader:
-    """A state that comes in parts.
+    """Assembles a state that arrives in parts.
+
+    Args:
+        first: The encoded state, without the entries in later parts.
 
     Raises:
-        WireError: the first part is no state.
+        WireError: The first part is not a state.
     """
 
     def __init__(self, first: bytes | memoryview) -> None:
-        with _collector_resting():
+        with _without_collector():
             self._state = codec.decode(first, EngineState)
 
     def add(self, data: bytes | memoryview) -> None:
-        """Merge a further part into it.
+        """Merges a further part into the state.
 
         Raises:
-            WireError: the bytes are no part of a state, or repeat what is in it.
+            WireError: The bytes are not a part of a state, or repeat one of its entries.
         """
-        with _collector_resting():
+        with _without_collector():
             more = codec.decode(data, SnapshotPart)
         state = self._state
         _merge(state.requests, more.requests, "request")
@@ -55,10 +58,10 @@ class SnapshotLoader:
             _merge(state.cached_blocks, more.cached_blocks, "cached block")
 
     def end(self, *, max_finished: int) -> EngineState:
-        """The whole; it will keep at most `max_finished` finished requests.
+        """The whole state, which will keep at most `max_finished` finished requests.
 
         Raises:
-            WireError: it contradicts itself.
+            WireError: The state contradicts itself.
         """
         state = self._state
         _check(state)
@@ -69,15 +72,15 @@ class SnapshotLoader:
 def load(
     data: bytes | memoryview, *, max_finished: int, parts: Iterable[bytes | memoryview] = ()
 ) -> EngineState:
-    """Decode a state, and further parts of it if there are any.
+    """Decodes a state and its further parts, if there are any.
 
     Raises:
-        WireError: the bytes are no state, or one that contradicts itself.
+        WireError: The bytes are not a state, or a state that contradicts itself.
     """
-    loading = SnapshotLoader(data)
+    loader = SnapshotLoader(data)
     for part in parts:
-        loading.add(part)
-    return loading.end(max_finished=max_finished)
+        loader.add(part)
+    return loader.end(max_finished=max_finished)
 
 
 def _merge(whole: dict[_Key, _Entry], part: dict[_Key, _Entry], what: str) -> None:
@@ -87,38 +90,50 @@ def _merge(whole: dict[_Key, _Entry], part: dict[_Key, _Entry], what: str) -> No
         raise WireError(f"snapshot: a {what} is in it twice")
 
 
-def keep_history(new: EngineState, old: EngineState) -> None:
-    """Carry finished requests that only `old` still remembers over into `new`.
+def share_finished(new: EngineState, old: EngineState) -> None:
+    """Replaces each finished request of `new` that equals one of `old` by the object of `old`."""
+    for request_id in old.finished:
+        request = old.requests[request_id]
+        if new.requests.get(request_id) != request:
+            continue
+        sequences = {seq_id: old.sequences[seq_id] for seq_id in request.seq_ids}
+        if all(new.sequences[seq_id] == sequence for seq_id, sequence in sequences.items()):
+            new.requests[request_id] = request
+            new.sequences.update(sequences)
 
-    Both must be states of the same incarnation of an engine.
+
+def carry_finished(new: EngineState, old: EngineState) -> None:
+    """Adds the finished requests that only `old` has to `new`.
+
+    Both must be states of the same start of an engine.
     """
-    forgotten = [request_id for request_id in old.finished if request_id not in new.requests]
-    if not forgotten:
+    missing = [request_id for request_id in old.finished if request_id not in new.requests]
+    if not missing:
         return
-    requests = {request_id: old.requests[request_id] for request_id in forgotten}
+    requests = {request_id: old.requests[request_id] for request_id in missing}
     for request in requests.values():
         for seq_id in request.seq_ids:
             sequence = old.sequences[seq_id]
             new.sequences[seq_id] = sequence
             new.num_by_status[sequence.status] += 1
-    new.requests = requests | new.requests  # they arrived before what `new` knows
-    new.finished = forgotten + new.finished
+    new.requests = requests | new.requests  # in order of arrival
+    new.finished = missing + new.finished
 
 
 @contextlib.contextmanager
-def _collector_resting() -> Iterator[None]:
-    """Keep the garbage collector from looking, again and again, at all that is made meanwhile.
+def _without_collector() -> Iterator[None]:
+    """Disables the garbage collector, then moves all new objects to the oldest generation.
 
-    None of it is garbage, and all of it together takes longer to look at than to make. It is
-    counted among what is old at the end, which is looked at seldom.
+    None of the new objects is garbage, and traversing them repeatedly takes longer than making
+    them.
     """
     was_on = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()  # all that there is
-        gc.unfreeze()  # to the oldest generation
+        gc.freeze()
+        gc.unfreeze()  # into the oldest generation
         if was_on:
             gc.enable()
 
@@ -137,8 +152,10 @@ def _check(state: EngineState) -> None:
             raise WireError(f"snapshot: sequence {seq_id} is not one of its request's")
     if owners:
         raise WireError(f"snapshot: sequence {next(iter(owners))} is missing")
-    ended = [each.request_id for each in state.requests.values() if each.finish_reason is not None]
-    if sorted(ended) != sorted(state.finished):
+    finished = [
+        each.request_id for each in state.requests.values() if each.finish_reason is not None
+    ]
+    if sorted(finished) != sorted(state.finished):
         raise WireError("snapshot: the list of finished requests does not fit the requests")
     counts = [0] * len(SequenceStatus)
     for sequence in state.sequences.values():

@@ -1,24 +1,24 @@
-"""What subscribers of every kind share: a thread, how the connection stands, and their ends."""
+"""The thread, connection state and termination that all subscribers have in common."""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import zmq
 
 from seqtop.connection import Connection, ConnectionState
-from seqtop.transport import closing
+from seqtop.transport import sockets
 from seqtop.transport.endpoints import check
-from seqtop.transport.wakeup import wake_pair
 from seqtop.wire.errors import WireError
 
 
 class ConnectionSink(Protocol):
-    """Who is told, on the follower's thread, that the link has changed."""
+    """Receives changes of the connection. Called on the subscriber's thread."""
 
-    def link_changed(self) -> None: ...
+    def connection_changed(self) -> None:
+        """Called after `BaseSubscriber.connection` has changed."""
 
 
 Sink = TypeVar("Sink", bound=ConnectionSink)
@@ -27,60 +27,68 @@ Sink = TypeVar("Sink", bound=ConnectionSink)
 class BaseSubscriber(ABC, Generic[Sink]):
     """Follows one publisher on a thread of its own, from `start` to `close`.
 
+    Args:
+        endpoint: The publisher's ZeroMQ endpoint.
+        sink: Receives what arrives, on the subscriber's thread.
+
+    Attributes:
+        connection: The state of the connection, with counts of messages and errors.
+
     Raises:
-        EndpointError: `endpoint` is malformed.
+        EndpointError: The endpoint is malformed.
     """
 
-    THREAD_NAME: str
+    THREAD_NAME: ClassVar[str]
 
     def __init__(self, endpoint: str, sink: Sink) -> None:
-        self.link = Connection(check(endpoint))
+        self.connection = Connection(check(endpoint))
         self._sink = sink
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._thread = threading.Thread(target=self._run, name=self.THREAD_NAME, daemon=True)
 
     def start(self) -> None:
+        """Opens the sockets and starts the thread."""
         self._open()
-        self._woken, self._wake = wake_pair(self._context)
+        self._wake_receiver, self._wake_sender = sockets.wake_pair(self._context)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop receiving, for good; returns when the thread has ended."""
+        """Stops receiving, and returns when the thread has ended."""
         if self._thread.is_alive():
-            self._wake.send(b"")
+            self._wake_sender.send(b"")
             self._thread.join()
-            self._wake.close()
-        closing.end(self._context)
+            self._wake_sender.close()
+        sockets.terminate(self._context)
 
     @abstractmethod
     def _open(self) -> None:
-        """Make the sockets, and connect them."""
+        """Creates and connects the sockets."""
 
     @abstractmethod
-    def _follow(self) -> None:
-        """Receive until `_woken` has something to read, then close the sockets."""
+    def _receive_until_woken(self) -> None:
+        """Receives until `_wake_receiver` is readable, then closes the sockets."""
 
     def _run(self) -> None:
         try:
-            self._follow()
+            self._receive_until_woken()
         except Exception as error:
-            # Nobody may go on taking what is shown for what is.
-            self._show(
+            # The display must not pass for current when nothing is received any more.
+            self._set_state(
                 ConnectionState.LOST,
-                f"seqtop itself failed, and follows no more: {error!r}; please report it",
+                f"seqtop has failed and no longer follows the engine: {error!r}; please report it",
             )
             raise
         finally:
-            # The sink holds this follower: together they would keep all that the sink knows until
-            # the collector comes by, which may be never.
+            # The sink refers to this subscriber. Without this line only the garbage collector
+            # would free the two and all that the sink holds.
             del self._sink
 
-    def _refused(self, error: WireError) -> None:
-        self.link.num_errors += 1
-        self.link.last_error = str(error)
-        self._sink.link_changed()
+    def _report_error(self, error: WireError) -> None:
+        self.connection.num_errors += 1
+        self.connection.last_error = str(error)
+        self._sink.connection_changed()
 
-    def _show(self, state: ConnectionState, detail: str = "") -> None:
-        self.link.state = state
-        self.link.detail = detail
-        self._sink.link_changed()
+    def _set_state(self, state: ConnectionState, detail: str = "") -> None:
+        self.connection.state = state
+        self.connection.detail = detail
+        self._sink.connection_changed()

@@ -1,4 +1,4 @@
-"""Ask an engine to do something: one question, one answer."""
+"""Sends one command to an engine and waits for the reply."""
 
 import zmq
 
@@ -12,26 +12,32 @@ from seqtop.wire.messages import Abort, Accepted, Refused, Submit
 MAX_REPLY_BYTES = 2**20
 
 
-def ask(
+def request(
     endpoint: str,
     command: Submit | Abort,
     *,
-    keys: ViewerKeys | None = None,
+    curve_keys: ViewerKeys | None = None,
     timeout: float = 2.0,
 ) -> Accepted:
-    """Send `command` to the engine that publishes at `endpoint` and wait for its answer.
+    """Sends a command to the engine that publishes at `endpoint` and returns its reply.
 
-    Blocks for up to `timeout` seconds, so an app calls it off its own thread.
+    Blocks until the reply arrives, so an app calls it on a worker thread.
+
+    Args:
+        endpoint: The endpoint of the engine's live stream.
+        command: The command to send.
+        curve_keys: The viewer's CurveZMQ keys, if the engine requires any.
+        timeout: The longest wait in seconds.
 
     Raises:
-        ControlError: the engine refused, did not answer in time or answered nonsense.
-        EndpointError: `endpoint` is malformed.
+        ControlError: The engine refused, did not reply in time, or its reply is malformed.
+        EndpointError: The endpoint is malformed.
     """
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger = 0
         socket.maxmsgsize = MAX_REPLY_BYTES
-        if keys is not None:
-            keys.secure(socket)
+        if curve_keys is not None:
+            curve_keys.secure(socket)
         socket.connect(snapshot_endpoint(check(endpoint)))
         socket.send(codec.encode(command))
         if not socket.poll(int(timeout * 1000)):
@@ -44,4 +50,4 @@ def ask(
         return reply
     if isinstance(reply, Refused):
         raise ControlError(reply.error)
-    raise ControlError("the engine answered another question")
+    raise ControlError("the engine answered another request")

@@ -1,8 +1,8 @@
-"""Keys for CurveZMQ: who may look at an engine, and how each end proves who it is.
+"""CurveZMQ keys, which authenticate engines and viewers and encrypt everything between them.
 
-Key files are certificates in the form that `zmq.auth` and czmq read: `NAME.key` holds a public
-key and may be handed around, `NAME.key_secret` holds both halves. Keys are 32 bytes, written as
-40 characters of Z85 (https://rfc.zeromq.org/spec/32/).
+Key files are certificates in the format of `zmq.auth` and czmq: `NAME.key` holds a public key and
+may be shared, `NAME.key_secret` holds both halves. Keys have 32 bytes, written as 40 characters in
+Z85 (https://rfc.zeromq.org/spec/32/).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _KEY_BYTES = 32
 
 
 class KeyFileError(ValueError):
-    """A key cannot be used or made; `str()` is one sentence for the user."""
+    """A key cannot be used or created. The message is one sentence for the user."""
 
 
 @dataclass(frozen=True)
 class ViewerKeys:
-    """What a viewer connects with: the engine's public key and a pair of its own, in Z85."""
+    """A viewer's key pair and the public key of the engine, in Z85."""
 
     server: bytes
     public: bytes
     secret: bytes = field(repr=False)
 
     def secure(self, socket: zmq.Socket[bytes]) -> None:
-        """Have `socket` talk to the holder of the server's key alone; before it connects."""
+        """Restricts a socket to the holder of the engine's key. Called before it connects."""
         socket.curve_serverkey = self.server
         socket.curve_publickey = self.public
         socket.curve_secretkey = self.secret
@@ -46,27 +46,29 @@ class ViewerKeys:
 
 @dataclass(frozen=True)
 class EngineKeys:
-    """What an engine binds with: its secret key and the public keys it lets in, in Z85."""
+    """An engine's secret key and the public keys of the viewers that it admits, in Z85."""
 
     secret: bytes = field(repr=False)
     viewers: frozenset[bytes]
     controllers: frozenset[bytes] | None = None
-    """Those of `viewers` that may submit and abort; `None` for all."""
+    """The viewers that may submit and abort; `None` for all."""
 
     def secure(self, socket: zmq.Socket[bytes]) -> None:
-        """Have `socket` admit holders of the listed keys alone; before it binds."""
+        """Restricts a socket to the viewers' keys. Called before it binds."""
         socket.curve_secretkey = self.secret
         socket.curve_server = True
-        # Without a domain to enforce, libzmq lets everybody in when nobody answers for the list.
+        # Without an enforced domain, libzmq admits every key while no authenticator runs.
         socket.zap_domain = ZAP_DOMAIN.encode()
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
     def may_control(self, key: bytes) -> bool:
+        """Returns whether the holder of a public key may submit and abort."""
         return self.controllers is None or key in self.controllers
 
     def admit(self, context: zmq.Context[zmq.Socket[bytes]]) -> ThreadAuthenticator:
-        """Answer, on a thread of its own, for the sockets of `context` until stopped."""
-        from zmq.auth.thread import ThreadAuthenticator  # for engines: viewers start without it
+        """Starts a thread that authenticates viewers for all sockets of a context."""
+        # Imported by engines only, so that viewers start faster.
+        from zmq.auth.thread import ThreadAuthenticator
 
         authenticator = ThreadAuthenticator(context)
         authenticator.start()
@@ -75,7 +77,7 @@ class EngineKeys:
 
 
 class _AllowList:
-    """What `configure_curve_callback` asks."""
+    """The callback of `configure_curve_callback`."""
 
     def __init__(self, keys: frozenset[bytes]) -> None:
         self._keys = keys
@@ -85,14 +87,14 @@ class _AllowList:
 
 
 def viewer_keys(server_key: str, client_key: str | os.PathLike[str]) -> ViewerKeys:
-    """The keys of a viewer.
+    """Loads the keys of a viewer.
 
     Args:
-        server_key: The engine's public key, as a file or in its 40 characters.
-        client_key: The viewer's own secret key file.
+        server_key: The engine's public key: a file or 40 characters in Z85.
+        client_key: The viewer's secret key file.
 
     Raises:
-        KeyFileError: one of them cannot be read, or is no such key.
+        KeyFileError: A key cannot be read or is not of that kind.
     """
     public, secret = _secret_key(Path(client_key))
     return ViewerKeys(_public_key(server_key), public, secret)
@@ -103,15 +105,15 @@ def engine_keys(
     authorized: str | os.PathLike[str],
     controllers: str | os.PathLike[str] | None = None,
 ) -> EngineKeys:
-    """The keys of an engine.
+    """Loads the keys of an engine.
 
     Args:
-        secret_key: Its secret key file.
-        authorized: Whom it lets in: a public key file, or a directory of `*.key` files.
-        controllers: Who of them may submit and abort, in the same form; `None` for all.
+        secret_key: The engine's secret key file.
+        authorized: The viewers to admit: a public key file, or a directory of `*.key` files.
+        controllers: The viewers that may submit and abort, in the same form; `None` for all.
 
     Raises:
-        KeyFileError: one of them cannot be read or is no such key, or nobody would be let in.
+        KeyFileError: A key cannot be read or is not of that kind, or no viewer would be admitted.
     """
     _, secret = _secret_key(Path(secret_key))
     viewers = _public_keys(Path(authorized))
@@ -122,22 +124,22 @@ def engine_keys(
 
 
 def create_pair(base: str | os.PathLike[str]) -> tuple[Path, Path]:
-    """Make `base.key`, which others may read, and `base.key_secret`, which they may not.
+    """Creates `base.key`, which others may read, and `base.key_secret`, which they may not.
 
     Raises:
-        KeyFileError: one of the two exists already, or they cannot be written.
+        KeyFileError: One of the files exists already or cannot be written.
     """
     base = Path(base)
     public, secret = Path(f"{base}.key"), Path(f"{base}.key_secret")
-    made: list[Path] = []
+    created: list[Path] = []
     try:
-        # Made empty first, so that the secret is never in a file that others can read.
+        # Created empty first, so that the secret is never in a file that others can read.
         for path, mode in ((secret, 0o600), (public, 0o644)):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
-            made.append(path)
+            created.append(path)
         zmq.auth.create_certificates(base.parent, base.name)
     except OSError as error:
-        for path in made:
+        for path in created:
             with contextlib.suppress(OSError):
                 path.unlink()
         if isinstance(error, FileExistsError):
@@ -178,17 +180,17 @@ def _load(path: Path) -> tuple[bytes, bytes | None]:
     try:
         public, secret = zmq.auth.load_certificate(path)
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it is no key file"
+        reason = getattr(error, "strerror", None) or "it is no key file"
         if not path.exists():
-            why = "there is no such file"
-        raise KeyFileError(f"{path} cannot be used as a key: {why}") from error
+            reason = "there is no such file"
+        raise KeyFileError(f"{path} cannot be used as a key: {reason}") from error
     return _checked(public, path), None if secret is None else _checked(secret, path)
 
 
 def _checked(key: bytes, where: str | Path) -> bytes:
     try:
         plain = z85.decode(key) if len(key) == 40 else b""
-    except Exception as error:  # struct.error, KeyError, …: whatever it stumbles over
+    except Exception as error:  # z85 raises struct.error, KeyError and others
         raise KeyFileError(f"{where} holds no key of 40 characters in Z85") from error
     if len(plain) != _KEY_BYTES:
         raise KeyFileError(f"{where} holds no key of 40 characters in Z85")

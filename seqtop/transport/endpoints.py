@@ -1,4 +1,4 @@
-"""ZeroMQ endpoints: what may be bound, and where a live stream's snapshots are served."""
+"""ZeroMQ endpoints: validation, and the endpoints derived from that of a live stream."""
 
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -7,14 +7,14 @@ DEFAULT_ENDPOINT = "tcp://127.0.0.1:5557"
 
 
 class EndpointError(ValueError):
-    """The endpoint cannot be used as asked; `str()` is one sentence for the user."""
+    """An endpoint cannot be used. The message is one sentence for the user."""
 
 
 def check(endpoint: str) -> str:
-    """Return `endpoint` if it is one that ZeroMQ could connect to.
+    """Returns the endpoint if ZeroMQ can connect to it.
 
     Raises:
-        EndpointError: it is not of the form `tcp://HOST:PORT` or `ipc://PATH`.
+        EndpointError: It is not of the form `tcp://HOST:PORT` or `ipc://PATH`.
     """
     scheme, separator, address = endpoint.partition("://")
     if not separator or scheme not in {"tcp", "ipc", "inproc"} or not address:
@@ -27,9 +27,9 @@ def check(endpoint: str) -> str:
 
 
 def snapshot_endpoint(endpoint: str) -> str:
-    """Where an engine that publishes at `endpoint` answers snapshot requests by convention.
+    """Returns the endpoint for requests to an engine that publishes at `endpoint`.
 
-    That is the next port for TCP, and the same name with `.snapshot` appended for IPC.
+    By convention that is the next port for TCP, and the path with `.snapshot` appended for IPC.
     """
     if endpoint.startswith("tcp://"):
         host, port = _host_and_port(endpoint)
@@ -38,13 +38,13 @@ def snapshot_endpoint(endpoint: str) -> str:
 
 
 def rank_endpoint(endpoint: str, rank: int) -> str:
-    """Where, by convention, data-parallel rank `rank` publishes if rank 0 does at `endpoint`.
+    """Returns the endpoint of a data-parallel rank, given that of rank 0.
 
-    With TCP that is two ports higher for each rank, as a stream takes two; with IPC the rank is
-    appended to the path of all but rank 0.
+    By convention, each rank is two ports higher for TCP, as a stream takes two ports. For IPC,
+    `.dp<rank>` is appended to the path of all ranks but 0.
 
     Raises:
-        EndpointError: `endpoint` is malformed, or there is no port for that rank.
+        EndpointError: The endpoint is malformed, or there is no port for that rank.
     """
     check(endpoint)
     if not rank:
@@ -56,21 +56,23 @@ def rank_endpoint(endpoint: str, rank: int) -> str:
 
 
 def check_bind(endpoint: str, *, insecure: bool, has_keys: bool = False) -> str:
-    """Return `endpoint` if an engine may publish there.
+    """Returns the endpoint if an engine may publish there.
 
     Args:
-        has_keys: Only holders of keys will be let in.
+        endpoint: The endpoint to check.
+        insecure: Allows other machines to connect without keys.
+        has_keys: Whether only holders of CurveZMQ keys are admitted.
 
     Raises:
-        EndpointError: it is malformed, or reachable from other machines although there are no
-            keys and `insecure` is not set: the stream carries prompts.
+        EndpointError: It is malformed, or it is reachable from other machines although there are
+            no keys and `insecure` is not set: the stream carries prompts.
     """
     check(endpoint)
     if not (insecure or has_keys) and endpoint.startswith("tcp://"):
         host, _ = _host_and_port(endpoint)
         if not is_loopback(host):
             raise EndpointError(
-                f"{endpoint} can be reached from other machines, and whoever reaches it reads"
+                f"{endpoint} can be reached from other machines, which could then read"
                 " every prompt; give keys (see seqtop keygen), bind to 127.0.0.1 and tunnel,"
                 " or pass --insecure"
             )
@@ -80,7 +82,7 @@ def check_bind(endpoint: str, *, insecure: bool, has_keys: bool = False) -> str:
 def _host_and_port(endpoint: str) -> tuple[str, int]:
     try:
         host, _, port = urlsplit(endpoint).netloc.rpartition(":")
-    except ValueError:  # brackets that do not hold an IPv6 address
+    except ValueError:  # brackets without an IPv6 address
         host = port = ""
     if not host or not port.isdecimal() or not 0 < int(port) < 65535:
         raise EndpointError(f"{endpoint!r} needs a host and a port between 1 and 65534")
@@ -88,7 +90,7 @@ def _host_and_port(endpoint: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is reached from this machine alone."""
+    """Returns whether a host name or address can be reached only from this machine."""
     if host == "localhost":
         return True
     try:

@@ -1,14 +1,16 @@
-"""Why a connection never comes about: what ZeroMQ tells of failed handshakes, as sentences."""
+"""Failed ZeroMQ handshakes, explained in sentences for the user."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-_FAILURES_TO_BELIEVE = 3
-"""A connection that ends in mid-handshake may be an engine that is just being stopped."""
+_MIN_FAILURES: Final = 3
+"""One connection that ends during the handshake may be an engine that is just stopping."""
 
-_EVENTS = (
+_EVENTS: Final = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -16,33 +18,38 @@ _EVENTS = (
 )
 
 
-class HandshakeWatch:
-    """Follows the connections of `socket`, from before it connects.
+class HandshakeMonitor:
+    """Monitors the handshakes of a socket. Created before the socket connects.
+
+    Args:
+        socket: The socket to monitor.
+        endpoint: Where it connects to.
+        has_keys: Whether the viewer has CurveZMQ keys.
 
     Attributes:
-        monitor: Readable when there is news; `refusal` reads it.
+        socket: A socket that is readable when there are events for `refusal`.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], endpoint: str, *, has_keys: bool) -> None:
-        self.monitor = socket.get_monitor_socket(_EVENTS)
-        self._socket = socket
+        self.socket = socket.get_monitor_socket(_EVENTS)
+        self._monitored = socket
         self._endpoint = endpoint
         self._has_keys = has_keys
         self._num_failures = 0
 
     def refusal(self) -> str | None:
-        """Why the engine does not let this viewer in, if that is certain by now."""
-        sentence = None
-        while self.monitor.poll(0):
-            message = recv_monitor_message(self.monitor)
-            sentence = self._sentence(message["event"], message["value"]) or sentence
-        return sentence
+        """Reads all events; returns why the engine refuses this viewer, once that is certain."""
+        reason = None
+        while self.socket.poll(0):
+            message = recv_monitor_message(self.socket)
+            reason = self._explain(message["event"], message["value"]) or reason
+        return reason
 
     def close(self) -> None:
-        """Before the socket itself."""
-        self._socket.disable_monitor()
+        """Stops monitoring. Called before the monitored socket is closed."""
+        self._monitored.disable_monitor()
 
-    def _sentence(self, event: int, value: int) -> str | None:
+    def _explain(self, event: int, value: int) -> str | None:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._num_failures = 0
             return None
@@ -56,14 +63,14 @@ class HandshakeWatch:
                 return f"the engine at {self._endpoint} uses no keys; leave --server-key out"
             return f"the engine at {self._endpoint} expects --server-key and --client-key"
         self._num_failures += 1
-        if self._num_failures < _FAILURES_TO_BELIEVE:
+        if self._num_failures < _MIN_FAILURES:
             return None
         if self._has_keys:
             return (
-                f"what answers at {self._endpoint} does not hold the key of --server-key,"
+                f"the publisher at {self._endpoint} does not hold the key of --server-key,"
                 " or uses no keys"
             )
         return (
-            f"what answers at {self._endpoint} is no engine, or one that expects --server-key and"
+            f"the publisher at {self._endpoint} is not an engine, or expects --server-key and"
             " --client-key"
         )

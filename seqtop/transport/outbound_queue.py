@@ -1,124 +1,111 @@
-"""What the engine's thread hands over to the publisher's, in some microseconds.
-
-A deque is safe between two threads. The publisher's waits for sockets, so there is one to wake it
-by, which is written to only if it sleeps; if it dozes, only for what is urgent.
-"""
+"""A bounded queue from the engine's thread to the publisher's thread."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 from collections import deque
-from typing import Any, Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-Item: TypeAlias = tuple[Any, ...]
-"""What it is, one of the names below, and what belongs to it."""
+_WAKE_UP_BYTES: Final = 4096
+"""Wake-up bytes that one read removes."""
 
-EVENT: Final = b"E"
-"""Followed by an encoded event."""
-LATER: Final = b"L"
-"""Followed by what makes an event when it is called, and the bytes that this counts as."""
-IN_FLIGHT: Final = b"I"
-"""Followed by an encoded `InFlight`: for the mirror, not for the stream."""
-DROPPED: Final = b"D"
-"""Followed by how many events were dropped here."""
-REPLY: Final = b"R"
-"""Followed by a viewer's identity and an encoded reply."""
-END: Final = b"."
 
-MANY_ITEMS: Final = 256
-"""So many are urgent, whatever they are."""
+class QueuedEvent(NamedTuple):
+    """An encoded event for the live stream."""
+
+    payload: bytes
+
+
+class QueuedInFlight(NamedTuple):
+    """An encoded `InFlight` for the replica. It is not part of the live stream."""
+
+    payload: bytes
+
+
+class DroppedEvents(NamedTuple):
+    """The number of events dropped at this place in the queue."""
+
+    num_events: int
+
+
+class QueuedReply(NamedTuple):
+    """An encoded reply to the viewer with a ZeroMQ routing identity."""
+
+    identity: bytes
+    payload: bytes
+
+
+class EndOfStream(NamedTuple):
+    """The last item of a queue."""
+
+
+Item: TypeAlias = QueuedEvent | QueuedInFlight | DroppedEvents | QueuedReply | EndOfStream
 
 
 class QueueFullError(Exception):
-    """There is no room for another message, or nobody to take it any more."""
+    """The queue is full or has been ended."""
 
 
 class OutboundQueue:
-    """A queue that is never waited for on one side, and polled with sockets on the other.
+    """A bounded queue whose writer never blocks and whose reader polls it together with sockets.
+
+    A deque is safe between two threads. A byte on a socket pair wakes the reader.
 
     Args:
-        max_items: How many may wait.
+        max_items: The number of items that may wait.
     """
 
     def __init__(self, max_items: int) -> None:
         self._max_items = max_items
         self._items: deque[Item] = deque()
-        self._asleep = False
-        self._dozing = False
-        self._is_urgent = False
         self._has_ended = False
-        self._woken, self._wake = socket.socketpair()
-        self._woken.setblocking(False)
-        self._wake.setblocking(False)
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
 
-    # For the engine's thread.
+    def put(self, item: Item) -> None:
+        """Adds an item. Called on the engine's thread.
 
-    def put(self, *item: Any, is_urgent: bool = True) -> None:
-        """Add an item; raises `QueueFullError`.
-
-        Args:
-            is_urgent: The publisher's thread may not doze while it waits.
+        Raises:
+            QueueFullError: The queue is full or has been ended.
         """
         if self._has_ended:
             raise QueueFullError("the publisher has been closed")
         if len(self._items) >= self._max_items:
             raise QueueFullError(f"{self._max_items:,} messages wait to be sent already")
-        self._items.append(item)
-        if is_urgent or len(self._items) > MANY_ITEMS:
-            self._is_urgent = True
-        if self._asleep and (self._is_urgent or not self._dozing):
-            self._wake_up()
+        self._append(item)
 
     def end(self) -> None:
-        """Add the last item, for which there is always room."""
+        """Adds `EndOfStream`, for which there is always room. Called on the engine's thread."""
         self._has_ended = True
-        self._items.append((END,))
-        self._is_urgent = True
-        self._wake_up()
+        self._append(EndOfStream())
 
-    def _wake_up(self) -> None:
-        self._asleep = False
-        with contextlib.suppress(OSError):  # full of older calls to wake up, or closed
-            self._wake.send(b"\0")
+    def _append(self, item: Item) -> None:
+        self._items.append(item)
+        # The buffer is full of earlier wake-ups, or the reader has closed the queue.
+        with contextlib.suppress(OSError):
+            self._writer.send(b"\0")
 
-    # For the publisher's thread.
+    def __len__(self) -> int:
+        """The number of items that wait."""
+        return len(self._items)
 
     def fileno(self) -> int:
-        """What to poll for reading."""
-        return self._woken.fileno()
+        """The file descriptor to poll for reading."""
+        return self._reader.fileno()
 
-    def take(self) -> Item | None:
-        """The next item, if there is one."""
-        if not self._items:
-            # In this order: what is put in between is seen here, or says again that it is urgent.
-            self._is_urgent = False
-        return self._items.popleft() if self._items else None
+    def take(self, max_items: int) -> list[Item]:
+        """Removes and returns the oldest items. Called on the publisher's thread.
 
-    def may_sleep(self) -> bool:
-        """Whether there is nothing to take; then whatever comes wakes who polls."""
-        self._dozing = False
-        # In this order: what is put in between is seen here, or sees that a call is wanted.
-        self._asleep = True
-        if self._items:
-            self._asleep = False
-        return self._asleep
-
-    def may_doze(self) -> bool:
-        """Whether nothing in here is urgent; then only what is wakes who polls."""
-        self._dozing = True
-        self._asleep = True  # in this order, likewise
-        if self._is_urgent:
-            self._asleep = False
-        return self._asleep
-
-    def awake(self, *, was_woken: bool) -> None:
-        """Take note that polling has ended, by a call or otherwise."""
-        self._asleep = False
-        if was_woken:
-            with contextlib.suppress(OSError):
-                self._woken.recv(64)
+        If items remain afterwards, no further wake-up is due for them.
+        """
+        # First the wake-ups, then the items: an item added between the two leaves a new wake-up.
+        with contextlib.suppress(BlockingIOError):
+            self._reader.recv(_WAKE_UP_BYTES)
+        return [self._items.popleft() for _ in range(min(max_items, len(self._items)))]
 
     def close(self) -> None:
-        self._woken.close()
-        self._wake.close()
+        """Closes the socket pair."""
+        self._reader.close()
+        self._writer.close()

@@ -1,15 +1,15 @@
-"""Messages set aside while older ones are awaited: as many as memory may be spent on."""
+"""A bounded buffer for messages that arrive before older ones."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
-MAX_KEPT_MESSAGES = 50_000
-"""Beyond it the oldest go, and are a hole."""
+MAX_PENDING_MESSAGES = 50_000
+"""The limit on the number of messages. The oldest are dropped, which leaves a gap."""
 
-MAX_KEPT_BYTES = 256 * 2**20
-"""What their payloads may take together."""
+MAX_PENDING_BYTES = 256 * 2**20
+"""The limit on the total size of their payloads."""
 
 
 class _HasPayload(Protocol):
@@ -21,20 +21,21 @@ _Message = TypeVar("_Message", bound=_HasPayload)
 
 
 class PendingMessages(Generic[_Message]):
-    """The newest messages, in the order in which they came."""
+    """The newest messages in order of arrival, up to a number and a size."""
 
     def __init__(self) -> None:
         self._messages: deque[_Message] = deque()
         self._num_bytes = 0
 
     def add(self, message: _Message) -> None:
+        """Adds a message, and drops the oldest ones that are over the limits."""
         self._messages.append(message)
         self._num_bytes += len(message.payload)
-        while len(self._messages) > MAX_KEPT_MESSAGES or self._num_bytes > MAX_KEPT_BYTES:
+        while len(self._messages) > MAX_PENDING_MESSAGES or self._num_bytes > MAX_PENDING_BYTES:
             self._num_bytes -= len(self._messages.popleft().payload)
 
     def take(self) -> list[_Message]:
-        """All of them; none is kept any more."""
+        """Removes and returns all messages."""
         messages = list(self._messages)
         self._messages.clear()
         self._num_bytes = 0

@@ -1,8 +1,8 @@
-"""The engine's end of the wire.
+"""The engine's end of the protocol.
 
-The engine's thread only encodes a message and hands it to a bounded queue; `StreamServer`, on a
-thread of its own, numbers and sends it and talks to the viewers. So nothing a viewer does, or
-fails to do, is ever waited for in the step loop.
+The engine's thread encodes each message and puts it into a bounded queue. A `StreamServer` on a
+thread of its own numbers and sends the messages, and answers viewers. So the step loop never waits
+for a viewer.
 """
 
 from __future__ import annotations
@@ -13,15 +13,21 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
 import zmq
 
-from seqtop.transport import closing, outbound_queue
-from seqtop.transport.bind_check import in_the_way
+from seqtop.transport import sockets
 from seqtop.transport.curve_keys import EngineKeys
 from seqtop.transport.endpoints import check_bind, snapshot_endpoint
-from seqtop.transport.keepalive import keep_alive
-from seqtop.transport.outbound_queue import OutboundQueue, QueueFullError
+from seqtop.transport.outbound_queue import (
+    DroppedEvents,
+    OutboundQueue,
+    QueuedEvent,
+    QueuedInFlight,
+    QueuedReply,
+    QueueFullError,
+)
 from seqtop.transport.stream_server import Replica, StreamServer
 from seqtop.wire import codec, frames, snapshot_chunks
 from seqtop.wire.errors import WireError
@@ -39,97 +45,103 @@ from seqtop.wire.messages import (
 from seqtop.wire.redaction import redact
 
 MAX_QUEUED_MESSAGES = 10_000
-"""Messages that may wait between the engine and the publisher's thread; more are dropped."""
+"""Messages that may wait between the engine's and the publisher's thread. More are dropped."""
 
 MAX_QUEUED_BYTES = 256 * 2**20
-"""What these may take together."""
+"""The total size of these messages."""
 
 MAX_VIEWER_BACKLOG = 1_000
-"""Messages that may wait for one slow viewer (`ZMQ_SNDHWM`); it then misses some, and heals."""
+"""Messages that may wait for one slow viewer (`ZMQ_SNDHWM`). It then misses some and resyncs."""
 
 MAX_COMMAND_BYTES = 2**20
-"""The longest question a viewer may ask, a prompt to submit included."""
+"""The size of the largest request, including a prompt to submit."""
 
 MAX_PENDING_COMMANDS = 64
-"""Commands that may wait for the engine; more are refused."""
+"""Commands that may wait for the engine. More are refused."""
 
-COMMANDS_AT_ONCE = 8
-"""Of these, what the engine is given between two steps."""
+COMMANDS_PER_CALL = 8
+"""Commands that `Publisher.commands` returns at once."""
 
-_QUESTIONS_PER_VIEWER = 16
-"""Unread questions that are kept of a viewer (`ZMQ_RCVHWM`), before its own side has to wait."""
+_REQUESTS_PER_VIEWER: Final = 16
+"""Unread requests of one viewer (`ZMQ_RCVHWM`). More wait at the viewer's end."""
 
-_ANSWERS_PER_VIEWER = snapshot_chunks.MAX_PARTS + 1
-"""Answers that may wait for a viewer (`ZMQ_SNDHWM`): a snapshot and its parts."""
+_REPLIES_PER_VIEWER: Final = snapshot_chunks.MAX_CHUNKS + 1
+"""Replies that may wait for one viewer (`ZMQ_SNDHWM`): a snapshot and its parts."""
 
-_MAX_SUBSCRIPTION_BYTES = 1024
-"""Handshakes count as well, and Curve's take more than 256."""
+_MAX_SUBSCRIPTION_BYTES: Final = 1024
+"""The limit also applies to handshakes, and those of CurveZMQ take more than 256 bytes."""
 
 _SECONDS_BETWEEN_REPAIRS = 1.0
 
-_MADE_LATER_BYTES = 16 * 2**10
-"""What an event counts as in the queue that has not been made yet."""
-
-_MOST_BYTES_DOZING = 2**20
-"""What may be in the queue without waking the publisher's thread from a doze."""
+_BIND_ADVICE: Final = "stop what runs there or choose another --bind"
 
 
 class PublishError(Exception):
-    """The endpoint could not be bound; `str()` is one sentence for the user."""
+    """The endpoint could not be bound. The message is one sentence for the user."""
 
 
 class PendingCommand:
-    """A viewer's `Submit` or `Abort`, to be answered once, on the engine's thread."""
+    """A viewer's `Submit` or `Abort`, to be answered once, on the engine's thread.
 
-    def __init__(self, command: Submit | Abort, answer: Callable[[Reply], None]) -> None:
+    Attributes:
+        command: The decoded command.
+    """
+
+    def __init__(self, command: Submit | Abort, reply: Callable[[Reply], None]) -> None:
         self.command = command
-        self._answer = answer
+        self._reply = reply
 
     def accept(self, request_id: str) -> None:
-        self._answer(Accepted(request_id=request_id))
+        """Replies that the engine has carried out the command."""
+        self._reply(Accepted(request_id=request_id))
 
     def refuse(self, error: str) -> None:
-        """Say in one sentence why not."""
-        self._answer(Refused(error=error))
+        """Replies with the reason for a refusal, in one sentence."""
+        self._reply(Refused(error=error))
 
 
 class Publisher:
-    """Publishes one engine's events at `endpoint`, and its snapshots beside it.
+    """Publishes one engine's events at an endpoint, and serves snapshots beside it.
 
-    All methods belong to one thread, the engine's. A context manager; leaving it closes.
+    All methods belong to one thread, the engine's. A context manager that closes on exit.
 
     Args:
-        info: Who is speaking. If it says `redacted`, all texts and tokens are taken out here.
-        mirror: An empty state, to be kept up for snapshots.
-        keys: Let nobody in but holders of these keys, and encrypt everything.
-        insecure: Allow other machines to connect without keys.
-        repairs: The caller watches `wants_in_flight`. Then messages that follow on a loss are
-            dropped until an `InFlight` makes sense of them again.
-        clock: Time of day, in seconds since the epoch.
+        endpoint: The ZeroMQ endpoint of the live stream.
+        info: The description of the engine. If it is `redacted`, text and tokens are removed here.
+        replica: An empty state, kept up to date for snapshots.
+        curve_keys: Encrypts everything and admits only holders of these keys.
+        insecure: Allows other machines to connect without keys.
+        repairs: Declares that the caller checks `wants_in_flight`. After a loss, messages are then
+            dropped until an `InFlight` restores the replica.
+        clock: Returns the time of day in seconds since the epoch.
+
+    Attributes:
+        endpoint: The endpoint of the live stream.
+        num_dropped: Messages that found the queue full, or could not be encoded or decoded.
+        last_error: The reason for the last of these.
 
     Raises:
-        EndpointError: the endpoint is malformed, or not local, without keys and not `insecure`.
-        PublishError: the endpoint cannot be bound.
+        EndpointError: The endpoint is malformed, or it is reachable from other machines although
+            there are no keys and `insecure` is not set.
+        PublishError: The endpoint cannot be bound.
     """
 
     def __init__(
         self,
         endpoint: str,
         info: EngineInfo,
-        mirror: Replica,
+        replica: Replica,
         *,
-        keys: EngineKeys | None = None,
+        curve_keys: EngineKeys | None = None,
         insecure: bool = False,
         repairs: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.endpoint = check_bind(endpoint, insecure=insecure, has_keys=keys is not None)
+        self.endpoint = check_bind(endpoint, insecure=insecure, has_keys=curve_keys is not None)
         self.num_dropped = 0
-        """Messages that found the queue full or could not be encoded."""
         self.last_error: str | None = None
         self._num_unannounced = 0
-        self._num_lost = 0
-        """Of what was dropped, what the publisher's thread could not make."""
+        self._num_undecodable = 0
         self._repairs = repairs
         self._redacts = info.redacted
         self._repaired_at = -_SECONDS_BETWEEN_REPAIRS
@@ -140,18 +152,18 @@ class Publisher:
             MAX_PENDING_COMMANDS
         )
         for each in (self.endpoint, snapshot_endpoint(self.endpoint)):
-            if reason := in_the_way(each):
-                raise PublishError(f"{each} {reason}; {_ELSEWHERE}")
+            if conflict := sockets.bind_conflict(each):
+                raise PublishError(f"{each} {conflict}; {_BIND_ADVICE}")
         self._context = zmq.Context()
-        self._authenticator = keys.admit(self._context) if keys is not None else None
+        self._authenticator = curve_keys.admit(self._context) if curve_keys is not None else None
         try:
-            live, router = self._bind(frames.topic(info.incarnation), keys)
+            live, router = self._bind(frames.topic(info.incarnation), curve_keys)
         except zmq.ZMQError as error:
-            self._end_context(linger=0)
-            raise PublishError(_bind_failure(endpoint, error)) from error
-        self._inbox = OutboundQueue(MAX_QUEUED_MESSAGES)
+            self._terminate(linger=0)
+            raise PublishError(_bind_error(endpoint, error)) from error
+        self._outbound_queue = OutboundQueue(MAX_QUEUED_MESSAGES)
         self._server = StreamServer(
-            live, router, self._inbox, info, mirror, keys, self._commands, clock
+            live, router, self._outbound_queue, info, replica, curve_keys, self._commands, clock
         )
         self._thread = threading.Thread(
             target=self._server.run, name="seqtop-publisher", daemon=True
@@ -160,143 +172,119 @@ class Publisher:
         self.publish(info)
 
     def _bind(
-        self, greeting: bytes, keys: EngineKeys | None
+        self, greeting: bytes, curve_keys: EngineKeys | None
     ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        live = self._context.socket(zmq.XPUB)  # a PUB that can greet
+        live = self._context.socket(zmq.XPUB)  # unlike PUB, it can greet a subscriber
         live.setsockopt(zmq.XPUB_WELCOME_MSG, greeting)
         live.sndhwm = MAX_VIEWER_BACKLOG
         live.maxmsgsize = _MAX_SUBSCRIPTION_BYTES
         router = self._context.socket(zmq.ROUTER)
         router.maxmsgsize = MAX_COMMAND_BYTES
-        router.rcvhwm = _QUESTIONS_PER_VIEWER
-        router.sndhwm = _ANSWERS_PER_VIEWER
+        router.rcvhwm = _REQUESTS_PER_VIEWER
+        router.sndhwm = _REPLIES_PER_VIEWER
         for socket in (live, router):
             socket.linger = 500
-            keep_alive(socket)
-            if keys is not None:
-                keys.secure(socket)
+            sockets.enable_keepalive(socket)
+            if curve_keys is not None:
+                curve_keys.secure(socket)
         live.bind(self.endpoint)
         router.bind(snapshot_endpoint(self.endpoint))
         return live, router
 
     def publish(self, event: Event | InFlight) -> None:
-        """Send `event` to every viewer. Never blocks and never raises; drops are counted."""
-        self._look_for_losses()
-        # What follows makes sense to nobody if what came before is lost.
-        if self._is_waiting_for_repair and not isinstance(event, InFlight):
-            self._drop()
+        """Sends an event to every viewer. Never blocks and never raises; drops are counted."""
+        self._count_undecodable()
+        if self._needs_repair and not isinstance(event, InFlight):
+            self._drop()  # no viewer can interpret it without the messages that were lost
         else:
-            self._publish(event)
-
-    @property
-    def has_listeners(self) -> bool:
-        """Whether anybody subscribes to anything."""
-        return self._server.num_topics_heard > 0
-
-    def publish_later(self, make: Callable[[], Event]) -> None:
-        """Send what `make` returns, in its turn. Never blocks and never raises; drops are counted.
-
-        It is called on the publisher's thread, so it may read only what nobody changes any more.
-        An engine's thread has better things to do: right after a forward pass nothing of what it
-        would have to look at, code included, is in the processor's caches.
-        """
-        self._look_for_losses()
-        if self._is_waiting_for_repair:
-            self._drop()
-        else:
-            self._queue(_MADE_LATER_BYTES, outbound_queue.LATER, make, _MADE_LATER_BYTES)
+            self._encode_and_enqueue(event)
 
     def wants_in_flight(self) -> bool:
-        """Whether messages were lost before they had a number, and there is room again.
+        """Returns whether messages were lost before they were numbered, and there is room again.
 
-        What follows on a hole cannot be understood without what was in it. So an engine asks this
-        between two steps, and answers by publishing an `InFlight`.
+        No viewer can interpret what follows such a loss. The engine checks this between two steps
+        and then publishes an `InFlight`.
         """
+        self._count_undecodable()
         return (
-            self._is_waiting_for_repair
+            self._needs_repair
             and 2 * self._num_bytes_waiting <= MAX_QUEUED_BYTES
             and time.monotonic() - self._repaired_at >= _SECONDS_BETWEEN_REPAIRS
         )
 
     @property
-    def _is_waiting_for_repair(self) -> bool:
+    def _needs_repair(self) -> bool:
         return self._repairs and self._num_unannounced > 0
 
     @property
     def _num_bytes_waiting(self) -> int:
-        return self._num_bytes_queued - self._server.num_bytes_taken
+        return self._num_bytes_queued - self._server.num_bytes_sent
 
-    def _publish(self, event: Event | InFlight) -> None:
-        is_live = not isinstance(event, InFlight)
-        if not is_live:
+    def _encode_and_enqueue(self, event: Event | InFlight) -> None:
+        if isinstance(event, InFlight):
             self._repaired_at = time.monotonic()
         try:
             payload = codec.encode(redact(event) if self._redacts else event)
-            # An `InFlight` is sent to an almost empty queue and does not count: were it larger than
-            # the queue, everything behind it would be dropped, and the next one sent for that.
-            size = len(payload) if is_live else 0
-        except WireError as error:
-            self._drop(str(error))
-        else:
-            self._queue(
-                size, outbound_queue.EVENT if is_live else outbound_queue.IN_FLIGHT, payload
-            )
-
-    def _queue(self, size: int, *item: object) -> None:
-        """Hand an item that counts as so many bytes over to the publisher's thread."""
-        try:
-            self._require_room(size)
-            if self._num_unannounced:
-                self._inbox.put(outbound_queue.DROPPED, self._num_unannounced)
-                self._num_unannounced = 0
-            is_urgent = item[0] is outbound_queue.IN_FLIGHT or (
-                self._num_bytes_waiting + size > _MOST_BYTES_DOZING
-            )
-            self._inbox.put(*item, is_urgent=is_urgent)
-            self._num_bytes_queued += size
+            if isinstance(event, InFlight):
+                # It is enqueued when the queue is almost empty, and its size does not count. If it
+                # did, one larger than the queue would cause the loss that requires the next one.
+                self._enqueue(QueuedInFlight(payload))
+            else:
+                self._require_room(len(payload))
+                self._enqueue(QueuedEvent(payload))
+                self._num_bytes_queued += len(payload)
         except (WireError, QueueFullError) as error:
             self._drop(str(error))
 
+    def _enqueue(self, item: QueuedEvent | QueuedInFlight) -> None:
+        if self._num_unannounced:
+            self._outbound_queue.put(DroppedEvents(self._num_unannounced))
+            self._num_unannounced = 0
+        self._outbound_queue.put(item)
+
     def _require_room(self, size: int) -> None:
-        """Refuse a message of so many bytes; 0 is always taken."""
         frames.check_size(size)
-        waiting = self._num_bytes_queued - self._server.num_bytes_taken
-        # Alone, anything goes: it could never be sent otherwise.
-        if size and waiting and waiting + size > MAX_QUEUED_BYTES:
+        waiting = self._num_bytes_waiting
+        # An empty queue accepts any message: otherwise a large one could never be sent.
+        if waiting and waiting + size > MAX_QUEUED_BYTES:
             raise WireError(f"{waiting:,} bytes wait to be sent already")
 
-    def _drop(self, why: str | None = None, count: int = 1) -> None:
+    def _drop(self, error: str | None = None, count: int = 1) -> None:
         self.num_dropped += count
         self._num_unannounced += count
-        self.last_error = why or self.last_error
+        self.last_error = error or self.last_error
 
-    def _look_for_losses(self) -> None:
-        """Count what could not be made on the publisher's thread among what was dropped."""
-        if lost := self._server.num_lost - self._num_lost:
-            self._num_lost += lost
-            self._drop(self._server.last_error, lost)
+    def _count_undecodable(self) -> None:
+        """Counts events that the replica could not decode as dropped."""
+        if count := self._server.num_undecodable - self._num_undecodable:
+            self._num_undecodable += count
+            self._drop(self._server.last_error, count)
 
     def commands(self, timeout: float = 0.0) -> list[PendingCommand]:
-        """Some of what viewers asked for; waits up to `timeout` seconds for the first."""
+        """Returns some of the viewers' commands.
+
+        Args:
+            timeout: Seconds to wait for the first command.
+        """
         pending: list[PendingCommand] = []
         with contextlib.suppress(queue.Empty):
-            while len(pending) < COMMANDS_AT_ONCE:
+            while len(pending) < COMMANDS_PER_CALL:
                 wait = timeout > 0 and not pending
                 identity, command = self._commands.get(wait, timeout if wait else None)
-                pending.append(PendingCommand(command, functools.partial(self._answer, identity)))
+                pending.append(PendingCommand(command, functools.partial(self._reply, identity)))
         return pending
 
     def close(self, reason: str = "") -> None:
-        """Say goodbye and wait until what was published has been handed to the network."""
+        """Publishes `EngineStopped` and waits until all messages are handed to the network."""
         if self._is_closed:
             return
         self._is_closed = True
-        self._publish(EngineStopped(time=self._clock(), reason=reason))
-        self._inbox.end()
+        self._encode_and_enqueue(EngineStopped(time=self._clock(), reason=reason))
+        self._outbound_queue.end()
         self._thread.join(timeout=5)
         if not self._thread.is_alive():
-            self._inbox.close()
-        self._end_context()
+            self._outbound_queue.close()
+        self._terminate()
 
     def __enter__(self) -> Publisher:
         return self
@@ -304,23 +292,20 @@ class Publisher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _answer(self, identity: bytes, reply: Reply) -> None:
-        # Only the server may touch the ROUTER. A full queue loses the answer; the viewer's own
-        # timeout covers that.
+    def _reply(self, identity: bytes, reply: Reply) -> None:
+        # Only the server may use the ROUTER socket. A full queue loses the reply, and the viewer
+        # runs into its time-out.
         with contextlib.suppress(QueueFullError):
-            self._inbox.put(outbound_queue.REPLY, identity, codec.encode(reply))
+            self._outbound_queue.put(QueuedReply(identity, codec.encode(reply)))
 
-    def _end_context(self, linger: int | None = None) -> None:
+    def _terminate(self, linger: int | None = None) -> None:
         if self._authenticator is not None:
             self._authenticator.stop()
-        closing.end(self._context, linger=linger)
+        sockets.terminate(self._context, linger=linger)
 
 
-_ELSEWHERE = "stop what runs there or choose another --bind"
-
-
-def _bind_failure(endpoint: str, error: zmq.ZMQError) -> str:
-    where = f"{endpoint} or {snapshot_endpoint(endpoint)}"
+def _bind_error(endpoint: str, error: zmq.ZMQError) -> str:
+    endpoints = f"{endpoint} or {snapshot_endpoint(endpoint)}"
     if error.errno == zmq.EADDRINUSE:
-        return f"{where} is already in use; {_ELSEWHERE}"
-    return f"{where} cannot be bound: {error.strerror}"
+        return f"{endpoints} is already in use; {_BIND_ADVICE}"
+    return f"{endpoints} cannot be bound: {error.strerror}"

@@ -1,9 +1,9 @@
-"""The viewer's end of the wire: receives, notices what is missing, and heals it.
+"""The viewer's end of the protocol: receives the live stream and repairs gaps in it.
 
-Joining late follows the Clone pattern of the ZeroMQ guide: subscribe, wait for the first sign
-that the subscription holds, keep what arrives, ask for a snapshot, take it over, then apply what
-was kept and is newer. A gap in the numbers, another incarnation or a message that cannot be read
-sends the subscriber through the same door again.
+A late join follows the Clone pattern of the ZeroMQ guide: subscribe, wait for the first message
+(which proves that the subscription is active), keep what arrives, request a snapshot, load it, then
+apply the newer messages that were kept. A gap in the sequence numbers, another incarnation or a
+message that cannot be decoded starts the same procedure again.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from typing import Protocol
 import zmq
 
 from seqtop.connection import ConnectionState
+from seqtop.transport import sockets
 from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink
 from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.transport.endpoints import snapshot_endpoint
-from seqtop.transport.handshake import HandshakeWatch
-from seqtop.transport.keepalive import keep_alive
+from seqtop.transport.handshake import HandshakeMonitor
 from seqtop.transport.pending_messages import PendingMessages
 from seqtop.wire import codec, frames, parsing
 from seqtop.wire.errors import WireError
 from seqtop.wire.frames import Frame, Greeting
 from seqtop.wire.messages import (
-    OLDEST_VERSION,
     PROTOCOL_VERSION,
     EngineStopped,
     Event,
@@ -37,39 +36,48 @@ from seqtop.wire.messages import (
 )
 
 MAX_UNREAD_MESSAGES = 1_000
-"""Live messages that may wait to be read (`ZMQ_RCVHWM`); then the engine's side holds the rest."""
+"""Unread live messages (`ZMQ_RCVHWM`). More wait at the engine's end."""
 
 SILENCE_SECONDS = 3.5
-"""An engine silent for this long is called lost: three heartbeats and some grace."""
+"""The silence after which an engine counts as lost: three heartbeats and a margin."""
 
-_SNAPSHOT_RETRY_SECONDS = (0.5, 1.0)
-"""After the first question, which is answered at once or has got lost; and after any other, as a
-large snapshot on a slow line takes its time."""
+_FIRST_RETRY_SECONDS = 0.5
+"""The first snapshot request is answered at once or was lost."""
+_RETRY_SECONDS = 1.0
+"""A large snapshot on a slow network takes its time."""
 _RECONNECT_SECONDS = 5.0
-"""After a refusal, on which libzmq itself gives up."""
+"""The time after a refusal, since libzmq does not reconnect then."""
 
 _MESSAGES_PER_ROUND = 500
-_ANSWERS_PER_ROUND = 16
-_LONGEST_POLL_MS = 250
-"""While something is awaited or has gone wrong."""
+_REPLIES_PER_ROUND = 16
+_MIN_POLL_MS = 250
+"""The poll interval while a reply is due or something has failed."""
 
 
 class EventSink(ConnectionSink, Protocol):
-    """Where a subscriber puts what it receives. Called on the subscriber's thread."""
+    """Receives events and snapshots. Called on the subscriber's thread."""
 
     def apply(self, frame: Frame, event: Event) -> None:
-        """Change the state by the next message, and by `event`, which is its decoded payload."""
+        """Updates the state by the next message; `event` is its decoded payload."""
 
     def load(self, state: memoryview, *, is_first: bool) -> None:
-        """Take in a state that is to be restored, or more of it; raises `WireError`."""
+        """Adds a part of a snapshot.
+
+        Raises:
+            WireError: The part cannot be decoded.
+        """
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Replace the state by what has been loaded; raises `WireError` if that is none."""
+        """Replaces the state by the loaded parts.
+
+        Raises:
+            WireError: They are not a whole state.
+        """
 
 
 @dataclass
-class _Coming:
-    """A snapshot that comes in parts."""
+class _PartialSnapshot:
+    """A snapshot whose parts have not all arrived."""
 
     snapshot: Snapshot
     next_index: int = 0
@@ -79,274 +87,273 @@ class _Coming:
 class Subscriber(BaseSubscriber[EventSink]):
     """Follows one engine on a thread of its own, from `start` to `close`.
 
+    Args:
+        endpoint: The endpoint of the engine's live stream.
+        sink: Receives events and snapshots.
+        curve_keys: The viewer's CurveZMQ keys, if the engine requires any.
+
     Raises:
-        EndpointError: `endpoint` is malformed.
+        EndpointError: The endpoint is malformed.
     """
 
     THREAD_NAME = "seqtop-subscriber"
 
-    def __init__(self, endpoint: str, sink: EventSink, *, keys: ViewerKeys | None = None) -> None:
+    def __init__(
+        self, endpoint: str, sink: EventSink, *, curve_keys: ViewerKeys | None = None
+    ) -> None:
         super().__init__(endpoint, sink)
-        self._keys = keys
+        self._curve_keys = curve_keys
         self._refused_at: float | None = None
-        self._kept = PendingMessages[Frame]()
-        """Live messages that came while a snapshot is awaited."""
+        # Live messages that arrive before the snapshot.
+        self._pending = PendingMessages[Frame]()
+        # The incarnation of the state; None before the first snapshot.
         self._incarnation: str | None = None
-        """The start of the engine that the state belongs to; `None` before the first snapshot."""
-        self._version = PROTOCOL_VERSION
-        """Of the protocol, as the engine speaks it."""
         self._last_number = -1
-        self._synced = False
-        self._coming: _Coming | None = None
-        """The snapshot of which parts are awaited."""
-        self._asked_at = 0.0
-        self._retry_after = _SNAPSHOT_RETRY_SECONDS[0]
-        self._heard_at: float | None = None
+        self._is_synced = False
+        self._partial: _PartialSnapshot | None = None
+        self._requested_at = 0.0
+        self._retry_seconds = _FIRST_RETRY_SECONDS
+        self._received_at: float | None = None
 
     def _open(self) -> None:
         self._live = self._context.socket(zmq.SUB)
         self._live.rcvhwm = MAX_UNREAD_MESSAGES
         self._live.maxmsgsize = frames.MAX_MESSAGE_BYTES
-        # Everything, so that a foreign publisher is noticed rather than silently filtered out.
+        # All topics, so that a foreign publisher is reported instead of filtered out.
         self._live.subscribe(b"")
-        keep_alive(self._live)
-        self._questions = self._context.socket(zmq.DEALER)
-        self._questions.maxmsgsize = frames.MAX_SNAPSHOT_BYTES
-        self._questions.rcvhwm = _ANSWERS_PER_ROUND
-        self._questions.linger = 0
-        keep_alive(self._questions)
-        if self._keys is not None:
-            self._keys.secure(self._live)
-            self._keys.secure(self._questions)
-        self._handshakes = HandshakeWatch(
-            self._live, self.link.endpoint, has_keys=self._keys is not None
+        sockets.enable_keepalive(self._live)
+        self._requests = self._context.socket(zmq.DEALER)
+        self._requests.maxmsgsize = frames.MAX_SNAPSHOT_BYTES
+        self._requests.rcvhwm = _REPLIES_PER_ROUND
+        self._requests.linger = 0
+        sockets.enable_keepalive(self._requests)
+        if self._curve_keys is not None:
+            self._curve_keys.secure(self._live)
+            self._curve_keys.secure(self._requests)
+        self._handshakes = HandshakeMonitor(
+            self._live, self.connection.endpoint, has_keys=self._curve_keys is not None
         )
         self._connect()
 
     def _connect(self) -> None:
-        self._live.connect(self.link.endpoint)
-        self._questions.connect(snapshot_endpoint(self.link.endpoint))
+        self._live.connect(self.connection.endpoint)
+        self._requests.connect(snapshot_endpoint(self.connection.endpoint))
 
     def _reconnect(self) -> None:
         for socket, endpoint in (
-            (self._live, self.link.endpoint),
-            (self._questions, snapshot_endpoint(self.link.endpoint)),
+            (self._live, self.connection.endpoint),
+            (self._requests, snapshot_endpoint(self.connection.endpoint)),
         ):
-            with contextlib.suppress(zmq.ZMQError):  # refused, it may be gone already
+            with contextlib.suppress(zmq.ZMQError):  # libzmq may have closed a refused connection
                 socket.disconnect(endpoint)
         self._connect()
 
-    def _follow(self) -> None:
+    def _receive_until_woken(self) -> None:
         poller = zmq.Poller()
-        for socket in (self._live, self._questions, self._woken, self._handshakes.monitor):
+        for socket in (self._live, self._requests, self._wake_receiver, self._handshakes.socket):
             poller.register(socket, zmq.POLLIN)
         while True:
-            ready = dict(poller.poll(self._patience_ms))
-            if self._woken in ready:
+            ready = dict(poller.poll(self._poll_timeout_ms()))
+            if self._wake_receiver in ready:
                 break
             if self._live in ready:
-                self._receive_some()
-            if self._questions in ready:
-                self._receive_answers()
-            if self._handshakes.monitor in ready:
-                self._look_at_handshakes()
-            self._watch_the_clock()
+                self._receive_messages()
+            if self._requests in ready:
+                self._receive_replies()
+            if self._handshakes.socket in ready:
+                self._check_handshakes()
+            self._check_timeouts()
         self._handshakes.close()
-        for socket in (self._live, self._questions, self._woken):
+        for socket in (self._live, self._requests, self._wake_receiver):
             socket.close()
 
-    def _look_at_handshakes(self) -> None:
+    def _check_handshakes(self) -> None:
         if refusal := self._handshakes.refusal():
             self._refused_at = time.monotonic()
-            self._show(ConnectionState.REFUSED, refusal)
+            self._set_state(ConnectionState.REFUSED, refusal)
 
-    def _receive_some(self) -> None:
+    def _receive_messages(self) -> None:
         for _ in range(_MESSAGES_PER_ROUND):
             try:
                 parts = self._live.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
-            self._received(parts)
+            self._handle_message(parts)
 
-    def _received(self, parts: list[bytes]) -> None:
-        self.link.num_bytes += sum(map(len, parts))
+    def _handle_message(self, parts: list[bytes]) -> None:
+        self.connection.num_bytes += sum(map(len, parts))
         try:
             frame = frames.unpack(parts)
         except WireError as error:
-            self._refused(error)
-            if not self._synced:
-                self._show(ConnectionState.INCOMPATIBLE, self._foreign_sentence(error))
+            self._report_error(error)
+            if not self._is_synced:
+                self._set_state(ConnectionState.INCOMPATIBLE, self._explain_foreign(error))
             return
-        first_sign = self._heard_at is None
-        self._heard_at = time.monotonic()
-        self._version = frame.version
+        is_first = self._received_at is None
+        self._received_at = time.monotonic()
         if isinstance(frame, Greeting):
-            if not self._synced:
-                self._ask()
+            if not self._is_synced:
+                self._request_snapshot()
             return
-        self.link.num_messages += 1
-        if not self._synced:
-            self._kept.add(frame)
-            if first_sign:
-                self._ask()
+        self.connection.num_messages += 1
+        if not self._is_synced:
+            self._pending.add(frame)
+            if is_first:
+                self._request_snapshot()
         elif frame.incarnation != self._incarnation:
             self._resync("the engine has been restarted", frame)
-        elif frame.sequence_number > self._last_number + 1:
-            missed = frame.sequence_number - self._last_number - 1
-            self.link.num_missed += missed
-            self._resync(f"{missed} messages were missed", frame)
-        elif frame.sequence_number == self._last_number + 1:
-            self._take(frame)
-        # A number already seen is a repetition, which changes nothing.
+        else:
+            self._apply_in_order(frame)
 
-    def _take(self, frame: Frame) -> None:
-        """Apply the next message in line."""
+    def _apply_in_order(self, frame: Frame) -> None:
+        """Applies a frame if it is the next one, and resyncs if there is a gap before it.
+
+        A number that has been applied already is a repetition and has no effect.
+        """
+        num_missed = frame.sequence_number - self._last_number - 1
+        if num_missed > 0:
+            self.connection.num_missed += num_missed
+            self._resync(f"{num_missed} messages were missed", frame)
+        elif num_missed == 0:
+            self._apply(frame)
+
+    def _apply(self, frame: Frame) -> None:
         try:
             event = parsing.event(frame.payload)
         except WireError as error:
-            self._refused(error)
+            self._report_error(error)
             self._resync(f"a message could not be read: {error}", frame)
             return
         self._last_number = frame.sequence_number
         self._sink.apply(frame, event)
         if isinstance(event, EngineStopped):
-            self._show(ConnectionState.STOPPED, event.reason or "the engine has stopped")
-        elif self.link.state is not ConnectionState.LIVE:
-            self._show(ConnectionState.LIVE)
+            self._set_state(ConnectionState.STOPPED, event.reason or "the engine has stopped")
+        elif self.connection.state is not ConnectionState.LIVE:
+            self._set_state(ConnectionState.LIVE)
 
-    def _resync(self, why: str, frame: Frame) -> None:
-        self._synced = False
-        self._kept.take()
-        self._kept.add(frame)
-        self.link.num_resyncs += 1
-        self._show(ConnectionState.SYNCING, why)
-        self._ask()
+    def _resync(self, reason: str, frame: Frame) -> None:
+        self._is_synced = False
+        self._pending.take()
+        self._pending.add(frame)
+        self.connection.num_resyncs += 1
+        self._set_state(ConnectionState.SYNCING, reason)
+        self._request_snapshot()
 
-    def _ask(self) -> None:
-        self._coming = None
-        self._asked_at = time.monotonic()
-        request = SnapshotRequest(protocol_version=self._version)
-        with contextlib.suppress(zmq.Again):  # asked again after a while
-            self._questions.send(codec.encode(request), zmq.DONTWAIT)
+    def _request_snapshot(self) -> None:
+        self._partial = None
+        self._requested_at = time.monotonic()
+        with contextlib.suppress(zmq.Again):  # the request is repeated after a time-out
+            self._requests.send(codec.encode(SnapshotRequest()), zmq.DONTWAIT)
 
-    def _receive_answers(self) -> None:
-        for _ in range(_ANSWERS_PER_ROUND):
+    def _receive_replies(self) -> None:
+        for _ in range(_REPLIES_PER_ROUND):
             try:
-                # Not copied: a snapshot may be large.
-                parts = self._questions.recv_multipart(zmq.DONTWAIT, copy=False)
+                # Not copied, since a snapshot may be large.
+                parts = self._requests.recv_multipart(zmq.DONTWAIT, copy=False)
             except zmq.Again:
                 return
             try:
-                self._answered([part.buffer for part in parts])
+                self._handle_reply([part.buffer for part in parts])
             except WireError as error:
-                self._coming = None
-                self._refused(error)
+                self._partial = None
+                self._report_error(error)
 
-    def _answered(self, parts: list[memoryview]) -> None:
+    def _handle_reply(self, parts: list[memoryview]) -> None:
         message, *state = frames.unseal(parts, max(len(parts) - 1, 1))
         reply = parsing.reply(message)
         if isinstance(reply, Refused):
-            self._show(ConnectionState.INCOMPATIBLE, reply.error)
-        elif self._synced:
+            self._set_state(ConnectionState.INCOMPATIBLE, reply.error)
+        elif self._is_synced:
             return
         elif isinstance(reply, Snapshot):
-            self._begin(reply)
+            self._begin_snapshot(reply)
         elif isinstance(reply, SnapshotPart) and len(state) == 1:
-            self._go_on(reply, state[0])
+            self._add_part(reply, state[0])
 
-    def _begin(self, snapshot: Snapshot) -> None:
-        self._coming = None
-        if not OLDEST_VERSION <= snapshot.protocol_version <= PROTOCOL_VERSION:
+    def _begin_snapshot(self, snapshot: Snapshot) -> None:
+        self._partial = None
+        if snapshot.protocol_version != PROTOCOL_VERSION:
             raise frames.ProtocolVersionError(
                 f"the snapshot is of version {snapshot.protocol_version} of the protocol"
             )
         same_engine = snapshot.incarnation == self._incarnation
         if same_engine and snapshot.sequence_number < self._last_number:
-            return  # the late answer to an earlier question
-        self._asked_at = time.monotonic()
+            return  # a late reply to an earlier request
+        self._requested_at = time.monotonic()
         self._sink.load(memoryview(snapshot.state), is_first=True)
         if snapshot.has_parts:
-            self._coming = _Coming(snapshot)
+            self._partial = _PartialSnapshot(snapshot)
         else:
             self._restore(snapshot)
 
-    def _go_on(self, part: SnapshotPart, state: memoryview) -> None:
-        coming = self._coming
-        if coming is None or part.index != coming.next_index:
-            self._coming = None  # one has been lost; all of it will be asked for again
+    def _add_part(self, part: SnapshotPart, state: memoryview) -> None:
+        partial = self._partial
+        if partial is None or part.index != partial.next_index:
+            self._partial = None  # a part was lost, and the whole snapshot is requested again
             return
-        coming.next_index += 1
-        coming.num_bytes += len(state)
-        if coming.num_bytes > frames.MAX_SNAPSHOT_BYTES:
+        partial.next_index += 1
+        partial.num_bytes += len(state)
+        if partial.num_bytes > frames.MAX_SNAPSHOT_BYTES:
             raise WireError(f"the snapshot has more than {frames.MAX_SNAPSHOT_BYTES:,} bytes")
-        self._asked_at = time.monotonic()
+        self._requested_at = time.monotonic()
         self._sink.load(state, is_first=False)
         if part.is_last:
-            self._coming = None
-            self._restore(coming.snapshot)
+            self._partial = None
+            self._restore(partial.snapshot)
 
     def _restore(self, snapshot: Snapshot) -> None:
         self._sink.restore(snapshot)
-        self._heard_at = time.monotonic()
+        self._received_at = time.monotonic()
         self._incarnation = snapshot.incarnation
         self._last_number = snapshot.sequence_number
-        self._synced = True
-        self._retry_after = _SNAPSHOT_RETRY_SECONDS[0]
-        self._show(ConnectionState.LIVE)
-        kept = self._kept.take()
-        for position, frame in enumerate(kept):
-            self._replay(frame)
-            if not self._synced:  # a hole among the kept ones: start over with what is left
-                for left in kept[position + 1 :]:
-                    self._kept.add(left)
+        self._is_synced = True
+        self._retry_seconds = _FIRST_RETRY_SECONDS
+        self._set_state(ConnectionState.LIVE)
+        pending = self._pending.take()
+        for position, frame in enumerate(pending):
+            if frame.incarnation == self._incarnation:
+                self._apply_in_order(frame)
+            if not self._is_synced:  # a gap between the kept messages: `frame` is pending again
+                for later in pending[position + 1 :]:
+                    self._pending.add(later)
                 return
 
-    def _replay(self, frame: Frame) -> None:
-        if frame.incarnation != self._incarnation:
-            return
-        if frame.sequence_number == self._last_number + 1:
-            self._take(frame)
-        elif frame.sequence_number > self._last_number + 1:
-            missed = frame.sequence_number - self._last_number - 1
-            self.link.num_missed += missed
-            self._resync(f"{missed} messages were missed", frame)
+    def _poll_timeout_ms(self) -> int:
+        """Milliseconds for which `_check_timeouts` has nothing to do if nothing is received."""
+        if self._refused_at is None and self._received_at is not None and self._is_synced:
+            remaining = self._received_at + SILENCE_SECONDS - time.monotonic()
+            return max(_MIN_POLL_MS, int(remaining * 1e3) + 1)
+        return _MIN_POLL_MS
 
-    @property
-    def _patience_ms(self) -> int:
-        """For how long `_watch_the_clock` has nothing to do if nothing is received."""
-        if self._refused_at is None and self._heard_at is not None and self._synced:
-            left = self._heard_at + SILENCE_SECONDS - time.monotonic()
-            return max(_LONGEST_POLL_MS, int(left * 1e3) + 1)
-        return _LONGEST_POLL_MS
-
-    def _watch_the_clock(self) -> None:
+    def _check_timeouts(self) -> None:
         now = time.monotonic()
         if self._refused_at is not None and now - self._refused_at > _RECONNECT_SECONDS:
             self._refused_at = None
             self._reconnect()
-        if self._heard_at is None:
-            if self.link.state is ConnectionState.CONNECTING and not self.link.detail:
-                self._show(
-                    ConnectionState.CONNECTING, f"no engine answers at {self.link.endpoint} yet"
+        if self._received_at is None:
+            if self.connection.state is ConnectionState.CONNECTING and not self.connection.detail:
+                self._set_state(
+                    ConnectionState.CONNECTING,
+                    f"no engine answers at {self.connection.endpoint} yet",
                 )
             return
-        if not self._synced and now - self._asked_at > self._retry_after:
-            self._ask()
-            self._retry_after = _SNAPSHOT_RETRY_SECONDS[1]
-        silence = now - self._heard_at
-        if silence > SILENCE_SECONDS and self.link.state in (
+        if not self._is_synced and now - self._requested_at > self._retry_seconds:
+            self._request_snapshot()
+            self._retry_seconds = _RETRY_SECONDS
+        silence = now - self._received_at
+        if silence > SILENCE_SECONDS and self.connection.state in (
             ConnectionState.LIVE,
             ConnectionState.SYNCING,
         ):
-            self._show(
+            self._set_state(
                 ConnectionState.LOST,
-                f"nothing heard from {self.link.endpoint}; waiting for it to return",
+                f"nothing received from {self.connection.endpoint}; waiting for it to return",
             )
 
-    def _foreign_sentence(self, error: WireError) -> str:
+    def _explain_foreign(self, error: WireError) -> str:
         if isinstance(error, frames.ProtocolVersionError):
             return str(error)
         return (
-            f"what is published at {self.link.endpoint} is not a seqtop stream: {error}"
+            f"the publisher at {self.connection.endpoint} does not send a seqtop stream: {error}"
             " (KV-cache events are shown with --kv-events)"
         )

@@ -1,4 +1,4 @@
-"""Bounds on what a peer can make the other end spend."""
+"""A token bucket that limits a rate."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 
 class TokenBucket:
-    """So much per second, and no more than `burst` at once; what is over has to wait.
+    """Limits spending to a rate, with bursts.
 
     Args:
-        rate: What is allowed per second.
-        burst: What may be spent at once after a quiet time.
+        rate: Tokens added per second.
+        burst: The largest number of tokens the bucket holds.
+        clock: Returns a time in seconds that never goes back.
     """
 
     def __init__(
@@ -20,19 +21,20 @@ class TokenBucket:
         self._rate = rate
         self._burst = burst
         self._clock = clock
-        self._left = burst
-        self._looked_at = clock()
+        self._tokens = burst
+        self._refilled_at = clock()
 
-    def spend(self, amount: float) -> None:
-        """Take `amount` away; may go below nothing, and then takes longer to come back."""
-        self._left = self._now() - amount
+    def spend(self, tokens: float) -> None:
+        """Removes tokens. The balance may become negative, and then takes longer to recover."""
+        self._refill()
+        self._tokens -= tokens
 
-    def seconds_to_go(self) -> float:
-        """How long until something may be spent again; 0 if it may be now."""
-        return max(0.0, -self._now() / self._rate)
+    def seconds_until_available(self) -> float:
+        """Seconds until the balance is no longer negative; 0 if it is not."""
+        self._refill()
+        return max(0.0, -self._tokens / self._rate)
 
-    def _now(self) -> float:
+    def _refill(self) -> None:
         now = self._clock()
-        self._left = min(self._burst, self._left + self._rate * (now - self._looked_at))
-        self._looked_at = now
-        return self._left
+        self._tokens = min(self._burst, self._tokens + self._rate * (now - self._refilled_at))
+        self._refilled_at = now

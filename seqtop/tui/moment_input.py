@@ -41,7 +41,7 @@ class TypedMoment:
         `position` is that of the moment on show. There is no position for a time of day when the
         engine's clock is none that a calendar knows.
         """
-        marks = timeline.marks
+        marks = timeline.index
         if self.step is not None:
             found = marks.at_step(self.step, near=position)
             near = f"Step {self.step:,} is not on record; this is the nearest."

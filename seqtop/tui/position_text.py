@@ -21,12 +21,12 @@ def held(feed: Feed, step_keys: str) -> str:
 def replayed(replay: Playback, remark: str, step_keys: str) -> str:
     """Which moment of a recording is shown, how long it is and how fast it is played."""
     record = replay.history
-    marks = record.marks
+    marks = record.index
     start, end = bounds(record)
     length = end - start
-    at = min(max(replay.mark.time - start, 0.0), length)
+    at = min(max(replay.entry.time - start, 0.0), length)
     last = marks[marks.at_step(_ENDLESS, near=replay.position)].step
-    moment = f"{_step(replay.mark.step)} of {last:,}"
+    moment = f"{_step(replay.entry.step)} of {last:,}"
     times = f"{_clock(at)} of {_clock(length)} at {replay.speed:g}x"
     keys = f"{step_keys} step, space {'plays' if replay.paused else 'pauses'}."
     return " ".join(filter(None, (f"{moment}, {times}.", remark, keys)))
@@ -43,8 +43,8 @@ def _behind(feed: Feed) -> str:
 
 def _reach(record: Timeline) -> str:
     with record.lock:
-        oldest = record.marks[record.first]
-        restarted = record.marks.next(EventKind.RESTART, record.first) is not None
+        oldest = record.index[record.first]
+        restarted = record.index.next(EventKind.RESTART, record.first) is not None
     if restarted:
         return f"on record from step {max(oldest.step, 0):,} of an earlier start"
     return f"on record from step {max(oldest.step, 0):,}"

@@ -25,7 +25,7 @@ def by_steps(count: int) -> Seek:
     """So many steps on, or back if negative; fewer where the record ends."""
 
     def find(timeline: Timeline, position: int) -> int | None:
-        move = timeline.marks.next_step if count > 0 else timeline.marks.previous_step
+        move = timeline.index.next_step if count > 0 else timeline.index.previous_step
         reached = None
         for _ in range(abs(count)):
             found = move(position)
@@ -41,7 +41,7 @@ def to_kind(kind: EventKind, direction: int) -> Seek:
     """The next moment of `kind`, or the previous one if `direction` is negative."""
 
     def find(timeline: Timeline, position: int) -> int | None:
-        marks = timeline.marks
+        marks = timeline.index
         return (marks.next if direction > 0 else marks.previous)(kind, position)
 
     return find
@@ -54,7 +54,7 @@ def to_preemption_of(request_id: str, direction: int) -> Seek:
     """
 
     def find(timeline: Timeline, position: int) -> int | None:
-        move = timeline.marks.next if direction > 0 else timeline.marks.previous
+        move = timeline.index.next if direction > 0 else timeline.index.previous
         for _ in range(_MOST_LOOKED_INTO):
             found = move(EventKind.PREEMPTION, position)
             if found is None:
@@ -75,7 +75,7 @@ def to_step(step: int, *, near: int | None = None) -> Seek:
     """
 
     def find(timeline: Timeline, position: int) -> int | None:
-        return timeline.marks.at_step(step, near=position if near is None else near)
+        return timeline.index.at_step(step, near=position if near is None else near)
 
     return find
 
@@ -92,7 +92,7 @@ def to_share(share: float) -> Seek:
         begin, end = bounds(timeline)
         if share <= 0:
             return timeline.first
-        return timeline.marks.at_time(begin + min(share, 1.0) * (end - begin))
+        return timeline.index.at_time(begin + min(share, 1.0) * (end - begin))
 
     return find
 
@@ -102,8 +102,8 @@ def by_share(share: float) -> Seek:
 
     def find(timeline: Timeline, position: int) -> int | None:
         begin, end = bounds(timeline)
-        wanted = max(timeline.marks[position].time, begin) + share * (end - begin)
-        found = timeline.marks.at_time(wanted) if wanted >= begin else timeline.first
+        wanted = max(timeline.index[position].time, begin) + share * (end - begin)
+        found = timeline.index.at_time(wanted) if wanted >= begin else timeline.first
         if (found - position) * share > 0:
             return found
         return by_steps(1 if share > 0 else -1)(timeline, position)
@@ -113,7 +113,7 @@ def by_share(share: float) -> Seek:
 
 def bounds(timeline: Timeline) -> tuple[float, float]:
     """When the record begins and ends, epoch seconds."""
-    marks = timeline.marks
+    marks = timeline.index
     # The state before the first event has no time of its own.
     return marks[min(timeline.first + 1, timeline.last)].time, marks[timeline.last].time
 
@@ -137,7 +137,7 @@ def gap_message(timeline: Timeline, start: int, stop: int) -> str:
 
 def _is_at(timeline: Timeline, gap: Gap, position: int) -> bool:
     """Whether `position` is in the first step after a gap."""
-    marks = timeline.marks
+    marks = timeline.index
     if not timeline.first <= gap.position <= position:
         return False
     following = marks.next(EventKind.RESTART, gap.position)

@@ -1,1 +1,1 @@
-"""The app in a browser, through textual-serve. Needs the extra `web`."""
+"""The app in a browser, served by textual-serve. Needs the extra `web`."""

@@ -1,8 +1,8 @@
-"""A textual-serve server for one command line: for this machine, and with nothing from elsewhere.
+"""A textual-serve server for one command line.
 
-Textual-serve starts the app anew for each page that is opened and carries its terminal over a
-WebSocket. It asks nobody who they are; what is added here is that pages of other sites, which a
-browser lets connect to this machine, are turned away, and that no font comes from a stranger.
+textual-serve starts the app for each opened page and connects its terminal with a WebSocket. It has
+no authentication. Added here: requests from pages of other sites, which a browser lets connect to
+this machine, are refused, and no font is loaded from another server.
 """
 
 from __future__ import annotations
@@ -19,38 +19,41 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AppServer(Server):
-    """Serves the app that `command`, a shell's command line, starts.
+    """A server of the app that a command line starts.
 
     Args:
-        hosts: Names by which browsers may call this server; empty for any.
+        command: A command line for the shell.
+        host: The address to listen on.
+        port: The port to listen on.
+        host_names: The accepted values of the Host header; empty for any.
     """
 
-    def __init__(self, command: str, host: str, port: int, *, hosts: frozenset[str]) -> None:
+    def __init__(self, command: str, host: str, port: int, *, host_names: frozenset[str]) -> None:
         super().__init__(
             command, host=host, port=port, title="seqtop", templates_path=Path(__file__).parent
         )
-        self._hosts = hosts
+        self._host_names = host_names
 
     def initialize_logging(self) -> None:
+        """Logs warnings only."""
         logging.basicConfig(level=logging.WARNING, format="seqtop: %(message)s")
 
     async def on_startup(self, app: web.Application) -> None:
+        """Prints the address of the page."""
         self.console.print(f"seqtop: open {self.public_url} ; Ctrl-C ends it", highlight=False)
 
     async def _make_app(self) -> web.Application:
         app = await super()._make_app()
-        app.middlewares.append(self._turn_strangers_away)
+        app.middlewares.append(self._check_origin)
         return app
 
     @web.middleware
-    async def _turn_strangers_away(
-        self, request: web.Request, handler: _Handler
-    ) -> web.StreamResponse:
-        """Refuse what a page of another site has a browser do, under whatever name it found us."""
+    async def _check_origin(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Refuses requests from pages of other sites, and DNS rebinding."""
         name = urlsplit(f"//{request.host}").hostname
         origin = request.headers.get("Origin")
-        if self._hosts and name not in self._hosts:
-            raise web.HTTPForbidden(text="not the name this server goes by")
+        if self._host_names and name not in self._host_names:
+            raise web.HTTPForbidden(text="this server has another name")
         if origin is not None and urlsplit(origin).netloc != request.host:
-            raise web.HTTPForbidden(text="not from this server's own page")
+            raise web.HTTPForbidden(text="the request comes from another site's page")
         return await handler(request)

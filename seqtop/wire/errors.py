@@ -1,8 +1,8 @@
-"""The one exception of the wire."""
+"""The base class of all errors of the wire format."""
 
 
 class WireError(ValueError):
-    """Something cannot be put on the wire, or what came from it cannot be understood.
+    """A value that cannot be encoded, or bytes that cannot be decoded.
 
-    The message names the type concerned, the field where it is known, and what is wrong.
+    The message names the type, the field if it is known, and the reason.
     """

@@ -22,10 +22,7 @@ from seqtop.sequence import (
 )
 
 PROTOCOL_VERSION = 2
-"""What is spoken: version 1 had no `Decodes`."""
-
-OLDEST_VERSION = 1
-"""What is still understood: an engine of version 1 tells everything in rows."""
+"""The only version that is sent and understood."""
 
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
 QueueOrder: TypeAlias = Literal["preempted_first", "fcfs", "priority"]

@@ -1,7 +1,4 @@
-"""Payloads of the three directions of the protocol, decoded to their unions.
-
-Each function raises `WireError`, and nothing else, for bytes that are not one of its messages.
-"""
+"""Decoders for the payloads of the protocol's three directions."""
 
 from typing import Any, cast
 
@@ -10,15 +7,27 @@ from seqtop.wire.messages import Command, Event, Reply
 
 
 def event(payload: bytes) -> Event:
-    """Decode a live message, from the engine to every viewer."""
+    """Decodes a message of the live stream.
+
+    Raises:
+        WireError: The payload is not an event.
+    """
     return cast(Event, decode(payload, cast(Any, Event)))
 
 
 def command(payload: bytes) -> Command:
-    """Decode a question or command, from a viewer to the engine."""
+    """Decodes a request or command from a viewer.
+
+    Raises:
+        WireError: The payload is not a command.
+    """
     return cast(Command, decode(payload, cast(Any, Command)))
 
 
 def reply(payload: bytes | memoryview) -> Reply:
-    """Decode the answer to a question or command."""
+    """Decodes an engine's reply to a request or command.
+
+    Raises:
+        WireError: The payload is not a reply.
+    """
     return cast(Reply, decode(payload, cast(Any, Reply)))

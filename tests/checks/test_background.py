@@ -7,8 +7,8 @@ import pytest
 from seqtop.checks import Checker, Finding
 from seqtop.checks.background import MOST_FINDINGS, BackgroundChecker
 from seqtop.history.memory_store import MemoryStore
-from seqtop.history.timeline import RecordingError, Stored
-from seqtop.state import EngineState, sharing
+from seqtop.history.timeline import CompressedData, RecordingError
+from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Heartbeat
 from tests.support.event_script import EventScript
@@ -29,7 +29,6 @@ class Taker:
     def take(self, payloads: list[bytes]) -> None:
         for payload in payloads:
             event = parsing.event(payload)
-            sharing.thaw(self.state, event)
             self.state.apply(event)
             self.history.append(self.number, payload, event, self.state)
             self.number += 1
@@ -67,7 +66,7 @@ def test_each_finding_is_at_the_step_it_speaks_of(history: MemoryStore) -> None:
     assert [each.number for each in found] == list(range(1, len(found) + 1))
     assert [each.position for each in found] == sorted(each.position for each in found)
     for each in found:
-        assert history.marks[each.position].step == each.finding.step
+        assert history.index[each.position].step == each.finding.step
 
 
 def test_going_from_finding_to_finding(history: MemoryStore) -> None:
@@ -159,7 +158,7 @@ def test_the_newest_findings_of_a_rule_are_kept_and_all_are_counted() -> None:
 
 
 class Unreadable(MemoryStore):
-    def _read(self, stored: Stored) -> bytes:
+    def _read(self, stored: CompressedData) -> bytes:
         raise RecordingError("it is broken")
 
 

@@ -222,8 +222,8 @@ def test_show_says_what_is_lost(
     ("wanted", "sentence"),
     [
         ("2", ""),
-        ("999999", "seqtop: step 999,999 is not on record; the nearest is step 5\n"),
-        ("-7", "seqtop: step -7 is not on record; the nearest is what was before the first step\n"),
+        ("999999", "seqtop: step 999,999 is not recorded; this is step 5\n"),
+        ("-7", "seqtop: step -7 is not recorded; this is the state before the first step\n"),
     ],
 )
 def test_show_says_which_step_it_shows_instead(
@@ -240,4 +240,4 @@ def test_replay_says_which_step_it_begins_at_instead(
     monkeypatch.setattr("seqtop.cli.replay.run_app", lambda *those: told.append(those[2]) or 0)
     assert main(["replay", str(pieces), "--at", "2"]) == 0
     assert main(["replay", str(pieces), "--at", "1000"]) == 0
-    assert told == [[], ["Step 1,000 is not on record; this is the nearest."]]
+    assert told == [[], ["Step 1,000 is not recorded; this is step 5."]]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from engine_stub.entrypoints.cli import main as engine_main
+from seqtop.cli import COMMANDS
 from seqtop.cli.main import main
-from seqtop.cli.usage import NAMES
 from tests.support.waiting import SECONDS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -70,7 +70,7 @@ def test_fish_completes(script: str) -> None:
 def test_zsh_can_read_it(script: str) -> None:
     assert script.startswith("#compdef seqtop")
     said_by("zsh", "-n", "-c", script)
-    for name in NAMES:
+    for name in COMMANDS:
         assert f"{name}:" in script
 
 
@@ -100,7 +100,7 @@ def test_the_manual_page_has_every_command_and_section() -> None:
     kept = (DOCS / "seqtop.1").read_text(encoding="utf-8")
     for section in ("NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "EXAMPLES", "EXIT STATUS"):
         assert re.search(rf'^\.SH\s+"?{section}"?$', kept, re.MULTILINE), section
-    for name in NAMES:
+    for name in COMMANDS:
         assert f"seqtop {name}" in kept
 
 

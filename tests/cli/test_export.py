@@ -73,7 +73,7 @@ def test_a_recording_that_was_cut_says_so(recording: str, tmp_path: Path) -> Non
         (["/nonexistent", "--csv"], 1, "/nonexistent cannot be opened"),
         (["--csv", "--timeout", "0.3", "tcp://127.0.0.1:1"], 1, "no engine answered"),
         (["tcp://127.0.0.1:1", "--csv", "--steps"], 2, "seqtop record"),
-        (["RECORDING", "--perfetto", "--steps"], 2, "--steps goes with --csv"),
+        (["RECORDING", "--perfetto", "--steps"], 2, "--steps needs --csv"),
         (["RECORDING", "--csv", "-o", "/nonexistent/x"], 1, "/nonexistent/x cannot be written"),
         (["RECORDING", "--csv", "-o", "/dev/full", "--force"], 1, "No space left"),
     ],

@@ -9,7 +9,8 @@ from threading import Thread
 import pytest
 from tokenizers import Tokenizer
 
-from seqtop.cli.kv_events import TokenizerError, tokenizer
+from seqtop.cli.kv_events import token_decoder
+from seqtop.tokenizer_file import TokenizerError
 from tests.cli.test_main import SEQTOP, assert_one_sentence, run
 from tests.support.kv_publisher import KvPublisher, removed, stored
 from tests.support.terminal import Terminal
@@ -45,7 +46,7 @@ def test_show_prints_what_is_cached(endpoints: tuple[str, str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["attach", "--replay", "tcp://127.0.0.1:1"], ["--replay goes with --kv-events"]),
+        (["attach", "--replay", "tcp://127.0.0.1:1"], ["--replay needs --kv-events"]),
         (["attach", "--kv-events", "there"], ["'there' is not an endpoint"]),
         (["attach", "tcp://127.0.0.1:1", "--kv-events", "tcp://127.0.0.1:2"], ["ENDPOINT"]),
         (["attach", "--kv-events", "tcp://127.0.0.1:2", "--sort", "out"], ["--sort"]),
@@ -87,4 +88,4 @@ def test_attach_in_a_terminal_shows_tokens_as_the_models_text(endpoints: tuple[s
 
 def test_a_file_that_is_no_tokenizer_is_called_so() -> None:
     with pytest.raises(TokenizerError, match="cannot be read"):
-        tokenizer(str(MODEL / "config.json"))
+        token_decoder(str(MODEL / "config.json"))

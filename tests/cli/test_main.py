@@ -12,8 +12,8 @@ import pytest
 import zmq
 
 from engine_stub.entrypoints.cli import main as engine_main
+from seqtop.cli import COMMANDS
 from seqtop.cli.main import main
-from seqtop.cli.usage import NAMES
 from seqtop.session import Session
 from tests.support.waiting import MILLISECONDS, SECONDS
 
@@ -160,7 +160,7 @@ def test_keys_open_an_engine_to_their_holders_alone(tmp_path: Path) -> None:
     for name in ("engine", "viewers", "stranger"):
         done = run(*SEQTOP, "keygen", "-o", str(tmp_path / name))
         assert done.returncode == 0, done.stderr
-        assert f"{name}.key_secret: to be kept secret" in done.stdout
+        assert f"{name}.key_secret: the secret key, for you alone" in done.stdout
     assert_one_sentence(run(*SEQTOP, "keygen", "-o", str(tmp_path / "engine")), 1, "exists already")
     endpoint = f"ipc://{tmp_path}/e"
     process = subprocess.Popen(
@@ -216,7 +216,7 @@ def test_demo_says_why_its_engine_did_not_start() -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in NAMES)])
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
 def test_help_has_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         main([*command, "--help"])
@@ -235,9 +235,13 @@ def test_help_has_an_example(command: list[str], capsys: pytest.CaptureFixture[s
         (["replay"], "seqtop replay", ("FILE",)),
         ([], "seqtop", ("COMMAND",)),
         (["serve", "replay", "x", "--loop"], "seqtop serve", ("'--loop': options", "go after --")),
-        (["show", "--timeout", "-1"], "seqtop show", ("--timeout: '-1' is no number from 0 on",)),
-        (["check", "--timeout", "nan"], "seqtop check", ("'nan' is no number from 0 on",)),
-        (["demo", "--pace", "-3"], "seqtop demo", ("--pace: '-3' is no number from 0 on",)),
+        (
+            ["show", "--timeout", "-1"],
+            "seqtop show",
+            ("--timeout: '-1' is not a number from 0 on",),
+        ),
+        (["check", "--timeout", "nan"], "seqtop check", ("'nan' is not a number from 0 on",)),
+        (["demo", "--pace", "-3"], "seqtop demo", ("--pace: '-3' is not a number from 0 on",)),
         (["show", "--filter", "foo>3"], "seqtop show", ("no field 'foo': there are request, seq",)),
         (["attach", "--filter", "foo>3"], "seqtop attach", ("no field 'foo': there are request",)),
         (["show", "--filter", "promt>3"], "seqtop show", ("no field 'promt': perhaps prompt;",)),
@@ -251,14 +255,14 @@ def test_wrong_usage_is_one_sentence_of_the_command_meant(
     assert exit_.value.code == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith(f"{command}: ")
-    assert said.endswith(f"; {command} --help tells more")
+    assert said.endswith(f"; see {command} --help")
     for word in words:
         assert word in said
 
 
 def test_every_without_follow_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "run.seqtop", "--every", "3"]) == 2
-    assert capsys.readouterr().err == "seqtop: --every goes with --follow\n"
+    assert capsys.readouterr().err == "seqtop: --every needs --follow\n"
 
 
 @pytest.mark.parametrize(
@@ -287,7 +291,7 @@ def test_http_in_the_open_or_nowhere(
     ("arguments", "words"),
     [
         (["serve", "--modle", "x"], ("engine-stub serve: ", "'--modle', perhaps --model;")),
-        (["serve", "--pace", "-3"], ("--pace: '-3' is no number from 0 on",)),
+        (["serve", "--pace", "-3"], ("--pace: '-3' is not a number from 0 on",)),
         (["sevre"], ("engine-stub: ", "'sevre'", "engine-stub --help")),
     ],
 )

@@ -176,7 +176,7 @@ def test_a_step_of_a_recording(recording: str) -> None:
         (["--at", "3"], ("needs a recording",)),
         (["--json", "--sort", "out"], ("orders the table",)),
         (["--json", "--columns", "out"], ("jq",)),
-        (["--every", "-1"], ("'-1' is no number from 0 on",)),
+        (["--every", "-1"], ("'-1' is not a number from 0 on",)),
     ],
 )
 def test_mistakes_in_options(

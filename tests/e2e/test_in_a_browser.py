@@ -154,5 +154,5 @@ def test_a_port_that_is_taken(recording: str) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 1
     assert f"127.0.0.1:{port} cannot be used" in done.stderr
-    assert "--port picks another" in done.stderr
+    assert "choose another port with --port" in done.stderr
     assert "Traceback" not in done.stderr

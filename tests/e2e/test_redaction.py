@@ -268,7 +268,7 @@ def test_neither_stream_nor_snapshot_nor_recording_says_a_word(
         session.await_engine(SECONDS)
         recorder = Recorder(FileWriter(file))
         session.listen(recorder)
-        steps = StepPublisher(publisher, publisher.publish_later)
+        steps = StepPublisher(publisher)
         groups = []
         for number, prompt in enumerate(PROMPTS):
             asked = SamplingParams(

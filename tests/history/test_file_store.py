@@ -124,10 +124,10 @@ def test_index_is_the_history_s_own(recorded: Path) -> None:
             (152 + len(SCRIPT) - 160, True, 5),
         ]
         for position in range(recording.last + 1):
-            assert recording.marks[position] == history.marks[position]
+            assert recording.index[position] == history.index[position]
         kind, position = EventKind.PREEMPTION, -1
-        while (found := recording.marks.next(kind, position)) is not None:
-            assert history.marks.next(kind, position) == found
+        while (found := recording.index.next(kind, position)) is not None:
+            assert history.index.next(kind, position) == found
             position = found
         assert position > 0
 

@@ -17,7 +17,7 @@ from seqtop.history.timeline import Cursor, RecordingError
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, snapshot
 from seqtop.state.freeze import freeze
-from seqtop.state.sharing import share, thaw
+from seqtop.state.snapshot import share_finished
 from seqtop.wire import codec, parsing
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Heartbeat, RequestFinished, SequenceUpdate, Step
@@ -49,7 +49,6 @@ def record(
     state = state or EngineState(max_finished=MAX_FINISHED)
     for number, payload in enumerate(script):
         event = parsing.event(payload)
-        thaw(state, event)
         state.apply(event)
         history.append(number, payload, event, state)
     return history
@@ -116,7 +115,6 @@ def test_states_belong_to_whoever_asked(long: MemoryStore) -> None:
     before, after = long.at(1_000), long.at(1_000)
     for payload in LONG[1_000:1_400]:
         event = parsing.event(payload)
-        thaw(after, event)
         after.apply(event)
     assert_same(before, long.at(1_000))
     assert_same(after, long.at(1_400))
@@ -165,18 +163,18 @@ def test_next_and_previous_of_a_kind(long: MemoryStore, kind: EventKind) -> None
     for position in range(0, long.last + 1, 7):
         after = [place for place in places if place > position]
         before = [place for place in places if place < position]
-        assert long.marks.next(kind, position) == (after[0] if after else None)
-        assert long.marks.previous(kind, position) == (before[-1] if before else None)
+        assert long.index.next(kind, position) == (after[0] if after else None)
+        assert long.index.previous(kind, position) == (before[-1] if before else None)
 
 
 def test_moment_at_a_time(long: MemoryStore) -> None:
-    times = [long.marks[position].time for position in range(long.last + 1)]
+    times = [long.index[position].time for position in range(long.last + 1)]
     assert times == sorted(times)
     draw = random.Random(5)
     for _ in range(100):
         time = draw.uniform(times[1] - 1, times[-1] + 1)
         wanted = max((p for p, at in enumerate(times) if at <= time), default=0)
-        assert long.marks.at_time(time) == wanted
+        assert long.index.at_time(time) == wanted
 
 
 def test_walking_by_steps_visits_the_end_of_each_step_once(long: MemoryStore) -> None:
@@ -184,12 +182,12 @@ def test_walking_by_steps_visits_the_end_of_each_step_once(long: MemoryStore) ->
     for position, event in long.events(0, long.last):
         ends[event.step if isinstance(event, Step) else max(ends, default=-1)] = position
     position, forward = long.first, []
-    while (found := long.marks.next_step(position)) is not None:
+    while (found := long.index.next_step(position)) is not None:
         position = found
         forward.append(position)
     assert forward == [place for step, place in ends.items() if step >= 0]
     backward = [position]
-    while (found := long.marks.previous_step(position)) is not None:
+    while (found := long.index.previous_step(position)) is not None:
         position = found
         backward.append(position)
     assert backward[::-1] == list(ends.values())
@@ -203,19 +201,19 @@ def test_ring_drops_the_oldest_segments_and_stays_exact() -> None:
     assert history.num_bytes < whole.num_bytes // 4 + 100_000
     assert 0 < history.first < history.last == len(script)
     assert history.first == history.keyframe_before(history.first)
-    assert len(history.marks) == history.last - history.first + 1
+    assert len(history.index) == history.last - history.first + 1
     for position in (history.first, history.first + 1, history.last - 30, history.last):
         assert_same(history.at(position), fed(script[:position]))
-        assert history.marks[position] == whole.marks[position]
+        assert history.index[position] == whole.index[position]
     assert_same(history.at(0), fed(script[: history.first]))  # the nearest there is
-    previous = history.marks.previous(EventKind.FINISH, history.first + 5)
+    previous = history.index.previous(EventKind.FINISH, history.first + 5)
     assert previous is None or previous >= history.first
     with pytest.raises(IndexError):
-        history.marks[history.first - 1]
+        history.index[history.first - 1]
     with pytest.raises(RecordingError, match="no longer on record"):
         history._payloads(history.first, history.last)
     few = record(script, MemoryStore(max_events=50))
-    assert len(few.marks) < 120
+    assert len(few.index) < 120
     assert_same(few.at(few.last), fed(script))
 
 
@@ -241,22 +239,22 @@ def test_nothing_seen_before_a_gap_or_a_restart_is_lost() -> None:
         (82, True, 10),
     ]
     assert [str(gap) for gap in history.gaps] == ["40 messages missing", "the engine was restarted"]
-    assert history.marks[61].kind == EventKind.RESYNC
-    assert history.marks[82].kind == EventKind.RESYNC | EventKind.RESTART
+    assert history.index[61].kind == EventKind.RESYNC
+    assert history.index[82].kind == EventKind.RESYNC | EventKind.RESTART
     assert_same(history.at(60), before)
     assert_same(history.at(61), fed(SHORT[:100]))
     assert_same(history.at(81), fed(SHORT[:120]))
     assert_same(history.at(82), fed(other[:10]))
     assert_same(history.at(history.last), fed(other))
     assert_same(history.seek(8), fed_to_step(other, 8))
-    old_step = history.marks[50].step
-    assert history.at(history.marks.at_step(old_step, near=50)).step == old_step
+    old_step = history.index[50].step
+    assert history.at(history.index.at_step(old_step, near=50)).step == old_step
     assert [position for position, event in history.events(0, history.last) if event is None] == [
         61,
         82,
     ]
-    assert history.marks.next_step(81) is not None
-    assert history.marks.previous_step(82) == 81
+    assert history.index.next_step(81) is not None
+    assert history.index.previous_step(82) == 81
 
 
 def record_from(script: list[bytes], start: int, history: MemoryStore, state: EngineState) -> None:
@@ -329,7 +327,6 @@ def test_finished_requests_are_shared_and_never_changed_for_others() -> None:
     )
     payload = codec.encode(late)
     event = parsing.event(payload)
-    thaw(state, event)
     state.apply(event)
     history.append(len(SHORT), payload, event, state)
     assert state.sequences[seq_id].text.endswith("a ghost")
@@ -341,7 +338,7 @@ def test_share_takes_over_equal_finished_requests_alone() -> None:
     old, new = fed(SHORT), fed(SHORT)
     same, other = new.finished[0], new.finished[1]
     new.sequences[new.requests[other].seq_ids[0]].text += "!"
-    share(new, old)
+    share_finished(new, old)
     assert new.requests[same] is old.requests[same]
     assert new.requests[other] is not old.requests[other]
     waiting = next(name for name in new.requests if name not in new.finished)
@@ -355,10 +352,10 @@ def test_figures_beyond_8_bytes_and_broken_clocks_are_survived() -> None:
         state.step = 2**64 - 1
         history.append(number, codec.encode(event), event, state)
         state.time = time
-    assert len(history.marks) == 5
-    times = [history.marks[position].time for position in range(5)]
+    assert len(history.index) == 5
+    times = [history.index[position].time for position in range(5)]
     assert all(one <= two for one, two in pairwise(times))
-    assert history.marks.at_time(0.0) >= 0
+    assert history.index.at_time(0.0) >= 0
 
 
 @pytest.mark.usefixtures("fine")

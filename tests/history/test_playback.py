@@ -50,17 +50,17 @@ def source(history: MemoryStore) -> Playback:
 
 
 def test_time_moves_it_at_its_speed(history: MemoryStore, source: Playback) -> None:
-    start = history.marks[0].time
+    start = history.index[0].time
     source.move(1)  # the first moment that has a time
-    start = source.mark.time
+    start = source.entry.time
     for now in (100.0, 100.5, 101.0, 101.5):
         source.tick(now)
-        wanted = history.marks.at_time(start + now - 100.0)
+        wanted = history.index.at_time(start + now - 100.0)
         assert source.position == wanted
         assert source.state == history.at(wanted)
     source.speed = 3.0
     source.tick(102.0)
-    assert source.position == history.marks.at_time(start + 1.5 + 1.5)
+    assert source.position == history.index.at_time(start + 1.5 + 1.5)
 
 
 def test_first_tick_only_sets_the_clock(source: Playback) -> None:
@@ -131,8 +131,8 @@ def test_seeking_by_step_stays_within_the_start_that_is_shown(
     assert source.seek(10)
     assert source.state.step == 10
     assert source.state.info.incarnation == "two"
-    source.seek_time(history.marks[40].time)
-    assert source.mark.time == history.marks[40].time
+    source.seek_time(history.index[40].time)
+    assert source.entry.time == history.index[40].time
 
 
 def test_stepping_pauses_and_moves_by_whole_steps(source: Playback) -> None:
@@ -154,7 +154,7 @@ def test_stepping_pauses_and_moves_by_whole_steps(source: Playback) -> None:
 def test_jumping_finds_what_happened(source: Playback) -> None:
     assert source.jump(EventKind.PREEMPTION, +1)
     first = source.position
-    assert source.mark.kind & EventKind.PREEMPTION
+    assert source.entry.kind & EventKind.PREEMPTION
     assert source.state.requests[preempted(source.state)].preemption_steps == [source.state.step]
     assert source.jump(EventKind.PREEMPTION, +1)
     assert source.position > first
@@ -171,7 +171,7 @@ def preempted(state: EngineState) -> str:
 def test_drain_tells_what_changed(history: MemoryStore, source: Playback) -> None:
     assert source.drain() is None
     assert source.drain() == set()
-    finish = history.marks.next(EventKind.FINISH, 0)
+    finish = history.index.next(EventKind.FINISH, 0)
     source.move(finish - 1)
     source.drain()
     before = source.version
@@ -218,11 +218,11 @@ def test_history_that_goes_on_and_forgets_is_followed(monkeypatch: pytest.Monkey
     history, state = MemoryStore(max_bytes=0), EngineState()
     append(history, SCRIPT[:20], state)
     source = Playback(history, "live", position=history.last, paused=True)
-    shown, mark = source.state, source.mark
+    shown, mark = source.state, source.entry
     append(history, SCRIPT, state, 20)
     assert history.first > source.position
     assert source.state is shown  # what is on the screen stays there
-    assert source.mark == mark
+    assert source.entry == mark
     source.step(+1)
     assert source.position >= history.first
     source.move(2)

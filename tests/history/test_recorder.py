@@ -128,7 +128,7 @@ def test_recording_begins_in_the_middle_of_a_session_and_ends_there(
             ["req-1", "req-2"],
         ]
         assert recording.last == 1
-        assert recording.marks[0].number == 1
+        assert recording.index[0].number == 1
 
 
 def test_recorder_flushes_by_itself(

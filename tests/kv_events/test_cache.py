@@ -93,7 +93,7 @@ def test_the_same_hash_in_two_groups_is_two_blocks() -> None:
 
 def test_clearing_ends_a_gap_and_forgets_all() -> None:
     cache = cache_after(stored([1]))
-    cache.miss("something was lost")
+    cache.mark_gap("something was lost")
     assert cache.gap == "something was lost"
     cache.apply(EventBatch(2.0, [AllBlocksCleared(), stored([2])]))
     assert (cache.gap, names(cache.blocks.values()), cache.num_cleared) == ("", [2], 1)

@@ -197,7 +197,7 @@ def test_after_a_lost_connection_replay_tells_whether_it_is_the_same_engine(
 def test_a_replay_that_does_not_answer_is_given_up(
     endpoints: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seqtop.kv_events.replay_client.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("seqtop.kv_events.replay_client.SILENCE_SECONDS", 0.05)
     with (
         KvPublisher(endpoints[0]) as publisher,
         KvSession(endpoints[0], replay=endpoints[1]) as session,

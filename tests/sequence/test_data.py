@@ -149,7 +149,7 @@ def test_applying_a_delta_replaces_and_appends() -> None:
 def test_a_delta_that_cannot_be_applied_changes_nothing() -> None:
     data = SequenceData.from_seqs([1], [2])
     before = repr(data), data.get_token_ids().copy(), data.stage
-    with pytest.raises(SequenceError, match="no token id"):
+    with pytest.raises(SequenceError, match="invalid token id"):
         data.apply_delta(SequenceDataDelta([3, 2**63], -2.0, 3, DECODE))
     assert (repr(data), data.get_token_ids(), data.stage) == before
 

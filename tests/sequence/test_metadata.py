@@ -102,7 +102,7 @@ def test_a_delta_replaces_all_but_two_fields() -> None:
     [
         (delta("other", {0: change(7)}), "a delta of request 'other' cannot change 'r'"),
         (delta("r", {0: change(7), 5: change(8)}), "'r' has no sequence 5"),
-        (delta("r", {0: change(7), 1: change(2**63)}), "no token id"),
+        (delta("r", {0: change(7), 1: change(2**63)}), "invalid token id"),
     ],
     ids=["request", "sequence", "token"],
 )

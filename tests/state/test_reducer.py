@@ -17,7 +17,7 @@ from seqtop.sequence import (
 )
 from seqtop.state import EngineState
 from seqtop.state.model import CachedBlock
-from seqtop.state.snapshot import keep_history, load
+from seqtop.state.snapshot import carry_finished, load
 from seqtop.wire import codec
 from seqtop.wire.messages import (
     CachedBlocks,
@@ -327,7 +327,7 @@ def test_prefix_cache_forgets_first_and_then_knows() -> None:
     assert state.cached_blocks == {5: CachedBlock("b", 2, 0)}
     assert state.num_anomalies == 0
     state.apply(step(4, newly_cached_blocks=[], uncached_blocks=[9]))
-    assert state.last_anomaly == "the prefix cache forgot block 9, which it did not know"
+    assert state.last_anomaly == "the prefix cache dropped block 9, which was not in it"
 
 
 def test_bare_vllm_stream_is_understood_without_announcements_or_updates() -> None:
@@ -417,7 +417,7 @@ def test_history_of_an_older_state_is_kept_in_front() -> None:
     )
     new = EngineState()
     new.apply(arrived("b", 2))
-    keep_history(new, old)
+    carry_finished(new, old)
     assert list(new.requests) == ["a", "b"]
     assert new.finished == ["a"]
     assert set(new.sequences) == {1, 2}

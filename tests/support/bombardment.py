@@ -23,7 +23,7 @@ from seqtop.connection import Connection, ConnectionState
 from seqtop.export import json_document, text
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SamplingParams
-from seqtop.state import EngineState, sharing, snapshot
+from seqtop.state import EngineState, snapshot
 from seqtop.state.explain import why
 from seqtop.state.filter import parse as parse_filter
 from seqtop.state.ordering import SequenceView, Sort
@@ -62,7 +62,6 @@ class Viewer:
         self._numbers = itertools.count(1)
 
     def take(self, payload: bytes, event: Event) -> None:
-        sharing.thaw(self.state, event)
         touched = set(self.state.apply(event))
         self.history.append(next(self._numbers), payload, event, self.state)
         self.view.update(self.state, touched)
@@ -103,10 +102,8 @@ class Bombardment:
         for event in events[: len(events) // 2]:
             state.apply(event)
         self._snapshot = codec.encode(state)
-        with patch.object(snapshot_chunks, "PART_BYTES", len(self._snapshot) // 6):
-            self._in_parts = [
-                bytes(part) for part in snapshot_chunks.cut(state, pause=lambda _: None)
-            ]
+        with patch.object(snapshot_chunks, "CHUNK_BYTES", len(self._snapshot) // 6):
+            self._in_parts = [bytes(part) for part in snapshot_chunks.encode(state)]
         self._events = [codec.encode(event) for event in events]
         self._replies = [
             codec.encode(reply)

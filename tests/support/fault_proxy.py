@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import zmq
 
-from seqtop.transport import closing
+from seqtop.transport import sockets
 from seqtop.transport.endpoints import snapshot_endpoint
 
 Message = list[bytes]
@@ -88,7 +88,7 @@ class FaultProxy:
     ) -> None:
         self._ended = True
         self._thread.join()
-        closing.end(self._context)
+        sockets.terminate(self._context)
 
     def _run(self) -> None:
         while not self._ended:

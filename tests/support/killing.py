@@ -73,7 +73,7 @@ def kill_recorder(seed: int, directory: str) -> str:
     with FileStore(path) as recording:
         found = recording.at(recording.last)
         # Of what was cut in the middle nothing counts, so that it may all be in the first keyframe.
-        number = recording.marks[recording.last].number
+        number = recording.index[recording.last].number
         said = recording.damage or "no damage"
     _assert_is_after(found, seed, number)
     return f"{number} messages, {path.stat().st_size:,} bytes, {said}"
@@ -101,7 +101,7 @@ def kill_engine(seed: int, directory: str) -> str:
     with FileStore(path) as recording:
         assert recording.gaps[-1].restarted
         before = recording.at(recording.gaps[-1].position - 1)
-        last = recording.marks[recording.gaps[-1].position - 1].number
+        last = recording.index[recording.gaps[-1].position - 1].number
     assert last >= number
     _assert_is_after(before, seed, last)
     return f"{last} messages before, {session.link.num_resyncs} resyncs"

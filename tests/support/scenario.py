@@ -93,8 +93,8 @@ class _Engine:
         info = next(self._events)
         assert isinstance(info, EngineInfo)
         info = msgspec.structs.replace(info, heartbeat_interval=HEARTBEAT)
-        self.mirror = EngineState()
-        self._publisher = Publisher(self._endpoint, info, self.mirror)
+        self.replica = EngineState()
+        self._publisher = Publisher(self._endpoint, info, self.replica)
 
     def play(self, num_steps: int) -> None:
         """Publish so many steps, and what comes between them, at an engine's pace."""
@@ -127,10 +127,10 @@ def _wreak(story: Plan, proxy: FaultProxy, engine: _Engine) -> None:
     engine.play(STEPS_DURING // 3)
 
 
-def same(session: Session, mirror: EngineState) -> bool:
+def same(session: Session, replica: EngineState) -> bool:
     """Whether the viewer knows what the engine knows: all but the viewer's limit on history."""
     with session.lock:
-        return msgspec.structs.replace(session.state, max_finished=mirror.max_finished) == mirror
+        return msgspec.structs.replace(session.state, max_finished=replica.max_finished) == replica
 
 
 def _assert_every_loss_is_counted(session: Session, numbers: _Numbers) -> None:
@@ -163,7 +163,7 @@ def run(seed: int, directory: str) -> Outcome:
         numbers = _Numbers()
         session.listen(numbers)
         engine.play(STEPS_BEFORE)
-        wait_until(lambda: same(session, engine.mirror))
+        wait_until(lambda: same(session, engine.replica))
         with session.lock:
             before = session.history.last
             remembered = codec.encode(session.history.at(before))
@@ -173,7 +173,7 @@ def run(seed: int, directory: str) -> Outcome:
         proxy.faults = HARMLESS
         healthy = time.monotonic()
         engine.play(STEPS_AFTER)
-        wait_until(lambda: same(session, engine.mirror))
+        wait_until(lambda: same(session, engine.replica))
         seconds = time.monotonic() - healthy
 
         with session.lock:

@@ -15,7 +15,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from seqtop.state import EngineState, sharing
+from seqtop.state import EngineState
 from seqtop.state.listener import Listener, Watcher
 from seqtop.wire import codec
 from seqtop.wire.messages import (
@@ -103,7 +103,6 @@ class ScriptedSource(Observable):
         with self.lock:
             recorded = self.history is not None or self.listeners
             payload = codec.encode(event) if recorded else b""
-            sharing.thaw(self.state, event)
             touched = self.state.apply(event)
             if self._touched is not None:
                 self._touched.update(touched)

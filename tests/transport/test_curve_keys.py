@@ -17,7 +17,7 @@ from seqtop.state import EngineState
 from seqtop.transport import curve_keys
 from seqtop.transport.curve_keys import KeyFileError, ViewerKeys
 from seqtop.transport.endpoints import EndpointError, check_bind, snapshot_endpoint
-from seqtop.transport.handshake import HandshakeWatch
+from seqtop.transport.handshake import HandshakeMonitor
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec
 from seqtop.wire.messages import SnapshotRequest
@@ -47,7 +47,7 @@ def engine(endpoint: str, place: Path) -> Iterator[Publisher]:
         place / "engine.key_secret", place / "viewers", place / "controllers"
     )
     info = engine_info(control=True)
-    with Publisher(endpoint, info, EngineState(), keys=own) as running:
+    with Publisher(endpoint, info, EngineState(), curve_keys=own) as running:
         running.publish(arrival(1))
         yield running
 
@@ -78,7 +78,7 @@ def test_whoever_is_on_the_list_sees_snapshot_and_stream(engine: Publisher, plac
 def test_control_belongs_to_those_who_were_given_it(engine: Publisher, place: Path) -> None:
     with Session(engine.endpoint, keys=of(place, "onlooker")) as session:
         session.await_engine(SECONDS)
-        with pytest.raises(ControlError, match="may look at this engine, but not control it"):
+        with pytest.raises(ControlError, match="may view this engine, but not control it"):
             session.submit("Once", SamplingParams())
         assert engine.commands() == []
     with Session(engine.endpoint, keys=of(place, "controller")) as session:
@@ -120,7 +120,7 @@ def test_neither_socket_gives_the_uninvited_one_byte(
             socket.linger = 0
             if name is not None:
                 of(place, name).secure(socket)
-        watches = [HandshakeWatch(each, "there", has_keys=True) for each in (live, questions)]
+        watches = [HandshakeMonitor(each, "there", has_keys=True) for each in (live, questions)]
         live.subscribe(b"")
         live.connect(engine.endpoint)
         questions.connect(snapshot_endpoint(engine.endpoint))
@@ -144,10 +144,10 @@ def test_refused_viewer_gets_in_once_it_is_let(
     secret = place / "engine.key_secret"
     with Session(endpoint, keys=of(place, "stranger")) as session:
         strict = curve_keys.engine_keys(secret, place / "onlooker.key")
-        with Publisher(endpoint, engine_info(), EngineState(), keys=strict):
+        with Publisher(endpoint, engine_info(), EngineState(), curve_keys=strict):
             assert session.wait_for(ConnectionState.REFUSED, timeout=SECONDS)
         lenient = curve_keys.engine_keys(secret, place / "stranger.key")
-        with Publisher(endpoint, engine_info(), EngineState(), keys=lenient):
+        with Publisher(endpoint, engine_info(), EngineState(), curve_keys=lenient):
             assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
 
 
@@ -156,7 +156,7 @@ def test_everything_is_encrypted(endpoint: str, place: Path) -> None:
     own = curve_keys.engine_keys(place / "engine.key_secret", place / "viewers")
     far = f"{endpoint}.far"
     seen = bytearray()
-    with Publisher(far, engine_info(), EngineState(), keys=own) as engine:
+    with Publisher(far, engine_info(), EngineState(), curve_keys=own) as engine:
         engine.publish(arrival(1))
         with (
             Relay(endpoint, far, seen),

@@ -9,15 +9,15 @@ from seqtop.connection import ConnectionState
 from seqtop.history.memory_store import MemoryStore
 from seqtop.session import Session
 from seqtop.state import EngineState
-from seqtop.transport import subscriber
-from seqtop.wire import codec, frames, parsing
+from seqtop.transport import pending_messages, subscriber
+from seqtop.wire import codec, frames
 from seqtop.wire.messages import (
+    PROTOCOL_VERSION,
     EngineStopped,
     Heartbeat,
     Refused,
     RequestFinished,
     Snapshot,
-    SnapshotRequest,
 )
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, step
 from tests.support.waiting import SECONDS, wait_until
@@ -86,7 +86,7 @@ def test_a_fault_of_its_own_is_not_shown_as_live(endpoint: str) -> None:
         joined(engine, session)
         engine.send(arrival(1))
         assert session.wait_for(ConnectionState.LOST, timeout=SECONDS)
-        assert "seqtop itself failed" in session.link.detail
+        assert "seqtop has failed" in session.link.detail
         assert "a fault" in session.link.detail
 
 
@@ -217,21 +217,20 @@ def test_nobody_there_is_said_in_a_sentence(endpoint: str) -> None:
         assert session.link.detail == f"no engine answers at {endpoint} yet"
 
 
-def test_other_version_on_the_live_stream(endpoint: str) -> None:
+@pytest.mark.parametrize("version", [1, 3])
+def test_other_version_on_the_live_stream(endpoint: str, version: int) -> None:
     with HandDrivenEngine(endpoint, greets=False) as engine, Session(endpoint) as session:
         engine.await_viewer()
-        engine.send_frames([b"seqtop/3/one", bytes(8), b"whatever"])
+        engine.send_frames([b"seqtop/%d/one" % version, bytes(8), b"whatever"])
         assert session.wait_for(ConnectionState.INCOMPATIBLE, timeout=SECONDS)
-        assert "speaks version 3" in session.link.detail
+        assert f"speaks version {version} of the seqtop protocol" in session.link.detail
+        assert "this viewer version 2" in session.link.detail
 
 
-def test_an_engine_of_version_1_is_asked_in_version_1(endpoint: str) -> None:
-    with HandDrivenEngine(endpoint, greets=False) as engine, Session(endpoint) as session:
+def test_snapshot_of_another_version_is_refused(endpoint: str) -> None:
+    with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
-        engine.state.apply(engine_info())
-        engine.send_frames([b"seqtop/1/one", bytes(8), codec.encode(engine_info())])
-        engine.next_number = 1
-        question = engine.answer(
+        engine.answer(
             Snapshot(
                 protocol_version=1,
                 incarnation="one",
@@ -239,7 +238,9 @@ def test_an_engine_of_version_1_is_asked_in_version_1(endpoint: str) -> None:
                 state=msgspec.Raw(codec.encode(engine.state)),
             )
         )
-        assert parsing.command(question) == SnapshotRequest(protocol_version=1)
+        wait_until(lambda: session.link.num_errors == 1)
+        assert "version 1 of the protocol" in session.link.last_error
+        engine.answer()  # the viewer repeats the request
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
 
 
@@ -256,9 +257,9 @@ def test_other_version_on_the_snapshot_socket(endpoint: str) -> None:
     [
         [b"random bytes"],
         [b"kv-events", bytes(8), b"\x93\x01\x02\x03"],
-        [b"seqtop/1/one", b"short", b""],
+        [b"seqtop/2/one", b"short", b""],
         [b"seqtop/x/one", bytes(8), b""],
-        [b"seqtop/1/\xff", bytes(8), b""],
+        [b"seqtop/2/\xff", bytes(8), b""],
         [b"\x00" * 1000, bytes(8), b""],
     ],
 )
@@ -267,7 +268,7 @@ def test_foreign_publisher(endpoint: str, parts: list[bytes]) -> None:
         engine.await_viewer()
         engine.send_frames(parts)
         assert session.wait_for(ConnectionState.INCOMPATIBLE, timeout=SECONDS)
-        assert "is not a seqtop stream" in session.link.detail
+        assert "does not send a seqtop stream" in session.link.detail
         assert session.link.num_errors == 1
 
 
@@ -305,7 +306,7 @@ def test_snapshot_of_garbage_is_refused(endpoint: str) -> None:
         engine.await_viewer()
         engine.answer(
             Snapshot(
-                protocol_version=1,
+                protocol_version=PROTOCOL_VERSION,
                 incarnation="one",
                 sequence_number=0,
                 state=msgspec.Raw(b"\x93\x01\x02\x03"),
@@ -313,3 +314,29 @@ def test_snapshot_of_garbage_is_refused(endpoint: str) -> None:
         )
         wait_until(lambda: session.link.num_errors == 1)
         assert session.link.state is ConnectionState.CONNECTING
+
+
+def test_viewer_keeps_so_many_bytes_while_it_waits_for_a_snapshot(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_messages, "MAX_PENDING_BYTES", 2_000)
+    monkeypatch.setattr(subscriber, "_FIRST_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(subscriber, "_RETRY_SECONDS", 0.1)
+    with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
+        engine.await_viewer()
+        engine.send(engine_info())
+        early = Snapshot(
+            protocol_version=PROTOCOL_VERSION,
+            incarnation="one",
+            sequence_number=0,
+            state=msgspec.Raw(codec.encode(engine.state)),
+        )
+        for number in range(100):
+            engine.send(arrival(number))
+        wait_until(lambda: session.link.num_messages == 101)
+        engine.answer(early)  # what followed on it has been let go
+        wait_until(lambda: session.link.num_missed > 50)
+        while session.link.state is not ConnectionState.LIVE:
+            engine.answer()
+            session.wait_for(ConnectionState.LIVE, timeout=1)
+        assert len(session.state.requests) == 100

@@ -52,7 +52,7 @@ def test_every_example_is_understood() -> None:
 
 
 def test_times_lead_to_the_last_moment_before_them(timeline: Timeline) -> None:
-    marks = timeline.marks
+    marks = timeline.index
     here = marks.at_step(20)
 
     def at(text: str) -> tuple[float, str]:

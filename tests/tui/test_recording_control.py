@@ -57,7 +57,7 @@ def test_a_key_starts_and_ends_it(folder: Path) -> None:
 
     play(app, act, (120, 30))
     with FileStore(written(folder)) as recording:
-        assert recording.marks.num_steps == 5
+        assert recording.index.num_steps == 5
         assert recording.at(recording.last).step == source.state.step - 1
 
 

@@ -38,7 +38,7 @@ def test_files_are_where_the_xdg_variables_say(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
     monkeypatch.setenv("HOME", "/home/you")
     assert paths.config_file() == Path("/somewhere/seqtop/config.toml")
-    assert paths.memory_file() == Path("/home/you/.local/state/seqtop/remembered.json")
+    assert paths.state_file() == Path("/home/you/.local/state/seqtop/state.json")
     monkeypatch.delenv("XDG_CONFIG_HOME")
     assert paths.config_file() == Path("/home/you/.config/seqtop/config.toml")
 

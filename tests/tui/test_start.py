@@ -8,7 +8,7 @@ import sys
 import pytest
 from textual.css.stylesheet import Stylesheet
 
-from seqtop.cli import NAMES
+from seqtop.cli import COMMANDS
 from seqtop.tui.app import SeqtopApp
 from tests.support.scripted import ScriptedSource, scene
 
@@ -62,5 +62,5 @@ print(*sys.modules, sep="\\n")
     screens = {name.split(".")[3] for name in loaded if name.startswith("seqtop.tui.screens.")}
     assert screens == {"registry", "engine_screen", "sequences", "base"}
     commands = {name.rpartition(".")[2] for name in loaded if name.startswith("seqtop.cli.")}
-    assert commands & {*NAMES} == {"attach"}
+    assert commands & {*COMMANDS} == {"attach"}
     assert not {name for name in loaded if name.startswith("seqtop.tui.screens.kv")}

@@ -71,7 +71,7 @@ def test_troubles_are_counted(source: ScriptedSource, app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         assert "missed" not in screen(app)
         source.link.num_missed, source.link.num_errors = 1_234, 5
-        source.state.note_anomaly("a thing that did not fit")
+        source.state.report_anomaly("a thing that did not fit")
         source.connect(ConnectionState.LIVE)
         app.draw()
         await pilot.pause()
@@ -174,7 +174,7 @@ def test_redacted_text_is_said_to_be() -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("enter")
         await pilot.pause()
-        assert "Redacted: this engine keeps its texts to itself." in screen(app)
+        assert "Redacted: this engine does not publish its texts." in screen(app)
         assert " redacted" in screen(app)  # where its text would be, in the table
 
     play(app, act)

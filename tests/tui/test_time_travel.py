@@ -9,7 +9,7 @@ from textual.widgets import Input
 from seqtop import format as fmt
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
-from seqtop.history.timeline import RecordingError, Stored
+from seqtop.history.timeline import CompressedData, RecordingError
 from seqtop.state import EngineState
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.tui.app import TIME_KEYS, SeqtopApp
@@ -341,7 +341,7 @@ def test_without_a_record_one_is_told(app: SeqtopApp) -> None:
 
 
 class Unreadable(MemoryStore):
-    def _read(self, stored: Stored) -> bytes:
+    def _read(self, stored: CompressedData) -> bytes:
         raise RecordingError("it is broken")
 
 

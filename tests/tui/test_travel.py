@@ -47,13 +47,13 @@ def test_swaps_are_found() -> None:
     app = SeqtopApp(source, clock=lambda: 0.0)
     history = source.history
     assert history is not None
-    assert history.marks.previous(EventKind.SWAP, history.last) is not None
+    assert history.index.previous(EventKind.SWAP, history.last) is not None
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("w")
         await pilot.pause()
         first = app.feed.position
-        assert history.marks[first].kind & EventKind.SWAP
+        assert history.index[first].kind & EventKind.SWAP
         await pilot.press("w")
         assert app.feed.position < first
         await pilot.press("W")

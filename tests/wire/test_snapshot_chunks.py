@@ -1,4 +1,4 @@
-"""States in parts: the same as in one piece, turns for others in between, and no half ones."""
+"""States in chunks: equal to the whole state, and never restored in part."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,8 +25,8 @@ def endpoint(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot_chunks, "PART_BYTES", 2_000)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_chunks, "CHUNK_BYTES", 2_000)
 
 
 class Two(msgspec.Struct):
@@ -34,8 +34,8 @@ class Two(msgspec.Struct):
     name: str = "two"
 
 
-def cut(struct: object, pauses: list[float] | None = None) -> list[bytearray]:
-    return list(snapshot_chunks.cut(struct, pause=(pauses if pauses is not None else []).append))
+def chunks_of(struct: object) -> list[bytearray]:
+    return list(snapshot_chunks.encode(struct))
 
 
 def scripted(num_steps: int = 200) -> Iterator[EngineState]:
@@ -45,12 +45,12 @@ def scripted(num_steps: int = 200) -> Iterator[EngineState]:
         yield state
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_a_state_in_parts_is_the_state() -> None:
+@pytest.mark.usefixtures("small_chunks")
+def test_chunks_merge_to_the_whole_state() -> None:
     most = 0
     for number, state in enumerate(scripted()):
         if number % 40 == 0:
-            first, *parts = cut(state)
+            first, *parts = chunks_of(state)
             most = max(most, len(parts))
             loaded = snapshot.load(first, parts=parts, max_finished=state.max_finished)
             assert loaded == state
@@ -62,41 +62,33 @@ def test_a_state_in_parts_is_the_state() -> None:
 @pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 300, 70_000])
 def test_dictionaries_of_any_length(count: int) -> None:
     struct = Two(dict.fromkeys(range(count), "x" * 10))
-    first, *parts = cut(struct)
+    first, *parts = chunks_of(struct)
     found = codec.decode(first, Two)
     for part in parts:
-        assert len(part) < 2 * snapshot_chunks.PART_BYTES
+        assert len(part) < 2 * snapshot_chunks.CHUNK_BYTES
         more = codec.decode(part, dict[str, dict[int, str]])
         assert found.entries.keys().isdisjoint(more["entries"])
         found.entries |= more["entries"]
     assert found == struct
 
 
-def test_there_are_never_more_parts_than_an_engine_keeps_for_a_viewer(
+def test_there_are_never_more_chunks_than_an_engine_queues_for_a_viewer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(snapshot_chunks, "PART_BYTES", 2**6)
-    in_proportion = frames.MAX_SNAPSHOT_BYTES * snapshot_chunks.PART_BYTES // 2**18
+    monkeypatch.setattr(snapshot_chunks, "CHUNK_BYTES", 2**6)
+    in_proportion = frames.MAX_SNAPSHOT_BYTES * snapshot_chunks.CHUNK_BYTES // 2**18
     struct = Two(dict.fromkeys(range(in_proportion // 8), "xx"))
-    parts = cut(struct)
+    parts = chunks_of(struct)
     assert sum(map(len, parts)) > in_proportion * 0.6
-    assert len(parts) <= snapshot_chunks.MAX_PARTS
+    assert len(parts) <= snapshot_chunks.MAX_CHUNKS
 
 
-def test_others_have_their_turn_more_often_the_more_there_is() -> None:
-    few, many = [], []
-    cut(Two(dict.fromkeys(range(1_000), "x" * 1000)), few)
-    cut(Two(dict.fromkeys(range(50_000), "x" * 1000)), many)
-    assert set(many) == {snapshot_chunks.PAUSE_SECONDS}
-    assert len(many) > len(few)
-
-
-def test_what_has_no_form_on_the_wire_is_a_wire_error() -> None:
+def test_value_without_a_form_on_the_wire_is_a_wire_error() -> None:
     with pytest.raises(WireError, match="object"):
-        cut(Two({1: object()}))  # type: ignore[dict-item]
+        chunks_of(Two({1: object()}))  # type: ignore[dict-item]
 
 
-@pytest.mark.usefixtures("small_parts")
+@pytest.mark.usefixtures("small_chunks")
 def test_viewers_join_by_parts_and_can_go_back_to_that_moment(endpoint: str) -> None:
     *_, engine_state = scripted()
     wanted = codec.encode(engine_state)
@@ -118,7 +110,7 @@ class Parts:
 
     def __init__(self, engine: HandDrivenEngine) -> None:
         self._engine = engine
-        first, *self.parts = cut(engine.state)
+        first, *self.parts = chunks_of(engine.state)
         assert len(self.parts) > 2
         assert engine.router.poll(MILLISECONDS), "no viewer asked"
         self._identity, _ = engine.router.recv_multipart()
@@ -167,7 +159,7 @@ def answer_in_parts(engine: HandDrivenEngine, wrong: str) -> None:
         parts.send(index)
 
 
-@pytest.mark.usefixtures("small_parts")
+@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -182,7 +174,8 @@ def answer_in_parts(engine: HandDrivenEngine, wrong: str) -> None:
 def test_half_a_snapshot_is_none_and_is_asked_for_again(
     endpoint: str, wrong: str, said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscriber, "_SNAPSHOT_RETRY_SECONDS", (0.1, 0.1))
+    monkeypatch.setattr(subscriber, "_FIRST_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(subscriber, "_RETRY_SECONDS", 0.1)
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
         for number in range(40):
@@ -201,7 +194,7 @@ def test_half_a_snapshot_is_none_and_is_asked_for_again(
         assert session.link.num_errors == (said is not None)
 
 
-@pytest.mark.usefixtures("small_parts")
+@pytest.mark.usefixtures("small_chunks")
 def test_what_is_published_between_the_parts_comes_after_them(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()

@@ -14,7 +14,7 @@ import zmq
 
 from seqtop.adapters.vllm.notes import AnyNote, EngineStopping
 from seqtop.adapters.vllm.settings import AdapterSettings
-from seqtop.transport import closing
+from seqtop.transport import sockets
 
 MAX_BACKLOG = 10_000
 """Notes that may wait for the publisher; each is a step, or an arrival."""
@@ -90,7 +90,7 @@ class Outbox:
         with contextlib.suppress(zmq.ZMQError):
             goodbye = self._encoder.encode(EngineStopping(time.time(), reason))
             self._socket.send(goodbye, zmq.DONTWAIT)
-        closing.end(self._context, linger=_LINGER_MS)
+        sockets.terminate(self._context, linger=_LINGER_MS)
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._directory.cleanup()

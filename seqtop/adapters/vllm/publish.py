@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.endpoint,
             engine_info(hello, redacted=settings.redact),
             EngineState(),
-            keys=settings.keys(),
+            curve_keys=settings.keys(),
             insecure=settings.insecure,
         )
     except (EndpointError, KeyFileError, PublishError) as error:

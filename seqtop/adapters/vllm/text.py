@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-
-class TokenizerError(Exception):
-    """The model's tokenizer cannot be read; `str()` is one sentence for the log."""
+from seqtop.tokenizer_file import TokenizerError, read_tokenizer
 
 
 class Texts:
@@ -23,15 +21,9 @@ class Texts:
     """
 
     def __init__(self, tokenizer: str, revision: str | None = None) -> None:
-        try:
-            from tokenizers import Tokenizer
-            from tokenizers.decoders import DecodeStream
+        self._tokenizer: Any = read_tokenizer(_local_path(tokenizer, revision))
+        from tokenizers.decoders import DecodeStream
 
-            self._tokenizer: Any = Tokenizer.from_file(_file(tokenizer, revision))
-        except Exception as error:  # the library raises plain ones
-            raise TokenizerError(
-                f"no text: the tokenizer {tokenizer!r} cannot be read ({error})"
-            ) from error
         self._new_stream: Any = DecodeStream
         self._streams: dict[int, Any] = {}
 
@@ -58,17 +50,18 @@ def load(tokenizer: str | None, revision: str | None) -> Texts | None:
     try:
         return Texts(tokenizer, revision)
     except TokenizerError as error:
-        print(f"seqtop: {error}", file=sys.stderr)  # noqa: T201 - vLLM's log
+        print(f"seqtop: no text: {error}", file=sys.stderr)  # noqa: T201 - vLLM's log
         return None
 
 
-def _file(tokenizer: str, revision: str | None) -> str:
-    path = Path(tokenizer)
-    if path.is_file():
-        return str(path)
-    if path.is_dir():
-        return str(path / "tokenizer.json")
-    from huggingface_hub import hf_hub_download
+def _local_path(tokenizer: str, revision: str | None) -> str:
+    if Path(tokenizer).exists():
+        return tokenizer
+    try:
+        from huggingface_hub import hf_hub_download
 
-    name = "tokenizer.json"
-    return hf_hub_download(tokenizer, name, revision=revision, local_files_only=True)
+        return hf_hub_download(
+            tokenizer, "tokenizer.json", revision=revision, local_files_only=True
+        )
+    except Exception as error:  # the libraries below it raise many kinds
+        raise TokenizerError(f"the tokenizer {tokenizer!r} cannot be read: {error}") from error

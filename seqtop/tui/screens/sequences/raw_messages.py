@@ -98,8 +98,8 @@ def _named(thing: object) -> object:
 def _step(timeline: Timeline, position: int, number: int) -> Step | None:
     if number < 0:
         return None
-    end = timeline.marks.at_step(number, near=position)
-    start = timeline.marks.at_step(number - 1, near=position)
+    end = timeline.index.at_step(number, near=position)
+    start = timeline.index.at_step(number - 1, near=position)
     for _, event in timeline.events(start, end):
         if isinstance(event, Step) and event.step == number:
             return event
@@ -117,7 +117,7 @@ def _full(
         if span.kind == "prefill" and before.kind != "prefill"
     ]
     for start in reversed(starts):
-        here = timeline.marks.at_time(start)
+        here = timeline.index.at_time(start)
         for _, event in timeline.events(here, min(here + _FAR, position)):
             if not isinstance(event, Step):
                 continue

@@ -81,7 +81,7 @@ class StepsScreen(EngineScreen):
             position, timeline = self._table.rows.cursor, self.feed.source.history
             if position is None or timeline is None:
                 return
-            step = timeline.marks[position].step
+            step = timeline.index[position].step
             frame = self.feed.go(time_travel.to_step(step, near=position), "This step is on show.")
             member = self._detail.members.chosen if self._detail.members.has_focus else None
             if member is not None and member.seq_id in self.feed.state.sequences:

@@ -26,17 +26,17 @@ class StepLog:
         return self._feed.source.history
 
     def __len__(self) -> int:
-        return self.timeline.marks.num_steps if self.timeline is not None else 0
+        return self.timeline.index.num_steps if self.timeline is not None else 0
 
     def page(self, start: int, stop: int) -> list[int]:
         """The positions of steps `start` to `stop`, oldest first, fewer at the end."""
-        return self.timeline.marks.steps(start, stop) if self.timeline is not None else []
+        return self.timeline.index.steps(start, stop) if self.timeline is not None else []
 
     def row(self, position: int) -> int:
         """Which of the steps on record is the one that ran at `position`, or last before it."""
         if self.timeline is None:
             return 0
-        return max(self.timeline.marks.num_steps_until(position) - 1, 0)
+        return max(self.timeline.index.num_steps_until(position) - 1, 0)
 
     def summary(self, position: int) -> StepSummary | None:
         """The figures of a step; `None` if it cannot be read."""
@@ -73,11 +73,11 @@ class StepLog:
         timeline = self.timeline
         if timeline is None:
             return False
-        restart = timeline.marks.previous(EventKind.RESTART, position + 1)
+        restart = timeline.index.previous(EventKind.RESTART, position + 1)
         if restart is None:
             return False
-        before = timeline.marks.num_steps_until(restart)
-        return timeline.marks.steps(before, before + 1) == [position]
+        before = timeline.index.num_steps_until(restart)
+        return timeline.index.steps(before, before + 1) == [position]
 
     def _read(self, position: int) -> Step | None:
         timeline = self.timeline
@@ -97,5 +97,5 @@ class StepLog:
     @staticmethod
     def _restart_before(timeline: Timeline, position: int) -> int:
         """Where the engine's start that ran at `position` begins on record."""
-        found = timeline.marks.previous(EventKind.RESTART, position + 1)
+        found = timeline.index.previous(EventKind.RESTART, position + 1)
         return timeline.first if found is None else found

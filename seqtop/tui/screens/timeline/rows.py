@@ -189,7 +189,7 @@ class TimeAxis(LineView):
         timeline = self._feed.source.history
         if timeline is None:
             return []
-        marks = timeline.marks
+        marks = timeline.index
         first = marks.num_steps_until(marks.at_time(window.start))
         last = marks.num_steps_until(marks.at_time(window.end))
         if (last - first) * _LEAST_STEP > window.width:

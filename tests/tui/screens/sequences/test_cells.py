@@ -212,13 +212,13 @@ def test_a_block_table_marks_shared_cached_and_the_last_block(source: ScriptedSo
     sequence = source.state.sequences[request.seq_ids[0]]
     shared = dict.fromkeys(sequence.block_table[:1], "req-1")
     lines = [plain(line) for line in block_lines(request, sequence, shared, None, 16, 255, 60)]
-    assert lines[0] == "6 blocks  87 of 96 columns filled  2 cached  1 shared"
+    assert lines[0] == "6 blocks  87 of 96 slots filled  2 cached  1 shared"
     assert lines[-1].split()[:3] == ["0", "0≡", "1°"]
     assert lines[-1].endswith("▄")
     assert lines[1:-1] == [
         "≡ shared with req-1",
         "° found in the prefix cache",
-        "▄ last block: 7 of 16 columns",
+        "▄ last block: 7 of 16 slots",
     ]
     known = {0, 1, *sequence.block_table[2:4]}
     lines = [plain(line) for line in block_lines(request, sequence, shared, known, 16, 255, 80)]

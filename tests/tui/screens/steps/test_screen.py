@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
-from seqtop.history.timeline import RecordingError, Stored
+from seqtop.history.timeline import CompressedData, RecordingError
 from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
@@ -46,7 +46,7 @@ async def opened(app: SeqtopApp, pilot: Pilot[int]) -> StepRows:
 def step_at(app: SeqtopApp, position: int | None) -> int:
     assert position is not None
     assert app.feed.source.history is not None
-    return app.feed.source.history.marks[position].step
+    return app.feed.source.history.index[position].step
 
 
 def test_the_newest_step_is_in_sight_and_under_the_cursor(app: SeqtopApp) -> None:
@@ -221,7 +221,7 @@ def test_without_a_record_one_is_told() -> None:
 
 
 class Unreadable(MemoryStore):
-    def _read(self, stored: Stored) -> bytes:
+    def _read(self, stored: CompressedData) -> bytes:
         raise RecordingError("it is broken")
 
     def _payloads(self, start: int, stop: int) -> list[bytes | None]:

@@ -1,0 +1,18 @@
+"""Messages of a command on standard error."""
+
+from __future__ import annotations
+
+import sys
+
+from seqtop.sanitize import safe_line
+
+
+def warn(message: str) -> None:
+    """Prints one line on standard error."""
+    print(f"seqtop: {safe_line(message)}", file=sys.stderr)
+
+
+def fail(message: str, *, status: int = 1) -> int:
+    """Prints one line on standard error and returns the exit status `status`."""
+    warn(message)
+    return status

@@ -1,0 +1,52 @@
+"""The parser of the whole command line, with examples and exit statuses."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Iterable
+
+from seqtop import __version__
+from seqtop.argparse_ext import CommandParser
+from seqtop.cli import COMMANDS
+
+EXAMPLES = """\
+examples:
+  seqtop demo                              start the bundled engine and show it
+  engine-stub serve --control              start the bundled engine for viewers
+  seqtop attach tcp://127.0.0.1:5557       show a running engine
+  seqtop attach --kv-events tcp://127.0.0.1:5557    show the prefix cache of vLLM, SGLang and others
+  seqtop record -o run.seqtop              record an engine until Ctrl-C
+  seqtop replay run.seqtop                 show the recording
+  seqtop show --json | jq .stats           print the engine's state once, for a script
+  seqtop export run.seqtop --perfetto -o run.json    write a trace for https://ui.perfetto.dev
+  eval "$(seqtop completion bash)"         complete commands and options in bash
+  seqtop keygen -o me                      create keys to attach to engines on other machines
+  seqtop serve -- replay run.seqtop        show the app in a browser
+  seqtop check run.seqtop                  check a recording for inconsistencies
+"""
+
+EXIT_STATUS = """\
+exit status:
+  0    success; also if Ctrl-C or SIGTERM ended a command that runs until then
+  1    failure, with the reason on standard error; or `check` has findings
+  2    wrong usage
+  3    `check` has no findings, but the recording is damaged or has no steps
+  130  interrupted by Ctrl-C
+  141  the reader of the output closed the pipe
+"""
+
+
+def build_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Returns a parser with the commands `names`."""
+    parser = CommandParser(
+        prog="seqtop",
+        description="See what an LLM inference engine is doing to every sequence, live.",
+        epilog=f"{EXAMPLES}\n{EXIT_STATUS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"seqtop {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in names:
+        importlib.import_module(f"seqtop.cli.{name}").add_command(commands)
+    return parser

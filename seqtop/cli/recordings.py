@@ -1,0 +1,39 @@
+"""Recordings as the commands open them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from seqtop.cli.messages import warn
+
+if TYPE_CHECKING:
+    from seqtop.history import FileStore
+
+
+@contextmanager
+def open_recording(path: str) -> Iterator[FileStore]:
+    """Opens the recording at `path` and prints a warning if it is damaged.
+
+    Raises:
+        RecordingError: The recording is empty or cannot be read.
+    """
+    from seqtop.history import FileStore
+
+    with FileStore(path) as recording:
+        recording.require()
+        if recording.damage:
+            warn(recording.damage)
+        yield recording
+
+
+def nearest_step(recording: FileStore, step: int) -> str | None:
+    """Describes the recorded step nearest to `step`, or returns `None` if `step` is recorded.
+
+    Steps are those of the engine's last start.
+    """
+    nearest = recording.index[recording.index.at_step(step)].step
+    if nearest == step:
+        return None
+    return f"step {nearest:,}" if nearest >= 0 else "the state before the first step"

@@ -1,0 +1,61 @@
+"""Runs the app for the commands that show it."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from seqtop.cli.messages import fail
+
+if TYPE_CHECKING:
+    from seqtop.tui.source import Source
+
+NO_TERMINAL = "the app needs a terminal; `seqtop show` prints to a file or a pipe"
+
+
+def has_terminal() -> bool:
+    """Returns whether the app has a terminal, or another Textual driver, to draw on."""
+    # Textual draws on standard error: redirected, it would fill a log with screens.
+    # `seqtop serve` has no terminal; textual-serve sets a driver of its own.
+    is_served = "TEXTUAL_DRIVER" in os.environ
+    return is_served or (sys.stdin.isatty() and sys.stderr.isatty())
+
+
+def run_app(
+    sources: Sequence[Source], options: argparse.Namespace, notices: Sequence[str] = ()
+) -> int:
+    """Shows `sources` until the user quits, and returns the exit status.
+
+    Args:
+        options: The options of `seqtop.cli.options.add_view_options`.
+        notices: Sentences shown when the app starts.
+    """
+    if not has_terminal():
+        return fail(NO_TERMINAL)
+    gc.disable()  # imported objects stay; the app enables collection again
+    from seqtop import paths
+    from seqtop.tui.app import SeqtopApp
+    from seqtop.tui.settings import SavedState, Settings, read
+
+    from_options = Settings(
+        columns=options.columns,
+        sort=options.sort,
+        filter=options.filter,
+        slo=options.slo and dict(options.slo.limits),
+    )
+    from_file, problems = read(options.config or paths.config_file())
+    saved = SavedState(paths.state_file())
+    app = SeqtopApp(
+        *sources,
+        settings=from_options.over(from_file).over(saved.settings),
+        memory=saved,
+        problems=[*notices, *problems, *saved.problems],
+    )
+    status = app.run()
+    if app.farewell is not None:
+        print(f"seqtop: {app.farewell}", file=sys.stderr)
+    return app.return_code or 0 if status is None else status

@@ -1,0 +1,150 @@
+"""Applies the rows of a step: one `SequenceUpdate` changes one sequence.
+
+`seqtop.state.decodes` makes the same changes for the decodes that a step has in columns.
+"""
+
+from seqtop.sequence import RequestMetrics, SequenceStatus
+from seqtop.state.model import EngineData, RequestState, SequenceState, Span
+from seqtop.wire.messages import SequenceUpdate
+
+
+def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, time: float) -> None:
+    """Changes one sequence, or adds a forked one, by what a step reports of it."""
+    sequence = state.sequences.get(update.seq_id)
+    if sequence is None:
+        request = state.requests.get(update.request_id or "")
+        if request is None:
+            state.report_anomaly(f"update for unknown sequence {update.seq_id}")
+            return
+        sequence = new_sequence(state, request, update.seq_id)
+        _fork(state, sequence, update.parent_seq_id)
+    if update.new_token_ids or update.text_delta:
+        _append_output(state, sequence, update, time)
+    sequence.num_computed_tokens = update.num_computed_tokens
+    sequence.num_cached_tokens = update.num_cached_tokens
+    if update.block_table is not None:
+        sequence.block_table = update.block_table
+    else:
+        sequence.block_table.extend(update.new_blocks)
+    if update.group_block_tables is not None:
+        sequence.group_block_tables = update.group_block_tables
+    if update.num_draft_tokens is not None:
+        drafted = (sequence.num_draft_tokens or 0) + update.num_draft_tokens
+        sequence.num_draft_tokens = drafted
+        accepted = (sequence.num_accepted_tokens or 0) + (update.num_accepted_tokens or 0)
+        sequence.num_accepted_tokens = accepted
+    sequence.engine_status = update.engine_status
+    if update.stop_reason is not None:
+        sequence.stop_reason = update.stop_reason
+    sequence.last_step = step
+    set_status(state, sequence, update.status)
+    if update.is_removed:
+        remove_sequence(state, sequence)
+
+
+def _fork(state: EngineData, sequence: SequenceState, parent_seq_id: int | None) -> None:
+    """Starts a new sequence with the output of its parent so far."""
+    sequence.parent_seq_id = parent_seq_id
+    parent = state.sequences.get(-1 if parent_seq_id is None else parent_seq_id)
+    if parent is None:
+        return
+    sequence.output_token_ids = parent.output_token_ids.copy()
+    sequence.output_logprobs = parent.output_logprobs.copy()
+    sequence.top_logprobs = parent.top_logprobs.copy()
+    sequence.cumulative_logprob = parent.cumulative_logprob
+    sequence.text = parent.text
+    sequence.text_lengths = parent.text_lengths.copy()
+    sequence.fork_length = sequence.num_tokens
+
+
+def _append_output(
+    state: EngineData, sequence: SequenceState, update: SequenceUpdate, time: float
+) -> None:
+    if update.top_logprobs:
+        first = len(sequence.output_token_ids)
+        sequence.top_logprobs |= dict(enumerate(update.top_logprobs, first))
+    sequence.output_token_ids = sequence.output_token_ids.plus(update.new_token_ids)
+    sequence.output_logprobs = sequence.output_logprobs.plus(update.new_logprobs)
+    for logprob in update.new_logprobs:  # one by one, in the order in which the engine adds them
+        sequence.cumulative_logprob += logprob
+    if update.text_delta:
+        sequence.text += update.text_delta
+        sequence.last_delta_length = len(update.text_delta)
+    _append_text_lengths(sequence, update)
+    state.num_output_tokens += len(update.new_token_ids)
+    if update.new_token_ids and (request := state.requests.get(sequence.request_id)):
+        request.metrics.last_token_time = time
+
+
+def _append_text_lengths(sequence: SequenceState, update: SequenceUpdate) -> None:
+    """Records the text lengths of the new tokens, as far as they can be determined."""
+    lengths, length, count = (
+        sequence.text_lengths,
+        len(update.text_delta),
+        len(update.new_token_ids),
+    )
+    if count == 1:
+        new = [length]
+    elif count:
+        new = _decoded_lengths(update) or joint_lengths(count, length)
+    elif lengths:  # text of the last token that the detokenizer had held back
+        new = [lengths.pop() + length]
+    else:
+        return
+    sequence.text_lengths = lengths.plus(new)
+
+
+def joint_lengths(count: int, length: int) -> list[int]:
+    """Text lengths of tokens for which only the sum is known."""
+    return [*[-1 if length else 0] * (count - 1), length] if count else []
+
+
+def _decoded_lengths(update: SequenceUpdate) -> list[int] | None:
+    """Text length of each new token, if the candidates' texts add up to the delta."""
+    own = zip(update.new_token_ids, update.top_logprobs or (), strict=False)
+    texts = [found.decoded_token or "" for token, each in own if (found := each.get(token))]
+    if len(texts) != len(update.new_token_ids) or "".join(texts) != update.text_delta:
+        return None
+    return [len(text) for text in texts]
+
+
+def new_request(state: EngineData, request_id: str, arrival_time: float) -> RequestState:
+    metrics = RequestMetrics(
+        arrival_time=arrival_time,
+        last_token_time=arrival_time,
+        first_scheduled_time=None,
+        first_token_time=None,
+        time_in_queue=None,
+    )
+    request = RequestState(request_id, metrics, seq_ids=[])
+    request.spans.append(Span("queued", start=arrival_time, end=None))
+    state.requests[request_id] = request
+    return request
+
+
+def new_sequence(state: EngineData, request: RequestState, seq_id: int) -> SequenceState:
+    sequence = SequenceState(seq_id, request.request_id)
+    sequence.num_prompt_tokens = request.num_prompt_tokens
+    request.seq_ids.append(seq_id)
+    state.sequences[seq_id] = sequence
+    state.num_by_status[sequence.status] += 1
+    return sequence
+
+
+def remove_sequence(state: EngineData, sequence: SequenceState) -> None:
+    del state.sequences[sequence.seq_id]
+    state.num_by_status[sequence.status] -= 1
+    request = state.requests[sequence.request_id]
+    request.seq_ids.remove(sequence.seq_id)
+
+
+def set_status(state: EngineData, sequence: SequenceState, status: SequenceStatus) -> None:
+    state.num_by_status[sequence.status] -= 1
+    state.num_by_status[status] += 1
+    sequence.status = status
+
+
+def close_span(request: RequestState, time: float) -> None:
+    last = request.spans[-1]
+    if last.end is None:
+        last.end = time

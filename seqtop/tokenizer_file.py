@@ -1,0 +1,29 @@
+"""Reads a `tokenizer.json` with Hugging Face's `tokenizers`, which is not a dependency."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+class TokenizerError(Exception):
+    """A tokenizer cannot be read; `str()` is one sentence for the user."""
+
+
+def read_tokenizer(path: str | Path) -> Any:
+    """Returns the `tokenizers.Tokenizer` at `path`, a file or a folder with a `tokenizer.json`.
+
+    Raises:
+        TokenizerError: The package is missing, or the file cannot be read.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise TokenizerError(
+            "reading a tokenizer needs the package tokenizers: pip install tokenizers"
+        ) from error
+    file = Path(path, "tokenizer.json") if Path(path).is_dir() else Path(path)
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain exceptions
+        raise TokenizerError(f"the tokenizer {str(path)!r} cannot be read: {error}") from error

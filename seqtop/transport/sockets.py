@@ -1,0 +1,91 @@
+"""Small helpers for ZeroMQ sockets: binding, keep-alive, waking a poller, and terminating."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import stat
+import threading
+import uuid
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import zmq
+
+PairSocket: TypeAlias = zmq.Socket[bytes]
+
+_TERMINATION_TIMEOUT_SECONDS: Final = 5.0
+
+_KEEPALIVE_IDLE_SECONDS: Final = 10
+_KEEPALIVE_INTERVAL_SECONDS: Final = 5
+_KEEPALIVE_PROBES: Final = 3
+
+
+def bind_conflict(endpoint: str) -> str | None:
+    """Returns why an IPC endpoint cannot be bound, or `None` if it can.
+
+    libzmq does not check: it removes any file at the path of an IPC endpoint, including the socket
+    of a running engine and files that are not sockets. A socket that no process listens on is left
+    for libzmq to remove. Endpoints of other transports are not checked.
+    """
+    path = endpoint.removeprefix("ipc://")
+    # "@" names an abstract socket of Linux, "*" a path that libzmq chooses.
+    if path == endpoint or path.startswith(("@", "*")):
+        return None
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return None
+    if not stat.S_ISSOCK(mode):
+        return "exists and is not a socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.setblocking(False)
+        error = client.connect_ex(path)
+    # A full backlog (EAGAIN) also means that a process listens.
+    return None if error in (errno.ECONNREFUSED, errno.ENOENT) else "is already in use"
+
+
+def enable_keepalive(socket: zmq.Socket[Any]) -> None:
+    """Enables TCP keep-alive probes, so that a lost peer is noticed within half a minute.
+
+    A subscriber never sends. Without probes, TCP would report for hours neither that a laptop was
+    suspended nor that a router dropped the connection. After the report ZeroMQ reconnects.
+    ZeroMQ's own heartbeats are not used: with a slow reader they abort the whole process, which may
+    be the engine (libzmq#3937, #4364, #4767; seen here with 4.3.5).
+    """
+    socket.tcp_keepalive = 1
+    socket.tcp_keepalive_idle = _KEEPALIVE_IDLE_SECONDS
+    socket.tcp_keepalive_intvl = _KEEPALIVE_INTERVAL_SECONDS
+    socket.tcp_keepalive_cnt = _KEEPALIVE_PROBES
+
+
+def wake_pair(context: zmq.Context[Any]) -> tuple[PairSocket, PairSocket]:
+    """Returns two connected sockets that wake a polling thread.
+
+    The thread polls the first one. Another thread sends to the second one.
+    """
+    endpoint = f"inproc://{uuid.uuid4().hex}"
+    receiver: PairSocket = context.socket(zmq.PAIR)
+    receiver.bind(endpoint)
+    sender: PairSocket = context.socket(zmq.PAIR)
+    sender.connect(endpoint)
+    return receiver, sender
+
+
+def terminate(context: zmq.Context[Any], *, linger: int | None = 0) -> None:
+    """Closes all sockets of a context and terminates it, within a few seconds.
+
+    In rare cases libzmq loses a message between its own threads during termination (seen with
+    4.3.5, when connections had been broken a moment before) and then blocks forever. Neither an
+    engine nor a user who quits should block with it. What remains is an idle thread.
+
+    Args:
+        context: The context to terminate.
+        linger: Milliseconds to continue sending queued messages. `None` uses the linger option of
+            each socket.
+    """
+    thread = threading.Thread(
+        target=context.destroy, args=(linger,), name="seqtop-termination", daemon=True
+    )
+    thread.start()
+    thread.join(_TERMINATION_TIMEOUT_SECONDS)

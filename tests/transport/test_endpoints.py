@@ -1,0 +1,45 @@
+"""Validation of endpoints."""
+
+import pytest
+
+from seqtop.transport.endpoints import EndpointError, check, check_bind, snapshot_endpoint
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "",
+        "5557",
+        "127.0.0.1:5557",
+        "tcp://",
+        "tcp://host",
+        "tcp://host:0",
+        "tcp://h:65535",
+        "tcp://[2J",
+        "tcp://[::1:5557",
+        "x://y",
+    ],
+)
+def test_malformed_endpoints_are_refused(endpoint: str) -> None:
+    with pytest.raises(EndpointError):
+        check(endpoint)
+
+
+@pytest.mark.parametrize("host", ["*", "0.0.0.0", "192.0.2.1", "example.org", "[::]"])
+def test_binding_beyond_this_machine_must_be_asked_for(host: str) -> None:
+    endpoint = f"tcp://{host}:5557"
+    with pytest.raises(EndpointError, match="--insecure"):
+        check_bind(endpoint, insecure=False)
+    assert check_bind(endpoint, insecure=True) == endpoint
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["tcp://127.0.0.1:5557", "tcp://localhost:1", "tcp://[::1]:5557", "ipc:///tmp/x"]
+)
+def test_binding_on_this_machine_is_fine(endpoint: str) -> None:
+    assert check_bind(endpoint, insecure=False) == endpoint
+
+
+def test_snapshots_are_served_next_door() -> None:
+    assert snapshot_endpoint("tcp://127.0.0.1:5557") == "tcp://127.0.0.1:5558"
+    assert snapshot_endpoint("ipc:///tmp/x") == "ipc:///tmp/x.snapshot"

@@ -1,0 +1,79 @@
+"""Conflicts of IPC endpoints, and contexts that do not terminate."""
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+import zmq
+
+from seqtop.session import Session
+from seqtop.state import EngineState
+from seqtop.transport import (
+    sockets,
+)
+from seqtop.transport.endpoints import snapshot_endpoint
+from seqtop.transport.publisher import Publisher, PublishError
+from tests.support.hand_driven import arrival, engine_info
+from tests.support.waiting import SECONDS, wait_until
+
+
+def termination_threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "seqtop-termination"]
+
+
+def test_context_that_does_not_terminate_is_left_behind(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "_TERMINATION_TIMEOUT_SECONDS", 0.1)
+    context = zmq.Context()
+    unread = context.socket(zmq.PUSH)
+    unread.connect(endpoint)
+    unread.send(b"for nobody yet, and to be delivered before the context ends")
+    sockets.terminate(context, linger=-1)
+    assert termination_threads()
+    with zmq.Context() as other, other.socket(zmq.PULL) as reader:
+        reader.bind(endpoint)
+        reader.recv()
+    wait_until(lambda: not termination_threads())
+
+
+def test_ordinary_context_has_terminated_on_return() -> None:
+    context = zmq.Context()
+    context.socket(zmq.PUB)
+    sockets.terminate(context)
+    assert context.closed
+
+
+def test_path_that_another_engine_uses_is_left_to_it(endpoint: str) -> None:
+    with Publisher(endpoint, engine_info(), EngineState()) as first, Session(endpoint) as session:
+        for taken in (endpoint, endpoint.removesuffix(".snapshot")):
+            with pytest.raises(PublishError, match="already in use"):
+                Publisher(taken, engine_info(incarnation="two"), EngineState())
+        session.await_engine(SECONDS)
+        first.publish(arrival(1))
+        wait_until(lambda: "req-1" in session.state.requests)
+
+
+def test_path_that_another_engine_uses_for_requests_is_left_to_it(endpoint: str) -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as other:
+        other.bind(snapshot_endpoint(endpoint))
+        with pytest.raises(PublishError, match=r"\.snapshot is already in use"):
+            Publisher(endpoint, engine_info(), EngineState())
+
+
+def test_socket_that_a_crash_has_left_behind_is_no_obstacle(endpoint: str) -> None:
+    path = endpoint.removeprefix("ipc://")
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(path)
+    assert Path(path).is_socket()
+    with Publisher(endpoint, engine_info(), EngineState()), Session(endpoint) as session:
+        session.await_engine(SECONDS)
+
+
+def test_file_in_the_place_of_a_socket_is_not_removed(endpoint: str) -> None:
+    path = Path(endpoint.removeprefix("ipc://"))
+    path.write_text("years of work")
+    with pytest.raises(PublishError, match="is not a socket"):
+        Publisher(endpoint, engine_info(), EngineState())
+    assert path.read_text() == "years of work"
