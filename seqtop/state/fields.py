@@ -1,7 +1,6 @@
-"""What can be known about a sequence, by name: the columns of the table, the keys to sort by, the
-fields to filter on. Pure functions of the state; nothing here draws.
+"""The fields of a sequence: columns of the table, keys to sort by, terms of filters.
 
-Lengths are tokens unless a column says blocks, durations are seconds.
+Lengths are tokens unless a field says blocks. Durations are seconds.
 """
 
 import math
@@ -16,7 +15,7 @@ from seqtop.state.model import RequestState, SequenceState
 
 Value: TypeAlias = float | str | None
 Getter: TypeAlias = Callable[[RequestState, SequenceState, float], Value]
-"""From a request, one of its sequences and the engine's time to what the column shows."""
+"""Reads a field of a request and one of its sequences at the engine's time (epoch seconds)."""
 
 STATUS_WORDS = {
     SequenceStatus.RUNNING: "running",
@@ -28,7 +27,7 @@ STATUS_WORDS = {
     SequenceStatus.FINISHED_IGNORED: "ignored",
 }
 PREEMPTED = "preempt"
-"""The word for a sequence that waits again after having run."""
+"""The status word of a sequence that waits after it ran."""
 
 _STATUS_RANK = ["running", "swapped", PREEMPTED, "waiting", "stop", "length", "abort", "ignored"]
 
@@ -67,20 +66,20 @@ class Field(Column):
     is_default: bool = True
 
     def sort_value(self, request: RequestState, sequence: SequenceState, now: float) -> Value:
-        """What to compare rows by; `None` (also for NaN) sorts last in either direction."""
+        """Returns the value to sort by; `None`, also for NaN, sorts last in either direction."""
         found = (self.order or self.value)(request, sequence, now)
         return None if isinstance(found, float) and math.isnan(found) else found
 
 
 def status_word(request: RequestState, sequence: SequenceState) -> str:
-    """The status in one word; a waiting sequence that has run before is preempted."""
+    """Returns the status in one word. A waiting sequence that has run before is preempted."""
     if sequence.status == SequenceStatus.WAITING and request.num_preemptions:
         return PREEMPTED
     return STATUS_WORDS[sequence.status]
 
 
 def stage(sequence: SequenceState) -> SequenceStage | None:
-    """Whether a running sequence still computes known tokens; `None` unless it runs."""
+    """Returns the stage of a running sequence; `None` for any other sequence."""
     if sequence.status != SequenceStatus.RUNNING:
         return None
     if not sequence.output_token_ids or sequence.num_computed_tokens < sequence.num_tokens - 1:
@@ -89,14 +88,14 @@ def stage(sequence: SequenceState) -> SequenceStage | None:
 
 
 def sequence_name(request: RequestState, sequence: SequenceState) -> str:
-    """The request id, followed by `/2` for the second of several sequences."""
+    """Returns the request id, followed by `/2` for the second of several sequences."""
     if len(request.seq_ids) < 2 or sequence.seq_id not in request.seq_ids:
         return request.request_id
     return f"{request.request_id}/{request.seq_ids.index(sequence.seq_id) + 1}"
 
 
 def queue_time(request: RequestState, sequence: SequenceState, now: float) -> float | None:
-    """Seconds from arrival to being scheduled for the first time, or until now if it waits."""
+    """Returns the seconds from arrival to the first scheduling, or until now if it waits."""
     metrics = request.metrics
     if metrics.time_in_queue is not None:
         return metrics.time_in_queue
@@ -113,7 +112,7 @@ def _is_yet_to_be_scheduled(request: RequestState, sequence: SequenceState) -> b
 
 
 def token_rate(request: RequestState, sequence: SequenceState) -> float | None:
-    """Output tokens per second, from arrival to the newest; unknown before the first."""
+    """Returns the output tokens per second, from arrival to the newest; `None` before the first."""
     elapsed = request.metrics.last_token_time - request.metrics.arrival_time
     return (
         len(sequence.output_token_ids) / elapsed

@@ -105,7 +105,7 @@ def test_an_engine_never_heard_of_has_an_address() -> None:
     async def act(pilot: Pilot[int]) -> None:
         text = screen(app)
         assert "◌ CONNECTING" in text
-        assert "Nothing has been heard at ipc:///run/demo yet." in text
+        assert "No message from ipc:///run/demo yet." in text
         await pilot.press("n")
         assert len(app.screen_stack) == 1
 

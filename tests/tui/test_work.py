@@ -15,7 +15,7 @@ from seqtop.tui.feed import PLACED_AT_ONCE, Feed
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.blocks.block_map import BlockMap
-from seqtop.tui.screens.sequences.block_table import BLOCKS_AT_ONCE, BlockTable, Sharers
+from seqtop.tui.screens.sequences.block_table import BLOCKS_AT_ONCE, BlockTable, SharedBlocks
 from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.screens.sequences.table import Rows
 from seqtop.wire.messages import Heartbeat
@@ -94,12 +94,12 @@ def test_whose_blocks_are_shared_is_looked_at_a_few_at_a_time(number: int) -> No
     feed.poll()
     mine, other = (feed.state.sequences[each] for each in (1, number))
     other.block_table = [*mine.block_table[:2], *other.block_table[2:]]
-    sharers, frames = Sharers(), 0
-    while not sharers.owners:
-        sharers.look(feed, mine)
+    shared_blocks, frames = SharedBlocks(), 0
+    while not shared_blocks.owners:
+        shared_blocks.search(feed, mine)
         frames += 1
-    assert list(sharers.owners) == mine.block_table[:2]
-    assert set(sharers.owners.values()) == {other.request_id}
+    assert list(shared_blocks.owners) == mine.block_table[:2]
+    assert set(shared_blocks.owners.values()) == {other.request_id}
     assert frames == -(-number * 11 // BLOCKS_AT_ONCE)
 
 

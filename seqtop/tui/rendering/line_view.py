@@ -63,7 +63,7 @@ class LineView(ScrollView, can_focus=False):
             return
         drawn, drawn_at = self._drawn, self._drawn_at
         self._update_drawn()
-        top, size = self._viewport
+        top, size = self._visible_range
         if drawn_at != (top, size):
             self.refresh_lines(top, size.height)
             return
@@ -76,7 +76,7 @@ class LineView(ScrollView, can_focus=False):
             self.refresh_lines(top + ys[0], len(ys))
 
     def render_line(self, y: int) -> Strip:
-        if self._drawn_at != self._viewport:
+        if self._drawn_at != self._visible_range:
             self._update_drawn()
         width = self.size.width
         line, base = self._drawn[y] if y < len(self._drawn) else ((), PLAIN)
@@ -115,11 +115,11 @@ class LineView(ScrollView, can_focus=False):
             self.virtual_size = size
 
     @property
-    def _viewport(self) -> tuple[int, Size]:
+    def _visible_range(self) -> tuple[int, Size]:
         return self.scroll_offset.y, self.size
 
     def _update_drawn(self) -> None:
-        self._drawn_at = top, size = self._viewport
+        self._drawn_at = top, size = self._visible_range
         lines = self.visible_lines(top, size.height)
         self._drawn = [*lines, *[((), PLAIN)] * (size.height - len(lines))]
 

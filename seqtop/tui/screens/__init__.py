@@ -1,1 +1,1 @@
-"""The screens: sequences, and the dialogs on top of it."""
+"""The screens, one folder each."""

@@ -1,4 +1,4 @@
-"""All that is known about one block: who holds it, as what, and what is in it."""
+"""The details of one block: its owners, its state and its tokens."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -11,12 +11,12 @@ from seqtop.state.fields import sequence_name, status_word
 from seqtop.state.model import CachedBlock
 from seqtop.tui.rendering.bars import row, rows
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
-from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.rendering.wrapped_text import wrap, wrapped
 from seqtop.tui.screens.blocks.cells import CACHED, SELECTED, mark, owner_mark
 from seqtop.tui.screens.sequences.cells import glyph
 
 MOST_NAMES = 200
-"""Owners that are listed by name; of more, how many there are."""
+"""The most owners that are listed; further ones are counted."""
 
 
 class Holding(NamedTuple):
@@ -25,15 +25,15 @@ class Holding(NamedTuple):
     request: RequestState
     sequence: SequenceState
     group: int
-    """Which KV-cache group's table the block is in."""
+    """The KV-cache group whose table has the block."""
     position: int
-    """The logical position it has there."""
+    """The logical position of the block in that table."""
     num_blocks: int
-    """Blocks in that table."""
+    """The number of blocks in that table."""
 
 
 def holdings(state: EngineState, index: BlockIndex, block: int) -> list[Holding]:
-    """Who holds `block`, and as which part of their tables."""
+    """Returns the sequences that hold `block`, with its place in their tables."""
     found: list[Holding] = []
     for seq_id, place in index.owners(block).items():
         sequence = state.sequences.get(seq_id)
@@ -54,13 +54,13 @@ def holdings(state: EngineState, index: BlockIndex, block: int) -> list[Holding]
 
 
 def filled(holding: Holding, block_size: int) -> int:
-    """Slots of the block whose keys and values have been computed."""
+    """Returns the number of computed slots of a block."""
     computed = holding.sequence.num_computed_tokens - holding.position * block_size
     return min(max(computed, 0), max(block_size, 0))
 
 
 def unheld_word(state: EngineState) -> str:
-    """What a block in no table, not known to be cached, is, as far as the engine tells."""
+    """Returns the state of a block in no table, as far as the engine publishes it."""
     stats = state.stats
     if state.cached_blocks is not None:
         return "free"
@@ -72,18 +72,18 @@ def unheld_word(state: EngineState) -> str:
 def facts(
     state: EngineState, index: BlockIndex, block: int, selected: int | None, width: int
 ) -> list[Line]:
-    """Name and fill, a line for each owner, the tokens."""
+    """Returns a headline, a line per owner, and the tokens of a block."""
     if not len(index):
-        return [(("The engine has told of no blocks yet.", "dim"),)]
+        return [(("The engine has published no blocks yet.", "dim"),)]
     block_size = state.info.block_size if state.info else 0
     held = holdings(state, index, block)
     lines = [_headline(index, block, held, block_size, unheld_word(state), width)]
     if block in index.cached:
-        lines += _wrapped(_cached(index.cached[block], block_size, in_use=bool(held)), PLAIN, width)
+        lines += wrapped(_cached(index.cached[block], block_size, in_use=bool(held)), PLAIN, width)
     if not held:
         if block in index.cached:
             return [*lines, *_cached_tokens(state, index.cached[block], block_size, width)]
-        return [*lines, *_wrapped(_unheld(state, index, block), "dim", width)]
+        return [*lines, *wrapped(_unheld(state, index, block), "dim", width)]
     lines += [_owner_line(each, selected, block_size, width) for each in held[:MOST_NAMES]]
     if len(held) > MOST_NAMES:
         lines.append(((f"and {fmt.count(len(held) - MOST_NAMES)} more", "dim"),))
@@ -92,7 +92,7 @@ def facts(
 
 
 def names(state: EngineState, owners: Iterable[int], width: int) -> list[Line]:
-    """Whose letters can be seen."""
+    """Returns the visible owners with their letters."""
     items: list[Line] = []
     for seq_id in sorted(owners)[:MOST_NAMES]:
         if sequence := state.sequences.get(seq_id):
@@ -148,12 +148,12 @@ def _owner_line(holding: Holding, selected: int | None, block_size: int, width: 
 
 
 def _tokens(holding: Holding, block_size: int, width: int) -> list[Line]:
-    """The ids of the tokens in the block; those that are yet to be computed dim."""
+    """Returns the ids of the tokens in a block; those not yet computed are dim."""
     start = holding.position * block_size
     prompt, sequence = holding.request.prompt_token_ids, holding.sequence
     num_prompt = sequence.num_prompt_tokens
     if len(prompt) != num_prompt:
-        return [(("The engine has not told the ids of these tokens.", "dim"),)]
+        return [(("The engine has not published the ids of these tokens.", "dim"),)]
     ends = [max(place - num_prompt, 0) for place in (start, start + block_size)]
     ids = [*prompt[start : start + block_size], *sequence.output_token_ids[slice(*ends)]]
     done = filled(holding, block_size)
@@ -165,7 +165,7 @@ def _tokens(holding: Holding, block_size: int, width: int) -> list[Line]:
 
 
 def _cached(known: CachedBlock, block_size: int, *, in_use: bool) -> str:
-    """What the prefix cache has a block for."""
+    """Returns a sentence about a block in the prefix cache."""
     start = known.position * block_size
     held = "Also in the prefix cache" if in_use else "In no block table, but in the prefix cache"
     until = "" if in_use else ", until it is taken for something else"
@@ -178,7 +178,7 @@ def _cached(known: CachedBlock, block_size: int, *, in_use: bool) -> str:
 def _cached_tokens(
     state: EngineState, known: CachedBlock, block_size: int, width: int
 ) -> list[Line]:
-    """The ids of the tokens in a cached block, while its writer is not forgotten."""
+    """Returns the ids of the tokens in a cached block, if the sequence that wrote it is known."""
     sequence = state.sequences.get(known.seq_id)
     if sequence is None or sequence.request_id != known.request_id or known.position < 0:
         return []
@@ -188,7 +188,7 @@ def _cached_tokens(
 
 def _unheld(state: EngineState, index: BlockIndex, block: int) -> str:
     if block < index.num_reserved:
-        return "The engine keeps it for itself; in a table it stands for a block needed no more."
+        return "Reserved by the engine; in a table it stands for a block that is no longer needed."
     if block >= index.num_device:
         return "Nothing is swapped out to it."
     stats = state.stats
@@ -207,12 +207,8 @@ def _unheld(state: EngineState, index: BlockIndex, block: int) -> str:
     return "It holds nothing."
 
 
-def _wrapped(text: str, style: str, width: int) -> list[Line]:
-    return [((text[start:end], style),) for start, end in wrap(text, width)]
-
-
 def _flowed(line: list[StyledText], width: int) -> list[Line]:
-    """One long line as several, broken at spaces."""
+    """Returns one long line as several, broken at spaces."""
     text = "".join(span[0] for span in line)
     lines: list[Line] = []
     for start, end in wrap(text, width):

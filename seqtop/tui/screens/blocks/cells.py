@@ -1,7 +1,7 @@
-"""The block pool as lines of cells: where each block stands, and what its cell shows.
+"""The block pool as lines of cells, as pure functions.
 
-All of it is pure. A block that one sequence holds shows that sequence's letter, so that
-neighbours differ without colour too; what else a block can be has a sign of its own.
+A block that one sequence holds shows that sequence's letter, so that neighbours differ without
+colour too. Other states have signs of their own.
 """
 
 import string
@@ -16,7 +16,7 @@ from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
 OWNER_STYLES = ("running", "computed", "strong")
-"""With 52 letters these make 156 pairs before one comes again."""
+"""The styles of letters. With 52 letters there are 156 different pairs."""
 
 FREE = ("·", "track")
 CACHED = ("°", "cached")
@@ -28,15 +28,15 @@ SELECTED_SHARED = ("▓", "accent")
 
 
 class BlockGrid(NamedTuple):
-    """Where each block's cell is: rows of the device's pool, a title, rows of the host's."""
+    """The layout of the cells: rows of the device's pool, a title, rows of the host's pool."""
 
     num_device: int
     num_host: int
     per_row: int
     pitch: int
-    """Columns from one cell to the next: 2 where that leaves the whole pool in sight."""
+    """The columns from one cell to the next: 2 if the whole pool is visible then, otherwise 1."""
     label: int
-    """Columns for the number that a row begins with, and the gap after it."""
+    """The columns for the number at the beginning of a row, and the gap after it."""
 
     @property
     def device_rows(self) -> int:
@@ -44,12 +44,12 @@ class BlockGrid(NamedTuple):
 
     @property
     def height(self) -> int:
-        """Lines of the whole grid."""
+        """The lines of the whole grid."""
         host_rows = -(-self.num_host // self.per_row)
         return self.device_rows + (host_rows + 1 if host_rows else 0)
 
     def blocks(self, y: int) -> range:
-        """The blocks on line `y`: none on the host's title and beyond the end."""
+        """Returns the blocks on line `y`; none on the host's title and below the end."""
         if y < self.device_rows:
             start, end = y * self.per_row, self.num_device
         else:
@@ -59,13 +59,13 @@ class BlockGrid(NamedTuple):
         return range(0) if y < 0 or is_title else range(start, min(start + self.per_row, end))
 
     def line(self, block: int) -> int:
-        """The line that a block is on."""
+        """Returns the line of a block."""
         if block < self.num_device:
             return block // self.per_row
         return self.device_rows + 1 + (block - self.num_device) // self.per_row
 
     def block_at(self, x: int, y: int) -> int | None:
-        """The block whose cell is at column `x` of line `y`, if one is."""
+        """Returns the block at column `x` of line `y`."""
         group, rest = divmod(x - self.label, GROUP * self.pitch + 1)
         column = group * GROUP + rest // self.pitch
         row_of_blocks = self.blocks(y)
@@ -74,7 +74,7 @@ class BlockGrid(NamedTuple):
         return row_of_blocks[column]
 
     def moved(self, block: int, lines: int) -> int:
-        """The block so many lines below `block` (above, if negative), as near as there is one."""
+        """Returns the block `lines` below (above, if negative), or the nearest that exists."""
         line = self.line(block)
         column = block - self.blocks(line).start
         target = max(0, min(line + lines, self.height - 1))
@@ -85,7 +85,7 @@ class BlockGrid(NamedTuple):
 
 
 def grid(num_device: int, num_host: int, width: int, height: int) -> BlockGrid:
-    """The grid that shows two pools in `width` columns, roomy if that fits into `height`."""
+    """Returns the grid of two pools in `width` columns, with gaps if that fits into `height`."""
     label = len(str(max(num_device, num_host, 1) - 1)) + 2
     per_row = max((width - label + 1) // (GROUP * 2 + 1), 1) * GROUP
     roomy = BlockGrid(num_device, num_host, per_row, 2, label)
@@ -96,12 +96,12 @@ def grid(num_device: int, num_host: int, width: int, height: int) -> BlockGrid:
 
 
 def owner_mark(seq_id: int) -> StyledText:
-    """The letter that stands for a sequence, and its style."""
+    """Returns the letter of a sequence and its style."""
     return LETTERS[seq_id % len(LETTERS)], OWNER_STYLES[seq_id % len(OWNER_STYLES)]
 
 
 def mark(index: BlockIndex, block: int, selected: int | None) -> StyledText:
-    """What a block's cell shows, and its style."""
+    """Returns the sign of a block and its style."""
     owners = index.owners(block)
     if block < index.num_reserved:
         return RESERVED
@@ -115,7 +115,7 @@ def mark(index: BlockIndex, block: int, selected: int | None) -> StyledText:
 
 
 def pool_line(grid: BlockGrid, index: BlockIndex, y: int, selected: int | None) -> Line:
-    """Line `y` of the map: the first block's number, then the cells."""
+    """Returns line `y` of the map: the first block's number, then the cells."""
     blocks = grid.blocks(y)
     if not blocks:
         is_title = bool(grid.num_host) and y == grid.device_rows
@@ -126,13 +126,13 @@ def pool_line(grid: BlockGrid, index: BlockIndex, y: int, selected: int | None) 
 
 
 def cursor_column(grid: BlockGrid, block: int) -> int:
-    """The column of a block's cell in its line."""
+    """Returns the column of a block's cell in its line."""
     column = block - grid.blocks(grid.line(block)).start
     return grid.label + column * grid.pitch + column // GROUP
 
 
 def summary(index: BlockIndex, counts: Mapping[str, int | None], width: int) -> Line:
-    """How many blocks there are of each kind."""
+    """Returns the number of blocks of each kind."""
     figures: list[tuple[int, Line]] = [
         (0, ((fmt.count(index.num_device), "strong"), (" blocks", "dim")))
     ]
@@ -143,7 +143,7 @@ def summary(index: BlockIndex, counts: Mapping[str, int | None], width: int) -> 
 
 
 def legend(index: BlockIndex, free_word: str, width: int, *, tells_cached: bool = False) -> Line:
-    """What the signs mean, those that can be seen only."""
+    """Returns the meanings of the signs that can occur."""
     signs: Iterable[tuple[int, StyledText, str, bool]] = (
         (0, ("A", OWNER_STYLES[0]), "owner", True),
         (1, SELECTED, "selected", True),

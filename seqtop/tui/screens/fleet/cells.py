@@ -1,4 +1,4 @@
-"""The cells of the list of engines: which columns fit, and what stands in them."""
+"""The columns and the cells of the list of engines."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ def _engine(feed: Feed, width: int) -> Line:
 
 
 def _ending(endpoint: str, width: int) -> str:
-    """An endpoint, cut in front where there is no room: it is its port that tells it apart."""
+    """Returns an endpoint, cut at its beginning: ports differ more often than hosts."""
     text = safe_text(endpoint)
     return text if text_width(text) <= width else ELLIPSIS + crop_left(text, width - 1)
 
@@ -81,7 +81,7 @@ def _count(status: SequenceStatus, style: str) -> Cell:
 
 
 def _rate(feed: Feed, per_second: float | None, width: int) -> Line:
-    """A rate; none of what no longer goes on."""
+    """Returns a rate; unknown for an engine that has stopped or is lost."""
     if feed.source.link.state in {ConnectionState.LOST, ConnectionState.STOPPED}:
         return _number(fmt.UNKNOWN, width, "dim")
     return _number(fmt.rate(per_second), width)

@@ -19,7 +19,7 @@ class FleetTitles(LineView):
 
 
 class FleetRows(ListView):
-    """A row per engine; the cursor is on the one that the other screens show."""
+    """A row per engine. The cursor is on the engine that the other screens show."""
 
     def __init__(self, fleet: Engines) -> None:
         super().__init__(fleet.feed)

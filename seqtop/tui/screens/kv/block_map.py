@@ -1,4 +1,4 @@
-"""The map of hashed blocks: a cell for each, tier by tier, and a cursor that moves over them."""
+"""The map of hashed blocks: a cell for each, tier by tier, and a cursor on one of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class KvBlockMap(CellMap[Place]):
         return None if place is None else Place(*place)
 
     def show(self) -> None:
-        """Draw what has changed; call it under the feed's lock."""
+        """Draws the lines that look different. Called under the feed's lock."""
         if not self.size:
             return
         block = self._feed.block

@@ -1,4 +1,4 @@
-"""The list of prefix trees, the largest first: blocks that begin alike, and how they begin."""
+"""The list of prefix trees, the largest first."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TreeTitles(LineView):
 
 
 class TreeRows(ListView):
-    """A row per tree, known by its serial number."""
+    """A row per prefix tree. The key of a row is the serial number of its tree."""
 
     _feed: KvFeed
 
@@ -40,13 +40,13 @@ class TreeRows(ListView):
         self._rows: dict[int, PrefixTree] = {}
 
     def show(self) -> None:
-        """Draw what has changed; call it under the feed's lock."""
+        """Draws the lines that look different. Called under the feed's lock."""
         self.set_height(self.num_rows)
         self.refresh_changed()
 
     @property
     def chosen(self) -> PrefixTree | None:
-        """The tree under the cursor: the largest until one is chosen, or when that is gone."""
+        """The tree under the cursor: the largest, unless the user chose one that still exists."""
         cache = self._feed.cache
         named = None if self._root is None else cache.tree(self._root)
         return named or next(iter(cache.trees(0, 1)), None)

@@ -1,1 +1,1 @@
-"""The main screen: the sequence table and the detail of the selected sequence."""
+"""The main screen: the sequence table and the details of the selected sequence."""

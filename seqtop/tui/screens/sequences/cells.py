@@ -1,7 +1,4 @@
-"""The cells of the sequence table: which columns fit, and what stands in them.
-
-All of it is pure: a request, a sequence and a width go in, a line comes out.
-"""
+"""The columns and the cells of the sequence table, as pure functions."""
 
 import re
 from collections.abc import Callable, Collection
@@ -43,11 +40,11 @@ GLYPHS = {
     "abort": ("✗", "aborted"),
     "ignored": ("⊘", "aborted"),
 }
-"""For each status word (and for a running sequence in its prefill) its sign and its style."""
+"""The sign and the style of each status word, and of a running sequence in its prefill."""
 
 
 _NUMBER = re.compile(r"/?[0-9]+$")
-"""What tells siblings apart: `/2`, or the end of `_parallel_sample_2`."""
+"""The number of a sibling: `/2`, or the end of `_parallel_sample_2`."""
 LATE = "!"
 UNFOLDED, FOLDED = "▾", "▸"
 _GAP = (" ", PLAIN)
@@ -146,26 +143,26 @@ def column_at(columns: tuple[Field, ...], x: int) -> str | None:
 
 
 def glyph(request: RequestState, sequence: SequenceState) -> tuple[str, str]:
-    """The sign of a sequence's status and its style."""
+    """Returns the sign of a sequence's status and its style."""
     if stage(sequence) == SequenceStage.PREFILL:
         return GLYPHS["prefill"]
     return GLYPHS[status_word(request, sequence)]
 
 
 def _style(sequence: SequenceState) -> str:
-    """Finished rows step back."""
+    """Returns the style of a row: finished sequences are dim."""
     return "finished" if SequenceStatus.is_finished(sequence.status) else PLAIN
 
 
 def _request(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
-    text = sequence_name(r, s)[:MAX_LINE]  # what is remembered of an endless one is little
+    text = sequence_name(r, s)[:MAX_LINE]  # the cache stays small
     return _name(text, len(r.seq_ids) > 1, width, _style(s) or "strong")
 
 
 @lru_cache(maxsize=1024)
 def _name(text: str, is_one_of_several: bool, width: int, style: str) -> Line:
     name = safe_line(text)
-    if text_width(name) > width and is_one_of_several:  # which of them must stay legible
+    if text_width(name) > width and is_one_of_several:  # the number of a sibling stays legible
         base, slash, number = name.rpartition("/")
         room = width - len(slash + number) - 1
         name = "".join(text for text, _ in fitted(((base, ""),), room + 1)) + slash + number
@@ -173,7 +170,7 @@ def _name(text: str, is_one_of_several: bool, width: int, style: str) -> Line:
 
 
 def _branch(r: RequestState, s: SequenceState, position: TreePosition, width: int) -> Line:
-    """The name of a sequence that has kin, on its branch; what tells siblings apart stays."""
+    """Returns the name of a sequence after its branch of the tree; a sibling keeps its number."""
     rails = "".join("│ " if follows else "  " for follows in position.rails[:-1])
     if position.rails:
         rails += "├ " if position.rails[-1] else "└ "
@@ -189,7 +186,7 @@ def _branch(r: RequestState, s: SequenceState, position: TreePosition, width: in
 
 
 def _shortened(name: str, room: int) -> str:
-    """A name without its middle: the head tells whose it is, the number at its end which one."""
+    """Returns a name without its middle: its beginning, and the number at its end."""
     number = _NUMBER.search(name)
     end = number[0][-(room // 2) :] if number and room > 1 else ""
     return set_cell_size(name, max(room - len(end) - 1, 0)).rstrip() + ELLIPSIS + end
@@ -225,17 +222,17 @@ def _text(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
         asked = safe_text((r.prompt or "")[: 2 * width])
         return fitted(((asked, "dim"),), width) if asked else ((" " * width, PLAIN),)
     cut = len(s.text) - max(min(s.last_delta_length, len(s.text)), 0)
-    if s.status != SequenceStatus.RUNNING:  # nothing is new about it any more
+    if s.status != SequenceStatus.RUNNING:  # no part is new
         cut = len(s.text)
     old = s.text[max(cut - width - 1, 0) : cut]
-    if not (old.isprintable() and is_narrow(old)):  # else it is more than there is room for
+    if not (old.isprintable() and is_narrow(old)):  # otherwise it has more cells than needed
         old = safe_text(s.text[max(cut - 4 * width, 0) : cut])
     new = safe_text(s.text[max(cut, len(s.text) - 4 * width) :])
     return tail(old, new, width, "finished" if finished else PLAIN)
 
 
 def _short(number: int) -> str:
-    """A token count in at most four cells."""
+    """Returns a token count in at most four cells."""
     if 0 <= number < 10_000:
         return str(number)
     if 0 <= number < 999_500:

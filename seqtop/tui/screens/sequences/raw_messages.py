@@ -1,4 +1,4 @@
-"""What the engine last said of one sequence, field by field, from the record."""
+"""The last messages about one sequence, field by field, from the record."""
 
 import contextlib
 import itertools
@@ -19,7 +19,7 @@ from seqtop.wire.decode_rows import decode_of
 from seqtop.wire.messages import Step
 
 _FAR = 16
-"""Messages after its first being scheduled among which a request's full metadata is looked for."""
+"""The messages, from a request's scheduling on, that are searched for its full metadata."""
 
 
 class RawMessages(ScrollablePane):
@@ -57,7 +57,7 @@ class RawMessages(ScrollablePane):
 def raw_lines(
     timeline: Timeline, position: int, request: RequestState, sequence: SequenceState, width: int
 ) -> list[Line]:
-    """All that is on record of the step that last changed a sequence, and its last full."""
+    """Returns the record of the step that last changed a sequence, and its last full metadata."""
     lines: list[Line] = []
 
     def add(title: str, thing: object) -> None:
@@ -85,7 +85,7 @@ def raw_lines(
 
 
 def _named(thing: object) -> object:
-    """`thing` as plain data, its fields by name: on the wire they have none."""
+    """Returns a message as plain data with named fields: on the wire they have no names."""
     if isinstance(thing, msgspec.Struct):
         return {name: _named(value) for name, value in msgspec.structs.asdict(thing).items()}
     if isinstance(thing, dict):
@@ -109,7 +109,7 @@ def _step(timeline: Timeline, position: int, number: int) -> Step | None:
 def _full(
     timeline: Timeline, position: int, request: RequestState
 ) -> tuple[int, SequenceGroupMetadata] | None:
-    """A request is sent in full when it is scheduled after having waited."""
+    """Returns the last full metadata of a request: sent when it is scheduled after waiting."""
     spans = request.spans
     starts = [
         span.start

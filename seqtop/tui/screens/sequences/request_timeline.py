@@ -1,4 +1,4 @@
-"""The life of one request, to scale: queued, prefill chunks, decode, preempted."""
+"""The lifecycle of one request, to scale: queued, prefill, decode, preempted."""
 
 import math
 from collections import defaultdict
@@ -14,7 +14,7 @@ from seqtop.tui.rendering.timeline_bars import KINDS, merged
 from seqtop.tui.screens.sequences.pane import DetailPane
 
 _ROOMY = 10
-"""Lines from which on each kind of span gets a line of the legend to itself."""
+"""The lines from which each kind of span has its own line in the legend."""
 
 
 class RequestTimeline(DetailPane):
@@ -24,7 +24,7 @@ class RequestTimeline(DetailPane):
         super().__init__(feed, id="timeline", title="Timeline")
 
     def update(self) -> None:
-        """Call it under the feed's lock."""
+        """Draws the lines that look different. Called under the feed's lock."""
         if (found := self._feed.selection) is None or not self.outer_size:
             self.set_lines(())
             return
@@ -34,7 +34,7 @@ class RequestTimeline(DetailPane):
 def timeline_lines(
     request: RequestState, sequence: SequenceState, now: float, width: int, height: int
 ) -> list[Line]:
-    """Bar, axis, legend and figures, the legend in one line where lines are few."""
+    """Returns the bar, the axis, the legend and the figures; a short legend if lines are few."""
     start = request.metrics.arrival_time
     end = request.metrics.finished_time or max(now, request.metrics.last_token_time)
     sums = _sums(request.spans, end)
@@ -50,7 +50,7 @@ def timeline_lines(
 
 
 def scale(spans: Sequence[Span], start: float, end: float, width: int) -> Line:
-    """Each cell shows the kind of span that fills most of its share of the time."""
+    """Returns a bar whose cells show the kind of span that fills most of each."""
     length = end - start
     if not (math.isfinite(length) and length > 0):
         return (("·" * width, "track"),)
@@ -68,7 +68,7 @@ def scale(spans: Sequence[Span], start: float, end: float, width: int) -> Line:
 
 
 def axis(length: float, width: int) -> Line:
-    """Where the time begins, its quarters, and where it ends."""
+    """Returns the labels of the axis: start, quarters and end."""
     parts = 4 if width >= 48 else 2
     text = ""
     for index in range(parts + 1):

@@ -21,7 +21,7 @@ from seqtop.tui.screens.sequences.filter_bar import FilterBar
 from seqtop.tui.screens.sequences.latency_panel import LatencyPanel
 from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.screens.sequences.table import SequenceTable, Titles
-from seqtop.tui.screens.sequences.token_marks import NEXT, REMARKS
+from seqtop.tui.screens.sequences.token_marks import NEXT, NOTICES
 from seqtop.tui.settings import SettingsChanged, sort_text
 
 WIDE = 160
@@ -292,7 +292,7 @@ class SequencesScreen(EngineScreen):
 
     def action_mark(self) -> None:
         self.feed.marking = NEXT[self.feed.marking]
-        self.notify(REMARKS[self.feed.marking], timeout=2, markup=False)
+        self.notify(NOTICES[self.feed.marking], timeout=2, markup=False)
         self.show_all()
 
     def action_copy(self) -> None:

@@ -1,4 +1,4 @@
-"""The text of one sequence: its prompt, its output, the newest bit of it bright."""
+"""The text of one sequence: its prompt and its output, with the newest part highlighted."""
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import SequenceState
@@ -9,20 +9,20 @@ from seqtop.tui.screens.sequences.token_marks import TokenMarks
 from seqtop.tui.screens.sequences.transcript import Transcript
 
 MAX_CHARACTERS = 200_000
-"""Of each of prompt and output; of longer ones the end is shown."""
+"""The characters shown of a prompt and of an output: the end of longer ones."""
 
 
 class TextPane(ScrollablePane):
-    """The text of the selected sequence; keeps to its end while one looks at the end."""
+    """The text of the selected sequence. Scrolls with new text while the end is visible."""
 
     def __init__(self, feed: Feed) -> None:
         super().__init__(feed, id="text", title="Text")
         self._transcript = Transcript()
-        self._shown: int | None = None
+        self._sequence_shown: int | None = None
         self._follows = True
 
     def update(self) -> None:
-        """Call it under the feed's lock."""
+        """Draws the lines that look different. Called under the feed's lock."""
         found = self._feed.selection
         if found is None or not self.outer_size:
             self.set_lines(())
@@ -30,10 +30,10 @@ class TextPane(ScrollablePane):
         request, sequence = found
         prompt = request.prompt or ""
         if not prompt and not sequence.text:
-            self.set_lines([self._nothing()])
+            self.set_lines([self._empty_line()])
             return
         running = sequence.status == SequenceStatus.RUNNING
-        if sequence.seq_id != self._shown:
+        if sequence.seq_id != self._sequence_shown:
             self._transcript = Transcript()
         self._transcript.update(
             prompt[-MAX_CHARACTERS:],
@@ -43,14 +43,14 @@ class TextPane(ScrollablePane):
             self._marks(sequence),
         )
         self.set_lines(self._transcript.lines)
-        if sequence.seq_id != self._shown:
-            self._shown = sequence.seq_id
+        if sequence.seq_id != self._sequence_shown:
+            self._sequence_shown = sequence.seq_id
             self._follows = True
         if self._follows:
             self.scroll_to(y=self.max_scroll_y, animate=False)
 
     def _marks(self, sequence: SequenceState) -> TokenMarks | None:
-        """What is to be told of the tokens; nothing where the beginning of the text is cut off."""
+        """Returns the marks of the tokens; `None` if the beginning of the text is cut off."""
         marking = self._feed.marking
         if marking == "plain" or len(sequence.text) > MAX_CHARACTERS:
             return None
@@ -60,7 +60,7 @@ class TextPane(ScrollablePane):
         super().watch_scroll_y(old_value, new_value)
         self._follows = new_value >= self.max_scroll_y
 
-    def _nothing(self) -> Line:
+    def _empty_line(self) -> Line:
         info = self._feed.state.info
         if info is not None and info.redacted:
             return (("Redacted: this engine does not publish its texts.", "dim"),)

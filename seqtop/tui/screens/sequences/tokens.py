@@ -1,4 +1,4 @@
-"""The output tokens of one sequence: id, text, log-probability and what else it might have been."""
+"""The output tokens of one sequence: id, text, log-probability and alternatives."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.screens.sequences.pane import ScrollablePane
 from seqtop.wire.columns import Ints
 
-_TITLES = f"{'#':>7} {'id':>8}  {'text':<14} {'logprob':>8} {'p':>5}  instead"
+_TITLES = f"{'#':>7} {'id':>8}  {'text':<14} {'logprob':>8} {'p':>5}  alternatives"
 
 
 class Tokens(ScrollablePane):
@@ -51,7 +51,7 @@ class Tokens(ScrollablePane):
         return token_line(sequence, place, self.text_width, self._text(sequence, place))
 
     def _text(self, sequence: SequenceState, place: int) -> str:
-        """What a token has added to the text, as far as that is known."""
+        """Returns the text that a token added, if it is known."""
         lengths = sequence.text_lengths
         if lengths is not self._lengths:
             self._lengths, self._ends = lengths, []
@@ -67,22 +67,22 @@ class Tokens(ScrollablePane):
         return "" if unknown else sequence.text[end - lengths[place] : end]
 
 
-def token_line(sequence: SequenceState, place: int, width: int, told: str = "") -> Line:
-    """Output token `place`, from nought; what it added to the text is `told`, if it is known."""
+def token_line(sequence: SequenceState, place: int, width: int, text_delta: str = "") -> Line:
+    """Returns the line of output token `place` (from 0), which added `text_delta` to the text."""
     token = sequence.output_token_ids[place]
     # After a full has corrected the tokens there may be fewer log-probabilities than tokens.
     known = place < len(sequence.output_logprobs)
     logprob = sequence.output_logprobs[place] if known else None
     candidates = sequence.top_logprobs.get(place, {})
     own = candidates.get(token)
-    text = repr((own.decoded_token if own else "") or told)[1:-1] or fmt.UNKNOWN
+    text = repr((own.decoded_token if own else "") or text_delta)[1:-1] or fmt.UNKNOWN
     value = f"{logprob:.3f}" if logprob is not None else fmt.UNKNOWN
     share = fmt.percent(_probability(logprob))
     others = sorted(
         ((each, other) for other, each in candidates.items() if other != token),
         key=lambda pair: -pair[0].logprob,
     )
-    instead = "  ".join(
+    alternatives = "  ".join(
         f"{repr(each.decoded_token)[1:-1] if each.decoded_token else other}"
         f" {fmt.percent(_probability(each.logprob))}"
         for each, other in others
@@ -94,7 +94,7 @@ def token_line(sequence: SequenceState, place: int, width: int, told: str = "") 
             (f"{token:>8}  ", "strong"),
             *fitted(((safe_text(text), PLAIN),), 14),
             (f" {value:>8} {share:>5}  ", "waiting" if unsure else PLAIN),
-            (safe_text(instead), "dim"),
+            (safe_text(alternatives), "dim"),
         ),
         width,
     )

@@ -9,33 +9,33 @@ from seqtop.tui.screens.sequences.token_marks import BORDER, Marking, TokenMarks
 
 
 class Transcript:
-    """A prompt and the output that follows it, as lines of a width."""
+    """Wraps a prompt and the output that follows it into lines of a width."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
-        self._asked: tuple[str, int, Marking] | None = None
+        self._wrapped_for: tuple[str, int, Marking] | None = None
         self._output = ""
         self._num_tokens = 0
-        """Of `_output`, those whose marks have been made."""
+        """The tokens of `_output` that are marked."""
         self._text = ""
         self._runs: list[tuple[int, str]] = []
-        """Where in `_text` stretches of one style end, and the style."""
+        """The end in `_text` of each run of one style, and the style."""
         self._breaks: list[tuple[int, int]] = []
         self._new_start = 0
 
     def update(
         self, prompt: str, output: str, num_new: int, width: int, marks: TokenMarks | None = None
     ) -> None:
-        """Show this `output` after `prompt`, its last `num_new` characters bright.
+        """Shows `output` after `prompt`, with its last `num_new` characters highlighted.
 
-        Wraps only what was appended, as long as prompt and width stay what they were, and `marks`
-        are of one kind. Where these show likelihoods, nothing else is bright.
+        Only appended text is wrapped, as long as the prompt, the width and the kind of marks stay.
+        Marks that show likelihoods replace the highlighting.
         """
-        asked = prompt, width, marks.marking if marks else "plain"
+        wrapped_for = prompt, width, marks.marking if marks else "plain"
         num_tokens = len(marks.lengths) if marks else 0
         is_more = output.startswith(self._output) and num_tokens >= self._num_tokens
-        if self._asked != asked or not is_more:
-            self._asked = asked
+        if self._wrapped_for != wrapped_for or not is_more:
+            self._wrapped_for = wrapped_for
             self._restart(prompt, width)
         if marks and marks.marking == "likelihood":
             num_new = 0
@@ -56,9 +56,9 @@ class Transcript:
             if self._new_start < 0:
                 self._new_start = len(self._text)
             last_line, _ = self._breaks.pop()
-            first_changed = min(first_changed, last_line)  # its last word may have moved on
+            first_changed = min(first_changed, last_line)  # its last word may move to the next line
             self._breaks += wrap(self._text, width, last_line)
-            self._num_tokens = marks.num_told if marks else 0
+            self._num_tokens = marks.num_with_text if marks else 0
         if num_new <= 0:
             self._new_start = len(self._text)
         self._draw(first_changed)
@@ -79,7 +79,7 @@ class Transcript:
         self._runs.append((len(self._text), style))
 
     def _draw(self, first_changed: int) -> None:
-        """Make the lines anew from the one that holds character `first_changed` on."""
+        """Makes the lines again from the one that holds character `first_changed`."""
         kept = bisect_right(self._breaks, first_changed, key=lambda line: line[0])
         kept = min(max(kept - 1, 0), len(self.lines))
         self.lines[kept:] = [self._line(start, end) for start, end in self._breaks[kept:]]

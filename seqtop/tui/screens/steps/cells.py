@@ -1,7 +1,4 @@
-"""The cells of the list of steps: which columns fit, and what stands in them.
-
-All of it is pure: a step's figures and a width go in, a line comes out.
-"""
+"""The columns and the cells of the list of steps, as pure functions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,7 +68,7 @@ def row(
 
 
 def share_bar(step: StepSummary, width: int) -> Line:
-    """Where the time of a step went, as a bar."""
+    """Returns the breakdown of a step's time as a bar."""
     stats = step.stats
     forward = stats.model_forward_time or 0.0
     execute = stats.model_execute_time or 0.0
@@ -144,7 +141,7 @@ def _right(text: str, width: int, style: str) -> Line:
 def _number(
     of: Callable[[StepSummary], float | None], shown: Callable[[float | None], str] = fmt.count
 ) -> Cell:
-    """A right-aligned figure; a nought steps back."""
+    """Returns a cell with a right-aligned figure; zero is dim."""
 
     def cell(step: StepSummary, _: EngineInfo | None, width: int) -> Line:
         value = of(step)

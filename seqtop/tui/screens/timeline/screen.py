@@ -47,9 +47,9 @@ class TimelineScreen(EngineScreen):
 
     def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(feed, title=title, tabs=tabs)
-        self._lens = Viewport()
+        self._viewport = Viewport()
         self._axis = TimeAxis(feed)
-        self._rows = TimelineRows(feed, self._lens)
+        self._rows = TimelineRows(feed, self._viewport)
         self._hint = EmptyHint(feed)
         self._legend = LineView(id="legend")
 
@@ -82,17 +82,19 @@ class TimelineScreen(EngineScreen):
         self._axis.update(self._rows)
 
     def action_zoom(self, by: int) -> None:
-        self._look(lambda: self._lens.zoom(self._rows.extent, self._rows.window.width, by))
+        self._look(lambda: self._viewport.zoom(self._rows.extent, self._rows.window.width, by))
 
     def action_pan(self, by: int) -> None:
-        self._look(lambda: self._lens.pan(self._rows.extent, self._rows.window.width, by * _PAN))
+        self._look(
+            lambda: self._viewport.pan(self._rows.extent, self._rows.window.width, by * _PAN)
+        )
 
     def action_fit(self) -> None:
-        self._lens.mode = Mode.ALL
+        self._viewport.mode = Mode.ALL
         self.show_all()
 
     def action_follow(self) -> None:
-        self._look(lambda: self._lens.follow(self._rows.extent, self._rows.window.width))
+        self._look(lambda: self._viewport.follow(self._rows.extent, self._rows.window.width))
 
     def action_sort(self) -> None:
         with self.feed.lock:

@@ -331,7 +331,7 @@ def test_the_past_shows_the_blocks_of_then() -> None:
         assert len(pool(app).index.blocks(1)) == 4
         await pilot.press("0")
         await pilot.pause()
-        assert "The engine has told of no blocks yet." in screen(app)
+        assert "The engine has published no blocks yet." in screen(app)
         await pilot.press(*["full_stop"] * 3)
         await pilot.pause()
         assert len(pool(app).index.blocks(1)) == 3

@@ -69,7 +69,7 @@ def test_what_is_not_known_is_said_and_never_a_zero() -> None:
     app = app_of(source)
 
     async def act(pilot: Pilot[int]) -> None:
-        assert "nothing heard yet" in screen(app)
+        assert "no message yet" in screen(app)
         assert "blocks 0" not in screen(app)
         source.send(run(1, 4, 2, digest(1, 3), medium=None), UnknownEvent(HOSTILE))
         source.cache.miss("2 messages before number 7 missing")
@@ -78,7 +78,7 @@ def test_what_is_not_known_is_said_and_never_a_zero() -> None:
         shown = screen(app)
         assert "▲ GAP" in shown
         assert "Not all is known: 2 messages before number 7 missing." in shown
-        assert "tier not told" in shown
+        assert "unknown tier" in shown
         assert "at least block 2 of its prefix" in shown
         assert "kinds not understood 1" in shown
         await pilot.press("2")

@@ -116,7 +116,7 @@ def test_the_moment_on_show_is_marked_and_kept_in_sight(app: SeqtopApp) -> None:
         assert line_of(app, "req-1")[rows.layout_columns.name + 4 + rows.moment] == "│"
         await pilot.press(*["plus", "equals_sign"] * 2, "0")
         await pilot.pause()
-        assert "Nothing had arrived yet at this moment." in screen(app)
+        assert "No sequence had arrived yet at this moment." in screen(app)
         await pilot.press("right_curly_bracket")
         await pilot.pause()
         assert rows.moment is not None
