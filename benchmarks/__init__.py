@@ -1,7 +1,6 @@
-"""What seqtop costs, each figure beside a peer's or a limit that was measured in the same run.
+"""Measurements of seqtop, compared with alternatives or limits measured in the same run.
 
-`python -m benchmarks` runs a module a row and prints one table; each runs alone, too
-(`python -m benchmarks.painting`). The scripts beside them (`paint.py`, `fuzz.py`, `soak.py` …) ask
-more of one thing, or look for faults rather than for time: each says in its first lines what it
-does.
+`python -m benchmarks` runs one module per row and prints one table. `python -m benchmarks.painting`
+runs one module. Other scripts in this folder (`fuzz.py`, `soak.py` …) examine one subject in more
+detail or search for faults; their docstrings describe them.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure every row, or those named, and print one table."""
+"""Measures all rows, or those named, and prints one table (`python -m benchmarks`)."""
 
 from __future__ import annotations
 

@@ -1,24 +1,23 @@
-"""How fast the bundled engine is: against transformers, against bare products, against itself.
+"""Measures the bundled engine: against transformers, bare products, and itself without publishing.
 
-Everything runs the same weights (float32, CPU) in one process, turn by turn; the best of the rounds
-counts, since whatever else the machine does only ever slows a round down. `serving.py` says how
-each way of serving works. The engine runs as users see it, with publishing on.
+Everything runs the same weights on the CPU in one process, alternately. The best of the rounds
+counts, because other load only ever slows a round down. `serving.py` describes the ways of serving.
+The engine runs as users run it, with publishing on.
 
-* Requests that arrive at once, each 128 tokens in and 128 out: tokens of output per second of the
-  whole run, prefill included, beside `generate()`, which runs them as one batch, and transformers'
-  continuous batching.
-* `of bare` compares decode steps of such a run, all requests decoding and none in prefill, with
-  the products of as many rows with every weight matrix, one after the other, in the same process
-  and with the same threads, many times in a row between the rounds: the median step with the
-  median of these, and the best with the best, since memory is now faster and now slower. `plain`
-  are `torch`'s products with the weights as a checkpoint has them, which is what `of bare` goes by;
-  `packed` those with weights as MKL packs them for so many rows, if it can.
-* A trace of requests of mixed lengths that arrive by chance, at first faster than anybody can serve
-  them, in real time: tokens per second until the last is done, mean seconds from arrival to the
-  last token, to the first one, and to the beginning.
-* What publishing costs, with nobody who listens and with a viewer: blocks of steps with and without
-  it take turns within one engine. The CPU time of the engine's thread, and the median of what the
-  neighbouring blocks' times are to one another.
+* Requests that arrive at once, each with 128 tokens in and 128 out: tokens of output per second of
+  the whole run, prefill included, compared with `generate()`, which runs them as one batch, and
+  with transformers' continuous batching. In float32 and, for 32 requests, in bfloat16.
+* `of bare` compares the decode steps of such a run with the products of as many rows with every
+  weight matrix, one after the other, many times in a row between the rounds: the median step with
+  the median of these, and the best with the best, because the speed of memory varies. `plain` are
+  torch's products with the weights as in a checkpoint, which `of bare` uses; `packed` those with
+  weights in the layout of MKL for so many rows, if torch has MKL.
+* A trace of requests of mixed lengths that arrive at random, at first faster than they can be
+  served: tokens per second until the last one is complete, and mean seconds from arrival to the
+  last token, to the first one, and to the beginning of the prefill.
+* The cost of publishing, without and with a viewer: blocks of steps with and without it alternate
+  in one engine. Reported are the CPU time of the engine's thread, and the median ratio of the times
+  of neighbouring blocks.
 
     python benchmarks/engine.py                 # a 10 M-parameter Llama with random weights: 3 min
     python benchmarks/engine.py --bundled       # the model that ships
@@ -57,15 +56,15 @@ from torch.nn.functional import linear
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
+from engine_stub.config import DEFAULT_MODEL
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher
-from engine_stub.model_executor.loader import DEFAULT_MODEL
 from seqtop.sequence import SamplingParams
 from seqtop.transport.publisher import Publisher
 
 _SIZES = (1, 8, 32)
-# Steps with or without publishing, before the other has its turn: many times as long as messages
-# wait at most, so that few of them are dealt with in the pause between turns.
+# Steps in a block with or without publishing. A block is many times as long as messages wait at
+# most, so that few of them are sent in the pause between blocks.
 _STEPS_PER_TURN = {1: 240, 32: 60}
 _NUM_PRODUCTS = 200
 
@@ -75,10 +74,12 @@ def main() -> None:
     parser.add_argument("--bundled", action="store_true", help="run the model that ships")
     parser.add_argument("--quick", action="store_true", help="one round of each, a shorter trace")
     parser.add_argument("--rounds", type=int, help="runs of each, taken in turn; 2, quick 1")
-    parser.add_argument("--requests", type=int, help="how many the trace has; 64, quick 48")
-    parser.add_argument("--rate", type=float, default=32.0, help="how many arrive in a second")
+    parser.add_argument("--requests", type=int, help="requests in the trace; 64, quick 48")
+    parser.add_argument("--rate", type=float, default=32.0, help="arrivals per second")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there, too")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write all figures to this file"
+    )
     options = parser.parse_args()
     options.rounds = options.rounds or (1 if options.quick else 2)
     options.requests = options.requests or (48 if options.quick else 64)
@@ -92,7 +93,7 @@ def main() -> None:
 
 
 def make_model(path: Path) -> Path:
-    """Write a Llama of 9.8 M parameters; its tokenizer is the bundled one, for what it is worth."""
+    """Writes a Llama of 9.8 M random parameters, with the bundled tokenizer."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=1024,
@@ -112,9 +113,9 @@ def make_model(path: Path) -> Path:
 
 
 def measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Run everything; prints what it finds as it goes."""
+    """Runs everything, and prints the figures."""
     reference = LlamaForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
-    # Greedy, and as long as the requests say.
+    # Greedy, and without an early end.
     for name in ("temperature", "top_p", "top_k", "eos_token_id"):
         setattr(reference.generation_config, name, None)
     vocab_size = reference.config.vocab_size
@@ -140,13 +141,16 @@ def measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
             )
             for size in _SIZES
         },
+        "bfloat16": {"32": compare_in_bfloat16(path, vocab_size, 32, options.rounds)},
         "trace": compare_on_trace(
             path, reference, arrivals(vocab_size, options.requests, options.rate), options.rounds
         ),
         "publishing": {
             str(size): {
-                "unheard": cost_of_publishing(path, vocab_size, size, options.rounds),
-                "heard": cost_of_publishing(path, vocab_size, size, options.rounds, is_heard=True),
+                "no_viewer": cost_of_publishing(path, vocab_size, size, options.rounds),
+                "viewer": cost_of_publishing(
+                    path, vocab_size, size, options.rounds, has_viewer=True
+                ),
             }
             for size in (1, 32)
         },
@@ -156,7 +160,7 @@ def measure(path: Path, options: argparse.Namespace) -> dict[str, Any]:
 def compare_at_once(
     path: Path, reference: LlamaForCausalLM, requests: list[Request], rounds: int
 ) -> dict[str, float]:
-    """Print a line about requests that arrive together."""
+    """Measures requests that arrive together, and prints a line."""
     num_tokens = sum(each.num_outputs for each in requests)
     engine, generate, batching = ([float("inf")] for _ in range(3))
     steps: list[float] = []
@@ -194,10 +198,34 @@ def compare_at_once(
     return found
 
 
+def compare_in_bfloat16(path: Path, vocab_size: int, size: int, rounds: int) -> dict[str, float]:
+    """Measures requests that arrive together with weights in bfloat16, and prints a line."""
+    reference = LlamaForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
+    for name in ("temperature", "top_p", "top_k", "eos_token_id"):
+        setattr(reference.generation_config, name, None)
+    requests = all_at_once(vocab_size, size)
+    num_tokens = sum(each.num_outputs for each in requests)
+    engine, generate = [], []
+    for _ in range(rounds):
+        engine.append(serve_with_engine(path, requests, "bfloat16").seconds)
+        generate.append(serve_with_generate(reference, requests).seconds)
+    found = {
+        "engine_tokens_per_second": num_tokens / min(engine),
+        "generate_tokens_per_second": num_tokens / min(generate),
+        "of_generate": min(generate) / min(engine),
+    }
+    print(
+        f"{f'{size}, bfloat16':<16}{found['engine_tokens_per_second']:>8.0f}"
+        f"{found['generate_tokens_per_second']:>12.0f}{found['of_generate']:>7.2f}",
+        flush=True,
+    )
+    return found
+
+
 def compare_on_trace(
     path: Path, reference: LlamaForCausalLM, trace: list[Request], rounds: int
 ) -> dict[str, Any]:
-    """Print a table about requests that arrive in time."""
+    """Measures requests that arrive over time, and prints a table."""
     ways: dict[str, Callable[[], Any]] = {
         "engine": lambda: serve_with_engine(path, trace),
         "generate": lambda: serve_with_generate(reference, trace),
@@ -223,12 +251,12 @@ def compare_on_trace(
 
 
 def cost_of_publishing(
-    path: Path, vocab_size: int, size: int, rounds: int, *, is_heard: bool = False
+    path: Path, vocab_size: int, size: int, rounds: int, *, has_viewer: bool = False
 ) -> dict[str, float]:
-    """Print what publishing costs a step of `size` sequences."""
+    """Measures the cost of publishing steps of `size` sequences, and prints a line."""
     rng = random.Random(size)
     ratios: list[float] = []
-    cpu = {True: 0.0, False: 0.0}  # of the engine's thread: publishing, and all else
+    cpu = {True: 0.0, False: 0.0}  # of the engine's thread: of publishing, and of the rest
     prompts = [[rng.randrange(2, vocab_size) for _ in range(16)] for _ in range(size)]
     num_steps = _STEPS_PER_TURN[size]
     num_outputs = MAX_MODEL_LEN - 16
@@ -236,7 +264,7 @@ def cost_of_publishing(
     for _ in range(max(2 * rounds, 12 // size)):
         with ExitStack() as stack:
             engine, publisher, steps = stack.enter_context(decoding_engine(path, requests))
-            if is_heard:
+            if has_viewer:
                 stack.enter_context(subscribed(publisher))
             for _ in range((num_outputs - 4) // (2 * num_steps)):
                 seconds = {}
@@ -251,7 +279,7 @@ def cost_of_publishing(
                             cpu[False] += stepped - worked
                             cpu[True] += time.thread_time() - stepped
                     seconds[publishes] = time.perf_counter() - begin
-                    # Viewers are told what they missed, and the publisher's thread has its time.
+                    # Viewers get what they missed, and the publisher's thread gets some time.
                     publisher.publish(
                         steps.in_flight(engine.clock(), engine.block_manager.get_block_table)
                     )
@@ -262,7 +290,7 @@ def cost_of_publishing(
             assert publisher.num_dropped == 0
     found = {"of_cpu_time": cpu[True] / cpu[False], "step_ratio": median(ratios)}
     print(
-        f"\npublishing, {size} in decode, {'a viewer' if is_heard else 'nobody looking'}:"
+        f"\npublishing, {size} in decode, {'a viewer' if has_viewer else 'no viewer'}:"
         f" {found['of_cpu_time']:.2%} of the CPU time of the engine's thread; a step takes"
         f" {found['step_ratio']:.4f} times as long (median of {len(ratios)})",
         flush=True,
@@ -274,7 +302,7 @@ def cost_of_publishing(
 def decoding_engine(
     path: Path, requests: list[Request]
 ) -> Iterator[tuple[LLMEngine, Publisher, StepPublisher]]:
-    """An engine in which all of `requests` decode."""
+    """Yields an engine in which all of `requests` decode."""
     with published_engine(path) as (engine, publisher, steps):
         for index, request in enumerate(requests):
             params = SamplingParams(
@@ -289,7 +317,7 @@ def decoding_engine(
 
 @torch.inference_mode()
 def seconds_of_products(model: LlamaForCausalLM, num_rows: int, *, packed: bool) -> list[float]:
-    """Times of the products of so many rows with every weight matrix, many in a row."""
+    """Returns the times of the products of so many rows with every weight matrix."""
     weights = [each.weight for each in model.modules() if isinstance(each, torch.nn.Linear)]
     inputs = [torch.randn(num_rows, weight.shape[1]) for weight in weights]
     product: Callable[[Tensor, Tensor], Tensor] = linear

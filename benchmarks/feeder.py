@@ -1,7 +1,7 @@
-"""An engine's end of the wire in a process of its own, which sends what was prepared.
+"""A minimal publisher in a process of its own, which sends prepared messages.
 
-It does no more than it must, so that what is measured is the viewer: it greets, answers the first
-question with a snapshot, and sends the rest, at a pace or as fast as it is taken.
+It greets, answers the first request with a snapshot, and sends the messages at a given rate or as
+fast as the viewer reads, so that measurements contain the viewer only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Feeder:
     _go: Flag
 
     def go(self) -> None:
-        """Send the prepared messages; before, there is no more than the snapshot."""
+        """Starts sending the prepared messages. Before that only the snapshot is available."""
         self._go.set()
 
 
@@ -44,7 +44,7 @@ class Feeder:
 def feeding(
     state: EngineState, events: list[Event] | list[bytes], *, per_second: float | None = None
 ) -> Iterator[Feeder]:
-    """Offer `state`, and after `go` the messages `events`, so many a second."""
+    """Publishes `state` and, after `go`, the messages `events` at the given rate."""
     payloads = [each if isinstance(each, bytes) else codec.encode(each) for each in events]
     context = multiprocessing.get_context("spawn")
     go = context.Event()
@@ -73,12 +73,12 @@ def _feed(endpoint: str, path: Path, go: Flag, per_second: float | None) -> None
     context = zmq.Context()
     live, router = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
     live.setsockopt(zmq.XPUB_WELCOME_MSG, frames.topic(INCARNATION))
-    live.sndhwm = 0  # nothing is to be lost
+    live.sndhwm = 0  # no message may be dropped
     live.bind(endpoint)
     router.bind(snapshot_endpoint(endpoint))
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     while not router.poll(10):
-        live.poll(0)  # a socket that is not looked at greets nobody
+        live.poll(0)  # an XPUB socket greets only when it is polled
     identity, _ = router.recv_multipart()
     router.send_multipart([identity, *frames.seal([path.with_name("snapshot").read_bytes()])])
     go.wait()
@@ -91,7 +91,7 @@ def _feed(endpoint: str, path: Path, go: Flag, per_second: float | None) -> None
 
 
 def _end_with(parent: int) -> None:
-    """Let nothing go on that nobody looks at any more."""
+    """Ends this process when its parent has ended."""
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

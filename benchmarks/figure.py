@@ -1,4 +1,4 @@
-"""What a benchmark yields: figures, each with its target and its peer, and how they grow."""
+"""The results of a benchmark: figures with limits and peers, and their growth with size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """What a figure should be at most, or at least."""
+    """An upper or lower limit of a figure."""
 
     number: float
     at_least: bool = False
@@ -26,15 +26,15 @@ class Figure(msgspec.Struct):
     """One measured figure.
 
     Attributes:
-        what: What was done, and how much of it there was.
-        measured: The statistic, and over how many rounds or frames.
-        value: The figure itself, in `unit`.
-        limit: Its target, if it has one of its own.
-        peer: What it is compared with; empty if with nothing.
-        peer_value: The peer's figure in the same run, in `unit`.
-        ratio: How many times better than the peer, or which part of it, as `peer` says.
-        ratio_limit: The ratio's target, if it has one.
-        note: What one has to know to read it.
+        what: The measured operation and its size.
+        measured: The statistic, and the number of rounds or frames.
+        value: The figure in `unit`.
+        limit: The limit of the figure, if it has one.
+        peer: The alternative it is compared with; empty if there is none.
+        peer_value: The figure of the alternative in the same run, in `unit`.
+        ratio: The factor by which it is better than the peer, or its share of it, as `peer` says.
+        ratio_limit: The limit of the ratio, if it has one.
+        note: Information needed to interpret the figure.
     """
 
     what: str
@@ -51,7 +51,7 @@ class Figure(msgspec.Struct):
 
     @property
     def met(self) -> bool | None:
-        """Whether every target is met; `None` if there is none."""
+        """Whether all limits hold; `None` if there is none."""
         kept = [
             limit.holds(value)
             for limit, value in ((self.limit, self.value), (self.ratio_limit, self.ratio))
@@ -67,18 +67,18 @@ class Figure(msgspec.Struct):
 
 
 class Growth(msgspec.Struct):
-    """How a figure changes with size: `points` are pairs of size and figure.
+    """The growth of a figure with size: `points` are pairs of size and figure.
 
-    Its slope is the exponent of the power law that fits best: 0 is flat, 1 is linear.
+    Its slope is the exponent of the best-fitting power law: 0 is flat, 1 is linear.
     """
 
     what: str
     of: str
-    """What the sizes count."""
+    """The objects that the sizes count."""
     unit: str
     points: list[tuple[float, float]]
     limit: float
-    """What the slope should be at most."""
+    """The upper limit of the slope."""
 
     @property
     def slope(self) -> float:
@@ -94,14 +94,14 @@ class Growth(msgspec.Struct):
 
 
 class Findings(msgspec.Struct):
-    """All that one module has found."""
+    """The results of one module."""
 
     figures: list[Figure]
     growth: list[Growth] = []
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that `percent` of all do not exceed (nearest rank)."""
+    """Returns the value that `percent` of all values do not exceed (nearest rank)."""
     ordered = sorted(values)
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
 
@@ -111,7 +111,7 @@ def middle(values: Sequence[float]) -> float:
 
 
 def amount(value: float, unit: str) -> str:
-    """A figure for people. Times are held in the unit they are shown in."""
+    """Formats a figure. Times are given in the unit in which they are shown."""
     if unit == "%":
         return f"{_digits(value * 100)} %"
     if unit == "x":

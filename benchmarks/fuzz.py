@@ -1,8 +1,8 @@
-"""A long bombardment with spoilt messages, seed after seed: what was refused, taken, and kept.
+"""Decodes corrupted messages, seed after seed, and counts refused and accepted ones.
 
     python benchmarks/fuzz.py --inputs 1000000
 
-Ends with exit status 1, and the input, at the first exception that is not a `WireError`.
+Exits with status 1, and prints the input, at the first exception that is not a `WireError`.
 """
 
 from __future__ import annotations

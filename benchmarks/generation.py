@@ -1,6 +1,7 @@
-"""How fast the bundled engine is, against transformers and against bare products.
+"""The row "generation": the bundled engine against transformers and bare products.
 
-`benchmarks/engine.py` does it and says how; here are its ratios, from a quick run.
+`benchmarks/engine.py` measures, and describes the method; this module turns a quick run of it into
+figures with targets.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MIN_OF_GENERATE = 1.8
 MIN_OF_BARE = 0.45
 MIN_ON_TRACE = 2.5
 MAX_PUBLISHING = 0.01
-_AUDIENCES = {"heard": "with a viewer", "unheard": "nobody looking"}
+_VIEWERS = {"viewer": "with a viewer", "no_viewer": "without viewers"}
 SCRIPT = Path(__file__).with_name("engine.py")
 
 
@@ -30,7 +31,7 @@ def measure(*, tiny: bool = False) -> Findings:
 
 
 def figures(found: dict[str, Any]) -> Findings:
-    """What `engine.py` found as figures with targets."""
+    """Returns the results of `engine.py` as figures with targets."""
     measured = f"best of {found['rounds']}, {found['threads']} threads"
     result: list[Figure] = []
     for size, each in found["all_at_once"].items():
@@ -64,11 +65,23 @@ def figures(found: dict[str, Any]) -> Findings:
                 ratio_limit=Limit(MIN_OF_BARE, at_least=True),
             )
         )
+    result += [
+        Figure(
+            what=f"{size} at once, bfloat16",
+            measured=f"wall, {measured}",
+            value=each["engine_tokens_per_second"],
+            unit="tokens/s",
+            peer="transformers' generate()",
+            peer_value=each["generate_tokens_per_second"],
+            ratio=each["of_generate"],
+        )
+        for size, each in found["bfloat16"].items()
+    ]
     trace = found["trace"]
     for key, peer in (("generate", "generate()"), ("batching", "continuous batching")):
         result.append(
             Figure(
-                what=f"{trace['requests']} requests that arrive by chance",
+                what=f"{trace['requests']} requests that arrive at random",
                 measured=f"wall, {measured}",
                 value=trace["engine"]["tokens_per_second"],
                 unit="tokens/s",
@@ -80,14 +93,14 @@ def figures(found: dict[str, Any]) -> Findings:
         )
     result += [
         Figure(
-            what=f"publishing, {size} in decode, {_AUDIENCES[who]}",
+            what=f"publishing, {size} in decode, {_VIEWERS[viewers]}",
             measured="CPU of the engine's thread, of that of the steps",
             value=each["of_cpu_time"],
             unit="%",
             limit=Limit(MAX_PUBLISHING),
         )
         for size, measured in found["publishing"].items()
-        for who, each in measured.items()
+        for viewers, each in measured.items()
     ]
     return Findings(result)
 

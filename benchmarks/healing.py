@@ -1,8 +1,8 @@
-"""How long after the end of a fault a viewer knows again what the engine knows.
+"""Measures the time from the end of a fault until a viewer's state equals the engine's.
 
-Plays the seeded stories of `tests/faults` one after another: real sockets, a relay that drops,
-delays, repeats, cuts short, garbles, reorders, disconnects and freezes, and engines that restart.
-The engine's heartbeats come every 0.2 s; with the default of 1 s a tail loss shows 0.8 s later.
+Plays the seeded scenarios of `tests/faults`: real sockets, a proxy that drops, delays, repeats,
+cuts, corrupts, reorders, disconnects and freezes, and engines that restart. Heartbeats come every
+0.2 s; with the default of 1 s the loss of a last message is detected up to 0.8 s later.
 
     python benchmarks/healing.py --stories 200
 """

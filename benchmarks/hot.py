@@ -1,7 +1,7 @@
-"""Where the live app spends its time under load: a profile by `py-spy`, added up by module.
+"""Profiles the live app under load with `py-spy`, and adds up the samples by module.
 
-The app attaches, on a pseudo-terminal, to an engine of 10,000 sequences that tells of 100,000
-deltas a second. Needs `py-spy` (`pip install py-spy`), and the right to look into a process.
+The app attaches, on a pseudo-terminal, to an engine of 10,000 sequences that publishes 100,000
+deltas per second. Needs `py-spy` (`pip install py-spy`) and the right to trace a process.
 
     python -m benchmarks.hot                           # shares of CPU time by module, as lines
     python -m benchmarks.hot --speedscope run.json     # the same run, for https://speedscope.app
@@ -25,7 +25,7 @@ from benchmarks.pseudo_terminal import SIZE, on_terminal
 from benchmarks.running import end_cleanly
 
 RATE = 200
-"""Samples a second."""
+"""Samples per second."""
 _FRAME = re.compile(r"(?P<function>.*) \((?P<file>[^():]+)(:\d+)?\)$")
 
 _LINE = re.compile(r":\d+\)$")
@@ -48,12 +48,12 @@ def main() -> None:
     ):
         program.read_until(SIZE[0] * SIZE[1])
         feeder.go()
-        program.read(3)  # until it has got going
+        program.read(3)  # warm-up
         raw = Path(directory, "raw")
         out, form = (options.speedscope, "speedscope") if options.speedscope else (raw, "raw")
         command = [py_spy, "record", "--pid", str(program.process.pid), "--output", str(out)]
         command += ["--duration", str(options.seconds), "--rate", str(RATE), "--format", form]
-        # Only samples of who has the interpreter's lock: waiting is no cost.
+        # Only samples of the thread that holds the GIL: waiting costs nothing.
         recorder = subprocess.Popen(
             [*command, "--threads", "--gil"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def report(lines: Iterable[str], seconds: float) -> None:
-    """Print the shares of the samples by thread, by module and by function."""
+    """Prints the shares of the samples by thread, by module and by function."""
     threads: Counter[str] = Counter()
     modules: Counter[str] = Counter()
     functions: Counter[str] = Counter()
@@ -88,7 +88,7 @@ def report(lines: Iterable[str], seconds: float) -> None:
 
 
 def module_of(frame: str) -> str:
-    """`apply (seqtop/state/decodes.py:40)` is `seqtop/state/decodes`; libraries are one each."""
+    """Returns the module of a frame, `seqtop/state/decodes`, or the name of a library."""
     matched = _FRAME.match(frame)
     if matched is None:
         return frame

@@ -1,8 +1,8 @@
-"""What a viewer costs while nothing happens: the engine sends heartbeats and no more.
+"""Measures an idle viewer: the engine sends heartbeats only.
 
-`seqtop attach` on a pseudo-terminal, once it has come to rest; the process's CPU time, and what it
-writes to the terminal. The peer is an app of Textual's with nothing in it, and viewers of
-fewer sequences are there, too, all at the same time.
+The figures are the CPU time of `seqtop attach` on a pseudo-terminal, after its start, and the bytes
+that it writes. The peer is an empty Textual app. Viewers of fewer sequences are measured at the
+same time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TITLE = "An idle viewer"
 MAX_SHARE = 0.005
 SECONDS = 20.0
 SETTLE_SECONDS = 6.0
-"""The rates in the header take a while to come down to nothing."""
+"""The time until the rates in the header are 0."""
 SIZES = (100, 1_000, 10_000)
 
 
@@ -65,11 +65,11 @@ def measure(*, tiny: bool = False) -> Findings:
 
 
 def _engine(stack: ExitStack, size: int) -> str:
-    """The endpoint of an engine whose `size` sequences have all ended."""
+    """Returns the endpoint of an engine whose `size` sequences have all finished."""
     endpoint = f"ipc://{stack.enter_context(TemporaryDirectory(prefix='sq'))}/e"
     crowd, started = Crowd(size), time.monotonic()
     state = EngineState(max_finished=size)
-    for event in (*crowd.arrivals(), *crowd.ends()):  # before anybody is there to see it
+    for event in (*crowd.arrivals(), *crowd.ends()):  # before a viewer connects
         state.apply(event)
     stack.enter_context(
         Publisher(
@@ -80,7 +80,7 @@ def _engine(stack: ExitStack, size: int) -> str:
 
 
 def _watch(programs: list[OnTerminal], seconds: float) -> list[tuple[float, int]]:
-    """CPU seconds and bytes written of each, over the same `seconds`."""
+    """Returns CPU seconds and bytes written by each program over the same `seconds`."""
     before = [(each.cpu_seconds, each.num_bytes) for each in programs]
     end = time.monotonic() + seconds
     while time.monotonic() < end:

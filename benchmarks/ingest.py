@@ -1,12 +1,11 @@
-"""How fast a viewer takes in a stream: receives, decodes, applies.
+"""Measures how fast a viewer receives, decodes and applies a stream.
 
-A process sends prepared steps as fast as they are taken, over real sockets; counted is the CPU
-time of all threads of the viewer, ZeroMQ's included. The peer does nothing but decode to structs
-with msgspec: the same bytes or, where these are columns, in which there is next to nothing to
-decode, the same steps told in rows, a delta and an update for each sequence. `plain decodes` are
-256 sequences that all get a token; the `mixed` load is that of the tests' seeded script: prefills,
-forks, candidates, preemptions. `with its history` is a whole session, which also keeps every
-moment for going back.
+A process sends prepared steps over real sockets, as fast as they are read. The figure is the CPU
+time of all threads of the viewer, including ZeroMQ's. The peer only decodes to structs with
+msgspec: the same bytes or, as columns need hardly any decoding, the same steps as rows, with a
+delta and an update per sequence. `plain decodes` are 256 sequences that each get a token; the
+`mixed` load is the seeded script of the tests: prefills, forks, candidates, preemptions. `with its
+history` is a whole session, which also stores every step.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ ROUNDS = 3
 
 @dataclass
 class Stream:
-    """Prepared messages, and the state before the first."""
+    """Prepared messages, and the state before the first one."""
 
     state: EngineState
     payloads: list[bytes]
@@ -46,7 +45,7 @@ class Stream:
 
 @dataclass
 class Applying:
-    """What takes a subscriber's messages and does nothing but apply them."""
+    """A receiver of a subscriber's messages that only applies them."""
 
     num_events: int = 0
     state: EngineState = field(default_factory=EngineState)
@@ -68,7 +67,7 @@ class Applying:
 
 
 def plain(running_: int, num_steps: int) -> Stream:
-    """All of `running_` sequences get a token in each step."""
+    """Returns steps in which each of `running_` sequences gets a token."""
     crowd, state = Crowd(running_), EngineState()
     for event in crowd.arrivals():
         state.apply(event)
@@ -102,7 +101,7 @@ def measure(*, tiny: bool = False) -> Findings:
 
 
 def told_in_rows(stream: Stream) -> list[bytes]:
-    """The messages of `stream` without columns."""
+    """Returns the messages of `stream` with rows instead of columns."""
     steps = (codec.decode(payload, Step) for payload in stream.payloads)
     return [codec.encode(in_rows(step)) for step in steps]
 
@@ -114,7 +113,7 @@ def _figure(
     seconds: Callable[[Stream], float],
     in_rows_: list[bytes] | None = None,
 ) -> Figure:
-    """Beside the decoding of the same bytes or, with its limits, of `in_rows_`."""
+    """Measures `stream` against decoding the same bytes or, with its limits, `in_rows_`."""
     ours, bare = [], []
     for _ in range(rounds):
         ours.append(stream.num_deltas / seconds(stream))
@@ -138,7 +137,7 @@ def _figure(
 
 
 def apply_seconds(stream: Stream) -> float:
-    """CPU seconds of a subscriber whose messages are applied to a state."""
+    """Returns the CPU seconds of a subscriber whose messages are applied to a state."""
     sink = Applying()
     with feeding(stream.state, stream.payloads) as feeder:
         subscriber = Subscriber(feeder.endpoint, sink)
@@ -155,7 +154,7 @@ def apply_seconds(stream: Stream) -> float:
 
 
 def session_seconds(stream: Stream) -> float:
-    """CPU seconds of a whole session, which remembers."""
+    """Returns the CPU seconds of a whole session with its history."""
     with feeding(stream.state, stream.payloads) as feeder, Session(feeder.endpoint) as session:
         session.await_engine(30)
         gc.collect()

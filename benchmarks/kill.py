@@ -1,8 +1,8 @@
-"""A hundred kills -9 at random moments: of recorders, engines and viewers.
+"""Kills recorders, engines and viewers with SIGKILL, a hundred times at random moments.
 
     python benchmarks/kill.py
 
-Ends with exit status 1 at the first broken promise.
+Exits with status 1 at the first violation of a guarantee.
 """
 
 from __future__ import annotations

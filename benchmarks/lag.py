@@ -1,8 +1,8 @@
-"""How long the app is deaf while it takes in 100,000 deltas a second and paints 30 times.
+"""Measures the app's response time at 100,000 deltas and 30 frames per second.
 
-The whole app, its session and its history in one process, 10,000 sequences of which each step runs
-256, on real sockets. A task asks to be woken every 5 ms; how much later it is woken is the lag that
-a key would have felt. The peer is the same app with nothing to take in.
+The whole app, its session and its history are in one process, with real sockets and 10,000
+sequences, of which each step runs 256. A task sleeps for 5 ms at a time; the delay of its wake-up
+is the lag that a key would have. The peer is the same app without messages.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INTERVAL = 0.005
 
 
 def stream(live: int, seconds: float, rate: float) -> tuple[EngineState, list[bytes], float]:
-    """A state, what follows on it, and how many messages of that a second."""
+    """Returns a state, the messages that follow it, and their rate per second."""
     crowd, state = Crowd(live), EngineState()
     for event in crowd.arrivals():
         state.apply(event)
@@ -80,7 +80,7 @@ def measure(*, tiny: bool = False) -> Findings:
 
 
 async def _run(live: int, seconds: float, rate: float) -> tuple[list[float], float, float]:
-    """Lags in seconds, cores used, frames a second."""
+    """Returns lags in seconds, cores used and frames per second."""
     state, payloads, per_second = stream(live, seconds + 1.5, rate)
     with (
         feeding(state, payloads, per_second=per_second) as feeder,
@@ -92,7 +92,7 @@ async def _run(live: int, seconds: float, rate: float) -> tuple[list[float], flo
             driver = app._driver
             assert isinstance(driver, terminal.CountingDriver)
             feeder.go()
-            await asyncio.sleep(min(WARM_UP_SECONDS, seconds))  # until it has got going
+            await asyncio.sleep(min(WARM_UP_SECONDS, seconds))  # warm-up
             frames, worked, started = driver.num_frames, time.process_time(), time.monotonic()
             lags = []
             while (before := time.monotonic()) < started + seconds:

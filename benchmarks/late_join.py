@@ -1,13 +1,12 @@
-"""How long a viewer that comes late waits for the state, and whether the engine feels it.
+"""Measures the time until a late viewer has the state, and its effect on the engine.
 
 An engine in a process of its own has 10,000 sequences of 1,000 tokens each, 500 of prompt and 500
-of output, with texts and log-probabilities. Counted is the time from the start of a session until
-its state is the engine's, which is compared with it once. The peer is what msgspec alone takes to
-encode that state and to decode it again, in one process.
+of output, with texts and log probabilities. The figure is the time from the start of a session
+until its state equals the engine's, which is checked once. The peer is the time that msgspec alone
+takes to encode and decode that state in one process.
 
-The engine's loop waits 5 ms (as for a GPU) and publishes a step of 256 decodes, again and again.
-What each round takes beyond these 5 ms is compared: while a viewer joins, from its start until it
-has the state, and while nobody does.
+The engine's loop waits 5 ms (as for a GPU) and publishes a step of 256 decodes. The time of each
+round beyond these 5 ms is compared between rounds with and without a joining viewer.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from seqtop.wire.columns import Ints
 TITLE = "Late join"
 MAX_MS = 150.0
 MAX_MOVED = 1.2
-"""How much longer the engine's loop may take, in the worst round of a hundred."""
+"""The upper limit of the factor by which the p99 of the engine's loop grows."""
 SIZES = (100, 1_000, 10_000)
 TOKENS = 500
 RUNNING = 256
 JOINS = 7
 PAUSE_SECONDS = 5e-4
-"""For each sequence: what an engine gives itself between two snapshots."""
+"""Per sequence: the engine's pause between two snapshots."""
 LOOP_SECONDS = 0.005
 
 
@@ -55,7 +54,7 @@ def measure(*, tiny: bool = False) -> Findings:
             joined: list[float] = []
             waits = []
             for number in range(joins):
-                # An engine does not spend more of its time on snapshots than it wants to.
+                # The engine limits the share of time that it spends on snapshots.
                 time.sleep(size * PAUSE_SECONDS)
                 pipe.send("step")
                 waits.append(_join(endpoint, pipe))
@@ -99,7 +98,7 @@ def measure(*, tiny: bool = False) -> Findings:
 
 
 def full_state(size: int) -> tuple[Crowd, EngineState]:
-    """`size` sequences with prompts and outputs of `TOKENS` tokens each."""
+    """Returns `size` sequences with prompts and outputs of `TOKENS` tokens each."""
     crowd, state = Crowd(size), EngineState()
     for event in crowd.arrivals():
         state.apply(event)
@@ -109,7 +108,7 @@ def full_state(size: int) -> tuple[Crowd, EngineState]:
     for number, sequence in state.sequences.items():
         ids = [(index * 11 + number) % 1_000 for index in range(TOKENS)]
         sequence.output_token_ids = sequence.output_token_ids.plus(ids[1:])
-        # In single precision, as models compute them.
+        # Single precision, as models compute.
         logprobs = [-index / 1_024 for index in range(1, TOKENS)]
         sequence.output_logprobs = sequence.output_logprobs.plus(logprobs)
         sequence.text_lengths = sequence.text_lengths.plus([4] * (TOKENS - 1))
@@ -120,7 +119,7 @@ def full_state(size: int) -> tuple[Crowd, EngineState]:
 
 @contextmanager
 def engine(size: int) -> Iterator[tuple[str, Connection]]:
-    """A process that publishes, and a pipe to tell it what to do."""
+    """Starts a process that publishes; yields its endpoint and a pipe for commands."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     with TemporaryDirectory(prefix="sq") as directory:
@@ -136,7 +135,7 @@ def engine(size: int) -> Iterator[tuple[str, Connection]]:
 
 
 def _run_engine(endpoint: str, size: int, pipe: Connection) -> None:
-    """Publish while told to `step`; answer `digest` with that of the state, `stop` with times."""
+    """Publishes after `step`; answers `digest` with the digest of the state, `stop` with times."""
     crowd, state = full_state(size)
     with Publisher(endpoint, crowd.info, state) as publisher:
         pipe.send("ready")
@@ -149,7 +148,7 @@ def _run_engine(endpoint: str, size: int, pipe: Connection) -> None:
 
 
 def _step_on(crowd: Crowd, publisher: Publisher, pipe: Connection) -> list[float]:
-    """Step until the next order; seconds that each round took beyond its wait."""
+    """Steps until the next command; returns the seconds of each round beyond its wait."""
     spent = []
     who = range(min(RUNNING, crowd.size))
     while not pipe.poll():
@@ -163,7 +162,7 @@ def _step_on(crowd: Crowd, publisher: Publisher, pipe: Connection) -> list[float
 
 
 def digest(state: EngineState) -> str:
-    """Of everything in it but the clock, which heartbeats move on."""
+    """Returns a digest of everything in the state except the clock, which heartbeats advance."""
     time_, state.time = state.time, 0.0
     kept, state.max_finished = state.max_finished, 0
     found = hashlib.sha256(codec.encode(state)).hexdigest()
@@ -172,7 +171,7 @@ def digest(state: EngineState) -> str:
 
 
 def _join(endpoint: str, pipe: Connection) -> float:
-    """Seconds until a new session has the state; then the engine's loop is stopped."""
+    """Returns the seconds until a new session has the state; then stops the engine's loop."""
     session = Session(endpoint)
     started = time.perf_counter()
     with session:
@@ -184,7 +183,7 @@ def _join(endpoint: str, pipe: Connection) -> float:
 
 
 def _compare(endpoint: str, pipe: Connection, size: int) -> None:
-    """Make sure that what a viewer gets is the engine's state."""
+    """Checks that the viewer's state equals the engine's."""
     time.sleep(size * PAUSE_SECONDS)
     with Session(endpoint) as session:
         session.wait_for(ConnectionState.LIVE, timeout=60)

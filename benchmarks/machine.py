@@ -1,4 +1,4 @@
-"""Where and when something was measured, and how busy the machine was with other things."""
+"""The machine, time and load of a measurement."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ LIBRARIES = ("textual", "rich", "msgspec", "pyzmq", "torch", "transformers")
 
 
 class Machine(msgspec.Struct):
-    """One machine, one checkout, one moment."""
+    """A machine, a checkout and a time."""
 
     cpu: str
     cores: int
-    """Of the machine."""
+    """Cores of the machine."""
     usable: int
-    """Of those, what this process may run on."""
+    """Cores that this process may use."""
     python: str
     libraries: dict[str, str]
     commit: str
     date: str
     """UTC, to the minute."""
     load_before: float
-    """Load average over a minute."""
+    """Load average over one minute."""
     load_after: float = 0.0
 
     @classmethod
@@ -46,7 +46,7 @@ class Machine(msgspec.Struct):
 
 
 def _cpu() -> str:
-    """Its name, and its frequency where it is told."""
+    """Returns the name of the processor, with its frequency if known."""
     found: dict[str, str] = {}
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -60,7 +60,7 @@ def _cpu() -> str:
 
 
 def _commit() -> str:
-    """The commit that is checked out, with a `+` if files of it have been changed."""
+    """Returns the commit that is checked out, with a `+` if files have been changed."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:

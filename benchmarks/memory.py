@@ -1,8 +1,8 @@
-"""What a viewer's process takes when 100,000 sequences have come and gone.
+"""Measures the memory of a viewer after 100,000 finished sequences.
 
-`seqtop attach` on a pseudo-terminal, and an engine whose requests end as soon as they have come,
-with 50 tokens each; its resident memory when all have arrived. The peer is an app of Textual's with
-nothing in it. A session of the same stream tells whether the cap of the history was kept.
+The figure is the resident memory of `seqtop attach` on a pseudo-terminal. Requests of the engine
+finish immediately, with 50 tokens each. The peer is an empty Textual app. A session with the same
+stream checks the limit of the history.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TITLE = "Memory"
 MAX_MB = 300.0
 SIZES = (1_000, 10_000, 100_000)
 TOKENS = 50
-"""That each gives, in the step that also ends it."""
+"""Tokens per request, in the step that also ends it."""
 QUIET_SECONDS = 1.5
 
 
@@ -72,14 +72,14 @@ def measure(*, tiny: bool = False) -> Findings:
 
 
 def _stream(num_finished: int) -> tuple[EngineState, list[bytes]]:
-    """The state at the start, and messages in which so many requests come and end."""
+    """Returns the state at the start, and messages in which the requests arrive and finish."""
     crowd, state = Crowd(num_finished), EngineState()
     state.apply(crowd.info)
     return state, [codec.encode(event) for event in crowd.short_lives(TOKENS)]
 
 
 def _viewer_megabytes(state: EngineState, payloads: list[bytes], quiet: float) -> float:
-    """Of `seqtop attach`, once it has come to rest behind the last message."""
+    """Returns the memory of `seqtop attach` after the last message, in MB."""
     with (
         feeding(state, payloads, per_second=20_000) as feeder,
         on_terminal("-m", "seqtop", "attach", feeder.endpoint) as program,
@@ -98,7 +98,7 @@ def _viewer_megabytes(state: EngineState, payloads: list[bytes], quiet: float) -
 
 
 def _session(state: EngineState, payloads: list[bytes]) -> tuple[int, int]:
-    """Finished requests, and bytes of history, that a session keeps of the stream."""
+    """Returns the finished requests and bytes of history that a session stores."""
     with feeding(state, payloads) as feeder, Session(feeder.endpoint) as session:
         session.await_engine(30)
         feeder.go()

@@ -1,11 +1,11 @@
-"""What a frame costs in which every row has changed.
+"""Measures a frame in which every row has changed.
 
-The app and Textual's own `DataTable` show the same rows of the same columns on a terminal of
-160 × 50. Counted is the process's CPU time from the change of what is shown to the escape
-sequences: for the table, of `update_cell` for every cell that has changed and what follows; for
-seqtop, of a poll and what follows. (The events were applied before: `benchmarks.ingest` counts
-that.) In turn, every row in sight has changed, every row there is, and one row alone. At the
-largest size, the first and the last stand beside Textual's own part of such a frame, too.
+The app and Textual's `DataTable` show the same rows and columns on a terminal of 160 × 50. The
+figure is the CPU time of the process from the change to the escape sequences: for the table,
+`update_cell` for every changed cell and what follows; for seqtop, a poll and what follows. (Events
+are applied before; `benchmarks.ingest` measures that.) The cases are: every visible row has
+changed, every row has changed, one row has changed. At the largest size, the first and the last are
+also compared with Textual's own part of such a frame.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SIZES = (100, 1_000, 10_000, 100_000)
 ROUNDS = 60
 WARM_UP = 5
 FLAT = 0.1
-"""The steepest slope that counts as none."""
+"""The steepest slope that counts as flat."""
 NOTES = {
     "every row in sight": "Half of it is making the texts of the rows and of the detail pane,"
     " which all have changed, and painting them; the rest goes through Textual's compositor.",
@@ -41,11 +41,11 @@ NOTES = {
     "every row": "Keeping note of so many numbers is the larger part. No engine touches so many"
     " between two frames; the figure is there because a DataTable has to be told of each.",
 }
-"""What the limit is, should one be missed."""
+"""The explanation of the limit, printed if it is exceeded."""
 
 
 class TableApp(App[None]):
-    """The peer: as many rows in a `DataTable`."""
+    """The peer: a `DataTable` with the same rows."""
 
     def __init__(self, rows: Sequence[Sequence[str]]) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class TableApp(App[None]):
             table.add_row(*row, key=str(number))
 
     def change(self, round_: int, num_rows: int) -> None:
-        """Give every cell of the first rows another text."""
+        """Changes every cell of the first rows."""
         table = self.query_one(DataTable)
         for row in range(min(num_rows, len(self._rows))):
             for index, column in enumerate(COLUMNS):
@@ -148,7 +148,7 @@ def _beside_textual(
 
 
 async def _seqtop(size: int, rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of frames, by what had changed."""
+    """Returns the CPU seconds of frames, by the kind of change."""
     crowd = Crowd(size)
     app = SeqtopApp(source := ScriptedSource(*crowd.arrivals()), clock=lambda: 0.0)
     found: dict[str, list[float]] = {}
@@ -161,7 +161,7 @@ async def _seqtop(size: int, rounds: int) -> dict[str, list[float]]:
         found[what] = spent[min(WARM_UP, count - 1) :]
 
     async with terminal.shown(app):
-        app._pulse.stop()  # nothing is to be drawn but what it is asked for
+        app._pulse.stop()  # frames are drawn on request only
         visible = app.feed.view.page(0, terminal.SIZE[1])
         await show("every row in sight", visible, rounds)
         await show("one row", visible[7:8], rounds)

@@ -1,4 +1,4 @@
-"""Programs on a real pseudo-terminal, whose output is counted and dropped."""
+"""Programs on a pseudo-terminal, whose output is counted and discarded."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ SIZE = (160, 50)
 ROOT = Path(__file__).resolve().parents[1]
 
 EMPTY_APP = "from textual.app import App; App().run()"
-"""The peer: what any program costs that is written with Textual."""
+"""The peer: an empty Textual app."""
 
 
 class OnTerminal:
-    """A program, and what it writes to its terminal."""
+    """A program and the number of bytes that it writes to its terminal."""
 
     def __init__(self, command: Sequence[str], home: str) -> None:
         self._master, slave = pty.openpty()
@@ -38,26 +38,26 @@ class OnTerminal:
             "XDG_CONFIG_HOME": home,
             "XDG_STATE_HOME": home,
         }
-        # pip compiles what it installs: nobody's programs are compiled anew at each start.
+        # pip compiles installed modules, so a start includes no compilation.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self.num_bytes = 0
-        """Written so far."""
+        """Bytes written so far."""
         self.started = time.monotonic()
-        # The terminal is its own, so that it ends when whoever reads it is gone.
+        # A session of its own, so that the program ends with its terminal.
         self.process = subprocess.Popen(
             command, env=environment, preexec_fn=lambda: os.login_tty(slave)
         )
         os.close(slave)
 
     def read(self, seconds: float) -> None:
-        """Take what is written in that time."""
+        """Reads the output for a time."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if select.select([self._master], [], [], left)[0]:
                 self._take()
 
     def read_until(self, num_bytes: int, *, seconds: float = 60.0) -> float:
-        """Seconds from the start of the program until it had written so much."""
+        """Returns the seconds from the start of the program until it had written so many bytes."""
         while self.num_bytes < num_bytes:
             if not select.select([self._master], [], [], seconds)[0]:
                 raise TimeoutError("the program has written nothing for long")
@@ -81,13 +81,13 @@ class OnTerminal:
     def _take(self) -> None:
         try:
             self.num_bytes += len(os.read(self._master, 65536))
-        except OSError as error:  # its end is closed
+        except OSError as error:  # the other end is closed
             raise RuntimeError("the program has ended") from error
 
 
 @contextmanager
 def on_terminal(*arguments: str) -> Iterator[OnTerminal]:
-    """Run this Python with `arguments`."""
+    """Runs this Python with `arguments`."""
     with tempfile.TemporaryDirectory(prefix="sq") as home:
         program = OnTerminal([sys.executable, *arguments], home)
         try:

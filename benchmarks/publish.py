@@ -1,9 +1,8 @@
-"""What publishing costs the engine's thread, per step of 256 sequences in decode.
+"""Measures the time of the engine's thread for publishing a step of 256 decodes.
 
-The bundled engine runs its own model; CPU time of its thread for the step and for handing it over,
-turn by turn; with a viewer, and with nobody who looks. Two peers: the step itself, and what vLLM
-would pay to encode the same step for its workers, an `ExecuteModelRequest` with every block table,
-by msgspec.
+The bundled engine runs its own model. The figures are CPU times of its thread for the step and for
+publishing it, with and without a viewer. The peers are the step itself, and the encoding of the
+same step for vLLM's workers with msgspec: an `ExecuteModelRequest` with every block table.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ def measure(*, tiny: bool = False) -> Findings:
 def _spent(
     size: int, num_steps: int, *, is_heard: bool = True
 ) -> tuple[list[float], list[float], list[float]]:
-    """CPU seconds of publishing, of the step itself, and of vLLM's encoding of it."""
+    """Returns CPU seconds of publishing, of the step, and of vLLM's encoding of it."""
     ours, theirs, encoding = [], [], []
     encoder = msgspec.msgpack.Encoder(enc_hook=lambda tokens: tokens.tobytes())
     with published(size) as scene, ExitStack() as stack:

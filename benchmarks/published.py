@@ -1,4 +1,4 @@
-"""The bundled engine with many sequences in decode, and what each of its steps becomes."""
+"""The bundled engine with many sequences in decode, and the publisher of its steps."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 
 SHARED_TOKENS = 256
-"""Of each prompt, so that the prefix cache has most of it and sequences are long all the same."""
+"""The shared part of each prompt: sequences are long, and most of them is in the prefix cache."""
 OWN_TOKENS = 16
 NUM_OUTPUTS = 1_000
 
 
 @dataclass
 class Published:
-    """An engine whose requests are all in decode, and what publishes its steps."""
+    """An engine whose requests are all in decode, and the publisher of its steps."""
 
     engine: LLMEngine
     publisher: Publisher
@@ -34,7 +34,7 @@ class Published:
 
 @contextmanager
 def published(size: int) -> Iterator[Published]:
-    """An engine of the bundled model with `size` sequences, prompts done, that publishes."""
+    """Returns a publishing engine with the bundled model and `size` sequences in decode."""
     torch.set_num_threads(1)
     engine = LLMEngine(
         EngineConfig(
@@ -52,7 +52,7 @@ def published(size: int) -> Iterator[Published]:
         with Publisher(endpoint, info, EngineState()) as publisher:
             steps = StepPublisher(publisher)
             _add(engine, steps, 0)
-            steps.stepped(engine.step())  # the first one alone, for its prefix to be cached
+            steps.stepped(engine.step())  # the first one alone, to cache its prefix
             for number in range(1, size):
                 _add(engine, steps, number)
             while engine.scheduler.waiting or not _all_decode(engine):

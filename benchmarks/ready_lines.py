@@ -1,7 +1,7 @@
-"""Textual's own part of a frame: one widget as large as the terminal, whose lines are ready-made.
+"""Measures Textual's own part of a frame: one widget of the terminal's size with prepared lines.
 
-What is left is what any app pays: the widget's wish to be drawn on its way to the screen, the
-compositor, the escape sequences of as many pieces of text as the sequence table has in a line.
+The rest is the cost of any app: the widget's refresh, the compositor, and the escape sequences of
+as many segments as a line of the sequence table has.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from textual.strip import Strip
 from benchmarks import terminal
 
 NUM_SEGMENTS = 10
-"""Pieces of one style in a line, as in one of the sequence table's at 160 cells."""
+"""Segments per line, as in a line of the sequence table at 160 cells."""
 _INKS = ("white", "bold white", "green", "dim white")
 
 
 class Ready(ScrollView):
-    """Draws the lines that it was given last."""
+    """A widget that draws the lines it was given last."""
 
     DEFAULT_CSS = "Ready { width: 1fr; height: 1fr; overflow: hidden; }"
     strips: list[Strip]
@@ -31,7 +31,7 @@ class Ready(ScrollView):
 
 
 class ReadyApp(App[None]):
-    """Shows nothing else."""
+    """An app with that widget only."""
 
     def compose(self) -> ComposeResult:
         ready = Ready()
@@ -39,7 +39,7 @@ class ReadyApp(App[None]):
         yield ready
 
     def change(self, strips: list[Strip]) -> None:
-        """Draw those of `strips` that are others than before."""
+        """Draws the strips that have changed."""
         ready = self.query_one(Ready)
         before, ready.strips = ready.strips, strips
         width = terminal.SIZE[0]
@@ -48,7 +48,7 @@ class ReadyApp(App[None]):
 
 
 def lines(turn: int) -> list[Strip]:
-    """As many lines as the terminal has, other ones at each turn."""
+    """Returns as many lines as the terminal has, different ones each time."""
     width, height = terminal.SIZE
     styles = [Style.parse(f"{ink} on black") for ink in _INKS]
     size = width // NUM_SEGMENTS
@@ -69,7 +69,7 @@ def lines_shown(app: ReadyApp) -> list[Strip]:
 
 
 async def frames(rounds: int, warm_up: int) -> tuple[list[float], list[float]]:
-    """CPU seconds of frames in which all lines have changed, and of ones in which one has."""
+    """Returns CPU seconds of frames in which all lines, or one line, have changed."""
     app = ReadyApp()
     async with terminal.shown(app):
 

@@ -1,4 +1,4 @@
-"""Rows as a table on the terminal, as JSON, and as docs/performance.md."""
+"""Reports of rows: a table on the terminal, JSON, and docs/performance.md."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from benchmarks.machine import Machine
 
 TEMPLATE = Path(__file__).with_name("performance.md.in")
 PROFILE = Path(__file__).with_name("profile.md")
-"""Where the time goes, in words: from `benchmarks.hot`."""
+"""The distribution of time, described in words, from `benchmarks.hot`."""
 
 
 class Row(msgspec.Struct):
-    """What one module found, where and when."""
+    """The results of one module, with machine and time."""
 
     name: str
     title: str
     findings: Findings
     machine: Machine
     seconds: float = 0.0
-    """How long that took."""
+    """The duration of the measurement."""
 
 
 class Document(msgspec.Struct):
-    """What the JSON file holds."""
+    """The contents of the JSON file."""
 
     rows: list[Row]
 
@@ -40,7 +40,7 @@ def to_json(rows: list[Row]) -> bytes:
 
 
 def merged(old: Sequence[Row], new: Sequence[Row], order: Sequence[str]) -> list[Row]:
-    """The rows of both in the order of their names, the new one where both have it."""
+    """Returns the rows of both in the order of names; new rows replace old ones."""
     found = {row.name: row for row in (*old, *new)}
     return [found[name] for name in order if name in found]
 
@@ -74,7 +74,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The page, its prose from the template beside this module."""
+    """Returns the page, with the text of the template in this folder."""
     dates = sorted(row.machine.date for row in rows)
     return Template(TEMPLATE.read_text()).substitute(
         date=dates[-1][:10],
@@ -87,7 +87,7 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def machines(rows: Sequence[Row]) -> list[str]:
-    """A line for each machine and checkout, with the rows measured there."""
+    """Returns a line per machine and checkout, with the rows measured there."""
     found: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         machine = row.machine

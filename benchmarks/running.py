@@ -1,4 +1,4 @@
-"""Run one module's benchmark by itself, or several in turn in processes of their own."""
+"""Runs one benchmark, or several in processes of their own."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ ROWS = (
     "seek",
     "generation",
 )
-"""The modules that make up the table, in its order."""
+"""The modules of the table, in its order."""
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def alone(measure: Callable[..., Findings]) -> None:
-    """`python -m benchmarks.NAME`: measure, print the table of this row alone."""
+    """Measures and prints the table of one row (`python -m benchmarks.NAME`)."""
     name = Path(sys.modules["__main__"].__file__ or "").stem
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--tiny", action="store_true", help="sizes that say nothing, for a try")
@@ -57,7 +57,7 @@ def alone(measure: Callable[..., Findings]) -> None:
 
 
 def end_cleanly() -> None:
-    """Have a request to end unwind everything, so that no program goes on that was started here."""
+    """Turns SIGTERM into an exception, so that all started programs are ended."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
@@ -66,7 +66,7 @@ def title_of(name: str) -> str:
 
 
 def in_turn(names: list[str], *, tiny: bool, console: Console) -> list[Row]:
-    """Each of the rows `names` from a process of its own; one that fails is left out, and said."""
+    """Measures each of the rows `names` in a process of its own; reports and skips failed ones."""
     rows: list[Row] = []
     for name in names:
         console.print(f"[dim]{name} …[/]", highlight=False)

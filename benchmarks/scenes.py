@@ -1,4 +1,4 @@
-"""Engines on paper, of any size, for the benchmarks to look at."""
+"""Simulated engines of any size for the benchmarks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def stats(num_running: int = 0, num_waiting: int = 0) -> StepStats:
 
 
 def in_rows(step: Step) -> Step:
-    """`step` of a `Crowd`, with a delta and an update in the place of each of its decodes."""
+    """Returns a step of a `Crowd` with a delta and an update instead of each decode."""
     deltas: list[SequenceGroupMetadataLike] = []
     updates = []
     for each in decode_rows.decodes(step):
@@ -85,7 +85,7 @@ def in_rows(step: Step) -> Step:
 
 
 class Crowd:
-    """`size` sequences that all run; each step gives a token to those it is told to.
+    """An engine with `size` running sequences; each step adds a token to some of them.
 
     Requests have one sequence each, whose id is the request's number.
     """
@@ -97,7 +97,7 @@ class Crowd:
         self._outputs = [0] * size
 
     def arrivals(self) -> Iterator[Event]:
-        """The engine, its requests, and a step that has computed every prompt."""
+        """Returns the engine, its requests, and a step that has computed every prompt."""
         yield self.info
         for number in range(self.size):
             yield self._arrival(number)
@@ -113,7 +113,7 @@ class Crowd:
         )
 
     def step(self, numbers: Iterable[int]) -> Step:
-        """One token more for each of `numbers`, every sixteenth time in a block more."""
+        """Returns a step with a token for each of `numbers`, and a block every sixteen tokens."""
         chosen = list(numbers)
         blocks = {}
         for number in chosen:
@@ -131,11 +131,11 @@ class Crowd:
         return self._step(ExecuteModelRequest([]), [], decodes, len(chosen))
 
     def ends(self) -> Iterator[Event]:
-        """All of them end."""
+        """Returns the end of all sequences."""
         yield from (self._end(number) for number in range(self.size))
 
     def short_lives(self, num_tokens: int) -> Iterator[Event]:
-        """The requests come, and each has all its tokens and its end in the next step."""
+        """Returns the requests, each with all its tokens and its end in the next step."""
         for first in range(0, self.size, _TOGETHER):
             numbers = range(first, min(first + _TOGETHER, self.size))
             yield from (self._arrival(number) for number in numbers)
@@ -227,12 +227,12 @@ class Crowd:
 
 
 def num_deltas(step: Step) -> int:
-    """Sequences that a step tells of, in rows or in columns."""
+    """Returns the number of sequences in a step, in rows or in columns."""
     return len(step.sequences) + (len(step.decodes.seq_ids) if step.decodes else 0)
 
 
 def decoding(running: int, num_steps: int, *, seed: int = 1) -> EventScript:
-    """A seeded engine in which about `running` sequences decode, come and go."""
+    """Returns a seeded engine in which about `running` sequences arrive, decode and finish."""
     return EventScript(
         seed,
         num_steps,

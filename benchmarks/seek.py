@@ -1,8 +1,8 @@
-"""How long it takes to go to a moment of the past, in memory and in a file.
+"""Measures a seek to a random position of the history, in memory and in a file.
 
-A seeded run is recorded, and random moments of it are looked for: in a `MemoryStore`, in the
-recording's file, and, as the peer, by applying every event from the start (a few moments only: it
-takes long). Each state found by seeking is compared with the peer's for those moments.
+A seeded run is recorded. Random positions are sought in a `MemoryStore`, in the recording's file
+and, as the peer, by applying every event from the start (for a few positions, as it takes long).
+The states are compared with the peer's for those positions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from seqtop.wire import codec, parsing
 
 TITLE = "Going back: seek"
 MAX_MS = 50.0
-MAX_FINISHED = 10_000  # what a viewer keeps
+MAX_FINISHED = 10_000  # the limit of a viewer
 RUNNING = 64
 SIZES = (100, 1_000, 10_000)
 NUM_SEEKS = 200
@@ -87,7 +87,7 @@ def _record(payloads: Sequence[bytes], path: Path) -> MemoryStore:
 
 
 def _seconds(find: Callable[[int], EngineState], positions: Sequence[int]) -> list[float]:
-    """CPU seconds of each seek; the states are given up at once, as a viewer does."""
+    """Returns the CPU seconds of each seek; states are discarded at once, as in a viewer."""
     found = []
     for position in positions:
         started = time.thread_time()

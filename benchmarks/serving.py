@@ -1,11 +1,11 @@
-"""Requests that arrive in time, and three ways to serve them with the same weights.
+"""Requests that arrive over time, and three ways to serve them with the same weights.
 
-* the engine, as users see it: scheduler, prefix cache, detokenization and publishing on;
-* `generate()`, static batches: at each turn as many as fit of those that have arrived, padded on
-  the left to the longest prompt, until the longest output is done, while others wait;
+* the engine as users run it, with scheduler, prefix cache, detokenization and publishing;
+* `generate()` with static batches: each batch takes as many of the arrived requests as fit, padded
+  on the left to the longest prompt, and runs until its longest output is complete;
 * `transformers`' own continuous batching.
 
-All of them produce greedily, for each request, as many tokens as it says.
+All of them decode greedily, the number of tokens that each request asks for.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 
 MOST_AT_ONCE = 32
-"""Sequences that run at the same time, whoever serves."""
+"""The most sequences that run at the same time, in any of the three ways."""
 
 MAX_MODEL_LEN = 512
 
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt that arrives so many seconds after the first one."""
+    """A prompt that arrives `arrival` seconds after the first one."""
 
     prompt: list[int]
     num_outputs: int
@@ -45,14 +45,14 @@ class Request:
 
 @dataclass
 class Run:
-    """How requests were served.
+    """The times of serving requests, in seconds.
 
     Attributes:
         seconds: From the first arrival to the last token.
         latencies: From each arrival to that request's last token.
-        waits: From each arrival to the beginning of its prefill, where it is known.
-        first_tokens: From each arrival to its first token, where it is known.
-        decode_steps: Of the engine, steps in which all requests decoded and none was in prefill.
+        waits: From each arrival to the beginning of its prefill, where known.
+        first_tokens: From each arrival to its first token, where known.
+        decode_steps: Durations of the engine's steps in which all requests decoded.
     """
 
     seconds: float = 0.0
@@ -63,13 +63,13 @@ class Run:
 
 
 def all_at_once(vocab_size: int, size: int) -> list[Request]:
-    """`size` requests of 128 tokens that arrive together and want as many."""
+    """Returns `size` requests that arrive together, with 128 tokens in and 128 out."""
     rng = random.Random(size)
     return [Request(_prompt(rng, vocab_size, 128), 128) for _ in range(size)]
 
 
 def arrivals(vocab_size: int, size: int, rate: float) -> list[Request]:
-    """`size` requests of all lengths that arrive by chance, `rate` in a second on average."""
+    """Returns `size` requests of random lengths and arrivals, `rate` per second on average."""
     rng = random.Random(size)
     trace: list[Request] = []
     now = 0.0
@@ -85,13 +85,15 @@ def _prompt(rng: random.Random, vocab_size: int, length: int) -> list[int]:
 
 
 @contextmanager
-def published_engine(path: Path) -> Iterator[tuple[LLMEngine, Publisher, StepPublisher]]:
-    """A new engine, and what publishes its steps."""
+def published_engine(
+    path: Path, dtype: str = "float32"
+) -> Iterator[tuple[LLMEngine, Publisher, StepPublisher]]:
+    """Yields a new engine with its publisher."""
     engine = LLMEngine(
         EngineConfig(
             model=path,
             device="cpu",
-            dtype="float32",
+            dtype=dtype,
             max_num_seqs=MOST_AT_ONCE,
             max_num_batched_tokens=1024,
             max_model_len=MAX_MODEL_LEN,
@@ -102,10 +104,10 @@ def published_engine(path: Path) -> Iterator[tuple[LLMEngine, Publisher, StepPub
         yield engine, publisher, StepPublisher(publisher)
 
 
-def serve_with_engine(path: Path, requests: list[Request]) -> Run:
-    """By a new engine, whose start does not count."""
+def serve_with_engine(path: Path, requests: list[Request], dtype: str = "float32") -> Run:
+    """Serves with a new engine, whose start does not count."""
     run = Run()
-    with published_engine(path) as (engine, _, publisher):
+    with published_engine(path, dtype) as (engine, _, publisher):
         pending = list(enumerate(requests))
         begin, began_at = time.perf_counter(), engine.clock()
         while pending or engine.has_unfinished_requests():
@@ -139,7 +141,7 @@ def serve_with_engine(path: Path, requests: list[Request]) -> Run:
 
 
 def serve_with_generate(model: LlamaForCausalLM, requests: list[Request]) -> Run:
-    """By `generate()`, batch by batch."""
+    """Serves with `generate()`, batch by batch."""
     run = Run()
     pending = list(requests)
     begin = time.perf_counter()
@@ -164,7 +166,7 @@ def serve_with_generate(model: LlamaForCausalLM, requests: list[Request]) -> Run
 
 
 def serve_with_batching(model: LlamaForCausalLM, requests: list[Request]) -> Run:
-    """By continuous batching, with the engine's sizes; what is for GPUs only is off."""
+    """Serves with continuous batching, with the engine's sizes and without GPU features."""
     greedy = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0)
     sizes = ContinuousBatchingConfig(
         page_size=16,
@@ -199,7 +201,7 @@ def serve_with_batching(model: LlamaForCausalLM, requests: list[Request]) -> Run
 
 
 def summary(run: Run, requests: list[Request]) -> dict[str, float]:
-    """Tokens of output per second, and means in seconds of what is known."""
+    """Returns tokens of output per second, and the means of known times in seconds."""
     figures = {"tokens_per_second": sum(each.num_outputs for each in requests) / run.seconds}
     for name in ("latencies", "waits", "first_tokens"):
         if values := getattr(run, name):

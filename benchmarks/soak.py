@@ -1,9 +1,9 @@
-"""Memory and descriptors of publisher and viewers over a long run with viewers coming and going.
+"""Measures memory and file descriptors of publisher and viewers over a long run.
 
-One process publishes a seeded engine's events at a fixed rate, one follows them all along, one
-looks in again and again, and now and then a viewer is killed or stops reading for a while. The
-resident memory of each is sampled; past the warm-up its slope (by Theil and Sen, since theirs does
-not mind outliers) should be flat.
+One process publishes a seeded engine's events at a fixed rate, one viewer stays connected, one
+reconnects repeatedly, and from time to time a viewer is killed or stops reading. The resident
+memory of each is sampled; after the warm-up its slope (the Theil–Sen estimator, which is robust
+against outliers) should be flat.
 
     python benchmarks/soak.py --minutes 10
     python benchmarks/soak.py --minutes 60
@@ -35,14 +35,14 @@ from tests.support.event_script import EventScript
 
 SAMPLE_SECONDS = 2.0
 WARM_UP = 0.25
-"""Part of the run after which caches, pools and the bounded history are expected to be full."""
+"""The part of the run after which caches, pools and the bounded history should be full."""
 HISTORY_BYTES = 4 * 2**20
 MAX_FINISHED = 500
 TITLES = ("first", "mean", "last", "an hour")
 
 
 def publish(endpoint: str, rate: float, ended: Flag, counts: object) -> None:
-    """Publish about `rate` deltas a second until `ended`."""
+    """Publishes about `rate` deltas per second until `ended`."""
     script = iter(
         EventScript(1, sys.maxsize, load=96, max_running=64, num_blocks=2_048, budget=512)
     )
@@ -62,7 +62,7 @@ def publish(endpoint: str, rate: float, ended: Flag, counts: object) -> None:
 
 
 def follow(endpoint: str, ended: Flag) -> None:
-    """One viewer that stays."""
+    """Runs a viewer that stays connected."""
     history = MemoryStore(max_bytes=HISTORY_BYTES, max_events=20_000)
     with Session(endpoint, max_finished=MAX_FINISHED, history=history) as session:
         while not ended.wait(0.05):
@@ -70,7 +70,7 @@ def follow(endpoint: str, ended: Flag) -> None:
 
 
 def visit(endpoint: str, ended: Flag, counts: object) -> None:
-    """Viewers that come, look and leave, one after another."""
+    """Runs viewers that connect and disconnect, one after another."""
     while not ended.is_set():
         with Session(endpoint, max_finished=MAX_FINISHED) as session:
             if session.wait_for(ConnectionState.LIVE, timeout=30):
@@ -123,7 +123,7 @@ def main() -> None:
 def _watch(
     processes: dict[str, multiprocessing.context.SpawnProcess], endpoint: str, seconds: float
 ) -> dict[str, list[tuple[float, int, int]]]:
-    """Time, resident bytes and descriptors of each process; viewers are troubled meanwhile."""
+    """Samples time, resident bytes and descriptors of each process while viewers are disturbed."""
     choose = random.Random(1)
     watched = {name: psutil.Process(process.pid) for name, process in processes.items()}
     samples: dict[str, list[tuple[float, int, int]]] = {name: [] for name in processes}
@@ -138,7 +138,7 @@ def _watch(
 
 
 def _trouble(endpoint: str, choose: random.Random) -> None:
-    """A viewer that stops reading for a while, and is then killed."""
+    """Stops a viewer for a while, then kills it."""
     command = [sys.executable, "-m", "seqtop", "show", "--follow", "--json", endpoint]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as viewer:
         time.sleep(choose.uniform(0.5, 4.0))
@@ -148,7 +148,7 @@ def _trouble(endpoint: str, choose: random.Random) -> None:
 
 
 def _slope(points: list[tuple[float, float]]) -> float:
-    """The median of the slopes between pairs of points."""
+    """Returns the median of the slopes between pairs of points."""
     thinned = points[:: max(len(points) // 300, 1)]
     return median((y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(thinned, 2))
 

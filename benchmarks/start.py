@@ -1,7 +1,7 @@
-"""How long `seqtop attach` takes to its first frame.
+"""Measures the time until the first frame of `seqtop attach`.
 
-From the start of the process, on a pseudo-terminal of 160 × 50, until a screenful has been written;
-beside an app of Textual's with nothing in it, in turns. The engine that is attached to is there.
+The time is from the start of the process, on a pseudo-terminal of 160 × 50, until a whole screen
+has been written. The peer is an empty Textual app, measured alternately. The engine is running.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from seqtop.state import EngineState
 TITLE = "Start, to the first frame"
 MAX_RATIO = 1.3
 SCREENFUL = SIZE[0] * SIZE[1] // 2
-"""Bytes that only a frame of the whole screen is long enough for."""
+"""The number of bytes that only a frame of the whole screen exceeds."""
 ROUNDS = 9
 SIZES = (10, 100, 1_000)
 

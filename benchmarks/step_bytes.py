@@ -1,9 +1,9 @@
-"""How many bytes a decode step of 256 sequences with 512 blocks each takes on the wire.
+"""Measures the bytes of a decode step of 256 sequences with 512 blocks each.
 
-The bundled engine's own steps, as a subscriber receives them, over sixteen steps, in which each
-sequence comes to one block more. The peer is the same step's `ExecuteModelRequest` as vLLM encodes
-it, each table 512 blocks long. (What the engine publishes of a table is what has been appended, so
-its steps cost the same whatever tables they add to.)
+The figure is the mean of sixteen steps of the bundled engine as a subscriber receives them; in
+these each sequence gets one more block. The peer is the `ExecuteModelRequest` of the same step as
+vLLM encodes it, with tables of 512 blocks. (The engine publishes only the blocks appended to a
+table, so the length of the tables makes no difference.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NUM_BLOCKS = 512
 SIZES = (3, 26, 256)
 STEPS = 16
 POOL = 65_536
-"""Blocks of the pool that vLLM's tables are of: no number takes more than three bytes."""
+"""The size of the pool in vLLM's tables: no block number takes more than three bytes."""
 
 
 def measure(*, tiny: bool = False) -> Findings:
@@ -49,12 +49,12 @@ def measure(*, tiny: bool = False) -> Findings:
 
 
 def _bytes(scene: Published, size: int) -> tuple[float, float]:
-    """Mean bytes of a step as published, and as vLLM encodes it."""
+    """Returns the mean bytes of a step as published, and as vLLM encodes it."""
     with zmq.Context() as context, context.socket(zmq.SUB) as socket:
         socket.subscribe(b"")
         socket.connect(scene.endpoint)
-        frames.unpack(socket.recv_multipart())  # the greeting: from here on, nothing is missed
-        while socket.poll(100):  # what had not been sent yet
+        frames.unpack(socket.recv_multipart())  # the greeting: from now on, every message arrives
+        while socket.poll(100):  # messages that were still queued
             socket.recv_multipart()
         theirs = 0
         for _ in range(STEPS):
@@ -72,7 +72,7 @@ def _bytes(scene: Published, size: int) -> tuple[float, float]:
 
 
 def with_tables(request: ExecuteModelRequest, size: int) -> ExecuteModelRequest:
-    """The request with tables of `NUM_BLOCKS` blocks of a pool of `POOL`."""
+    """Returns the request with tables of `NUM_BLOCKS` blocks of a pool of `POOL`."""
     return request.clone(
         [
             msgspec.structs.replace(

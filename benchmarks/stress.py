@@ -1,11 +1,11 @@
-"""Thousands of random requests through a pool that is too small for them.
+"""Runs thousands of random requests in a pool that is too small for them.
 
 Once with preemption by recomputation, once by swapping to a host pool that is too small as well, so
-that what finds no room there is recomputed. Every request has to end, every block to come back.
+that groups without room there are recomputed. Every request must end, every block must be freed.
 
-No request may wait for longer than those ahead of it could take one after the other: the first of
-them moves on in every step, by a token or by all of its prefill, and is never preempted. Prints how
-long requests queued, in steps, and how close to that bound any of them came.
+No request may wait longer than those ahead of it take one after the other: the first of them
+advances in every step, by a token or by all of its prefill, and is never preempted. Prints the
+waits in steps, and the largest share of that bound.
 
     python benchmarks/stress.py --requests 10000
 """
@@ -33,7 +33,7 @@ _VOCAB = 64
 
 
 def make_model(path: Path) -> None:
-    """A Llama of one layer with random weights, and words for its tokens."""
+    """Writes a Llama of one layer with random weights, and words as tokens."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=_VOCAB,
@@ -54,7 +54,7 @@ def make_model(path: Path) -> None:
 def stress(
     model: Path, num_requests: int, mode: PreemptionMode, *, seed: int = 0
 ) -> dict[str, object]:
-    """Run the requests; raises AssertionError if one starves or a block is lost."""
+    """Runs the requests; raises AssertionError if one starves or a block is lost."""
     rng = random.Random(seed)
     engine = LLMEngine(
         EngineConfig(

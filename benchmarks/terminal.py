@@ -1,7 +1,7 @@
-"""Apps on a terminal that is as large as wanted and takes everything at once.
+"""Apps on a simulated terminal of any size.
 
-Everything but the terminal itself is as users have it: escape sequences are made for every frame
-(Textual's own headless mode leaves that out), and then counted and dropped.
+Everything except the terminal is as for users: escape sequences are generated for every frame
+(which Textual's headless mode omits), then counted and discarded.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SIZE = (160, 50)
 
 
 _LONGEST_CONTROL = 32
-"""Shorter writes only say where a frame begins and ends."""
+"""Shorter writes only mark the start and the end of a frame."""
 
 
 class CountingDriver(HeadlessDriver):
-    """Counts what is written to the terminal."""
+    """A driver that counts the bytes written to the terminal."""
 
     num_characters = 0
     num_frames = 0
@@ -35,7 +35,7 @@ class CountingDriver(HeadlessDriver):
         self.painted = asyncio.Event()
 
     is_on_show = False
-    """Until then, the app takes it for none: what it asks of a real terminal is not here."""
+    """False until then: the app's queries to a real terminal have no answer here."""
 
     @property
     def is_headless(self) -> bool:
@@ -53,7 +53,7 @@ class CountingDriver(HeadlessDriver):
 
 @asynccontextmanager
 async def shown(app: App[Any], size: tuple[int, int] = SIZE) -> AsyncIterator[Pilot[Any]]:
-    """Run `app`; within, it has come to rest."""
+    """Runs `app` and yields when it is idle."""
     app.driver_class = CountingDriver
     async with app.run_test(headless=False, size=size) as pilot:
         await pilot.pause()
@@ -67,9 +67,9 @@ async def shown(app: App[Any], size: tuple[int, int] = SIZE) -> AsyncIterator[Pi
 async def frame(
     app: App[Any], change: Callable[[], object], before: Callable[[], object] = lambda: None
 ) -> float:
-    """CPU seconds of the process from `change`, which makes a frame due, to that frame written.
+    """Returns the CPU seconds of the process from `change` until the frame is written.
 
-    What `before` does does not count. Nothing comes between the two, as the app's own timer would.
+    The time of `before` is not included. The app's own timer does not run.
     """
     driver = app._driver
     assert isinstance(driver, CountingDriver)

@@ -1,9 +1,9 @@
-"""What a step costs the engine's thread to publish, by what viewers do meanwhile.
+"""Measures the time of the engine's thread for publishing a step, by the behaviour of viewers.
 
-One engine publishes a seeded run at a fixed pace. In turn, and again and again, nobody watches it,
-somebody does, somebody has stopped reading, somebody asks for snapshots as fast as the socket
-takes it, somebody sends commands as fast. Viewers are processes of their own. What is measured is
-the engine's thread: the time from handing a step over until it may go on.
+One engine publishes a seeded run at a fixed pace. The cases, repeated in turn, are: no viewer, one
+viewer, one that has stopped reading, one that requests snapshots as fast as possible, one that
+sends commands as fast as possible. Viewers are processes of their own. The figure is the time of
+the call that publishes a step.
 
     python benchmarks/viewers.py
 """
@@ -35,7 +35,7 @@ WARM_UP_SECONDS = 1.0
 
 
 def watch(endpoint: str) -> None:
-    """A viewer that reads along."""
+    """Runs a viewer that reads."""
     with Session(endpoint) as session:
         while True:
             session.drain()
@@ -43,7 +43,7 @@ def watch(endpoint: str) -> None:
 
 
 def stop_reading(endpoint: str) -> None:
-    """A viewer whose process is stopped when it has just begun."""
+    """Runs a viewer whose process is stopped after its start."""
     with Session(endpoint):
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -118,7 +118,7 @@ def main() -> None:
 
 
 def _step(publisher: Publisher, script: object) -> tuple[float, float]:
-    """Publish up to the next step at the engine's pace; wall and CPU seconds that it took."""
+    """Publishes up to the next step; returns the wall and CPU seconds that it took."""
     wall = cpu = 0.0
     for event in script:  # type: ignore[attr-defined]
         before, worked = time.perf_counter(), time.thread_time()

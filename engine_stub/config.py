@@ -1,4 +1,4 @@
-"""What an engine is started with."""
+"""The settings that an engine is started with."""
 
 from __future__ import annotations
 
@@ -6,55 +6,56 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from engine_stub.model_executor.loader import DEFAULT_MODEL
-
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
 PreemptionVictim: TypeAlias = Literal["last", "largest"]
 PoolingType: TypeAlias = Literal["LAST", "MEAN"]
 SpeculativeMethod: TypeAlias = Literal["ngram", "draft-head"]
+DType: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
+
+DEFAULT_MODEL = Path(__file__).with_name("weights")
+"""Directory of the small story model that ships with the package."""
 
 
 @dataclass(frozen=True)
 class EngineConfig:
     """Settings of one engine; lengths are tokens.
 
-    Whatever is left to the engine (None or "auto") has its value in `LLMEngine.config`.
+    A setting that is None or "auto" is chosen by the engine; `LLMEngine.config` has its value.
 
     Attributes:
         model: Directory in Hugging Face layout, or ``organisation/name`` on the Hugging Face Hub.
-        device: "cpu", "cuda", or "auto": CUDA where there is any.
+        device: "cpu", "cuda", or "auto" for CUDA if there is a CUDA device.
         dtype: A torch dtype's name, or "auto": float32 on a CPU, the checkpoint's on CUDA.
         block_size: Slots per KV cache block.
-        num_gpu_blocks: Blocks in the KV pool, on whatever device (the name is vLLM's). None:
-            most of the free memory on CUDA, a few hundred MiB on a CPU.
+        num_gpu_blocks: Blocks in the KV pool, on any device (the name is vLLM's). None for most of
+            the free memory on CUDA, and for a few hundred MiB on a CPU.
         max_num_seqs: The most sequences that run at once.
-        max_num_batched_tokens: The most tokens one step computes.
-        max_model_len: The longest prompt and output together. None: what the model allows, or
+        max_num_batched_tokens: The most tokens that one step computes.
+        max_model_len: The longest prompt and output together. None for what the model allows, or
             as much of it as the pool holds.
         enable_chunked_prefill: Whether a prompt may be computed over several steps.
-        enable_prefix_caching: Whether computed blocks are kept for later prompts to share.
-        pipeline_parallel_size: Stages that the decoder is cut into, each a process of its own.
-        preemption_mode: What becomes of a preempted group's blocks. "recompute" drops them; "swap"
-            moves them to host memory, as long as there is room. Groups of several sequences are
-            swapped in either mode if there are host blocks at all, for they cost the most to
-            compute again.
-        num_cpu_blocks: Blocks in host memory to swap to. None: as many as on the device, up to
+        enable_prefix_caching: Whether later prompts may share computed blocks.
+        seed: The seed of random numbers for requests without a seed of their own.
+        pipeline_parallel_size: The number of stages of the decoder, each a process of its own.
+        preemption_mode: What happens to a preempted group's blocks. "recompute" drops them; "swap"
+            moves them to host memory while there is room. Groups of several sequences cost the
+            most to recompute: with either mode, they are swapped if there are host blocks.
+        num_cpu_blocks: Blocks in host memory to swap to. None for as many as on the device, up to
             4 GiB, if `preemption_mode` is "swap", else 0.
-        preemption_victim: Which of the running groups that rank behind the one in need (by
-            priority, then by arrival) is preempted: the "last" of them, or the one that holds the
-            "largest" number of blocks, so that fewer have to go. A group with nobody behind it
-            makes way itself.
-        pooling_type: What stands for a prompt in embedding requests: the hidden state of its
-            "LAST" token, or the "MEAN" of all.
+        preemption_victim: Which running group is preempted, among those that rank behind the group
+            in need (by priority, then by arrival): the "last" of them, or the one with the
+            "largest" number of blocks, so that fewer groups are preempted. A group with no other
+            behind it is preempted itself.
+        pooling_type: The vector of a prompt in embedding requests: the hidden state of its "LAST"
+            token, or the "MEAN" of all.
         pooling_normalize: Whether embeddings are scaled to a length of 1.
-        num_scheduler_steps: The most tokens that a decode may yield in one step, by as many
-            forward passes without going back to the scheduler.
-        speculative: What guesses the tokens that come next, for the model to look at all of them in
-            one forward pass: "ngram", the text so far, or "draft-head", a small network that comes
-            with the model. None for no speculation; not together with `num_scheduler_steps`.
-        num_speculative_tokens: The most tokens of a guess.
-        enforce_eager: Whether decodes on CUDA are computed kernel by kernel, and not as graphs.
-        seed: Of the random numbers for requests without a seed of their own.
+        num_scheduler_steps: The most tokens that a decode yields in one step, by as many forward
+            passes without returning to the scheduler.
+        speculative: The source of draft tokens, which the model verifies in one forward pass:
+            "ngram" for the text so far, "draft-head" for a small network that comes with the
+            model, None for no speculation. Excludes `num_scheduler_steps`.
+        num_speculative_tokens: The most tokens of a draft.
+        enforce_eager: Whether decodes on CUDA run kernel by kernel instead of as graphs.
 
     Raises:
         ValueError: A setting is out of range or contradicts another one.
@@ -93,15 +94,12 @@ class EngineConfig:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if self.num_cpu_blocks is not None and self.num_cpu_blocks < 0:
             raise ValueError(f"num_cpu_blocks must be at least 0, got {self.num_cpu_blocks}")
-        for name, choices in (
-            ("preemption_mode", get_args(PreemptionMode)),
-            ("preemption_victim", get_args(PreemptionVictim)),
-            ("pooling_type", get_args(PoolingType)),
-            ("speculative", (*get_args(SpeculativeMethod), None)),
-        ):
-            if getattr(self, name) not in choices:
+        for name, choices in CHOICES.items():
+            allowed = (*choices, None) if name == "speculative" else choices
+            # Any floating-point type of torch may be a dtype; see `resolve_dtype`.
+            if name != "dtype" and getattr(self, name) not in allowed:
                 raise ValueError(
-                    f"{name} must be {' or '.join(map(str, choices))}, got {getattr(self, name)!r}"
+                    f"{name} must be {' or '.join(map(str, allowed))}, got {getattr(self, name)!r}"
                 )
         if self.speculative is not None and self.num_scheduler_steps > 1:
             raise ValueError(
@@ -122,3 +120,18 @@ class EngineConfig:
                 f"without chunked prefill, max_num_batched_tokens={self.max_num_batched_tokens} "
                 f"must hold a prompt of max_model_len={self.max_model_len}"
             )
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """The most tokens of a draft; 0 without speculation."""
+        return self.num_speculative_tokens if self.speculative else 0
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "dtype": get_args(DType),
+    "preemption_mode": get_args(PreemptionMode),
+    "preemption_victim": get_args(PreemptionVictim),
+    "pooling_type": get_args(PoolingType),
+    "speculative": get_args(SpeculativeMethod),
+}
+"""The values of settings that have a fixed set of them, by the name of the setting."""

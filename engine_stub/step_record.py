@@ -1,4 +1,4 @@
-"""What one step of the engine did: all that an observer needs, and nothing it must work out.
+"""The record of one step of the engine, complete enough that an observer has nothing to infer.
 
 Times are readings of the engine's clock (seconds since the epoch), durations are seconds, lengths
 are tokens.
@@ -12,24 +12,22 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from engine_stub.config import PreemptionMode
-from engine_stub.core.block_stats import BlockStats, CacheChanges
-from engine_stub.core.table_changes import TableChanges
 from seqtop.sequence import ExecuteModelRequest, Logprob, Sequence, SequenceGroup
 
 WaitCause: TypeAlias = Literal["no_blocks", "token_budget", "seq_limit"]
 
 
-# There is one for each group and step, and structs are made in a tenth of a dataclass's time.
+# A step makes one for each group, and a struct is made in a tenth of a dataclass's time.
 class ScheduledSequenceGroup(msgspec.Struct, frozen=True):
-    """A group that ran in a step.
+    """A group that runs in a step.
 
     Attributes:
-        token_chunk_size: Tokens by which each of its sequences advances, those from the prefix
-            cache included.
-        num_batched_tokens: Tokens computed for all of them, in all iterations and with the longest
-            drafts there may be: what counts against the budget.
-        is_prompt: Whether it was in prefill.
-        num_lookahead_slots: Slots that it was given for tokens beyond those it had.
+        token_chunk_size: Tokens by which each of its sequences advances, including those from the
+            prefix cache.
+        num_batched_tokens: Tokens computed for all its sequences, over all iterations and with
+            drafts of full length; these count against the budget.
+        is_prompt: Whether it is in prefill.
+        num_lookahead_slots: Slots allocated beyond those for the tokens that it has.
     """
 
     seq_group: SequenceGroup
@@ -41,12 +39,13 @@ class ScheduledSequenceGroup(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PreemptionRecord:
-    """A running group lost its blocks, and waits again.
+    """The preemption of a running group, which lost its blocks and waits again.
 
     Attributes:
         seq_ids: Its unfinished sequences.
         num_lost_tokens: Their computed tokens that have to be computed again; 0 for a swap.
-        for_request_id: The request that needed a block; its own id if it had to make way.
+        for_request_id: The request that needed a block; the group's own id if no other group
+            could be preempted.
     """
 
     request_id: str
@@ -58,11 +57,11 @@ class PreemptionRecord:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionBlocked:
-    """Why the first group that waits or is swapped out was not admitted; the others are behind it.
+    """The reason why the first waiting or swapped group was not admitted; all others queue behind.
 
     Attributes:
-        num_missing: Blocks for "no_blocks" (0 if the step preempted, and so admits nobody), tokens
-            of the budget for "token_budget", places of `max_num_seqs` for "seq_limit".
+        num_missing: Missing blocks for "no_blocks" (0 if the step preempted, and so admits no
+            group), tokens of the budget for "token_budget", sequences for "seq_limit".
     """
 
     request_id: str
@@ -70,19 +69,86 @@ class AdmissionBlocked:
     num_missing: int
 
 
-class SequenceRecord(msgspec.Struct, frozen=True):
-    """What a step brought a sequence that ran in it; its other fields are to be read from `seq`.
-
-    Forks come before the update of the sequence they were forked from.
+@dataclass(frozen=True, slots=True)
+class BlockStats:
+    """Blocks by state, and totals of the prefix cache since the engine started.
 
     Attributes:
-        new_token_ids: Tokens sampled, the request's last one included; empty for a prefill
+        total: Blocks in the device's pool: `used` + `cached` + `free`.
+        prefix_queries: Tokens of all sequences that were placed, counted at each placement.
+        prefix_hits: Those of them that were found in the cache.
+        total_cpu: Blocks in host memory.
+        free_cpu: Those of them that are free.
+    """
+
+    total: int
+    used: int
+    cached: int
+    free: int
+    prefix_queries: int
+    prefix_hits: int
+    total_cpu: int
+    free_cpu: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheChanges:
+    """Changes of the prefix cache in a step; vLLM's ``BlockRemoved`` and ``BlockStored``.
+
+    Attributes:
+        removed: Blocks removed from the cache. They were removed before `stored` were added, which
+            may contain one of them again.
+        stored: ``(block, sequence id, logical position)`` of each block added.
+    """
+
+    removed: list[int]
+    stored: list[tuple[int, int, int]]
+
+
+class TableChanges(msgspec.Struct):
+    """Changes of block tables in a step; the lists in it are never modified.
+
+    It has no entries for sequences that are admitted with a first table, whose groups are sent to
+    the worker in full, and none for sequences that lose their tables.
+
+    Attributes:
+        appended: By sequence id, the blocks appended to a table.
+        replaced: By sequence id, the whole new table: of forks, and after copies of blocks.
+    """
+
+    appended: dict[int, list[int]] = {}
+    replaced: dict[int, list[int]] = {}
+
+    def append(self, seq_id: int, blocks: list[int]) -> None:
+        """Adds `blocks` to the end of a table."""
+        if seq_id in self.replaced:
+            self.replaced[seq_id] = self.replaced[seq_id] + blocks
+        elif blocks:
+            self.appended[seq_id] = self.appended.get(seq_id, []) + blocks
+
+    def replace(self, seq_id: int, blocks: list[int]) -> None:
+        """Replaces a table by `blocks`."""
+        self.appended.pop(seq_id, None)
+        self.replaced[seq_id] = blocks
+
+    def is_plain(self, seq_id: int) -> bool:
+        """Tells whether a table is unchanged or has grown by one block."""
+        return len(self.appended.get(seq_id, ())) <= 1 and seq_id not in self.replaced
+
+
+class SequenceRecord(msgspec.Struct, frozen=True):
+    """The results of a step for one sequence; its other fields are those of `seq`.
+
+    The record of a fork comes before that of its parent.
+
+    Attributes:
+        new_token_ids: Tokens sampled, including the last one of a request; empty for a prefill
             chunk that is not the last.
-        new_logprobs: For each of them, candidates by token id, the sampled one among them.
-        text_delta: Text to append to what earlier updates brought, to the parent's for a fork.
-        parent_seq_id: The sequence that this one was forked from in this very step.
-        is_removed: Whether the request goes on without it: a beam that others have outdone.
-        num_draft_tokens: Tokens of a draft that the step verified; None where there was none.
+        new_logprobs: For each of them, candidates by token id, including the sampled one.
+        text_delta: Text to append to that of earlier records; for a fork, to the parent's.
+        parent_seq_id: The sequence that this one was forked from in this step.
+        is_removed: Whether the sequence leaves its group: a beam that better ones replaced.
+        num_draft_tokens: Tokens of a draft that the step verified; None without a draft.
         num_accepted_tokens: Those of them that are among `new_token_ids`.
     """
 
@@ -98,14 +164,14 @@ class SequenceRecord(msgspec.Struct, frozen=True):
 
 
 class DecodeRecord(msgspec.Struct):
-    """Sequences that a step took one token further, and of which there is no more to say: columns.
+    """The plain decodes of a step, as columns with one entry per sequence.
 
-    They were running and go on; nobody asked for candidates, and no draft was verified. What has
-    become of their block tables is in the `table_changes` of the step.
+    A plain decode advances a running sequence by one token and does not end it; no candidates were
+    requested, and no draft was verified. Changes of block tables are in `StepRecord.table_changes`.
 
     Attributes:
-        new_logprobs: The log-probability of each new token.
-        text_deltas: Text to append to what earlier steps brought.
+        new_logprobs: The log probability of each new token.
+        text_deltas: Text to append to that of earlier steps.
     """
 
     seqs: list[Sequence] = []
@@ -118,38 +184,39 @@ class DecodeRecord(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step, as it was after outputs had been processed.
+    """One step, as of after its outputs were processed.
 
-    Groups and sequences are the engine's own objects: they change with the next step, so read
-    them before it. `execute_model_req` is a value: neither engine nor worker touches it again.
+    Groups and sequences are the engine's own objects, which the next step changes: read them
+    before it. `execute_model_req` is a value that neither engine nor worker changes later.
 
     Attributes:
         step: Number of the step, from 0.
         start_time: When scheduling began: the `first_scheduled_time` of groups new in this step.
         time: The end: `last_token_time` of groups that sampled, `finished_time` of `finished`.
-        execute_model_req: What the worker was sent; with no groups in it if there was nothing
-            to run and only `finished_requests_ids` to tell.
+        execute_model_req: The request to the worker. Without any group if there was nothing to run
+            and only `finished_requests_ids` to send.
         scheduled: Groups that ran, in the order of `execute_model_req`.
-        decodes: The sequences of `scheduled` that are plain decodes.
-        rest: Positions in `scheduled` of all other groups.
-        rest_updates: One per sequence of those, and one per fork, by groups in the same order.
-        table_changes: What the step did to block tables of sequences that had some already.
+        decodes: The sequences of `scheduled` that were plain decodes.
+        non_plain_indices: Positions in `scheduled` of all other groups.
+        non_plain_updates: One record per sequence of those, and one per fork, in the same order.
+        table_changes: Changes of the block tables of sequences that already had some.
         finished: Groups that ended in this step, by stopping or at a length limit.
-        ignored: Groups refused since the last step: no step could ever hold their prompts.
+        ignored: Groups refused since the last step, because no step could hold their prompts.
         aborted: Groups aborted since the last step.
-        preemptions: Groups that lost their blocks, in the order in which they did.
-        head_wait: What kept the first of those that wait or are swapped out; None without any.
+        preemptions: Preempted groups, in order.
+        admission_blocked: The reason why the first waiting or swapped group was not admitted; None
+            if there is no such group.
         num_prefill_tokens: Prompt (or recomputed) tokens that were computed.
         num_decode_tokens: Decode tokens that were computed.
-        token_budget: What both together may not exceed.
+        token_budget: The limit on the sum of both.
         num_running: Sequences that are running after this step.
         num_waiting: Sequences that are waiting after this step.
         num_swapped: Sequences that are swapped out after this step.
         blocks: The KV pools after this step.
-        cache_changes: Which blocks the prefix cache forgot and came to know in this step.
+        cache_changes: Changes of the prefix cache in this step.
         scheduler_time: Duration of scheduling.
         model_forward_time: Duration of the model's forward pass.
-        model_execute_time: Duration of the worker's part: forward pass, sampling, preparation.
+        model_execute_time: Duration of the worker's part: preparation, forward pass, sampling.
         step_time: Duration of the whole step.
     """
 
@@ -159,14 +226,14 @@ class StepRecord:
     execute_model_req: ExecuteModelRequest
     scheduled: list[ScheduledSequenceGroup]
     decodes: DecodeRecord
-    rest: list[int]
-    rest_updates: list[SequenceRecord]
+    non_plain_indices: list[int]
+    non_plain_updates: list[SequenceRecord]
     table_changes: TableChanges
     finished: list[SequenceGroup]
     ignored: list[SequenceGroup]
     aborted: list[SequenceGroup]
     preemptions: list[PreemptionRecord]
-    head_wait: AdmissionBlocked | None
+    admission_blocked: AdmissionBlocked | None
     num_prefill_tokens: int
     num_decode_tokens: int
     token_budget: int
@@ -182,7 +249,7 @@ class StepRecord:
 
     @property
     def updates(self) -> list[SequenceRecord]:
-        """One per sequence of `scheduled`, and one per fork, by groups in the same order."""
+        """One record per sequence of `scheduled`, and one per fork, by groups in the same order."""
         columns = self.decodes
         updates: dict[str, list[SequenceRecord]] = {
             request_id: [
@@ -196,7 +263,7 @@ class StepRecord:
                 strict=True,
             )
         }
-        for update in self.rest_updates:
+        for update in self.non_plain_updates:
             updates.setdefault(update.request_id, []).append(update)
         return [
             update

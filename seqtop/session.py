@@ -7,7 +7,6 @@ it reads, and asks `drain` what has changed since it last did. Nothing here draw
 from __future__ import annotations
 
 import threading
-from typing import cast
 
 from seqtop.connection import Connection, ConnectionState, UnreachableError
 from seqtop.history.memory_store import MemoryStore
@@ -15,7 +14,6 @@ from seqtop.observable import Observable
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, snapshot
 from seqtop.state.listener import Listener, Watcher
-from seqtop.state.redaction import redacted
 from seqtop.transport import control_client
 from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.transport.subscriber import Subscriber
@@ -67,8 +65,6 @@ class Session(Observable):
         self._max_finished = max_finished
         self._touched: set[int] | None = None
         self._loading: snapshot.SnapshotLoader | None = None
-        self._encoded: list[memoryview] = []
-        """What has been loaded."""
         self._settled = threading.Condition(self.lock)
         self._keys = keys
         self._redacts = redact
@@ -146,7 +142,7 @@ class Session(Observable):
 
     def apply(self, frame: Frame, event: Event) -> None:
         if self._redacts:
-            event = cast(Event, redact(event))
+            event = redact(event)
             frame = frame._replace(payload=codec.encode(event))
         with self.lock:
             touched = self.state.apply(event)
@@ -164,30 +160,23 @@ class Session(Observable):
 
     def load(self, state: memoryview, *, is_first: bool) -> None:
         if is_first or self._loading is None:
-            self._loading, self._encoded = snapshot.SnapshotLoader(state), [state]
+            self._loading = snapshot.SnapshotLoader(state)
         else:
             self._loading.add(state)
-            self._encoded.append(state)
 
     def restore(self, reply: Snapshot) -> None:
         assert self._loading is not None
         state = self._loading.end(max_finished=self._max_finished)
-        encoded: list[memoryview] | None = self._encoded
-        self._loading, self._encoded = None, []
+        self._loading = None
         if self._redacts:
-            state, encoded = redacted(state), None
+            state = redact(state)
         with self.lock:
             old = self.state.info
             if old and state.info and old.incarnation == state.info.incarnation:
                 snapshot.share_finished(state, self.state)
                 snapshot.carry_finished(state, self.state)
-                encoded = None  # which has more in it now
             for listener in self._listeners:
-                place = reply.incarnation, reply.sequence_number, state
-                if listener is self.history:
-                    self.history.restore(*place, encoded=encoded)
-                else:
-                    listener.restore(*place)
+                listener.restore(reply.incarnation, reply.sequence_number, state)
             self._incarnation = reply.incarnation
             self.state = state
             self._touched = None

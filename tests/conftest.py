@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 from tests.support import settling
+from tests.support.recordings import record_script
 
 # The same examples each time, and no clock: a failure is a change's, not the day's. To search
 # further: pytest --hypothesis-profile explore
@@ -20,6 +21,14 @@ def endpoint() -> Iterator[str]:
     """An IPC endpoint of the test's own; short, since socket paths are limited to 107 bytes."""
     with TemporaryDirectory(prefix="sq") as directory:
         yield f"ipc://{Path(directory, 'e')}"
+
+
+@pytest.fixture(scope="session")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of a recording of a scripted run of eighty steps."""
+    path = tmp_path_factory.mktemp("recording") / "run.seqtop"
+    record_script(path)
+    return str(path)
 
 
 @pytest.fixture

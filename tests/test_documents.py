@@ -1,6 +1,10 @@
 """What the documents list is what the programs show."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -73,7 +77,20 @@ def test_the_cells_and_figures_of_a_prefix_cache() -> None:
     assert set(figures) <= set(listed)
 
 
-def test_commands_of_the_readme_name_one_recording() -> None:
-    """Two recordings lie there soon: a pattern would name both."""
-    for line in re.findall(r"^\$ seqtop .*$", read("README.md"), re.MULTILINE):
-        assert "*" not in line, line
+def test_the_readme_s_commands_export_the_newest_recording(recording: str, tmp_path: Path) -> None:
+    for number, name in enumerate(("seqtop-old.seqtop", "seqtop-new.seqtop")):
+        shutil.copy(recording, tmp_path / name)
+        os.utime(tmp_path / name, (number, number))
+    tour = read("README.md").split("**Record it.**")[1]
+    lines = re.findall(r"^\$ (.*)$", tour.split("```")[1], re.MULTILINE)
+    assert lines[0] == ". .venv/bin/activate"
+    assert lines[-1].startswith('seqtop replay "$run"'), "needs a terminal"
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    script = "\n".join(lines[1:-1])
+    subprocess.run(["sh", "-e", "-c", script], cwd=tmp_path, env=environment, check=True)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "seqtop-old.seqtop",
+        "seqtop-new.seqtop",
+        "seqtop-new.seqtop.json",
+        "seqtop-new.seqtop.csv",
+    }

@@ -1,13 +1,13 @@
-"""Beam search: of all continuations of a prompt, keep the few that are likeliest so far.
+"""Beam search: continues only the likeliest outputs so far.
 
 The beams of a request are sequences of one group, forked from each other and sharing blocks. A
 step gives each beam's likeliest next tokens (`SequenceOutput`, with the beam as `parent_seq_id`),
-ordered by the log probability of the whole output; `BeamSearch` decides from them which beams go
-on, which have ended and which are dropped.
+ordered by the log probability of the whole output. From these, `BeamSearch` chooses the beams that
+continue, those that have ended, and those to remove.
 
-The search is that of `transformers`' ``generate(num_beams=…)``, so that its outputs are the same:
-an ended output is scored by ``cumulative_logprob / length ** length_penalty``, its end-of-sequence
-token counted in the length; only the `beam_width` best continuations of a step may end.
+The algorithm is that of `transformers`' ``generate(num_beams=…)``, so that its outputs are the
+same: the score of an ended output is ``cumulative_logprob / length ** length_penalty``, where the
+length includes the end-of-sequence token; only the `beam_width` best continuations may end.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from engine_stub.core.groups import replace_seqs, unfinished
+from engine_stub.core.sequence_groups import replace_seqs, unfinished_seqs
 from engine_stub.step_record import SequenceRecord
 from seqtop.sequence import SamplingParams, Sequence, SequenceGroup, SequenceOutput, SequenceStatus
 
 
 class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for the likeliest output; names as in vLLM where it has them.
+    """The parameters of a beam search; the names are vLLM's where it has them.
 
     Attributes:
-        beam_width: How many beams go on at each step, and how many outputs the result holds.
+        beam_width: The number of beams that continue at each step, and of outputs in the result.
         max_tokens: The longest output.
-        ignore_eos: Whether outputs go on after the end-of-sequence token.
-        temperature: Divides the logits before anything else; 0 leaves them alone, like 1.
+        ignore_eos: Whether outputs continue after the end-of-sequence token.
+        temperature: Divides the logits before anything else; 0 means 1.
         length_penalty: Above 0 favours long outputs, below 0 short ones.
-        early_stopping: When the search ends before `max_tokens`, once `beam_width` outputs have
-            ended: if True, then; if False, when the best beam scores no better, at the length it
-            has, than the worst of them; if "never", when it could score no better at its longest.
+        early_stopping: The condition that ends the search before `max_tokens`. True: `beam_width`
+            outputs have ended. False: also, the best beam, at its present length, scores no better
+            than the worst of them. "never": also, it could not score better at its longest.
 
     Raises:
         ValueError: A value is out of range.
@@ -56,7 +56,7 @@ class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def as_sampling_params(self) -> SamplingParams:
-        """The form in which workers and viewers get it: what vLLM has no field for is extra."""
+        """Returns the form for workers and viewers; `extra_args` has what vLLM has no field for."""
         return SamplingParams(
             max_tokens=self.max_tokens,
             ignore_eos=self.ignore_eos,
@@ -69,14 +69,14 @@ class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def asks_for_beams(params: SamplingParams | None) -> bool:
-    """Whether parameters have the form of a search's."""
+def is_beam_search(params: SamplingParams | None) -> bool:
+    """Tells whether parameters are those of a beam search."""
     return params is not None and "beam_width" in (params.extra_args or ())
 
 
 def beam_search_params(params: SamplingParams | None) -> BeamSearchParams | None:
-    """What `BeamSearchParams.as_sampling_params` was called on; None for a request that samples."""
-    if params is None or not asks_for_beams(params):
+    """Inverts `BeamSearchParams.as_sampling_params`; None for a request that samples."""
+    if params is None or not is_beam_search(params):
         return None
     extra: dict[str, Any] = params.extra_args or {}
     assert params.max_tokens is not None
@@ -89,46 +89,51 @@ def beam_search_params(params: SamplingParams | None) -> BeamSearchParams | None
 
 
 def max_num_running_seqs(seq_group: SequenceGroup) -> int:
-    """How many sequences of a group may run at once; a search has a place for each beam."""
+    """Returns the most sequences of a group that run at once; for a search, its beam width."""
     beam = beam_search_params(seq_group.sampling_params)
     return beam.beam_width if beam else seq_group.get_max_num_running_seqs()
 
 
 def num_candidates(params: SamplingParams, beam_width: int) -> int:
-    """Continuations to look at in a step: enough for `beam_width` of them not to end."""
+    """Returns the number of candidates of a step, so that at least `beam_width` do not end."""
     num_stops = len(params.stop_token_ids or ()) + (not params.ignore_eos)
     return beam_width * (1 + max(num_stops, 1))
 
 
 class BlockAllocator(Protocol):
-    """What a search needs of a scheduler."""
+    """The block operations of a scheduler that a search uses."""
 
-    def fork_seq(self, parent: Sequence, child: Sequence) -> None: ...
-    def free_seq(self, seq: Sequence) -> None: ...
+    def fork_seq(self, parent: Sequence, child: Sequence) -> None:
+        """Makes a forked sequence share its parent's blocks."""
+        ...
+
+    def free_seq(self, seq: Sequence) -> None:
+        """Frees the blocks of a sequence."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What becomes of a search in a step.
+    """The result of choosing beams in a step.
 
     Attributes:
-        going_on: The beams of the next step, best first; none if the search is over.
-        ended: The best outputs so far, best first: sequences that ended before, and samples with
-            which one ends now.
+        continuing: The beams of the next step, best first; none if the search is over.
+        ended: The best outputs so far, best first: sequences that ended before, and samples that
+            end one now.
     """
 
-    going_on: list[SequenceOutput]
+    continuing: list[SequenceOutput]
     ended: list[Sequence | SequenceOutput]
 
 
 class BeamSearch:
-    """Moves searches on by a step.
+    """Advances beam searches by a step.
 
     Args:
         blocks: Shares and frees the beams' blocks.
-        seq_ids: Ids for forks.
-        append: Appends samples to a sequence of a group and finishes it if it ends with them.
-        max_model_len: The most tokens a sequence may have, prompt included.
+        seq_ids: Ids for forked sequences.
+        append: Appends samples to a sequence of a group, and finishes it if it ends with them.
+        max_model_len: The most tokens of a sequence, prompt included.
     """
 
     def __init__(
@@ -146,45 +151,48 @@ class BeamSearch:
     def process(
         self, seq_group: SequenceGroup, samples: list[SequenceOutput]
     ) -> list[SequenceRecord]:
-        """Fork, extend, end and drop a group's beams.
+        """Forks, extends, ends and removes a group's beams.
 
-        Afterwards the group holds the beams that go on and then the best outputs that have ended,
+        Afterwards the group holds the continuing beams and then the best outputs that have ended,
         both best first.
 
         Args:
-            samples: A step's continuations, likeliest first; none after a part of the prompt.
+            seq_group: The group of the search.
+            samples: A step's continuations, likeliest first; none after a chunk of the prompt.
         """
         if not samples:
-            return [self._append(seq_group, seq, []) for seq in unfinished(seq_group)]
+            return [self._append(seq_group, seq, []) for seq in unfinished_seqs(seq_group)]
         choice = self._choose(seq_group, samples)
         ending = [each for each in choice.ended if isinstance(each, SequenceOutput)]
-        # A sequence goes on as its best continuation; forks of it make the others.
-        heirs: dict[int, SequenceOutput] = {}
-        for sample in (*choice.going_on, *ending):
-            heirs.setdefault(sample.parent_seq_id, sample)
+        # A sequence takes its best continuation itself; forks of it take the others.
+        best_of_parent: dict[int, SequenceOutput] = {}
+        for sample in (*choice.continuing, *ending):
+            best_of_parent.setdefault(sample.parent_seq_id, sample)
         made: dict[int, Sequence] = {}
         updates: list[SequenceRecord] = []
-        for sample in (*choice.going_on, *ending):
+        for sample in (*choice.continuing, *ending):
             parent = seq_group.seqs_dict[sample.parent_seq_id]
-            if heirs[parent.seq_id] is not sample:
+            if best_of_parent[parent.seq_id] is not sample:
                 made[id(sample)] = child = parent.fork(next(self._seq_ids))
-                if sample in choice.going_on:
+                if sample in choice.continuing:
                     self._blocks.fork_seq(parent, child)
                 updates.append(self._append(seq_group, child, [sample]))
                 updates[-1] = msgspec.structs.replace(updates[-1], parent_seq_id=parent.seq_id)
-        for seq_id, sample in heirs.items():
+        for seq_id, sample in best_of_parent.items():
             made[id(sample)] = seq = seq_group.seqs_dict[seq_id]
             updates.append(self._append(seq_group, seq, [sample]))
             if seq.is_finished():
                 self._blocks.free_seq(seq)
 
-        going_on = [made[id(sample)] for sample in choice.going_on]
+        continuing = [made[id(sample)] for sample in choice.continuing]
         ended = [
             made[id(each)] if isinstance(each, SequenceOutput) else each for each in choice.ended
         ]
-        kept = {seq.seq_id for seq in (*going_on, *ended)}
-        updates += [self._drop(seq_group, seq) for seq in seq_group.seqs if seq.seq_id not in kept]
-        replace_seqs(seq_group, [*going_on, *ended])
+        remaining = {seq.seq_id for seq in (*continuing, *ended)}
+        updates += [
+            self._remove(seq_group, seq) for seq in seq_group.seqs if seq.seq_id not in remaining
+        ]
+        replace_seqs(seq_group, [*continuing, *ended])
         return updates
 
     def _choose(self, seq_group: SequenceGroup, samples: list[SequenceOutput]) -> _Choice:
@@ -192,7 +200,7 @@ class BeamSearch:
         beam = beam_search_params(params)
         assert params is not None
         assert beam is not None
-        length = unfinished(seq_group)[0].get_output_len() + 1
+        length = unfinished_seqs(seq_group)[0].get_output_len() + 1
 
         def score(cumulative_logprob: float, length: int) -> float:
             return cumulative_logprob / float(length**beam.length_penalty)
@@ -203,26 +211,27 @@ class BeamSearch:
             return parent.get_cumulative_logprob() + logprob
 
         ends = [self._ends(seq_group, sample, params) for sample in samples]
-        going_on = [sample for sample, end in zip(samples, ends, strict=True) if not end]
+        continuing = [sample for sample, end in zip(samples, ends, strict=True) if not end]
         scored: list[tuple[float, Sequence | SequenceOutput]] = [
             (score(seq.get_cumulative_logprob(), seq.get_output_len()), seq)
             for seq in seq_group.get_finished_seqs()
         ]
-        # Continuations beyond the best are there to go on with, in case that those end.
+        # Only the best may end; the others are there to continue with.
         for sample, end in list(zip(samples, ends, strict=True))[: beam.beam_width]:
             if end:
                 scored.append((score(total(sample), length), sample))
         scored = sorted(scored, key=lambda each: -each[0])[: beam.beam_width]
-        if going_on and len(scored) == beam.beam_width:
+        if continuing and len(scored) == beam.beam_width:
             longest = length
             if beam.early_stopping == "never" and beam.length_penalty > 0:
                 longest = (
-                    self._max_len(seq_group, params) - unfinished(seq_group)[0].get_prompt_len()
+                    self._max_len(seq_group, params)
+                    - unfinished_seqs(seq_group)[0].get_prompt_len()
                 )
             worst, _ = scored[-1]
-            if beam.early_stopping is True or score(total(going_on[0]), longest) <= worst:
-                going_on = []
-        return _Choice(going_on[: beam.beam_width], [each for _, each in scored])
+            if beam.early_stopping is True or score(total(continuing[0]), longest) <= worst:
+                continuing = []
+        return _Choice(continuing[: beam.beam_width], [each for _, each in scored])
 
     def _ends(
         self, seq_group: SequenceGroup, sample: SequenceOutput, params: SamplingParams
@@ -238,8 +247,8 @@ class BeamSearch:
         assert params.max_tokens is not None
         return min(seq_group.first_seq.get_prompt_len() + params.max_tokens, self._max_model_len)
 
-    def _drop(self, seq_group: SequenceGroup, seq: Sequence) -> SequenceRecord:
-        """Go on without a beam, or an output, that better ones have taken the place of."""
+    def _remove(self, seq_group: SequenceGroup, seq: Sequence) -> SequenceRecord:
+        """Removes a beam, or an ended output, that better ones have replaced."""
         if not seq.is_finished():
             seq.status = SequenceStatus.FINISHED_ABORTED
             self._blocks.free_seq(seq)

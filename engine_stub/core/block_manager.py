@@ -1,17 +1,16 @@
-"""Which physical KV blocks belong to which sequence, and which of them are shared.
+"""Assigns physical KV blocks to sequences, and shares them where contents are equal.
 
-Sequences share blocks in three ways, each of which counts references in the pool:
+Sequences share blocks in three ways; the pool counts the references:
 
 * by the prefix cache: a block's hash covers its tokens and, through its predecessor's hash, all
-  tokens before them, so equal hashes mean equal KV entries. Only full and computed blocks have
-  one; such a block is never written again, which is why sharing it needs no copy;
-* by forks: a child begins with its parent's whole table, the last block included, which may have
-  room left. Whoever is first to write to such a block gets a copy of it (copy-on-write);
-* within a group that is computed anew: sequences that begin alike are given the same full blocks.
+  tokens before them, so that equal hashes mean equal KV entries. Only full and computed blocks are
+  hashed; such a block is never written again, so that sharing it needs no copy;
+* by forks: a child begins with its parent's whole table, including the last block, which may be
+  partly empty. The first sequence to write to such a block gets a copy of it (copy-on-write);
+* within a group that is recomputed: sequences with equal beginnings get the same full blocks.
 
-Groups that are swapped out keep their tables in a second pool, in the host's memory, shared there
-as they were on the device. The manager only counts: who copies what is said by pairs of blocks
-that go to the worker.
+Groups that are swapped out have their tables in a second pool, in host memory, shared there as on
+the device. The manager only keeps account of blocks; the worker copies the pairs that it returns.
 """
 
 from __future__ import annotations
@@ -21,40 +20,39 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from engine_stub.core.block_pool import BlockPool
-from engine_stub.core.block_stats import BlockStats, CacheChanges
 from engine_stub.core.block_table import BlockTable, common_prefix
-from engine_stub.core.table_changes import TableChanges
+from engine_stub.step_record import BlockStats, CacheChanges, TableChanges
 from seqtop.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the blocks of sequences that have none could come from, as of now.
+    """A possible allocation for sequences that have no blocks, valid until blocks change.
 
     Attributes:
-        hits: Blocks that hold the first tokens of all of them already.
-        num_new: Blocks to take besides.
-        num_revived: Those of `hits` that are in no table, and so count as available until taken.
+        hits: Cached blocks that hold the first tokens of all the sequences.
+        num_new: Further blocks to allocate.
+        num_unused_hits: Those of `hits` that are in no table, and so count as available.
     """
 
     hits: list[int]
     num_new: int
-    num_revived: int
+    num_unused_hits: int
 
     @property
     def num_blocks(self) -> int:
-        """Blocks that will no longer be available."""
-        return self.num_new + self.num_revived
+        """Blocks that the allocation makes unavailable."""
+        return self.num_new + self.num_unused_hits
 
 
 class BlockManager:
-    """Hands out the blocks of a KV pool on the device, and of one in host memory.
+    """Allocates the blocks of a KV pool on the device, and of one in host memory.
 
     Args:
         num_blocks: Size of the device's pool.
         block_size: Slots (tokens) per block.
-        enable_prefix_caching: Whether to keep computed blocks for sequences that start alike.
-        num_cpu_blocks: Size of the host's pool; 0 if nothing is ever swapped.
+        enable_prefix_caching: Whether sequences with equal beginnings share computed blocks.
+        num_cpu_blocks: Size of the host's pool; 0 without swapping.
     """
 
     def __init__(
@@ -73,16 +71,17 @@ class BlockManager:
         self._host_tables: dict[int, list[int]] = {}
         self._prefix_queries = 0
         self._prefix_hits = 0
-        self._known: list[tuple[int, int, int]] = []
+        self._stored: list[tuple[int, int, int]] = []
         self._changes = TableChanges()
 
     @property
     def num_available(self) -> int:
-        """Blocks of the device that can be taken: free ones and cached ones."""
+        """Blocks of the device that can be allocated: free ones and cached ones."""
         return self.device.num_available
 
     @property
     def stats(self) -> BlockStats:
+        """The numbers of blocks by state, and the totals of the prefix cache."""
         return BlockStats(
             total=self.device.num_blocks,
             used=self.device.num_blocks - self.device.num_available,
@@ -95,30 +94,30 @@ class BlockManager:
         )
 
     def get_block_table(self, seq: Sequence) -> list[int]:
-        """The sequence's block table as it is now; empty while it has no blocks on the device.
+        """Returns the sequence's block table; empty while it has no blocks on the device.
 
-        The list stays as it is; when the table grows, there is another one.
+        The list never changes; a table that grows gets a new one.
         """
         table = self._tables.get(seq.seq_id)
         return table.blocks if table else []
 
     def get_computed_block_nums(self, seqs: list[Sequence]) -> list[int] | None:
-        """Leading blocks of all sequences known to the prefix cache; None if that is off."""
+        """Returns the leading blocks of all sequences in the prefix cache; None if that is off."""
         if not self.enable_prefix_caching:
             return None
         registered = [self._tables[seq.seq_id].registered for seq in seqs]
         return registered[0] if len(registered) == 1 else common_prefix(registered)
 
-    # Sequences that have no blocks.
+    # --- Sequences without blocks
 
-    def place(self, seqs: list[Sequence], *, use_cache: bool = True) -> Placement:
-        """Look for the longest computed prefix, and count the blocks needed besides.
+    def find_placement(self, seqs: list[Sequence], *, use_cache: bool = True) -> Placement:
+        """Finds the longest cached prefix, and counts the further blocks needed.
 
-        At least one token is left to compute, for there is no next token without its logits.
+        At least one token is left to compute, because sampling needs its logits.
 
         Args:
             seqs: The unfinished sequences of one group, all of one length.
-            use_cache: False to compute every token, whatever the prefix cache holds.
+            use_cache: Whether to use the prefix cache.
         """
         hits: list[int] = []
         if self.enable_prefix_caching and use_cache:
@@ -131,17 +130,17 @@ class BlockManager:
         return Placement(
             hits=hits,
             num_new=num_new,
-            num_revived=sum(self.device.ref_count(block) == 0 for block in hits),
+            num_unused_hits=sum(self.device.ref_count(block) == 0 for block in hits),
         )
 
-    def num_missing(self, num_blocks: int, reserve: int = 0) -> int:
-        """Blocks that lack for taking `num_blocks` and leaving `reserve`; 0 if none do."""
+    def num_missing_blocks(self, num_blocks: int, reserve: int = 0) -> int:
+        """Returns the blocks missing to take `num_blocks` and leave `reserve`; 0 if none are."""
         return max(num_blocks + reserve - self.num_available, 0)
 
     def allocate(self, seqs: list[Sequence], placement: Placement) -> None:
-        """Give the sequences of a group blocks for all their tokens.
+        """Allocates blocks for all tokens of the sequences of a group.
 
-        `placement` must be fresh: nothing taken or returned since it was made.
+        No block may have been taken or released since `placement` was made.
         """
         taken: dict[object, int] = {}
         for seq in seqs:
@@ -162,34 +161,34 @@ class BlockManager:
                 self._prefix_queries += seq.get_len()
                 self._prefix_hits += len(placement.hits) * self.block_size
 
-    # Sequences that run.
+    # --- Running sequences
 
-    def have_room(self, seqs: list[Sequence]) -> bool:
-        """Whether there is nothing to append for the tokens that the sequences have."""
-        return all(seq.get_len() <= self._tables[seq.seq_id].room for seq in seqs)
+    def have_slots(self, seqs: list[Sequence]) -> bool:
+        """Tells whether `append_slots` would change nothing."""
+        return all(seq.get_len() <= self._tables[seq.seq_id].capacity for seq in seqs)
 
-    def num_to_append(self, seqs: list[Sequence], num_lookahead_slots: int = 0) -> int:
-        """Blocks that `append_slots` would take."""
+    def num_blocks_to_append(self, seqs: list[Sequence], num_lookahead_slots: int = 0) -> int:
+        """Returns the number of blocks that `append_slots` would take."""
         tables = {seq.seq_id: self._tables[seq.seq_id].blocks for seq in seqs}
-        return self._num_to_append(seqs, tables, self.device, num_lookahead_slots)
+        return self._count_blocks_to_append(seqs, tables, self.device, num_lookahead_slots)
 
     def append_slots(
         self, seqs: list[Sequence], num_lookahead_slots: int = 0
     ) -> list[tuple[int, int]]:
-        """Make room for tokens that have come since the last step, in blocks that nobody shares.
+        """Allocates slots for the tokens since the last step, in blocks that are not shared.
 
         Args:
-            num_lookahead_slots: Of each sequence, for tokens that the step itself may bring; what
-                it leaves empty stays in the table for the tokens that come next.
+            num_lookahead_slots: Slots of each sequence for further tokens of the step. Those that
+                it does not use stay in the table for later tokens.
 
         Returns:
-            ``(source, destination)`` of each block to copy before anything is written.
+            ``(source, destination)`` of each block to copy before the step writes.
         """
         copies: list[tuple[int, int]] = []
         for seq in seqs:
             table = self._tables[seq.seq_id]
             blocks, num_copies = table.blocks.copy(), len(copies)
-            for index in self._written(seq, blocks):
+            for index in self._writable_indices(seq, blocks):
                 shared = blocks[index]
                 if self.device.ref_count(shared) > 1:
                     blocks[index] = self.device.take()
@@ -201,11 +200,11 @@ class BlockManager:
                 self._changes.replace(seq.seq_id, blocks)
             else:
                 self._changes.append(seq.seq_id, blocks[len(table.blocks) :])
-            table.blocks, table.room = blocks, len(blocks) * self.block_size
+            table.blocks, table.capacity = blocks, len(blocks) * self.block_size
         return copies
 
     def mark_computed(self, seq: Sequence) -> None:
-        """Let others share the blocks that the last step filled."""
+        """Registers the blocks that the last step filled in the prefix cache."""
         if not self.enable_prefix_caching:
             return
         table = self._tables[seq.seq_id]
@@ -215,78 +214,84 @@ class BlockManager:
         table.hash_blocks(seq, num_full)
         for index in range(len(table.registered), num_full):
             if self.device.register(table.blocks[index], table.hashes[index]):
-                self._known.append((table.blocks[index], seq.seq_id, index))
+                self._stored.append((table.blocks[index], seq.seq_id, index))
         table.registered = table.blocks[:num_full]
 
     @property
     def table_changes(self) -> TableChanges:
-        """What has been done since `begin_step` to tables that there were, and by forks."""
+        """Changes since `begin_step` of existing tables, and the tables of forks."""
         return self._changes
 
     def begin_step(self) -> None:
-        """Take note of changes to tables from here on."""
+        """Starts a new record of table changes."""
         self._changes = TableChanges()
 
     def take_cache_changes(self) -> CacheChanges:
-        """What has changed in the prefix cache since this was last asked; ask after each step.
+        """Returns the changes of the prefix cache since the last call.
 
-        Blocks are forgotten while a step is scheduled, and known when it has been computed.
+        To be called after each step. Blocks are removed while a step is scheduled, and stored
+        when it has been computed.
         """
-        known, self._known = self._known, []
-        return CacheChanges(self.device.take_forgotten(), known)
+        stored, self._stored = self._stored, []
+        return CacheChanges(self.device.take_removed(), stored)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Give a copy of a sequence the very blocks of the original."""
+        """Makes a forked sequence share all blocks of its parent."""
         table = self._tables[parent.seq_id]
         for block in table.blocks:
             self.device.share(block)
         self._tables[child.seq_id] = BlockTable(table.blocks, table.registered, table.hashes.copy())
         self._changes.replace(child.seq_id, table.blocks)
-        table.room = 0  # it shares its last block now
+        table.capacity = 0  # the last block is shared now
 
     def free(self, seq: Sequence) -> None:
-        """Take a sequence's blocks back, wherever they are; without any, nothing happens."""
+        """Releases the blocks of a sequence in both pools; does nothing if it has none."""
         if table := self._tables.pop(seq.seq_id, None):
             self._release(table.blocks)
         for block in self._host_tables.pop(seq.seq_id, ()):
             self.host.release(block)
 
-    # Swapping.
+    # --- Swapping
 
     def can_swap_out(self, seqs: list[Sequence]) -> bool:
-        """Whether the host has room for what is computed of the sequences."""
-        return len({block for seq in seqs for block in self._held(seq)}) <= self.host.num_free
+        """Tells whether the host has room for the computed blocks of the sequences."""
+        return (
+            len({block for seq in seqs for block in self._computed_blocks(seq)})
+            <= self.host.num_free
+        )
 
     def swap_out(self, seqs: list[Sequence]) -> list[tuple[int, int]]:
-        """Move a group's tables to the host.
+        """Moves a group's tables to the host.
 
         Returns:
-            ``(device block, host block)`` pairs to copy before the device's are written again.
+            ``(device block, host block)`` pairs to copy before the step writes.
         """
         host_block: dict[int, int] = {}
         for seq in seqs:
-            for block in self._held(seq):
+            for block in self._computed_blocks(seq):
                 if block in host_block:
                     self.host.share(host_block[block])
                 else:
                     host_block[block] = self.host.take()
-            self._host_tables[seq.seq_id] = [host_block[block] for block in self._held(seq)]
+            self._host_tables[seq.seq_id] = [
+                host_block[block] for block in self._computed_blocks(seq)
+            ]
         for seq in seqs:
             table = self._tables[seq.seq_id]
             self._release(table.blocks)
-            table.blocks, table.registered, table.room = [], [], 0
+            table.blocks, table.registered, table.capacity = [], [], 0
         return list(host_block.items())
 
     def num_to_swap_in(self, seqs: list[Sequence]) -> int:
-        """Blocks that `swap_in` and `append_slots` after it would take."""
-        held = {block for seq in seqs for block in self._host_tables[seq.seq_id]}
-        return len(held) + self._num_to_append(seqs, self._host_tables, self.host)
+        """Returns the number of blocks that `swap_in` and then `append_slots` would take."""
+        blocks = {block for seq in seqs for block in self._host_tables[seq.seq_id]}
+        return len(blocks) + self._count_blocks_to_append(seqs, self._host_tables, self.host)
 
     def swap_in(self, seqs: list[Sequence]) -> list[tuple[int, int]]:
-        """Move a group's tables back to the device.
+        """Moves a group's tables back to the device.
 
         Returns:
-            ``(host block, device block)`` pairs to copy before the device's are read.
+            ``(host block, device block)`` pairs to copy before the step reads.
         """
         device_block: dict[int, int] = {}
         for seq in seqs:
@@ -303,37 +308,37 @@ class BlockManager:
         return list(device_block.items())
 
     def check(self) -> None:
-        """Assert that the tables and the pools agree, and that no sequence is on both sides."""
+        """Asserts that tables and pools agree, and that no sequence has blocks in both pools."""
         self.device.check(Counter(b for table in self._tables.values() for b in table.blocks))
         self.host.check(Counter(b for table in self._host_tables.values() for b in table))
         for seq_id, table in self._tables.items():
             assert len(set(table.blocks)) == len(table.blocks), f"{seq_id} holds a block twice"
             num_registered = len(table.registered)
             assert table.blocks[:num_registered] == table.registered, f"{seq_id} registered others"
-            assert table.room <= len(table.blocks) * self.block_size, f"{seq_id} has no such room"
+            assert table.capacity <= len(table.blocks) * self.block_size, f"{seq_id}: no such slots"
             assert not (table.blocks and seq_id in self._host_tables), f"{seq_id} is on both sides"
 
     def _find_prefix(self, seq: Sequence) -> list[int]:
-        """Blocks known to hold the sequence's first tokens."""
+        """Returns the cached blocks that hold the sequence's first tokens."""
         table = self._tables.setdefault(seq.seq_id, BlockTable())
         table.hash_blocks(seq, (seq.get_len() - 1) // self.block_size)
         found = takewhile(lambda block: block is not None, map(self.device.find, table.hashes))
         return [block for block in found if block is not None]
 
     def _keys(self, seq: Sequence) -> list[object]:
-        """For each block of a sequence something that is equal in two that may be one."""
+        """Returns a key for each block of a sequence; blocks with equal keys may be shared."""
         table = self._tables.setdefault(seq.seq_id, BlockTable())
         num_full = seq.get_len() // self.block_size
         table.hash_blocks(seq, num_full)
-        # The last block is written on, so it is nobody else's.
+        # The last block is written to, so that its key is unique.
         own = [seq.seq_id] * (seq.n_blocks - num_full)
         return [*table.hashes[:num_full], *own]
 
     def _num_blocks(self, seq: Sequence, num_lookahead_slots: int) -> int:
-        """Blocks for a sequence's tokens and as many more."""
+        """Returns the number of blocks for a sequence's tokens and `num_lookahead_slots` more."""
         return -(-(seq.get_len() + num_lookahead_slots) // self.block_size)
 
-    def _num_to_append(
+    def _count_blocks_to_append(
         self,
         seqs: list[Sequence],
         tables: dict[int, list[int]],
@@ -345,23 +350,23 @@ class BlockManager:
         for seq in seqs:
             blocks = tables[seq.seq_id]
             num_blocks += max(self._num_blocks(seq, num_lookahead_slots) - len(blocks), 0)
-            for index in self._written(seq, blocks):
-                # The last of those who share a block keeps it.
+            for index in self._writable_indices(seq, blocks):
+                # The last sequence that shares a block keeps it.
                 if pool.ref_count(blocks[index]) - given_up[blocks[index]] > 1:
                     given_up[blocks[index]] += 1
                     num_blocks += 1
         return num_blocks
 
-    def _written(self, seq: Sequence, blocks: list[int]) -> range:
-        """Indices of the blocks that the next step may write to."""
+    def _writable_indices(self, seq: Sequence, blocks: list[int]) -> range:
+        """Returns the indices of the blocks that the next step may write to."""
         return range(seq.get_num_computed_tokens() // self.block_size, len(blocks))
 
-    def _held(self, seq: Sequence) -> list[int]:
-        """The blocks that hold computed tokens."""
+    def _computed_blocks(self, seq: Sequence) -> list[int]:
+        """Returns the blocks that hold computed tokens."""
         num_blocks = -(-seq.get_num_computed_tokens() // self.block_size)
         return self._tables[seq.seq_id].blocks[:num_blocks]
 
     def _release(self, blocks: list[int]) -> None:
-        # Last block first: a prefix is worth more than what follows it.
+        # Last block first, so that the cache evicts it before the prefix that it depends on.
         for block in reversed(blocks):
             self.device.release(block)

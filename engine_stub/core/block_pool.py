@@ -1,13 +1,13 @@
-"""The blocks of one memory, the device's or the host's: who may be given which.
+"""The blocks of one memory, the device's or the host's.
 
 Every block is in exactly one of three states:
 
-* *used*: in at least one block table; its reference count says in how many;
-* *cached*: in no table, but its content is known by hash and can be shared again;
-* *free*: holds nothing worth keeping.
+* *used*: in at least one block table; its reference count is the number of tables;
+* *cached*: in no table, but its content can be found by its hash and shared again;
+* *free*: its content is not needed.
 
-Free blocks are taken before cached ones, and of the cached ones the least recently used goes
-first. Nothing here costs more than O(1).
+Free blocks are allocated before cached ones, and the least recently used cached block before the
+others. All operations are O(1).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class BlockPool:
     """Counts references to blocks, and finds computed ones by the hash of their content.
 
     Args:
-        num_blocks: Size of the pool; 0 for a memory that is not there.
+        num_blocks: Size of the pool; 0 for none.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -29,14 +29,16 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._block_of_hash: dict[bytes, int] = {}
         self._hash_of_block: dict[int, bytes] = {}
-        self._forgotten: list[int] = []
+        self._removed: list[int] = []
 
     @property
     def num_free(self) -> int:
+        """Free blocks."""
         return len(self._free)
 
     @property
     def num_cached(self) -> int:
+        """Cached blocks."""
         return len(self._cached)
 
     @property
@@ -45,32 +47,32 @@ class BlockPool:
         return len(self._free) + len(self._cached)
 
     def ref_count(self, block: int) -> int:
-        """In how many tables a block is."""
+        """Returns the number of tables that contain a block."""
         return self._ref_counts[block]
 
     def find(self, block_hash: bytes) -> int | None:
-        """The block that holds the content of this hash, if one does."""
+        """Returns the block with the content of this hash; None if there is none."""
         return self._block_of_hash.get(block_hash)
 
     def take(self) -> int:
-        """A block for one table to write to."""
+        """Takes a free block, or evicts a cached one, for one table."""
         if self._free:
             block = self._free.popleft()
         else:
             block, _ = self._cached.popitem(last=False)
             del self._block_of_hash[self._hash_of_block.pop(block)]
-            self._forgotten.append(block)
+            self._removed.append(block)
         self._ref_counts[block] = 1
         return block
 
     def share(self, block: int) -> int:
-        """Count one more table that holds a used or cached block; returns the block."""
+        """Adds a reference to a used or cached block; returns the block."""
         self._cached.pop(block, None)
         self._ref_counts[block] += 1
         return block
 
     def release(self, block: int) -> None:
-        """Count one table less."""
+        """Removes a reference to a block."""
         self._ref_counts[block] -= 1
         if self._ref_counts[block] > 0:
             return
@@ -80,11 +82,11 @@ class BlockPool:
             self._free.append(block)
 
     def register(self, block: int, block_hash: bytes) -> bool:
-        """Let a full, computed block be found; it is never written again.
+        """Registers a full, computed block under its hash; it must not be written again.
 
         Returns:
-            Whether it can be found now: sequences that were prefilled together may have computed
-            the same content twice, and only the first block of it is.
+            Whether the block was registered. Sequences that were prefilled together may have
+            computed the same content twice; only the first block with it is registered.
         """
         if block_hash in self._block_of_hash:
             return False
@@ -92,16 +94,16 @@ class BlockPool:
         self._hash_of_block[block] = block_hash
         return True
 
-    def take_forgotten(self) -> list[int]:
-        """The blocks whose content can no longer be found, since this was last asked."""
-        forgotten, self._forgotten = self._forgotten, []
-        return forgotten
+    def take_removed(self) -> list[int]:
+        """Returns the blocks that were removed from the cache since the last call."""
+        removed, self._removed = self._removed, []
+        return removed
 
     def check(self, holders: Counter[int]) -> None:
-        """Assert that every block is in one state and counted as often as tables hold it.
+        """Asserts that every block is in one state, with the right reference count.
 
         Args:
-            holders: For each block that some table holds, in how many it is.
+            holders: For each block in a table, the number of tables that contain it.
         """
         free, cached = set(self._free), set(self._cached)
         assert len(free) == len(self._free), "a block is free twice"

@@ -1,4 +1,4 @@
-"""The blocks of one sequence, and the chain of hashes by which the prefix cache knows them."""
+"""The blocks of one sequence, and the chain of hashes that identifies them in the prefix cache."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from seqtop.sequence import Sequence
 class BlockTable:
     """A sequence's blocks, in the order of its tokens.
 
-    The lists of blocks are never changed, only replaced: what was handed out stays as it was.
+    The lists of blocks are never changed, only replaced, so that callers may keep them.
 
     Attributes:
         blocks: Physical block numbers on the device; empty while swapped out.
-        registered: The leading ones that the prefix cache has been told of.
-        hashes: Hash of each full block, computed when first asked for.
-        room: As long as the sequence has no more tokens than this, it needs neither a block nor a
-            copy of one to go on.
+        registered: The leading blocks that are registered in the prefix cache.
+        hashes: Hash of each full block, computed on first use.
+        capacity: The number of tokens up to which the sequence needs neither another block nor a
+            copy of a shared one.
     """
 
     blocks: list[int] = field(default_factory=list)
     registered: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)
-    room: int = 0
+    capacity: int = 0
 
     def hash_blocks(self, seq: Sequence, num_blocks: int) -> None:
-        """Extend the chain of hashes to `num_blocks` blocks of the sequence."""
+        """Extends the chain of hashes to `num_blocks` blocks of the sequence."""
         token_ids = seq.get_token_ids()
         for index in range(len(self.hashes), num_blocks):
-            # What else decides the content salts the first block, and so the whole chain.
+            # Whatever else determines the content salts the first hash, and so the whole chain.
             parent = self.hashes[-1] if self.hashes else repr(seq.extra_hash()).encode()
             start = index * seq.block_size
             block_tokens = array("q", token_ids[start : start + seq.block_size])
@@ -44,6 +44,6 @@ class BlockTable:
 
 
 def common_prefix(lists: Iterable[list[int]]) -> list[int]:
-    """What all of `lists` begin with."""
+    """Returns the longest common prefix of `lists`."""
     columns = zip(*lists, strict=False)
     return [column[0] for column in takewhile(lambda column: len({*column}) == 1, columns)]

@@ -1,11 +1,11 @@
-"""What the worker is told of a scheduled group: everything when it starts, then what changes."""
+"""Descriptions of scheduled groups for the worker: in full at first, then as deltas."""
 
 from __future__ import annotations
 
 import msgspec
 
 from engine_stub.core.block_manager import BlockManager
-from engine_stub.core.groups import unfinished
+from engine_stub.core.sequence_groups import unfinished_seqs
 from engine_stub.step_record import ScheduledSequenceGroup
 from seqtop.sequence import (
     SequenceData,
@@ -17,21 +17,21 @@ from seqtop.sequence import (
 
 
 class MetadataBuilder:
-    """Describes groups to the worker, and remembers what the worker knows of them."""
+    """Builds the descriptions, and records the sequences that the worker has received."""
 
     def __init__(self, block_manager: BlockManager) -> None:
         self._block_manager = block_manager
+        # By request id, the sequences that the worker has a copy of.
         self._sent_seq_ids: dict[str, list[int]] = {}
-        """By request id, the sequences that the worker knows."""
 
     def build(self, scheduled: ScheduledSequenceGroup) -> SequenceGroupMetadataLike:
-        """Describe a group with its blocks for the step: in full at first, then by its changes.
+        """Returns the description of a group and its blocks for a step.
 
-        Forks and dropped beams are told by another full. What is sent shares nothing with the
-        group that will change.
+        It is complete for a new group, and after a fork or the removal of a beam; else a delta. It
+        shares no mutable data with the group.
         """
         manager = self._block_manager
-        seq_group, seqs = scheduled.seq_group, unfinished(scheduled.seq_group)
+        seq_group, seqs = scheduled.seq_group, unfinished_seqs(scheduled.seq_group)
         block_tables = {seq.seq_id: manager.get_block_table(seq) for seq in seqs}
         computed_block_nums = manager.get_computed_block_nums(seqs)
         do_sample = scheduled.token_chunk_size == seqs[0].data.get_num_uncomputed_tokens()
@@ -62,13 +62,13 @@ class MetadataBuilder:
             token_chunk_size=scheduled.token_chunk_size,
         )
 
-    def forget(self, request_id: str) -> None:
-        """Describe a group in full the next time, if ever."""
+    def remove(self, request_id: str) -> None:
+        """Makes the next description of a group a complete one, if there is another."""
         self._sent_seq_ids.pop(request_id, None)
 
 
 def snapshot(data: SequenceData) -> SequenceData:
-    """A copy of `data` that shares nothing with it but the prompt, which never changes."""
+    """Returns a copy of `data`; both share only the prompt, which never changes."""
     return msgspec.structs.replace(
         data, _output_token_ids=data.output_token_ids_array[:], _new_appended_tokens=[]
     )

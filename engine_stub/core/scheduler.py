@@ -1,18 +1,21 @@
-"""Which sequence groups run in the next step, on which blocks, for how many tokens.
+"""Schedules steps: the sequence groups that run, their blocks, and their numbers of tokens.
 
-Three queues in one order, by priority and then by arrival: RUNNING groups own blocks on the device,
-SWAPPED ones in host memory, WAITING ones own none. A step's token budget goes to running decodes
-(one token a sequence), then to prefills under way, then to the first of those that wait or are
-swapped out; a prefill takes what is left of the budget and goes on in the next step. When a decode
-finds no block, a running group behind it is preempted: it gives up its blocks and waits again, to
-be recomputed or swapped in. So the first running group always moves on, and every group gets its
-turn.
+There are three queues in one order, by priority and then by arrival: RUNNING groups own blocks on
+the device, SWAPPED ones in host memory, WAITING ones own none. A step's token budget goes to
+running decodes (one token per sequence), then to prefills in progress, then to the first waiting or
+swapped groups; a prefill takes what is left of the budget and continues in the next step. If a
+decode needs a block and none is available, a running group behind it is preempted: it loses its
+blocks and waits again, to be recomputed or swapped in. The first running group therefore always
+advances, and no group starves.
 
-A step that only decodes may look ahead: each sequence is given slots for more tokens than one, as
-far as budget and free blocks allow, so that the worker can go on by itself.
+A step that only decodes may allocate lookahead slots for more than one token per sequence, as far
+as budget and free blocks allow, so that the worker can continue without the scheduler.
 
-A group may hold several sequences, the beams of a search. Those that are unfinished are of one
-length, run together, and wait together.
+A group may hold several sequences, the beams of a search. The unfinished ones have equal lengths,
+run together, and wait together.
+
+To add a preemption victim policy, add its name to `PreemptionVictim` in `config.py` and its choice
+to `Scheduler._victim`.
 """
 
 from __future__ import annotations
@@ -24,32 +27,32 @@ from sortedcontainers import SortedKeyList
 from engine_stub.config import EngineConfig, PreemptionMode
 from engine_stub.core.beam_search import max_num_running_seqs
 from engine_stub.core.block_manager import BlockManager
-from engine_stub.core.groups import unfinished
 from engine_stub.core.lookahead_slots import LookaheadSlots
 from engine_stub.core.metadata import MetadataBuilder
+from engine_stub.core.sequence_groups import unfinished_seqs
 from engine_stub.core.waiting_queue import WaitingQueue
 from engine_stub.step_record import AdmissionBlocked, PreemptionRecord, ScheduledSequenceGroup
 from seqtop.sequence import ExecuteModelRequest, Sequence, SequenceGroup, SequenceStatus
 
-# Blocks that an admission leaves for the running groups to grow into, as a share of the pool.
+# The share of the pool that admissions leave free, for the running groups to grow into.
 _WATERMARK = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOutputs:
-    """A step as planned; the fields are those of `StepRecord`."""
+    """A scheduled step; the fields are those of `StepRecord`."""
 
     execute_model_req: ExecuteModelRequest
     scheduled: list[ScheduledSequenceGroup]
     preemptions: list[PreemptionRecord]
-    head_wait: AdmissionBlocked | None
+    admission_blocked: AdmissionBlocked | None
     num_prefill_tokens: int
     num_decode_tokens: int
 
 
 @dataclass(slots=True)
 class _BlockMoves:
-    """What the worker has to do to blocks before a step, in this order."""
+    """Pairs of blocks that the worker copies before a step, in this order."""
 
     swap_out: list[tuple[int, int]] = field(default_factory=list)
     swap_in: list[tuple[int, int]] = field(default_factory=list)
@@ -57,13 +60,17 @@ class _BlockMoves:
 
 
 class Scheduler:
-    """Plans steps.
+    """Schedules steps, and preempts groups when blocks run out.
+
+    Attributes:
+        waiting: Groups without blocks.
+        running: Groups with blocks on the device.
+        swapped: Groups with blocks in host memory.
 
     Args:
-        config: With `max_num_seqs`, `max_num_batched_tokens`, `enable_chunked_prefill` and the
-            settings of preemption.
-        block_manager: Of a pool that holds whichever group the engine accepts, with all its
-            sequences at their longest.
+        config: The engine's settings, all of them resolved.
+        block_manager: The manager of a pool that can hold any group that the engine accepts, with
+            all its sequences at their longest.
     """
 
     def __init__(self, config: EngineConfig, block_manager: BlockManager) -> None:
@@ -81,45 +88,57 @@ class Scheduler:
         self._moves = _BlockMoves()
 
     def add_seq_group(self, seq_group: SequenceGroup) -> None:
-        """Put a new group into the waiting queue."""
+        """Adds a new group to the waiting queue."""
         self._ranks[seq_group.request_id] = seq_group.priority, self._num_arrived
         self._num_arrived += 1
         self.waiting.add(seq_group)
 
     def fork_seq(self, parent: Sequence, child: Sequence) -> None:
-        """Let a sequence that was just forked from a running one share its blocks."""
+        """Makes a sequence that was forked from a running one share its blocks."""
         self.block_manager.fork(parent, child)
 
     def free_seq(self, seq: Sequence) -> None:
-        """Free the blocks of a sequence that its group goes on without."""
+        """Frees the blocks of a sequence that leaves its group."""
         self.block_manager.free(seq)
 
     def finish_seq_group(self, seq_group: SequenceGroup) -> None:
-        """Drop a group whose sequences are finished, from whichever queue, and free its blocks."""
+        """Removes a group whose sequences are finished from its queue, and frees its blocks."""
         for queue in (self.running, self.waiting, self.swapped):
             queue.discard(seq_group)
         for seq in seq_group.seqs:
             self.block_manager.free(seq)
         del self._ranks[seq_group.request_id]
-        self._metadata.forget(seq_group.request_id)
+        self._metadata.remove(seq_group.request_id)
         self._finished_requests_ids.append(seq_group.request_id)
 
+    def abort_seq_group(self, seq_group: SequenceGroup) -> None:
+        """Ends an unfinished group in any state, and frees its blocks."""
+        for seq in unfinished_seqs(seq_group):
+            seq.status = SequenceStatus.FINISHED_ABORTED
+        self.finish_seq_group(seq_group)
+
+    @property
+    def num_running_seqs(self) -> int:
+        """Unfinished sequences of all running groups."""
+        return sum(map(len, map(unfinished_seqs, self.running)))
+
     def has_work(self) -> bool:
-        """Whether groups are to be run or the worker has to be told of finished ones."""
+        """Tells whether there are groups to run, or finished ones to report to the worker."""
         return bool(self.running or self.waiting or self.swapped or self._finished_requests_ids)
 
     def schedule(self) -> SchedulerOutputs:
-        """Plan the next step and allocate its blocks.
+        """Schedules the next step and allocates its blocks.
 
-        Nothing is planned only if there is no group at all.
+        A step is empty only if there is no group at all.
         """
+        self.block_manager.begin_step()
         budget = self.config.max_num_batched_tokens
         decoding, prefilling = self._running_by_stage()
         decodes, preemptions = self._schedule_decodes(decoding)
         budget -= _num_tokens(decodes)
         prefills = self._schedule_prefills(prefilling, budget)
         budget -= _num_tokens(prefills)
-        admitted, head_wait = self._schedule_waiting(budget, may_admit=not preemptions)
+        admitted, admission_blocked = self._schedule_waiting(budget, may_admit=not preemptions)
 
         scheduled = self._lookahead.extend(prefills + admitted + decodes)
         num_prefill_tokens = _num_tokens([each for each in scheduled if each.is_prompt])
@@ -133,7 +152,7 @@ class Scheduler:
             blocks_to_copy=moves.copy,
             running_queue_size=len(self.running),
             num_lookahead_slots=num_lookahead_slots,
-            # A draft is looked at in one forward pass.
+            # A draft is verified in one forward pass.
             num_steps=1 if self.config.speculative else 1 + num_lookahead_slots,
             finished_requests_ids=finished_requests_ids,
         )
@@ -141,13 +160,13 @@ class Scheduler:
             execute_model_req=execute_model_req,
             scheduled=scheduled,
             preemptions=preemptions,
-            head_wait=head_wait,
+            admission_blocked=admission_blocked,
             num_prefill_tokens=num_prefill_tokens,
             num_decode_tokens=_num_tokens(scheduled) - num_prefill_tokens,
         )
 
     def _running_by_stage(self) -> tuple[list[SequenceGroup], list[SequenceGroup]]:
-        """The running groups that decode, and those whose prefills are under way, in order."""
+        """Returns the running groups that decode, and those in prefill, each in order."""
         decoding: list[SequenceGroup] = []
         prefilling: list[SequenceGroup] = []
         for seq_group in self.running:
@@ -157,17 +176,17 @@ class Scheduler:
     def _schedule_decodes(
         self, seq_groups: list[SequenceGroup]
     ) -> tuple[list[ScheduledSequenceGroup], list[PreemptionRecord]]:
-        """Give each group, in order, the slots it needs, if need be another's blocks."""
+        """Allocates the slots of each group, in order, and preempts others if blocks run out."""
         manager = self.block_manager
         decodes: list[ScheduledSequenceGroup] = []
         preemptions: list[PreemptionRecord] = []
         for seq_group in seq_groups:
             # A group preempted by one before it no longer runs.
             while seq_group.first_seq.status is SequenceStatus.RUNNING:
-                seqs = unfinished(seq_group)
-                has_room = manager.have_room(seqs)
-                if has_room or manager.num_to_append(seqs) <= manager.num_available:
-                    if not has_room:
+                seqs = unfinished_seqs(seq_group)
+                have_slots = manager.have_slots(seqs)
+                if have_slots or manager.num_blocks_to_append(seqs) <= manager.num_available:
+                    if not have_slots:
                         self._moves.copy += manager.append_slots(seqs)
                     decodes.append(ScheduledSequenceGroup(seq_group, 1, len(seqs), is_prompt=False))
                     break
@@ -177,11 +196,11 @@ class Scheduler:
     def _schedule_prefills(
         self, seq_groups: list[SequenceGroup], budget: int
     ) -> list[ScheduledSequenceGroup]:
-        """Continue prefills under way, if nobody took their blocks; they have them all already."""
+        """Continues prefills in progress, unless preempted; they have all their blocks already."""
         prefills: list[ScheduledSequenceGroup] = []
         for seq_group in seq_groups:
             if seq_group.first_seq.status is SequenceStatus.RUNNING:
-                num_seqs = len(unfinished(seq_group))
+                num_seqs = len(unfinished_seqs(seq_group))
                 chunk = min(seq_group.first_seq.get_num_new_tokens(), budget // num_seqs)
                 if chunk == 0:
                     break
@@ -195,10 +214,10 @@ class Scheduler:
     def _schedule_waiting(
         self, budget: int, *, may_admit: bool
     ) -> tuple[list[ScheduledSequenceGroup], AdmissionBlocked | None]:
-        """Admit groups that wait or are swapped out, in order, until one cannot be.
+        """Admits waiting and swapped groups, in order, up to the first that is blocked.
 
         Args:
-            may_admit: False in a step that preempted: what was freed is for those who run.
+            may_admit: False in a step that preempted: the freed blocks are for running groups.
         """
         admitted: list[ScheduledSequenceGroup] = []
         if not (self.waiting or self.swapped):
@@ -213,29 +232,29 @@ class Scheduler:
                 return admitted, AdmissionBlocked(request_id, "seq_limit", -num_places)
             reserve = self._watermark if self.running else 0
             admit = self._admit_swapped if queue is self.swapped else self._admit_waiting
-            found = admit(seq_group, budget, reserve, may_admit=may_admit)
-            if isinstance(found, AdmissionBlocked):
-                return admitted, found
+            result = admit(seq_group, budget, reserve, may_admit=may_admit)
+            if isinstance(result, AdmissionBlocked):
+                return admitted, result
             queue.discard(seq_group)
             self.running.add(seq_group)
-            for seq in unfinished(seq_group):
+            for seq in unfinished_seqs(seq_group):
                 seq.status = SequenceStatus.RUNNING
-            budget -= found.num_batched_tokens
-            admitted.append(found)
+            budget -= result.num_batched_tokens
+            admitted.append(result)
         return admitted, None
 
     def _admit_waiting(
         self, seq_group: SequenceGroup, budget: int, reserve: int, *, may_admit: bool
     ) -> ScheduledSequenceGroup | AdmissionBlocked:
-        """Give a group that has no blocks the blocks for all its tokens, and a first chunk."""
-        manager, seqs = self.block_manager, unfinished(seq_group)
-        placement = manager.place(seqs, use_cache=_may_use_cache(seq_group))
+        """Allocates the blocks for all tokens of a waiting group, and schedules its first chunk."""
+        manager, seqs = self.block_manager, unfinished_seqs(seq_group)
+        placement = manager.find_placement(seqs, use_cache=_may_use_cache(seq_group))
         num_cached = len(placement.hits) * manager.block_size
         num_new = seqs[0].get_len() - num_cached
         num_least = len(seqs) * (1 if self.config.enable_chunked_prefill else num_new)
         if num_least > budget:
             return AdmissionBlocked(seq_group.request_id, "token_budget", num_least - budget)
-        num_missing = manager.num_missing(placement.num_blocks, reserve)
+        num_missing = manager.num_missing_blocks(placement.num_blocks, reserve)
         if num_missing or not may_admit:
             return AdmissionBlocked(seq_group.request_id, "no_blocks", num_missing)
         manager.allocate(seqs, placement)
@@ -249,11 +268,11 @@ class Scheduler:
     def _admit_swapped(
         self, seq_group: SequenceGroup, budget: int, reserve: int, *, may_admit: bool
     ) -> ScheduledSequenceGroup | AdmissionBlocked:
-        """Bring a group's blocks back; it goes on where it was."""
-        manager, seqs = self.block_manager, unfinished(seq_group)
+        """Swaps a group's blocks in; it continues where it was."""
+        manager, seqs = self.block_manager, unfinished_seqs(seq_group)
         if len(seqs) > budget:
             return AdmissionBlocked(seq_group.request_id, "token_budget", len(seqs) - budget)
-        num_missing = manager.num_missing(manager.num_to_swap_in(seqs), reserve)
+        num_missing = manager.num_missing_blocks(manager.num_to_swap_in(seqs), reserve)
         if num_missing or not may_admit:
             return AdmissionBlocked(seq_group.request_id, "no_blocks", num_missing)
         self._moves.swap_in += manager.swap_in(seqs)
@@ -264,7 +283,7 @@ class Scheduler:
         )
 
     def _victim(self, beneficiary: SequenceGroup) -> SequenceGroup:
-        """Whom to preempt for a group: one behind it, and so not scheduled yet, or itself."""
+        """Returns the group to preempt: one behind `beneficiary` (not scheduled yet), or itself."""
         behind = self.running[self.running.index(beneficiary) + 1 :]
         if not behind:
             return beneficiary
@@ -275,8 +294,8 @@ class Scheduler:
         return largest
 
     def _preempt(self, victim: SequenceGroup, beneficiary: SequenceGroup) -> PreemptionRecord:
-        """Send a running group back to a queue, without blocks on the device."""
-        seqs = unfinished(victim)
+        """Moves a running group to the waiting or swapped queue, and frees its blocks."""
+        seqs = unfinished_seqs(victim)
         mode = self._preemption_mode(victim)
         preemption = PreemptionRecord(
             request_id=victim.request_id,
@@ -292,7 +311,7 @@ class Scheduler:
             self._moves.swap_out += self.block_manager.swap_out(seqs)
             self.swapped.add(victim)
         else:
-            self._metadata.forget(victim.request_id)
+            self._metadata.remove(victim.request_id)
             self.waiting.add(victim)
         for seq in seqs:
             if mode == "swap":
@@ -304,10 +323,10 @@ class Scheduler:
         return preemption
 
     def _preemption_mode(self, victim: SequenceGroup) -> PreemptionMode:
-        seqs = unfinished(victim)
+        seqs = unfinished_seqs(victim)
         is_wanted = self.config.preemption_mode == "swap" or len(seqs) > 1
-        # Several sequences that are being recomputed share blocks that are still to be written,
-        # which a swap would take for shared by forks; little is lost by beginning again.
+        # Several sequences in recomputation share blocks that are still to be written. A swap would
+        # treat them as shared by forks; little is lost by starting the recomputation again.
         is_possible = len(seqs) == 1 or not victim.is_prefill()
         if is_wanted and is_possible and self.block_manager.can_swap_out(seqs):
             return "swap"
@@ -317,7 +336,7 @@ class Scheduler:
         return self._ranks[seq_group.request_id]
 
     def _num_blocks(self, seq_group: SequenceGroup) -> int:
-        tables = [self.block_manager.get_block_table(seq) for seq in unfinished(seq_group)]
+        tables = [self.block_manager.get_block_table(seq) for seq in unfinished_seqs(seq_group)]
         return len({block for table in tables for block in table})
 
 
@@ -326,6 +345,6 @@ def _num_tokens(scheduled: list[ScheduledSequenceGroup]) -> int:
 
 
 def _may_use_cache(seq_group: SequenceGroup) -> bool:
-    """Log probabilities of prompt tokens, and pooling, take a forward pass over each of them."""
+    """Returns False if every prompt token has to be computed: for its logprobs, or for pooling."""
     params = seq_group.sampling_params
     return params is not None and params.prompt_logprobs is None

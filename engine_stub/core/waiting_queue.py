@@ -1,4 +1,4 @@
-"""A queue of sequence groups that do not run, which knows how many sequences are in it."""
+"""A queue of sequence groups that do not run, with the number of sequences in it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from collections.abc import Callable, Iterator
 
 from sortedcontainers import SortedKeyList
 
-from engine_stub.core.groups import unfinished
+from engine_stub.core.sequence_groups import unfinished_seqs
 from seqtop.sequence import SequenceGroup
 
 
 class WaitingQueue:
-    """Groups in the order of `rank`; none gets more or fewer sequences while it is here.
+    """Groups in the order of `rank`. Their numbers of sequences must not change in the queue.
 
     Attributes:
-        num_seqs: Unfinished sequences of all groups. Steps tell of it, and there may be thousands.
+        num_seqs: Unfinished sequences of all groups. It is counted as groups come and go, because
+            each step reports it and there may be thousands of groups.
+
+    Args:
+        rank: Returns the sort key of a group.
     """
 
     def __init__(self, rank: Callable[[SequenceGroup], tuple[int, int]]) -> None:
@@ -30,16 +34,18 @@ class WaitingQueue:
 
     @property
     def head(self) -> SequenceGroup:
+        """The first group; raises IndexError if there is none."""
         group: SequenceGroup = self._groups[0]
         return group
 
     def add(self, seq_group: SequenceGroup) -> None:
+        """Adds a group at the position of its rank."""
         self._groups.add(seq_group)
-        self._num_seqs_of[seq_group.request_id] = len(unfinished(seq_group))
+        self._num_seqs_of[seq_group.request_id] = len(unfinished_seqs(seq_group))
         self.num_seqs += self._num_seqs_of[seq_group.request_id]
 
     def discard(self, seq_group: SequenceGroup) -> None:
-        """Remove a group, also one that has been aborted; nothing happens if it is not here."""
+        """Removes a group, aborted or not; does nothing if it is not in the queue."""
         if seq_group.request_id in self._num_seqs_of:
             self._groups.remove(seq_group)
             self.num_seqs -= self._num_seqs_of.pop(seq_group.request_id)

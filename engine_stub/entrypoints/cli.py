@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine_stub.config import CHOICES, DEFAULT_MODEL, EngineConfig
 from seqtop import __version__
 from seqtop.argparse_ext import SHELLS, CommandParser, completion_script, not_negative
 from seqtop.sanitize import safe_line
@@ -46,15 +47,15 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     serve = commands.add_parser(
         "serve",
-        help="run a model and publish what happens to its sequences",
-        description="Run a model and publish what happens to its sequences.",
+        help="run a model and publish the state of its sequences",
+        description="Run a model and publish the state of its sequences.",
         epilog="example: engine-stub serve --control, then in another terminal: seqtop attach",
     )
     _add_serve(serve)
     serve.set_defaults(run=_serve)
     completes = commands.add_parser(
         "completion",
-        help="print what lets a shell complete all this",
+        help="print a completion script for a shell",
         description="Print a script that lets a shell complete commands, options and files.",
         epilog='example: eval "$(engine-stub completion bash)"',
     )
@@ -78,13 +79,13 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--insecure",
         action="store_true",
-        help="allow --bind and --http to be reachable from other machines: whoever reaches them"
-        " can read all prompts, or send some",
+        help="allow --bind and --http to be reachable from other machines: anybody who reaches them"
+        " can read all prompts and send new ones",
     )
     serve.add_argument(
         "--http",
         metavar="HOST:PORT",
-        help="serve OpenAI's API there, 127.0.0.1:8000 say; there is no authentication",
+        help="serve OpenAI's API at this address, such as 127.0.0.1:8000, without authentication",
     )
     serve.add_argument(
         "--control", action="store_true", help="let viewers submit prompts and abort requests"
@@ -92,18 +93,18 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
     serve.add_argument(
         "--redact",
         action="store_true",
-        help="publish no prompts, outputs and token ids, only how many there are",
+        help="publish no prompts, outputs or token ids, only their lengths",
     )
     _add_keys(serve)
-    serve.add_argument("--name", default="engine-stub", help="what viewers call this engine")
+    serve.add_argument("--name", default="engine-stub", help="the name that viewers show")
     serve.add_argument(
         "--pace", type=not_negative, default=0.0, metavar="STEPS", help="steps per second"
     )
-    serve.add_argument("--demo", action="store_true", help="make requests without end")
+    serve.add_argument("--demo", action="store_true", help="generate an endless workload")
     serve.add_argument(
         "--until-stdin-closes",
         action="store_true",
-        help="end when standard input does (for a parent process)",
+        help="exit at the end of standard input (for a parent process)",
     )
     engine = serve.add_argument_group("engine")
     engine.add_argument(
@@ -114,41 +115,41 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
         " organisation/name on the Hugging Face Hub (default: the bundled one)",
     )
     engine.add_argument("--device", help="cpu, cuda or auto")
-    engine.add_argument("--dtype", help="float32, bfloat16, float16 or auto")
-    engine.add_argument("--seed", type=int, help="of requests that bring none")
+    engine.add_argument("--seed", type=int, help="the seed of requests without one")
     engine.add_argument(
-        "--threads", type=int, metavar="N", help="of torch on a CPU (default: torch's; demo: 1)"
+        "--threads",
+        type=int,
+        metavar="N",
+        help="CPU threads of torch (default: torch's own; demo: 1)",
     )
-    for name, what in (
+    for name, description in (
         ("block-size", "slots per KV-cache block"),
         ("num-gpu-blocks", "blocks in the KV pool"),
-        ("max-num-seqs", "sequences that run at once"),
+        ("max-num-seqs", "most sequences that run at once"),
         ("max-num-batched-tokens", "token budget of a step"),
         ("max-model-len", "longest prompt and output together, in tokens"),
-        ("num-speculative-tokens", "longest guess of speculative decoding, in tokens"),
-        ("num-scheduler-steps", "decode iterations that run without going back to the scheduler"),
-        ("pipeline-parallel-size", "stages, each a process, that the decoder is cut into"),
+        ("num-speculative-tokens", "longest draft of speculative decoding, in tokens"),
+        ("num-scheduler-steps", "decode iterations per call of the scheduler"),
+        ("pipeline-parallel-size", "pipeline stages, each a process of its own"),
     ):
-        engine.add_argument(f"--{name}", type=int, metavar="N", help=what)
+        engine.add_argument(f"--{name}", type=int, metavar="N", help=description)
     engine.add_argument(
         *("--cpu-blocks", "--num-cpu-blocks"),
         dest="num_cpu_blocks",
         type=int,
         metavar="N",
-        help="blocks in host memory, to swap to (default, if swapping: as many as in the pool, "
+        help="blocks in host memory to swap to (default with swapping: as many as in the pool, "
         "up to 4 GiB)",
     )
-    for name, choices, what in (
-        ("preemption-mode", ("recompute", "swap"), "what becomes of a preempted request's blocks"),
-        (
-            "preemption-victim",
-            ("last", "largest"),
-            "who of those behind is preempted",
-        ),
-        ("speculative", ("ngram", "draft-head"), "what guesses tokens for the model to verify"),
-        ("pooling-type", ("LAST", "MEAN"), "tokens whose hidden states make an embedding"),
+    for name, description in (
+        ("dtype", "type of weights and KV cache"),
+        ("preemption-mode", "treatment of a preempted request's blocks"),
+        ("preemption-victim", "the running request that is preempted, of those behind"),
+        ("speculative", "source of draft tokens, which the model verifies"),
+        ("pooling-type", "tokens whose hidden states make an embedding"),
     ):
-        engine.add_argument(f"--{name}", choices=choices, help=what)
+        choices = CHOICES[name.replace("-", "_")]
+        engine.add_argument(f"--{name}", choices=choices, help=description)
     for name in ("enable-chunked-prefill", "enable-prefix-caching", "pooling-normalize"):
         engine.add_argument(f"--{name}", action=argparse.BooleanOptionalAction)
     engine.add_argument(
@@ -159,7 +160,7 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
 
 
 def _add_keys(serve: argparse.ArgumentParser) -> None:
-    keys = serve.add_argument_group("keys", "to let in holders of keys alone, and to encrypt")
+    keys = serve.add_argument_group("keys", "authentication by keys, and encryption")
     keys.add_argument(
         "--server-secret-key",
         metavar="FILE",
@@ -168,12 +169,12 @@ def _add_keys(serve: argparse.ArgumentParser) -> None:
     keys.add_argument(
         "--authorized-clients",
         metavar="DIR|FILE",
-        help="who may look: the public key file of a viewer, or a directory of such (*.key)",
+        help="viewers that may connect: a public key file, or a directory of such files (*.key)",
     )
     keys.add_argument(
         "--control-clients",
         metavar="DIR|FILE",
-        help="who may look and, with --control, submit and abort (default: all authorized)",
+        help="viewers that may also submit and abort, with --control (default: all authorized)",
     )
 
 
@@ -182,19 +183,22 @@ def _keys(options: argparse.Namespace) -> EngineKeys | None:
     if given == (None, None) and options.control_clients is None:
         return None
     if None in given:
-        raise KeyFileError("--server-secret-key and --authorized-clients belong together")
+        raise KeyFileError("--server-secret-key and --authorized-clients must be given together")
     return engine_keys(*given, options.control_clients)
 
 
 def _check_http(address: str, *, insecure: bool) -> None:
-    """Raises `EndpointError` unless HTTP may be served there."""
+    """Raises `EndpointError` unless HTTP may be served at `address`."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise EndpointError(f"--http {address!r} is no HOST:PORT, such as 127.0.0.1:8000")
+        raise EndpointError(
+            f"--http {address!r} is not of the form HOST:PORT, such as 127.0.0.1:8000"
+        )
     if not (insecure or is_loopback(host)):
         raise EndpointError(
-            f"--http {address} can be reached from other machines, and whoever reaches it can send"
-            " prompts, as it has no authentication; serve 127.0.0.1 and tunnel, or pass --insecure"
+            f"--http {address} can be reached from other machines, and anybody who reaches it can"
+            " send prompts, as it has no authentication; serve 127.0.0.1 and tunnel, or pass"
+            " --insecure"
         )
 
 
@@ -206,14 +210,13 @@ def _serve(options: argparse.Namespace) -> int:
             _check_http(options.http, insecure=options.insecure)
     except (EndpointError, KeyFileError) as error:
         return _fail(str(error), status=2)
-    # The engine needs no numpy; torch mentions its absence in a way that alarms.
+    # The engine needs no numpy; torch warns if it is missing.
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     logging.basicConfig(format="engine-stub: %(message)s")
     logging.getLogger("engine_stub").setLevel(logging.INFO)
-    # torch takes seconds to import: not before the arguments are known to make sense.
+    # torch takes seconds to import, so wrong arguments are reported before.
     import torch
 
-    from engine_stub.config import EngineConfig
     from engine_stub.engine import LLMEngine
     from engine_stub.entrypoints.publishing import engine_info
     from engine_stub.entrypoints.server import EngineServer, RequestSource
@@ -228,7 +231,7 @@ def _serve(options: argparse.Namespace) -> int:
     }
     if options.demo:
         given = DEMO_LIMITS | given
-    # The demo's small model gains nothing by a second thread, and loses much on a busy machine.
+    # The demo's small model is no faster with a second thread, and much slower on a busy machine.
     if threads := options.threads or (1 if options.demo else 0):
         torch.set_num_threads(threads)
     try:
@@ -250,12 +253,12 @@ def _serve(options: argparse.Namespace) -> int:
     except (ValueError, OSError, PublishError, StageError) as error:
         return _fail(str(error))
     except torch.OutOfMemoryError as error:
-        return _fail(f"the device has too little memory for the model; {error}")
+        return _fail(f"the device has too little memory for the model: {error}")
     workload = arrivals() if options.demo else ()
     with contextlib.ExitStack() as running:
         running.callback(engine.close)
         running.enter_context(publisher)
-        doors: list[RequestSource] = []
+        sources: list[RequestSource] = []
         if options.http is not None:
             try:
                 listener = running.enter_context(_http_listener(options, engine, info))
@@ -263,13 +266,15 @@ def _serve(options: argparse.Namespace) -> int:
                 return _fail(str(error))
             except OSError as error:
                 return _fail(f"--http {options.http} cannot be served: {error.strerror}")
-            doors.append(listener.bridge)
+            sources.append(listener.bridge)
         print(f"engine-stub: {safe_line(info.model)} on {info.device}, published at {options.bind}")
-        print(f"engine-stub: look at it with: {_look(options)}")
+        print(f"engine-stub: to watch it: {_attach_command(options)}")
         if options.http is not None:
             print(f"engine-stub: OpenAI's API is served at {listener.url}")
         sys.stdout.flush()
-        server = EngineServer(engine, publisher, pace=options.pace, workload=workload, doors=doors)
+        server = EngineServer(
+            engine, publisher, pace=options.pace, workload=workload, sources=sources
+        )
         try:
             server.run(_stop_signal(watch_stdin=options.until_stdin_closes))
         except StageError as error:
@@ -277,8 +282,8 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _look(options: argparse.Namespace) -> str:
-    """The command that shows this engine; of the viewer's own key the name is not known here."""
+def _attach_command(options: argparse.Namespace) -> str:
+    """Returns the command that shows this engine, with a placeholder for the viewer's own key."""
     command = ["seqtop", "attach", options.bind]
     if options.server_secret_key is not None:
         public = options.server_secret_key.removesuffix("_secret")  # as keygen names the two
@@ -287,11 +292,10 @@ def _look(options: argparse.Namespace) -> str:
 
 
 def _http_listener(options: argparse.Namespace, engine: LLMEngine, info: EngineInfo) -> HttpServer:
-    # Only whoever serves over HTTP pays for importing what that takes.
+    # Imported only to serve over HTTP, because it takes time.
     from engine_stub.entrypoints.openai.app import ServedModel
     from engine_stub.entrypoints.openai.chat import BUNDLED_STOPS
     from engine_stub.entrypoints.openai.http_server import HttpServer
-    from engine_stub.model_executor.loader import DEFAULT_MODEL
     from engine_stub.processing.chat_template import ChatTemplate
 
     path = engine.config.model
@@ -306,7 +310,7 @@ def _http_listener(options: argparse.Namespace, engine: LLMEngine, info: EngineI
 
 
 def _stop_signal(*, watch_stdin: bool) -> Callable[[], bool]:
-    """A function that tells whether SIGINT, SIGTERM or the end of standard input has come."""
+    """Returns a function that tells whether SIGINT, SIGTERM or the end of stdin has occurred."""
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())

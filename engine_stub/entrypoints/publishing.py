@@ -12,10 +12,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from engine_stub.config import EngineConfig
+from engine_stub.config import DEFAULT_MODEL, EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.model_executor.hub import model_name
-from engine_stub.model_executor.loader import DEFAULT_MODEL
 from engine_stub.step_record import PreemptionRecord, SequenceRecord, StepRecord
 from seqtop import __version__
 from seqtop.sequence import (
@@ -153,11 +152,11 @@ class StepPublisher:
                 preemptions=[_preemption(each) for each in record.preemptions],
                 wait_reasons=_wait_reasons(record),
                 newly_cached_blocks=self._newly_cached(record),
-                uncached_blocks=record.cache_changes.forgotten,
+                uncached_blocks=record.cache_changes.removed,
                 decodes=_decodes(record),
             )
         )
-        for update in record.rest_updates:
+        for update in record.non_plain_updates:
             if update.is_removed:
                 self._request_ids.pop(update.seq.seq_id, None)
         for group in record.finished:
@@ -168,11 +167,11 @@ class StepPublisher:
         changes, groups = record.table_changes, record.execute_model_req.seq_group_metadata_list
         in_full_metadata = {
             seq_id
-            for group in map(groups.__getitem__, record.rest)
+            for group in map(groups.__getitem__, record.non_plain_indices)
             if isinstance(group, SequenceGroupMetadata)
             for seq_id in group.block_tables
         }
-        for update in record.rest_updates:
+        for update in record.non_plain_updates:
             seq_id = update.seq.seq_id
             if update.parent_seq_id is not None:
                 self._request_ids[seq_id] = update.request_id
@@ -188,11 +187,11 @@ class StepPublisher:
     def _newly_cached(self, record: StepRecord) -> list[CachedBlocks]:
         """Returns the blocks added to the prefix cache, as runs of neighbours in one table."""
         cached, request_ids = self._cached, self._request_ids
-        for block in record.cache_changes.forgotten:
+        for block in record.cache_changes.removed:
             cached.pop(block, None)
         runs: list[CachedBlocks] = []
         neighbour = None
-        for block, seq_id, position in record.cache_changes.known:
+        for block, seq_id, position in record.cache_changes.stored:
             request_id = request_ids[seq_id]
             cached[block] = request_id, seq_id, position
             if (seq_id, position) == neighbour:
@@ -280,8 +279,8 @@ def _decodes(record: StepRecord) -> messages.Decodes | None:
     columns, appended = record.decodes, record.table_changes.appended
     if not columns.seq_ids:
         return None
-    if record.rest_updates:
-        others = {update.seq.seq_id for update in record.rest_updates}
+    if record.non_plain_updates:
+        others = {update.seq.seq_id for update in record.non_plain_updates}
         appended = {seq_id: blocks for seq_id, blocks in appended.items() if seq_id not in others}
     return messages.Decodes(
         seq_ids=columns.seq_ids,
@@ -345,7 +344,9 @@ def _execute(record: StepRecord) -> ExecuteModelRequest:
     groups = request.seq_group_metadata_list
     return replace(
         request,
-        seq_group_metadata_list=[_without_tables(groups[index]) for index in record.rest],
+        seq_group_metadata_list=[
+            _without_tables(groups[index]) for index in record.non_plain_indices
+        ],
     )
 
 
@@ -366,7 +367,7 @@ def _preemption(preemption: PreemptionRecord) -> messages.Preemption:
 
 def _changed_metrics(record: StepRecord) -> dict[str, RequestMetrics]:
     """Returns the metrics that changed by more than what viewers derive from `StepStats`."""
-    groups = [record.scheduled[index].seq_group for index in record.rest]
+    groups = [record.scheduled[index].seq_group for index in record.non_plain_indices]
     return {
         group.request_id: group.metrics
         for group in groups
@@ -377,7 +378,7 @@ def _changed_metrics(record: StepRecord) -> dict[str, RequestMetrics]:
 
 
 def _wait_reasons(record: StepRecord) -> list[messages.WaitReason]:
-    wait = record.head_wait
+    wait = record.admission_blocked
     if wait is None:
         return []
     return [

@@ -1,4 +1,4 @@
-"""Runs an engine for others: viewers watch it, submit to it, abort in it."""
+"""Runs an engine: serves its requests, and publishes its steps for viewers."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from seqtop.transport.publisher import PendingCommand, Publisher
 from seqtop.wire.messages import Submit
 
 _IDLE_SECONDS = 0.01
-"""How long an idle engine may leave a front door unanswered."""
+"""The longest pause of an idle engine between two polls of its request sources."""
 
 
 class RequestSource(Protocol):
-    """A way in besides the viewers' own. Called on the engine's thread, which must not wait."""
+    """A source of requests besides viewers. Called on the engine's thread, which must not wait."""
 
     def serve(self, server: EngineServer) -> None:
-        """Pass on what was asked for since the last call."""
+        """Passes the requests and aborts since the last call to `server`."""
 
     def stepped(self, record: StepRecord) -> None:
-        """Take what a step brought; its groups change with the next one."""
+        """Takes the results of a step; the groups in `record` change with the next one."""
 
 
 class EngineServer:
-    """Steps `engine` while it has work and publishes what it does.
+    """Steps `engine` while it has work, and publishes the steps.
 
     Args:
-        pace: The most steps per second, for people to follow; 0 for no limit.
-        workload: Requests to make by itself, in the order of their ticks.
-        doors: Where else requests come from.
+        engine: The engine; used only on the thread that calls `run`.
+        publisher: The publisher of messages, and the source of viewers' commands.
+        pace: The most steps per second, so that a person can follow; 0 for no limit.
+        workload: Requests that the server makes itself, in the order of their ticks.
+        sources: Further sources of requests.
     """
 
     def __init__(
@@ -46,7 +48,7 @@ class EngineServer:
         *,
         pace: float = 0.0,
         workload: Iterable[Arrival] = (),
-        doors: Sequence[RequestSource] = (),
+        sources: Sequence[RequestSource] = (),
     ) -> None:
         self._engine = engine
         self._publisher = publisher
@@ -55,10 +57,10 @@ class EngineServer:
         self._workload = iter(workload)
         self._next_arrival = next(self._workload, None)
         self._ids = itertools.count(1)
-        self._doors = doors
+        self._sources = sources
 
     def run(self, stopped: Callable[[], bool]) -> None:
-        """Serve until `stopped()`."""
+        """Serves until `stopped()` returns True."""
         for tick in itertools.count():
             if stopped():
                 return
@@ -67,11 +69,11 @@ class EngineServer:
                 engine = self._engine
                 table_of = engine.block_manager.get_block_table
                 self._publisher.publish(self._steps.in_flight(engine.clock(), table_of))
-            self._arrivals_due(tick)
+            self._add_due_arrivals(tick)
             for pending in self._publisher.commands():
-                self._obey(pending)
-            for door in self._doors:
-                door.serve(self)
+                self._handle_command(pending)
+            for source in self._sources:
+                source.serve(self)
             if self._engine.has_unfinished_requests():
                 self._step()
                 idle = self._seconds_per_tick - (time.monotonic() - tick_start)
@@ -79,33 +81,33 @@ class EngineServer:
                 idle = self._seconds_per_tick or _IDLE_SECONDS
             if idle > 0:
                 for pending in self._publisher.commands(timeout=idle):
-                    self._obey(pending)
+                    self._handle_command(pending)
 
     def add(
         self, request_id: str, prompt: Prompt, params: Params, priority: int = 0
     ) -> list[SequenceGroup]:
-        """Add a request and publish that it has arrived; see `LLMEngine.add_request`."""
+        """Adds a request and publishes its arrival; see `LLMEngine.add_request`."""
         groups = self._engine.add_request(request_id, prompt, params, priority=priority)
         for group in groups:
             self._steps.arrived(group)
         return groups
 
     def abort(self, request_id: str) -> bool:
-        """End a request, see `LLMEngine.abort_request`."""
+        """Aborts a request; see `LLMEngine.abort_request`."""
         return self._engine.abort_request(request_id)
 
     def _step(self) -> None:
         record = self._engine.step()
         self._steps.stepped(record)
-        for door in self._doors:
-            door.stepped(record)
+        for source in self._sources:
+            source.stepped(record)
 
-    def _arrivals_due(self, tick: int) -> None:
+    def _add_due_arrivals(self, tick: int) -> None:
         while self._next_arrival and self._next_arrival.tick <= tick:
             due, self._next_arrival = self._next_arrival, next(self._workload, None)
             self.add(due.request_id, due.prompt, due.params)
 
-    def _obey(self, pending: PendingCommand) -> None:
+    def _handle_command(self, pending: PendingCommand) -> None:
         command = pending.command
         if isinstance(command, Submit):
             request_id = f"user-{next(self._ids)}"

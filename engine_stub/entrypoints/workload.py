@@ -1,9 +1,10 @@
-"""The demo's requests: within ten seconds one sees queueing, shared prefixes, a long prompt cut
-into chunks, preemptions and a beam search, and from then on a mixture of them for as long as
-anybody watches.
+"""The endless workload of the demo.
 
-Everything is drawn from a seed, and time is counted in ticks (an engine step, or as long a pause
-if there is nothing to do), so each demo goes the same way, on fast machines and on slow ones.
+The first ten seconds show queueing, shared prefixes, a long prompt in chunks, preemptions and a
+beam search; a random mixture of these follows.
+
+All random numbers come from a seed, and time is counted in ticks (an engine step, or a pause of the
+same length if there is nothing to do), so that the demo is deterministic on any machine.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ DEMO_LIMITS = {
     "num_gpu_blocks": 64,
     "max_model_len": 768,
 }
-"""`EngineConfig` settings under which a dozen small requests already compete for blocks."""
+"""`EngineConfig` settings with which a dozen small requests compete for blocks."""
 
 _PREAMBLE = (
     "You are a storyteller. You tell short, gentle stories about animals and people who live in"
@@ -53,7 +54,7 @@ _TYPED = (
 
 @dataclass(frozen=True)
 class Arrival:
-    """A request that arrives at a tick, counted from the demo's start."""
+    """A request, with the tick of its arrival counted from the demo's start."""
 
     tick: int
     request_id: str
@@ -62,7 +63,7 @@ class Arrival:
 
 
 def arrivals(seed: int = 0) -> Iterator[Arrival]:
-    """The endless workload, in the order of its ticks."""
+    """Yields the endless workload, in the order of its ticks."""
     rng = Random(seed)
     yield Arrival(0, "typed-1", "Once upon a time", _params(rng, 120))
     for number in range(1, 4):
@@ -77,7 +78,7 @@ def arrivals(seed: int = 0) -> Iterator[Arrival]:
 def _mixture(rng: Random, first_tick: int, first_number: int) -> Iterator[Arrival]:
     number, tick = first_number, first_tick
     while True:
-        # Bursts with pauses between them: the queue fills, and drains again.
+        # Bursts with pauses between them, so that the queue fills and drains.
         for _ in range(rng.randint(3, 9)):
             kind = rng.choices(("typed", "shared", "long"), weights=(5, 4, 1))[0]
             if number % 12 == 0:

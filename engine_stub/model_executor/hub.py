@@ -1,4 +1,4 @@
-"""Where a model is: a directory here, or a repository on the Hugging Face Hub."""
+"""Finds models: local directories, and repositories on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import re
 from pathlib import Path
 
 _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
-# Not "consolidated.safetensors", which some repositories hold as a second copy.
+# Excludes "consolidated.safetensors", a second copy of the weights in some repositories.
 _FILES = ["*.json", "*.jinja", "model*.safetensors"]
 
 
 def find_model(name: str | Path) -> Path:
-    """The directory of a model, downloaded into the Hub's cache if need be.
+    """Returns the directory of a model, after downloading it to the Hub's cache if necessary.
 
     Args:
         name: A directory, or ``organisation/name`` on the Hub.
 
     Raises:
-        FileNotFoundError: It is neither, or the Hub cannot be reached and the cache lacks it.
+        FileNotFoundError: There is no such model, or it is not in the cache and the Hub cannot be
+            reached.
     """
     path = Path(name)
     if path.is_dir():
@@ -25,7 +26,7 @@ def find_model(name: str | Path) -> Path:
     repository = str(name)
     if not _REPOSITORY.fullmatch(repository):
         raise FileNotFoundError(f"there is no model directory {name}")
-    import huggingface_hub  # takes a moment, and most models are here
+    import huggingface_hub  # slow to import, and most models are local
 
     try:
         return Path(huggingface_hub.snapshot_download(repository, allow_patterns=_FILES))
@@ -39,7 +40,7 @@ def find_model(name: str | Path) -> Path:
             f"there is no directory {repository} here, and no such repository that you may read "
             "on the Hugging Face Hub"
         ) from error
-    # The library tells of a missing connection in many ways, some of them its transport's.
+    # The library raises many kinds of errors without a connection, some from its transport.
     except Exception as error:
         raise FileNotFoundError(
             f"there is no directory {repository} here, it is not in the Hugging Face cache, and "
@@ -49,7 +50,7 @@ def find_model(name: str | Path) -> Path:
 
 
 def model_name(path: Path) -> str:
-    """What to call the model in a directory: its repository on the Hub, or the directory."""
+    """Returns the name of the model in a directory: its repository, or the directory's name."""
     for part in path.parts:
         if part.startswith("models--"):
             return part.removeprefix("models--").replace("--", "/")

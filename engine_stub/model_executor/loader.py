@@ -1,4 +1,4 @@
-"""Move a decoder's weights between our fused parameters and Hugging Face safetensors files."""
+"""Loads and saves a decoder's weights as Hugging Face safetensors files."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from engine_stub.model_executor.model import WHOLE, Decoder
-from engine_stub.model_executor.model_config import ModelConfig, UnsupportedModel
+from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.model_executor.stages import Stage
-
-DEFAULT_MODEL = Path(__file__).parents[1] / "weights"
-"""Directory of the small story model that ships with the package."""
 
 # One fused parameter holds the rows of several checkpoint tensors, in this order.
 _FUSED = {
@@ -26,7 +23,7 @@ _FUSED = {
 
 
 class WeightsError(ValueError):
-    """The files of a model directory do not hold the tensors its config calls for."""
+    """The files of a model directory do not contain the tensors that its config requires."""
 
 
 def load_model(
@@ -37,15 +34,22 @@ def load_model(
     stage: Stage = WHOLE,
     embeds: bool = False,
 ) -> Decoder:
-    """Build the decoder that ``path/config.json`` describes and fill it from safetensors.
+    """Builds the decoder that ``path/config.json`` describes, and loads its weights.
 
-    Reads ``model.safetensors``, or the shards that ``model.safetensors.index.json`` lists, and of
-    them only what `stage` needs, and the embedding if `embeds`.
+    Reads ``model.safetensors``, or the shards that ``model.safetensors.index.json`` lists, but only
+    the tensors of `stage`.
+
+    Args:
+        path: The model's directory.
+        device: The device to load to.
+        dtype: The type to convert the weights to.
+        stage: The part of the model to load.
+        embeds: Whether to load the embedding for any stage.
 
     Raises:
-        FileNotFoundError: no config or no safetensors file.
-        UnsupportedModel: the engine cannot run this model.
-        WeightsError: tensors are missing, left over, unreadable or of another shape.
+        FileNotFoundError: There is no config or no safetensors file.
+        UnsupportedModel: The engine cannot run this model.
+        WeightsError: Tensors are missing, unexpected, unreadable or of another shape.
     """
     config = ModelConfig.from_pretrained(path)
     with torch.device("meta"):
@@ -66,9 +70,9 @@ def load_model(
 
 
 def save_pretrained(decoder: Decoder, path: Path, dtype: torch.dtype) -> None:
-    """Write ``config.json`` and ``model.safetensors`` so that transformers can load them.
+    """Writes ``config.json`` and ``model.safetensors`` in the format of transformers.
 
-    Creates the directory; tied embeddings are written once, as transformers does.
+    Creates the directory. Tied embeddings are written once.
     """
     path.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
@@ -85,7 +89,7 @@ def save_pretrained(decoder: Decoder, path: Path, dtype: torch.dtype) -> None:
 
 
 def _checkpoint_names(name: str) -> tuple[str, ...]:
-    """Return the checkpoint tensors whose rows make up our parameter `name`."""
+    """Returns the checkpoint tensors whose rows make up the parameter `name`."""
     prefixed = name if name.startswith("lm_head.") else f"model.{name}"
     for fused, parts in _FUSED.items():
         if f".{fused}." in name:
@@ -94,7 +98,7 @@ def _checkpoint_names(name: str) -> tuple[str, ...]:
 
 
 def _row_counts(config: ModelConfig, name: str, rows: int) -> list[int]:
-    """Return how many rows of our parameter `name` belong to each of its checkpoint tensors."""
+    """Returns the number of rows of each checkpoint tensor in the parameter `name`."""
     if ".qkv_proj." in name:
         q_rows = config.num_attention_heads * config.head_dim
         kv_rows = config.num_key_value_heads * config.head_dim
@@ -118,7 +122,7 @@ def _safetensors_files(path: Path) -> list[Path]:
 
 
 def _file_of_tensor(path: Path) -> dict[str, Path]:
-    """Which file holds each tensor."""
+    """Returns the file of each tensor."""
     files: dict[str, Path] = {}
     for file in _safetensors_files(path):
         try:
@@ -141,9 +145,9 @@ def _read_tensors(files: dict[str, Path], names: set[str]) -> dict[str, Tensor]:
 
 
 def _check_names(path: Path, config: ModelConfig, whole: Decoder, names: set[str]) -> None:
-    """Raise `WeightsError` that lists every missing and every left-over tensor."""
+    """Raises `WeightsError` that lists every missing and every unexpected tensor."""
     if config.tie_word_embeddings:
-        # Some checkpoints store the shared matrix a second time under the head's name.
+        # Some checkpoints contain the shared matrix a second time, under the head's name.
         names.discard("lm_head.weight")
     wanted = {part for name in whole.state_dict() for part in _checkpoint_names(name)}
     found = {name for name in names if not name.endswith("rotary_emb.inv_freq")}
@@ -154,6 +158,3 @@ def _check_names(path: Path, config: ModelConfig, whole: Decoder, names: set[str
     ]
     if problems:
         raise WeightsError(f"{path} does not fit its config.json; {'; '.join(problems)}")
-
-
-__all__ = ["DEFAULT_MODEL", "UnsupportedModel", "WeightsError", "load_model", "save_pretrained"]

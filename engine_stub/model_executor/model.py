@@ -1,12 +1,12 @@
 """A decoder of the Llama family over a flat batch of tokens.
 
-Llama, Mistral, Qwen2 and Qwen3 differ in a few switches of `ModelConfig`: biases, a norm on queries
-and keys, rotary scaling. Sliding windows are `attend`'s business.
+Llama, Mistral, Qwen2 and Qwen3 differ in a few settings of `ModelConfig`: biases, a norm on queries
+and keys, rotary scaling. Sliding windows are part of `attend`.
 
-All tokens of all sequences of a step come as one dimension, ``[T]``, each with its own position.
-The decoder knows nothing of sequences: whoever calls it passes `attend`, which sees each layer's
-queries, keys and values and decides which token looks at which. The engine's version keeps keys
-and values in a paged cache; training's is plain causal attention.
+All tokens of all sequences of a step form one dimension, ``[T]``, each with its own position. The
+decoder has no notion of sequences: the caller passes `attend`, which gets each layer's queries,
+keys and values and determines the tokens that each token attends to. The engine's `attend` keeps
+keys and values in a paged cache; that of training is plain causal attention.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from engine_stub.model_executor.model_config import ModelConfig
-from engine_stub.model_executor.rotary import RotaryEmbedding, Turns, rotate
+from engine_stub.model_executor.rotary import RotaryEmbedding, Rotation, rotate
 from engine_stub.model_executor.stages import Stage
 from seqtop.sequence import IntermediateTensors
 
@@ -26,21 +26,27 @@ WHOLE = Stage()
 
 
 class Attend(Protocol):
-    """Attention over whatever keys and values the caller keeps."""
+    """Attention over the keys and values that the caller manages."""
 
     def __call__(self, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
-        """Attend with ``q [T, n_heads, head_dim]``.
+        """Computes the attention of a layer.
 
-        ``kv`` is ``[T, n_kv_heads, 2 * head_dim]``, the step's own keys, each with its value beside
-        it; rotary embedding is already in queries and keys. Returns ``[T, n_heads, head_dim]``.
+        Args:
+            layer_idx: The position of the layer in its stage.
+            q: Queries after rotary embedding, ``[T, n_heads, head_dim]``.
+            kv: The step's own keys after rotary embedding, each with its value beside it,
+                ``[T, n_kv_heads, 2 * head_dim]``.
+
+        Returns:
+            ``[T, n_heads, head_dim]``.
         """
         ...
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm; computed in float32, cast back before the weight is applied.
+    """Root-mean-square norm, computed in float32 and cast back before the weight is applied.
 
-    The order of cast and weight is that of transformers, so that bfloat16 rounds alike.
+    The order of cast and weight is that of transformers, so that bfloat16 rounds equally.
     """
 
     def __init__(self, size: int, eps: float) -> None:
@@ -49,7 +55,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise ``x [..., size]`` over its last dimension."""
+        """Normalizes ``x [..., size]`` over its last dimension."""
         wide = x.float()
         # One pass over the row, and no copy of its squares.
         norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
@@ -76,15 +82,15 @@ class Attention(nn.Module):
             self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
         self.qk_norm = config.qk_norm
 
-    def forward(self, x: Tensor, turns: Turns, attend: Attend) -> Tensor:
-        """Map ``x [T, hidden]`` to ``[T, hidden]``."""
+    def forward(self, x: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+        """Maps ``x [T, hidden]`` to ``[T, hidden]``."""
         heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))
         qk, v = torch.split(heads, [self.n_heads + self.n_kv_heads, self.n_kv_heads], dim=1)
         if self.qk_norm:
             q, k = torch.split(qk, [self.n_heads, self.n_kv_heads], dim=1)
             qk = torch.cat((self.q_norm(q), self.k_norm(k)), dim=1)
-        # Queries and keys lie side by side, so one rotation turns both.
-        q, k = torch.split(rotate(qk, turns), [self.n_heads, self.n_kv_heads], dim=1)
+        # Queries and keys lie side by side, so that one call rotates both.
+        q, k = torch.split(rotate(qk, rotation), [self.n_heads, self.n_kv_heads], dim=1)
         attended = attend(self.layer_idx, q, torch.cat((k, v), dim=-1))
         projected: Tensor = self.o_proj(attended.flatten(1))
         return projected
@@ -100,14 +106,14 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(intermediate, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map ``x [T, hidden]`` to ``[T, hidden]``."""
+        """Maps ``x [T, hidden]`` to ``[T, hidden]``."""
         gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
         projected: Tensor = self.down_proj(F.silu(gate) * up)
         return projected
 
 
 class DecoderLayer(nn.Module):
-    """Attention, then feed-forward, each normed first and added to the residual stream."""
+    """Attention, then feed-forward, each after a norm and added to the residual stream."""
 
     def __init__(self, config: ModelConfig, layer_idx: int) -> None:
         super().__init__()
@@ -116,20 +122,20 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, turns: Turns, attend: Attend) -> Tensor:
-        """Map ``x [T, hidden]`` to ``[T, hidden]``."""
-        x = x + self.self_attn(self.input_layernorm(x), turns, attend)
+    def forward(self, x: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+        """Maps ``x [T, hidden]`` to ``[T, hidden]``."""
+        x = x + self.self_attn(self.input_layernorm(x), rotation, attend)
         stream: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return stream
 
 
 class Layers(nn.ModuleDict):
-    """Layers one after another, by their names in the checkpoint."""
+    """The layers of a stage, by their names in the checkpoint."""
 
-    def forward(self, x: Tensor, turns: Turns, attend: Attend) -> Tensor:
-        """Map ``x [T, hidden]`` to ``[T, hidden]``."""
+    def forward(self, x: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+        """Maps ``x [T, hidden]`` to ``[T, hidden]``."""
         for layer in self.values():
-            x = layer(x, turns, attend)
+            x = layer(x, rotation, attend)
         return x
 
 
@@ -137,8 +143,9 @@ class Decoder(nn.Module):
     """The model: embedding, layers, final norm, and the projection onto the vocabulary.
 
     Args:
-        stage: Which part of it to be.
-        embeds: Whether to have the embedding in any stage.
+        config: The shape of the model.
+        stage: The part of the model to build.
+        embeds: Whether to include the embedding in any stage.
     """
 
     def __init__(self, config: ModelConfig, stage: Stage = WHOLE, *, embeds: bool = False) -> None:
@@ -148,8 +155,8 @@ class Decoder(nn.Module):
         if embeds or stage.is_first or (stage.is_last and config.tie_word_embeddings):
             self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.rotary = RotaryEmbedding(config)
-        # Named by their place in the whole model, as in the checkpoint; `attend` knows layers by
-        # their place in this part of it.
+        # Named by their positions in the whole model, as in the checkpoint; `attend` counts layers
+        # within this stage.
         self.layers = Layers(
             {
                 str(layer): DecoderLayer(config, layer_idx)
@@ -168,17 +175,17 @@ class Decoder(nn.Module):
         attend: Attend,
         intermediate_tensors: IntermediateTensors | None = None,
     ) -> Tensor:
-        """Run the layers.
+        """Runs the layers.
 
         Args:
             input_ids: ``[T]`` int64, the tokens of every sequence of the step, one after another.
             positions: ``[T]`` int64, each token's index within its own sequence.
-            attend: called once per layer.
-            intermediate_tensors: What the stage before returned, as ``hidden_states``; None in
+            attend: The attention, called once per layer.
+            intermediate_tensors: The output of the stage before, as ``hidden_states``; None in
                 the first stage.
 
         Returns:
-            Hidden states, ``[T, hidden]``, of the last stage normed.
+            Hidden states, ``[T, hidden]``; those of the last stage after the final norm.
         """
         x: Tensor = (
             self.embed_tokens(input_ids)
@@ -192,6 +199,6 @@ class Decoder(nn.Module):
         return normed
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        """Project ``hidden [N, hidden]`` onto the vocabulary: ``[N, vocab]`` float32."""
+        """Projects ``hidden [N, hidden]`` onto the vocabulary: ``[N, vocab]`` float32."""
         head = self.embed_tokens if self.config.tie_word_embeddings else self.lm_head
         return F.linear(hidden, head.weight).float()

@@ -1,4 +1,4 @@
-"""The numbers that shape a decoder, read from a Hugging Face ``config.json``."""
+"""The shape of a decoder, read from a Hugging Face ``config.json``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SUPPORTED_ARCHITECTURES = {
 }
 """Architectures that `engine_stub.model_executor.model` implements, with their ``model_type``."""
 
-# What others would need in `engine_stub.model_executor.model` before they could run.
+# The features that `engine_stub.model_executor.model` lacks for other architectures.
 _MISSING_FOR_ARCHITECTURE = {
     "GemmaForCausalLM": "GELU and embeddings scaled by the hidden size",
     "Gemma2ForCausalLM": "soft-capped logits and norms after each block",
@@ -44,7 +44,7 @@ class UnsupportedModel(ValueError):  # noqa: N818 - the name is part of the engi
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """How rotary frequencies are stretched; the field names are those of ``rope_parameters``."""
+    """A scaling of rotary frequencies; the field names are those of ``rope_parameters``."""
 
     rope_type: str = "default"
     factor: float = 1.0
@@ -64,12 +64,12 @@ class ModelConfig:
     """Shape of a decoder of the Llama family; the field names are those of ``config.json``.
 
     Attributes:
-        eos_token_id: Where the model stops: the config's tokens, then the generation config's.
-        qkv_bias: Whether queries, keys and values are projected with a bias.
-        o_bias: Whether attention's output is.
-        qk_norm: Whether each head of queries and keys is normed before it is rotated.
-        layer_windows: For each layer, how many tokens back attention sees, the token itself
-            among them; None for all. Empty if no layer has a window.
+        eos_token_id: The tokens that end an output: the config's, then the generation config's.
+        qkv_bias: Whether the projection of queries, keys and values has a bias.
+        o_bias: Whether the projection of attention's output has a bias.
+        qk_norm: Whether each head of queries and keys is normalized before it is rotated.
+        layer_windows: For each layer, the number of tokens that attention sees, the token itself
+            included; None for all. Empty if no layer has a window.
     """
 
     vocab_size: int
@@ -103,12 +103,12 @@ class ModelConfig:
 
     @classmethod
     def from_pretrained(cls, path: Path) -> Self:
-        """Read ``path/config.json`` and the stop tokens of ``path/generation_config.json``.
+        """Reads ``path/config.json`` and the stop tokens of ``path/generation_config.json``.
 
         Raises:
-            FileNotFoundError: the directory holds no ``config.json``.
-            UnsupportedModel: the architecture, or a feature the file switches on, is not
-                implemented; the message says which.
+            FileNotFoundError: The directory contains no ``config.json``.
+            UnsupportedModel: The architecture, or a feature that the file enables, is not
+                implemented; the message names it.
         """
         config_path = path / "config.json"
         if not config_path.is_file():
@@ -145,9 +145,9 @@ class ModelConfig:
             raise UnsupportedModel(f"{config_path} lacks {error}") from error
 
     def to_hf(self) -> dict[str, Any]:
-        """Return the ``config.json`` from which `from_pretrained` and transformers rebuild this.
+        """Returns the contents of a ``config.json`` for `from_pretrained` and transformers.
 
-        For a Llama without scaled rotary embeddings, which is what `engine_stub.train` makes.
+        Supports only a Llama without scaled rotary embeddings, as `engine_stub.train` makes it.
         """
         return {
             "architectures": [self.architecture],
@@ -175,7 +175,7 @@ class ModelConfig:
 
 
 def _supported_architecture(raw: dict[str, Any], config_path: Path) -> str:
-    """Return the architecture's name, or say what running this model would need."""
+    """Returns the architecture's name; raises UnsupportedModel if it is not implemented."""
     architectures = raw.get("architectures") or ["an unnamed architecture"]
     for name in architectures:
         if name in SUPPORTED_ARCHITECTURES:
@@ -187,7 +187,7 @@ def _supported_architecture(raw: dict[str, Any], config_path: Path) -> str:
             f"{config_path} describes {name}; this engine runs {', '.join(SUPPORTED_ARCHITECTURES)}"
             + (f" ({name} would need {needed})" if needed else "")
         )
-    # Biases that only Llama's (and, of attention, Qwen3's) own code reads from the config.
+    # Only the code of Llama (and, for attention, of Qwen3) reads these biases from the config.
     if raw.get("mlp_bias") and name != "LlamaForCausalLM":
         raise UnsupportedModel(f"{config_path}: {name} has no mlp_bias")
     if raw.get("attention_bias") and name not in ("LlamaForCausalLM", "Qwen3ForCausalLM"):
@@ -204,13 +204,13 @@ def _supported_architecture(raw: dict[str, Any], config_path: Path) -> str:
 
 
 def _rope_parameters(raw: dict[str, Any]) -> dict[str, Any]:
-    """What transformers 5 keeps in ``rope_parameters``, and 4 in ``rope_scaling``."""
+    """Returns ``rope_parameters`` of transformers 5, or ``rope_scaling`` of transformers 4."""
     parameters: dict[str, Any] = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
     return parameters
 
 
 def _rope_theta(raw: dict[str, Any]) -> float:
-    """Return the rotary base, which transformers 4 keeps beside the other parameters."""
+    """Returns the rotary base, which transformers 4 stores beside the other parameters."""
     return float(_rope_parameters(raw).get("rope_theta") or raw.get("rope_theta") or 10_000.0)
 
 
@@ -239,13 +239,13 @@ def _rope_scaling(raw: dict[str, Any], config_path: Path) -> RopeScaling:
     )
     if missing := [name for name in _REQUIRED_OF_ROPE_TYPE[kind] if name not in given]:
         raise UnsupportedModel(f"{config_path}: rotary scaling {kind!r} lacks {missing[0]}")
-    # Without a factor, YaRN stretches by the ratio of the lengths after and before.
+    # Without a factor, YaRN scales by the ratio of the new to the original length.
     given.setdefault("factor", length / original)
     return RopeScaling(**given | {"rope_type": kind, "original_max_position_embeddings": original})
 
 
 def _layer_windows(raw: dict[str, Any], architecture: str) -> tuple[int | None, ...]:
-    """Each layer's sliding window; nothing if all layers see everything."""
+    """Returns each layer's sliding window; empty if no layer has one."""
     window, num_layers = raw.get("sliding_window"), raw["num_hidden_layers"]
     is_qwen = architecture.startswith("Qwen")
     if window is None or architecture == "LlamaForCausalLM":
@@ -261,7 +261,7 @@ def _layer_windows(raw: dict[str, Any], architecture: str) -> tuple[int | None, 
 
 
 def _eos_token_ids(raw: dict[str, Any], path: Path) -> tuple[int, ...]:
-    """The config's end-of-sequence tokens, and those that generation stops at besides."""
+    """Returns the end-of-sequence tokens of the config and of the generation config."""
     own = _as_tuple(raw.get("eos_token_id"))
     generation = path / "generation_config.json"
     if not generation.is_file():

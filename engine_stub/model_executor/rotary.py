@@ -1,7 +1,7 @@
-"""Rotary position embeddings, and the ways checkpoints stretch them over longer contexts.
+"""Rotary position embeddings, and their scalings for longer contexts.
 
-Every way changes the frequencies only, once, when the model is built; YaRN also scales cosines and
-sines. The formulas are those of transformers (``modeling_rope_utils``), whose names they have.
+Every scaling changes the frequencies only, once, when the model is built; YaRN also scales cosines
+and sines. Formulas and names are those of transformers (``modeling_rope_utils``).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from engine_stub.model_executor.model_config import ModelConfig, RopeScaling
 
-Turns: TypeAlias = tuple[Tensor, Tensor]
+Rotation: TypeAlias = tuple[Tensor, Tensor]
 """Cosines and sines of a step's tokens, each ``[T, 1, head_dim]``.
 
-Sines of the first half of the channels are negative, as `rotate` wants them.
+The sines of the first half of the channels are negated, as `rotate` expects them.
 """
 
 
@@ -29,14 +29,14 @@ class RotaryEmbedding(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         scaling = config.rope_scaling
-        # On the CPU even when the module is built on the meta device: it is never loaded.
+        # On the CPU even if the module is built on the meta device: no checkpoint contains it.
         with torch.device("cpu"):
             inv_freq = _inv_freq(config.head_dim, config.rope_theta, scaling)
         self.register_buffer("inv_freq", inv_freq, persistent=False)
         self.attention_scaling = _yarn_scale(scaling) if scaling.rope_type == "yarn" else 1.0
 
-    def forward(self, positions: Tensor, dtype: torch.dtype) -> Turns:
-        """Return what to turn the heads of ``positions [T]`` by, in `dtype`."""
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
+        """Returns the rotation of the heads of tokens at ``positions [T]``, in `dtype`."""
         angles = positions.to(torch.float32)[:, None] * self.inv_freq
         cos, sin = angles.cos(), angles.sin()
         cos = torch.cat((cos, cos), dim=-1)[:, None]
@@ -46,14 +46,14 @@ class RotaryEmbedding(nn.Module):
         return cos.to(dtype), sin.to(dtype)
 
 
-def rotate(x: Tensor, turns: Turns) -> Tensor:
-    """Turn each head of ``x [T, heads, head_dim]`` by its token's angles."""
-    cos, sin = turns
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Rotates each head of ``x [T, heads, head_dim]`` by its token's angles."""
+    cos, sin = rotation
     return x * cos + x.roll(x.shape[-1] // 2, dims=-1) * sin
 
 
 def _inv_freq(head_dim: int, theta: float, scaling: RopeScaling) -> Tensor:
-    """Radians per position of each pair of channels, ``[head_dim / 2]``."""
+    """Returns the radians per position of each pair of channels, ``[head_dim / 2]``."""
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     if scaling.rope_type == "yarn":
         return _yarn(theta**exponents, theta, scaling)
@@ -62,12 +62,12 @@ def _inv_freq(head_dim: int, theta: float, scaling: RopeScaling) -> Tensor:
         return inv_freq / scaling.factor
     if scaling.rope_type == "llama3":
         return _llama3(inv_freq, scaling)
-    # "dynamic" changes nothing up to the model's own length, and the engine goes no further.
+    # "dynamic" only applies beyond the model's own length, which the engine never exceeds.
     return inv_freq
 
 
 def _llama3(inv_freq: Tensor, scaling: RopeScaling) -> Tensor:
-    """Llama 3.1: slow frequencies are divided by the factor, fast ones kept, the rest mixed."""
+    """Scales as Llama 3.1: divides slow frequencies, keeps fast ones, and mixes the others."""
     context = scaling.original_max_position_embeddings
     wavelengths = 2 * math.pi / inv_freq
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
@@ -76,7 +76,7 @@ def _llama3(inv_freq: Tensor, scaling: RopeScaling) -> Tensor:
 
 
 def _yarn(pos_freqs: Tensor, theta: float, scaling: RopeScaling) -> Tensor:
-    """YaRN (arXiv 2309.00071): as llama3, but mixed by how often a channel turns in the context."""
+    """Scales as YaRN (arXiv 2309.00071): mixes by a channel's number of turns in the context."""
     num_pairs = len(pos_freqs)
 
     def pair_that_turns(rotations: float) -> float:
@@ -89,12 +89,12 @@ def _yarn(pos_freqs: Tensor, theta: float, scaling: RopeScaling) -> Tensor:
     first, last = max(first, 0), min(last, 2 * num_pairs - 1)
     width = (last - first) or 0.001
     interpolated = ((torch.arange(num_pairs, dtype=torch.float32) - first) / width).clamp(0, 1)
-    kept = 1 - interpolated
-    return 1 / (scaling.factor * pos_freqs) * (1 - kept) + 1 / pos_freqs * kept
+    unscaled = 1 - interpolated
+    return 1 / (scaling.factor * pos_freqs) * (1 - unscaled) + 1 / pos_freqs * unscaled
 
 
 def _yarn_scale(scaling: RopeScaling) -> float:
-    """What YaRN multiplies cosines and sines by, so that attention keeps its temperature."""
+    """Returns YaRN's factor of cosines and sines, which preserves attention's temperature."""
     if scaling.attention_factor is not None:
         return scaling.attention_factor
 

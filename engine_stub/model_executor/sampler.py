@@ -1,8 +1,7 @@
-"""From logits to tokens, for a batch of requests that each want something else.
+"""Samples tokens from logits, for a batch of requests with different parameters.
 
-In order: token bias and bans, penalties, temperature, top-k, top-p, min-p, draw. Log
-probabilities and ranks are those of the model's own distribution, before any of that: they say
-what the model thought, whatever the request made of it.
+In this order: token bias and bans, penalties, temperature, top-k, top-p, min-p, draw. Reported log
+probabilities and ranks are those of the model's own distribution, before any of these steps.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ import msgspec
 import torch
 from torch import Tensor
 
-from engine_stub.platforms.cuda import to_device, to_host
+from engine_stub.platforms import to_device, to_host
 from seqtop.sequence import Logprob, SamplingParams, SamplingType, SequenceData
 
 
 @dataclass(slots=True)
 class SamplingMetadata:
-    """What the sampler has to know about one row of logits; good for every step of a request.
+    """The parameters of one row of logits.
 
     Attributes:
-        data: The sequence as it is at each step.
-        generator: The request's own random numbers, if it has a seed.
+        data: The tokens of the sequence.
+        generator: The request's own random numbers; None without a seed.
         is_greedy: Whether the likeliest token is taken.
-        edits_logits: Whether tokens are made more or less likely first.
+        edits_logits: Whether a bias, ban or penalty changes the logits first.
     """
 
     params: SamplingParams
@@ -41,7 +40,7 @@ class SamplingMetadata:
 
 
 class SamplerOutput(msgspec.Struct, frozen=True):
-    """A sampled token with the log probabilities to report for it, its own first."""
+    """A sampled token with the log probabilities to report, its own first."""
 
     token_id: int
     logprobs: dict[int, Logprob]
@@ -51,14 +50,14 @@ class Sampler:
     """Samples one token per row.
 
     Args:
-        generator: Random numbers for requests without a seed, on the device of the logits.
+        generator: The random numbers of requests without a seed, on the device of the logits.
     """
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
 
     def __call__(self, logits: Tensor, requests: list[SamplingMetadata]) -> list[SamplerOutput]:
-        """Sample a token for each row of ``logits [N, vocab]`` (float32, left as they are)."""
+        """Samples a token for each row of ``logits [N, vocab]``, float32, which stay unchanged."""
         logprobs = logits.log_softmax(-1)
         token_ids = self._choose(logits, requests)
         counts = [request.params.logprobs or 0 for request in requests]
@@ -66,7 +65,7 @@ class Sampler:
         return report(logprobs, token_ids, counts, are_likeliest=are_likeliest)
 
     def probs(self, logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
-        """What each row's token is drawn from, ``[N, vocab]``; a greedy one's is certain."""
+        """Returns each row's distribution, ``[N, vocab]``; one token for a greedy request."""
         logits = _edited(logits, requests)
         probs = torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
         if drawn := _drawn(requests):
@@ -75,7 +74,7 @@ class Sampler:
         return probs
 
     def _choose(self, logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
-        """Return the token of each row, ``[N]``."""
+        """Returns the token of each row, ``[N]``."""
         logits = _edited(logits, requests)
         # The same as `argmax`, which takes more than twice as long for many rows.
         token_ids = logits.max(-1).indices
@@ -85,7 +84,7 @@ class Sampler:
         return token_ids
 
     def _draw(self, logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
-        """Draw a token for each row by temperature and truncation."""
+        """Draws a token for each row by temperature and truncation."""
         probs = self._probs(logits, [request.params for request in requests])
         # The smallest of exponential variates with rates p is the i-th with probability p_i.
         noise = torch.empty_like(probs).exponential_(generator=self.generator)
@@ -95,7 +94,7 @@ class Sampler:
         return (probs / noise).argmax(-1)
 
     def _probs(self, logits: Tensor, params: list[SamplingParams]) -> Tensor:
-        """The distribution that is left of each row by temperature and truncation."""
+        """Returns each row's distribution after temperature and truncation."""
 
         def column(values: Sequence[float], dtype: torch.dtype = torch.float32) -> Tensor:
             return to_device(values, logits.device, dtype)[:, None]
@@ -118,16 +117,16 @@ class Sampler:
 def likeliest_continuations(
     logits: Tensor, cumulative_logprobs: list[float], count: int, *, temperature: float
 ) -> list[tuple[int, SamplerOutput]]:
-    """The best next tokens of several beams, by the log probability of the whole output.
+    """Returns the best next tokens of several beams, by the log probability of the whole output.
 
     Args:
-        logits: ``[beams, vocab]``, float32, left as they are.
-        cumulative_logprobs: Of each beam so far.
-        count: How many continuations to return, likeliest first.
-        temperature: Divides the logits; 0 leaves them as they are.
+        logits: ``[beams, vocab]``, float32, left unchanged.
+        cumulative_logprobs: The log probability of each beam so far.
+        count: The number of continuations to return, likeliest first.
+        temperature: Divides the logits; 0 means 1.
 
     Returns:
-        For each, the index of its beam, and its token.
+        For each continuation the index of its beam, and its token.
     """
     logprobs = (logits / (temperature or 1.0)).log_softmax(-1)
     totals = logprobs + to_device(cumulative_logprobs, logits.device, torch.float32)[:, None]
@@ -144,34 +143,34 @@ def likeliest_continuations(
 
 
 def prompt_logprobs(logits: Tensor, token_ids: Tensor, count: int) -> list[dict[int, Logprob]]:
-    """Log probabilities of tokens that are given, and of the likeliest in their place.
+    """Returns the log probabilities of given tokens, and of the likeliest at each position.
 
     Args:
-        logits: ``[N, vocab]``, float32: what was predicted for each token.
-        token_ids: ``[N]``.
-        count: How many of the likeliest to report beside each.
+        logits: ``[N, vocab]``, float32, the prediction of each token.
+        token_ids: The tokens, ``[N]``.
+        count: The number of likeliest tokens to report beside each.
     """
     reported = report(logits.log_softmax(-1), token_ids, [count] * len(token_ids))
     return [each.logprobs for each in reported]
 
 
 def _keep_top(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Set to minus infinity what is beyond the `top_k` best or the `top_p` likeliest mass.
+    """Sets all but the `top_k` best and the `top_p` likeliest mass to minus infinity.
 
-    The token that crosses the mass is kept, so at least one always is.
+    The token that crosses the mass stays, so that at least one always does.
     """
     ordered, indices = logits.sort(-1, descending=True)
     ranks = torch.arange(logits.shape[-1], device=logits.device)
     ordered = ordered.masked_fill(ranks >= top_k, -torch.inf)
     probs = ordered.softmax(-1)
     mass_before = probs.cumsum(-1) - probs
-    # Rounded, the mass before the last tokens may reach 1, which must not cost them a place.
+    # By rounding, the mass before the last tokens may reach 1, which must not exclude them.
     ordered = ordered.masked_fill((mass_before >= top_p) & (top_p < 1), -torch.inf)
     return torch.empty_like(logits).scatter_(-1, indices, ordered)
 
 
-def looks_at_output(params: SamplingParams) -> bool:
-    """Whether what is sampled from depends on the output so far otherwise than by the model."""
+def depends_on_output(params: SamplingParams) -> bool:
+    """Tells whether the output so far changes the logits, as penalties and `min_tokens` do."""
     return bool(
         params.min_tokens
         or params.repetition_penalty != 1
@@ -181,12 +180,12 @@ def looks_at_output(params: SamplingParams) -> bool:
 
 
 def _drawn(requests: list[SamplingMetadata]) -> list[int]:
-    """The rows that are not greedy."""
+    """Returns the rows that are not greedy."""
     return [row for row, request in enumerate(requests) if not request.is_greedy]
 
 
 def _edited(logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
-    """``logits [N, vocab]`` as requests want them before all else; the same if nobody does."""
+    """Returns ``logits [N, vocab]`` after biases, bans and penalties; a copy if there are any."""
     edited = [row for row, request in enumerate(requests) if request.edits_logits]
     if edited:
         logits = logits.clone()
@@ -197,12 +196,12 @@ def _edited(logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
 
 def _edits_logits(params: SamplingParams) -> bool:
     return bool(
-        params.logit_bias or params.allowed_token_ids is not None or looks_at_output(params)
+        params.logit_bias or params.allowed_token_ids is not None or depends_on_output(params)
     )
 
 
 def _edit_logits(row: Tensor, request: SamplingMetadata) -> None:
-    """Apply one request's bias, bans and penalties to its logits ``[vocab]``, in place."""
+    """Applies one request's bias, bans and penalties to its logits ``[vocab]``, in place."""
     params, data = request.params, request.data
 
     def indices(token_ids: list[int]) -> Tensor:
@@ -223,7 +222,7 @@ def _edit_logits(row: Tensor, request: SamplingMetadata) -> None:
         penalty = params.repetition_penalty
         row[seen] = torch.where(scores > 0, scores / penalty, scores * penalty)
     if params.presence_penalty or params.frequency_penalty:
-        # Unlike `bincount`, which looks for the largest first.
+        # `bincount` would make the host wait for the largest index.
         output = indices(list(data.output_token_ids))
         counts = torch.zeros_like(row).index_add_(
             0, output, torch.ones_like(output, dtype=row.dtype)
@@ -234,10 +233,13 @@ def _edit_logits(row: Tensor, request: SamplingMetadata) -> None:
 def report(
     logprobs: Tensor, token_ids: Tensor, counts: list[int], *, are_likeliest: bool = False
 ) -> list[SamplerOutput]:
-    """Put tokens together with their log probabilities and those of the `counts` likeliest.
+    """Returns tokens with their log probabilities and those of the likeliest tokens.
 
     Args:
-        are_likeliest: Whether the tokens are known to be the likeliest ones.
+        logprobs: ``[N, vocab]``.
+        token_ids: The sampled tokens, ``[N]``.
+        counts: For each row, the number of likeliest tokens to report.
+        are_likeliest: Whether the sampled tokens are certain to have rank 1.
     """
     chosen = logprobs.gather(-1, token_ids[:, None])
     columns = [token_ids, chosen[:, 0]]

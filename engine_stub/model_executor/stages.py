@@ -1,4 +1,4 @@
-"""How a decoder is cut into pipeline stages, and what they see of each other."""
+"""The stages of a pipeline: each runs some of a decoder's layers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from seqtop.sequence import IntermediateTensors
 
 @dataclass(frozen=True)
 class Stage:
-    """One of `size` parts of a decoder, in order; by default the whole.
+    """One of `size` consecutive parts of a decoder; by default the whole decoder.
 
-    The first holds the embedding, the last the final norm and the projection onto the vocabulary.
+    The first stage holds the embedding, the last the final norm and the vocabulary projection.
     """
 
     rank: int = 0
@@ -20,29 +20,31 @@ class Stage:
 
     @property
     def is_first(self) -> bool:
+        """Whether this stage holds the embedding."""
         return self.rank == 0
 
     @property
     def is_last(self) -> bool:
+        """Whether this stage holds the final norm and the vocabulary projection."""
         return self.rank == self.size - 1
 
     def layers(self, num_layers: int) -> range:
-        """Which of a model's layers it holds: as many as the others, give or take one."""
+        """Returns the model's layers in this stage; stages differ by at most one layer."""
         start, end = (num_layers * rank // self.size for rank in (self.rank, self.rank + 1))
         return range(start, end)
 
 
 class PipelineComm(Protocol):
-    """The stages before and after one's own."""
+    """Communication between the stages of a pipeline."""
 
     def receive(self, num_tokens: int) -> IntermediateTensors:
-        """What the stage before made of a step of `num_tokens`; waits for it."""
+        """Waits for the output of the stage before, for a step of `num_tokens`."""
         ...
 
     def send(self, tensors: IntermediateTensors) -> None:
-        """Hand a step on to the stage after."""
+        """Sends the output of this stage to the next one."""
         ...
 
-    def agree(self, numbers: list[int]) -> list[int]:
-        """The last stage's numbers, in every stage; all must call it with as many."""
+    def broadcast_from_last(self, numbers: list[int]) -> list[int]:
+        """Returns the last stage's numbers; every stage must pass a list of the same length."""
         ...

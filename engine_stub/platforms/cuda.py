@@ -1,82 +1,132 @@
-"""What a CUDA device is treated differently in: its clock, and transfers to it and from it."""
+"""The CUDA platform: streams, events, pinned memory, graphs and memory statistics."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
-from time import perf_counter
+import gc
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-
-class ForwardTimer:
-    """Measures a forward pass without making the host wait for it.
-
-    On CUDA by events on the stream, elsewhere by the clock.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._events = (
-            [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
-            if device.type == "cuda"
-            else None
-        )
-        self._times = [0.0, 0.0]
-
-    def start(self) -> None:
-        self._mark(0)
-
-    def stop(self) -> None:
-        self._mark(1)
-
-    def seconds(self) -> float:
-        """From `start` to `stop`; waits until the device has come so far."""
-        if self._events is None:
-            return self._times[1] - self._times[0]
-        begin, end = self._events
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1000
-
-    def _mark(self, index: int) -> None:
-        if self._events is None:
-            self._times[index] = perf_counter()
-        else:
-            self._events[index].record()
+from engine_stub.platforms.interface import CapturedStep, ForwardTimer, Platform, host_tensor
 
 
-def to_device(
-    values: Sequence[float], device: torch.device, dtype: torch.dtype = torch.int64
-) -> Tensor:
-    """A tensor of `values` on `device`; to CUDA from pinned memory, without waiting."""
-    if not values:
-        return torch.empty(0, dtype=dtype, device=device)
-    tensor = _tensor(values, dtype)
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor
+class CudaPlatform(Platform):
+    """GPUs that torch drives through CUDA."""
 
+    distributed_backend = "nccl"
+    segment_bytes = 2**28
+    kv_pool_bytes = None
+    captures_graphs = True
+    prefers_decode_cache = False
 
-def copy_to_device(values: Sequence[int], destination: Tensor) -> None:
-    """Copy `values` to an int64 tensor of as many, on CUDA as `to_device` does."""
-    source = _tensor(values, torch.int64)
-    # The allocator of pinned memory gives it to nobody before the copy is done.
-    destination.copy_(source.pin_memory() if destination.is_cuda else source, non_blocking=True)
+    def device_count(self) -> int:
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
+    def check_device(self, name: str) -> None:
+        count = self.device_count()
+        if not count:
+            raise ValueError("device cuda was asked for, but torch sees no CUDA device")
+        if (torch.device(name).index or 0) >= count:
+            raise ValueError(f"device {name} was asked for, but torch sees {count} of them")
 
-def _tensor(values: Sequence[float], dtype: torch.dtype) -> Tensor:
-    if dtype is torch.int64:
-        # Right after a forward pass, `torch.tensor` takes three times as long.
-        return torch.frombuffer(array("q", values), dtype=dtype)
-    return torch.tensor(values, dtype=dtype)
+    def check_num_stages(self, num_stages: int) -> None:
+        if num_stages > torch.cuda.device_count():
+            raise ValueError(
+                f"pipeline_parallel_size={num_stages} needs as many CUDA devices, and torch sees "
+                f"{torch.cuda.device_count()}"
+            )
 
+    def default_dtype(self, checkpoint_dtype: str) -> str:
+        return checkpoint_dtype
 
-def to_host(*tensors: Tensor) -> list[list[Any]]:
-    """What `tolist` gives for each of `tensors`, which lie on one device; waits for it once."""
-    if tensors[0].is_cuda:
-        # They go to pinned memory, which is torch's to choose.
+    def stage_device(self, rank: int) -> torch.device:
+        return torch.device("cuda", rank)
+
+    def activate(self, device: torch.device) -> None:
+        # torch prefers cuDNN's attention on some GPUs, but it is built for each new shape, which
+        # takes tenths of a second, and steps with prompts hardly ever have the same shape twice.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        if device.index is not None:
+            # Events, streams and graphs belong to the device that is current.
+            torch.cuda.set_device(device)
+
+    def to_device(
+        self, values: Sequence[float], device: torch.device, dtype: torch.dtype
+    ) -> Tensor:
+        return host_tensor(values, dtype).pin_memory().to(device, non_blocking=True)
+
+    def copy_to_device(self, values: Sequence[int], destination: Tensor) -> None:
+        # The allocator of pinned memory reuses it only after the copy is done.
+        destination.copy_(host_tensor(values, torch.int64).pin_memory(), non_blocking=True)
+
+    def to_host(self, tensors: Sequence[Tensor]) -> list[list[Any]]:
+        # torch places the copies in pinned memory.
         copies = [each.to("cpu", non_blocking=True) for each in tensors]
         torch.cuda.current_stream(tensors[0].device).synchronize()
-        tensors = (*copies,)
-    return [each.tolist() for each in tensors]
+        return [each.tolist() for each in copies]
+
+    def host_zeros(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        return torch.zeros(*shape, dtype=dtype, pin_memory=0 not in shape)
+
+    def make_timer(self, device: torch.device) -> ForwardTimer:
+        return _EventTimer()
+
+    def new_graph_memory(self) -> Any:
+        return torch.cuda.graph_pool_handle()
+
+    def capture(
+        self, step: Callable[[], Tensor], device: torch.device, memory: Any
+    ) -> CapturedStep:
+        # Whatever torch and its libraries set up on first use cannot be captured.
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            step()
+        torch.cuda.current_stream(device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads, such as those of NCCL, may go on using the device.
+        with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
+            output = step()
+        return _CudaGraph(graph, output)
+
+    def free_bytes(self, device: torch.device) -> int:
+        gc.collect()
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info(device)[0]
+
+    def peak_bytes(self, run: Callable[[], None], device: torch.device) -> int:
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        run()
+        return torch.cuda.max_memory_allocated(device) - before
+
+
+class _CudaGraph:
+    def __init__(self, graph: torch.cuda.CUDAGraph, output: Tensor) -> None:
+        self._graph = graph
+        self._output = output
+
+    def replay(self) -> Tensor:
+        self._graph.replay()
+        return self._output
+
+
+class _EventTimer:
+    """Marks the stream with events, whose times the device takes."""
+
+    def __init__(self) -> None:
+        self._start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._stop = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+    def start(self) -> None:
+        self._start.record()
+
+    def stop(self) -> None:
+        self._stop.record()
+
+    def seconds(self) -> float:
+        self._stop.synchronize()
+        return float(self._start.elapsed_time(self._stop)) / 1000

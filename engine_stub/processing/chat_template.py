@@ -1,8 +1,8 @@
-"""Conversations as a model was trained on them, by the Jinja template beside its weights.
+"""Renders conversations as prompts, by the Jinja template in a model's directory.
 
-As in transformers: the template is ``chat_template.jinja`` or in ``tokenizer_config.json``, sees
-the messages and the special tokens, and puts the special tokens into its text itself, the one that
-begins it among them. It runs in Jinja's sandbox, for it came with somebody else's files.
+As in transformers, the template is ``chat_template.jinja`` or in ``tokenizer_config.json``; its
+variables are the messages and the special tokens, which it inserts itself, including the one at the
+beginning. It runs in Jinja's sandbox, because model directories are untrusted.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 class ChatTemplateError(ValueError):
-    """The template cannot be read, or does not take these messages."""
+    """The template cannot be read, or rejects the messages."""
 
 
 class ChatTemplate:
     """A model's chat template.
 
     Args:
-        source: In Jinja.
-        special_tokens: What the template knows as ``bos_token`` and so on.
+        source: The template's source.
+        special_tokens: The special tokens by the template's names, ``bos_token`` and so on.
 
     Raises:
-        ChatTemplateError: `source` is no template.
+        ChatTemplateError: `source` is not a valid template.
     """
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
@@ -51,10 +51,10 @@ class ChatTemplate:
 
     @classmethod
     def from_pretrained(cls, path: Path) -> Self | None:
-        """Read a model directory's template; None if it has none.
+        """Reads a model directory's template; returns None if it has none.
 
         Raises:
-            ChatTemplateError: It cannot be read.
+            ChatTemplateError: The template cannot be read.
         """
         config_file, template_file = path / "tokenizer_config.json", path / "chat_template.jinja"
         config: dict[str, Any] = {}
@@ -66,7 +66,7 @@ class ChatTemplate:
         if template_file.is_file():
             source = template_file.read_text(encoding="utf-8")
         elif given := config.get("chat_template"):
-            # Several by name, of which the others are for tools and documents.
+            # Several by name; those besides the default are for tools and documents.
             named = {"default": given} if isinstance(given, str) else _by_name(given)
             source = named.get("default", "")
         else:
@@ -77,21 +77,21 @@ class ChatTemplate:
         return cls(source, {name: _text(token) for name, token in tokens.items() if token})
 
     def render(self, messages: list[dict[str, Any]], **variables: Any) -> str:
-        """The prompt that asks the model to go on with a conversation.
+        """Returns the prompt that asks the model to continue a conversation.
 
         Args:
-            messages: With ``role`` and ``content`` each.
-            variables: For the template, besides those that every template knows.
+            messages: The messages, each with ``role`` and ``content``.
+            variables: Further variables of the template.
 
         Raises:
-            ChatTemplateError: The template refuses the messages, or fails.
+            ChatTemplateError: The template rejects the messages, or fails.
         """
-        known = {"messages": messages, "add_generation_prompt": True, "tools": None}
+        common = {"messages": messages, "add_generation_prompt": True, "tools": None}
         try:
-            return self._template.render(self._special_tokens | known | variables)
+            return self._template.render(self._special_tokens | common | variables)
         except jinja2.TemplateError as error:
             raise ChatTemplateError(f"the chat template refuses this: {error}") from error
-        # A template may do anything that Python can fail at.
+        # A template can raise any exception of Python.
         except Exception as error:
             raise ChatTemplateError(
                 f"the chat template fails on this: {type(error).__name__}: {error}"
@@ -99,7 +99,7 @@ class ChatTemplate:
 
 
 class _GenerationBlock(Extension):
-    """``{% generation %}``, which marks what to train on and means nothing here."""
+    """The ``{% generation %}`` block, which marks text to train on and has no effect here."""
 
     tags = {"generation"}  # noqa: RUF012 - Jinja's own interface
 
@@ -113,12 +113,12 @@ def _by_name(templates: list[dict[str, str]]) -> dict[str, str]:
 
 
 def _text(token: str | dict[str, str]) -> str:
-    """A special token's text, which some configs keep among its properties."""
+    """Returns a special token's text, which some configs store as one of its properties."""
     return token if isinstance(token, str) else token["content"]
 
 
 def _to_json(value: Any, **options: Any) -> str:
-    """Jinja's own filter would escape for HTML."""
+    """Dumps JSON without escaping for HTML, unlike Jinja's own filter."""
     return json.dumps(value, **({"ensure_ascii": False} | options))
 
 

@@ -1,8 +1,8 @@
-"""Text from tokens as they come, without ever showing half a character.
+"""Incremental detokenization that never outputs half a character.
 
-A character may take several byte-level tokens. Until its last byte is there, decoding ends in the
-replacement character U+FFFD, which is therefore held back; it is let out once a later token shows
-that the bytes before it are really invalid, or when the sequence ends.
+A character may take several byte-level tokens. Until its last byte has arrived, decoding ends in
+the replacement character U+FFFD, which is therefore withheld. It is output once a later token shows
+that the bytes before it are invalid, or when the sequence ends.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from seqtop.sequence import Sequence
 
 _REPLACEMENT = "\ufffd"
 # Tokens decoded again with the new ones when the window does not start at the end of a character.
-# A character has at most four bytes, so decoding is in step again after so many tokens.
+# A character has at most four bytes, so that decoding is synchronized again after this many.
 _CONTEXT = 6
-# A window that grows to so many tokens without meeting the end of a character is moved on.
+# The longest window without the end of a character; then its start is moved.
 _LONGEST_WINDOW = 16
 
 
 class _Token(NamedTuple):
-    """A token by itself.
+    """A single token.
 
     Attributes:
-        name: As the vocabulary spells it; empty if it is not in there, as models may have more
-            embeddings than their tokenizers have tokens.
-        text: What it is decoded to.
-        plain_text: Likewise, if special tokens are skipped.
+        name: Its spelling in the vocabulary; empty if it has none, because a model may have more
+            embeddings than its tokenizer has tokens.
+        text: Its decoded text.
+        plain_text: Its decoded text if special tokens are skipped.
     """
 
     name: str
@@ -39,19 +39,19 @@ class _Token(NamedTuple):
 class Detokenizer:
     """Extends `Sequence.output_text` by the text of new tokens.
 
-    Of a sequence it has read ``tokens[:read_offset]``; decoding starts at `prefix_offset`, before
-    the last tokens read, for decoders to which a word's text depends on what precedes it. Both
-    offsets count prompt and output.
+    ``tokens[:read_offset]`` of a sequence are decoded. Decoding continues from `prefix_offset`,
+    before the last decoded tokens, because the text of a word may depend on the tokens before it.
+    Both offsets count prompt and output.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._token = cache(self._token_uncached)
-        # Windows are a token or two long, and most of them are common pairs.
+        # Most windows are one or two tokens long, and common pairs repeat.
         self._decode = lru_cache(maxsize=2**16)(self._decode_uncached)
 
     def append(self, seq: Sequence, *, skip_special_tokens: bool = True) -> None:
-        """Read all tokens not read yet, and add the text that they settle to `output_text`."""
+        """Decodes all new tokens, and appends the text that is final to `output_text`."""
         token_ids = seq.get_token_ids()
         if self._append_whole(seq, token_ids, skip_special_tokens):
             return
@@ -63,7 +63,7 @@ class Detokenizer:
         num_read = seq.read_offset - seq.prefix_offset
         before = self._decode(window[:num_read], skip_special_tokens)
         after = self._decode(window, skip_special_tokens)
-        seq.output_text += _settled(after)[len(_settled(before)) :]
+        seq.output_text += _final_text(after)[len(_final_text(before)) :]
         if not before.endswith(_REPLACEMENT):
             seq.prefix_offset = seq.read_offset
         elif num_read >= _LONGEST_WINDOW:
@@ -71,19 +71,22 @@ class Detokenizer:
         seq.read_offset = len(token_ids)
 
     def finish(self, seq: Sequence, *, skip_special_tokens: bool = True) -> None:
-        """Add the character that is held back, if one is: nothing will complete it."""
+        """Appends the withheld character, if there is one: no token will complete it."""
         window = tuple(seq.get_token_ids()[seq.prefix_offset : seq.read_offset])
         text = self._decode(window, skip_special_tokens)
-        seq.output_text += text[len(_settled(text)) :]
+        seq.output_text += text[len(_final_text(text)) :]
 
     def token_text(self, token_id: int) -> str:
-        """Text of a token by itself, special or not."""
+        """Returns the text of a single token, special or not."""
         return self._token(token_id).text
 
     def _append_whole(self, seq: Sequence, token_ids: list[int], skip_special_tokens: bool) -> bool:
-        """Read one token that is whole characters, after one that ends with one; else do nothing.
+        """Decodes one new token without context, if it and the one before it are whole characters.
 
-        Bytes are decoded alike wherever they are, and most tokens are of this kind.
+        Byte-level tokens decode equally in any context, and most tokens are of this kind.
+
+        Returns:
+            Whether the token was decoded.
         """
         read = seq.read_offset
         is_one = len(token_ids) == read + 1 == seq.prefix_offset + 2
@@ -98,14 +101,14 @@ class Detokenizer:
         return True
 
     def _start(self, seq: Sequence, skip_special_tokens: bool) -> None:
-        """Begin after the prompt, whose last tokens are the first context."""
+        """Sets the offsets to the end of the prompt, whose last tokens are the first context."""
         prompt_token_ids = seq.prompt_token_ids
         seq.tokens = [self._token(token_id).name for token_id in prompt_token_ids]
         seq.read_offset = len(prompt_token_ids)
         seq.prefix_offset = max(seq.read_offset - _CONTEXT, 0)
         context = tuple(prompt_token_ids[seq.prefix_offset :])
         if self._decode(context, skip_special_tokens).endswith(_REPLACEMENT):
-            # A prompt of tokens may end within a character, which is not the output's to complete.
+            # A prompt may end within a character, which the output must not complete.
             seq.prefix_offset = seq.read_offset
 
     def _token_uncached(self, token_id: int) -> _Token:
@@ -120,6 +123,6 @@ class Detokenizer:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
 
-def _settled(text: str) -> str:
-    """`text` without a last character that later tokens may yet change."""
+def _final_text(text: str) -> str:
+    """Returns `text` without a last character that later tokens may change."""
     return text.removesuffix(_REPLACEMENT)

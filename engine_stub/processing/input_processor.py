@@ -1,4 +1,4 @@
-"""What a request asks for: put into tokens and full parameters, or refused with a reason."""
+"""Processes requests: tokenizes prompts, completes parameters, refuses unsupported ones."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from engine_stub.config import EngineConfig
-from engine_stub.core.beam_search import BeamSearchParams, asks_for_beams
+from engine_stub.core.beam_search import BeamSearchParams, is_beam_search
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.processing.tokenizer import Tokenizer
 from seqtop.sequence import PoolingParams, SamplingParams, TokenInputs
 
 Prompt: TypeAlias = str | list[int] | TokenInputs
-"""A prompt as text, as token ids, or as ids with the text they stand for."""
+"""A prompt as text, as token ids, or as token ids with their text."""
 
 Params: TypeAlias = SamplingParams | BeamSearchParams | PoolingParams
-"""What a request asks for: samples, a beam search, or its prompt as a vector."""
+"""The parameters of a request: for samples, a beam search, or an embedding of the prompt."""
 
-# Sampling parameters that are refused when given, rather than ignored.
+# Sampling parameters that are refused rather than ignored.
 _UNSUPPORTED_PARAMS = ("logits_processors", "guided_decoding", "bad_words")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessedInput:
-    """A request as the engine runs it.
+    """A validated request.
 
     Attributes:
         prompt: The text, if known.
-        params: A copy; one that names every token at which this model stops.
+        params: A copy of the parameters, with every token at which this model stops.
     """
 
     prompt: str | None
@@ -37,10 +37,12 @@ class ProcessedInput:
 
 
 class InputProcessor:
-    """Reads requests.
+    """Validates and tokenizes requests.
 
     Args:
-        config: The engine's, with nothing left open.
+        config: The engine's settings, all of them resolved.
+        model_config: The shape of the model.
+        tokenizer: The model's tokenizer.
     """
 
     def __init__(
@@ -53,11 +55,11 @@ class InputProcessor:
         self._tokenizer = tokenizer
 
     def process(self, prompt: Prompt, params: Params) -> ProcessedInput:
-        """Read a request.
+        """Processes a request.
 
         Raises:
-            ValueError: The prompt is empty or holds unknown tokens, or the parameters ask for
-                what this engine cannot do.
+            ValueError: The prompt is empty or holds unknown tokens, or the engine does not support
+                the parameters.
         """
         text, token_ids = self._read(prompt)
         if isinstance(params, PoolingParams):
@@ -67,7 +69,7 @@ class InputProcessor:
         if isinstance(params, BeamSearchParams):
             self._validate_beams(token_ids, params)
             params = params.as_sampling_params()
-        elif asks_for_beams(params):
+        elif is_beam_search(params):
             raise ValueError("extra_args cannot ask for a beam search; use BeamSearchParams")
         if params.truncate_prompt_tokens is not None:
             token_ids = token_ids[-params.truncate_prompt_tokens :]
@@ -75,7 +77,7 @@ class InputProcessor:
         return ProcessedInput(text, token_ids, self._with_stop_tokens(params))
 
     def _read(self, prompt: Prompt) -> tuple[str | None, list[int]]:
-        """A prompt's text, if known, and its tokens."""
+        """Returns a prompt's text, if known, and its tokens."""
         if isinstance(prompt, str):
             return prompt, self._tokenizer.encode(prompt)
         if isinstance(prompt, list):
@@ -83,7 +85,7 @@ class InputProcessor:
         return prompt.get("prompt"), list(prompt["prompt_token_ids"])
 
     def _validate(self, token_ids: list[int], params: SamplingParams) -> None:
-        """Raise ValueError for a request that cannot be run as it stands."""
+        """Raises ValueError for a request that the engine cannot run."""
         self._validate_tokens(token_ids)
         for name, ids in (
             ("allowed_token_ids", params.allowed_token_ids or ()),
@@ -120,7 +122,7 @@ class InputProcessor:
             raise ValueError("this engine pools prompts to embeddings only")
 
     def _validate_beams(self, token_ids: list[int], params: BeamSearchParams) -> None:
-        """Raise ValueError for a search whose beams could not all be run at once."""
+        """Raises ValueError for a search whose beams could not all run at once."""
         config, width = self._config, params.beam_width
         if width > config.max_num_seqs:
             raise ValueError(
@@ -143,11 +145,11 @@ class InputProcessor:
             )
 
     def _with_stop_tokens(self, params: SamplingParams) -> SamplingParams:
-        """A copy of `params` that names every token at which this model stops."""
+        """Returns a copy of `params` with every token at which this model stops."""
         params = params.clone()
         params.all_stop_token_ids.update(self._model_config.eos_token_id)
         if not params.ignore_eos:
-            # A sequence knows one end-of-sequence token; the others are stop tokens.
+            # A sequence has one end-of-sequence token; the others become stop tokens.
             others = self._model_config.eos_token_id[1:]
             params.stop_token_ids = [*(params.stop_token_ids or ()), *others]
         return params

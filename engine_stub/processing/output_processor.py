@@ -1,4 +1,4 @@
-"""What a sampled token does to its sequence: it is appended, read as text, and may be the last."""
+"""Processes the outputs of a step: appends tokens, decodes text, and finds the ends of outputs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from engine_stub.core.beam_search import BeamSearch, BlockAllocator, asks_for_beams
-from engine_stub.core.groups import unfinished
+from engine_stub.core.beam_search import BeamSearch, is_beam_search
+from engine_stub.core.scheduler import Scheduler, SchedulerOutputs
+from engine_stub.core.sequence_groups import unfinished_seqs
 from engine_stub.processing.detokenizer import Detokenizer
-from engine_stub.step_record import DecodeRecord, SequenceRecord
+from engine_stub.step_record import DecodeRecord, ScheduledSequenceGroup, SequenceRecord
+from engine_stub.worker.model_runner import ModelOutput
 from seqtop.sequence import (
     Logprob,
     PoolingSequenceGroupOutput,
@@ -22,48 +24,149 @@ from seqtop.sequence import (
 )
 
 
+class ProcessedOutputs(msgspec.Struct):
+    """The processed outputs of a step; all fields but the last are fields of `StepRecord`.
+
+    Attributes:
+        num_unused_slots: Tokens that were scheduled for drafts, but not proposed.
+    """
+
+    decodes: DecodeRecord = msgspec.field(default_factory=DecodeRecord)
+    non_plain_indices: list[int] = []
+    non_plain_updates: list[SequenceRecord] = []
+    finished: list[SequenceGroup] = []
+    num_unused_slots: int = 0
+
+    def sampled_request_ids(self) -> set[str]:
+        """Returns the ids of the groups that sampled a token."""
+        sampled = {update.request_id for update in self.non_plain_updates if update.new_token_ids}
+        sampled.update(self.decodes.request_ids)
+        return sampled
+
+
 class OutputProcessor:
-    """Takes samples in, and sets the status of sequences that end with them.
+    """Appends samples to sequences, and sets the status of sequences that end with them.
 
     Args:
-        detokenizer: For requests that want text.
-        max_model_len: The most tokens a sequence may have, prompt included.
-        blocks: Shares and frees the blocks of beams.
-        seq_ids: Ids for forks.
+        detokenizer: The detokenizer for requests that ask for text.
+        max_model_len: The most tokens of a sequence, prompt included.
+        scheduler: The scheduler of the groups; finished ones are removed from it.
+        seq_ids: Ids for forked sequences.
     """
 
     def __init__(
         self,
         detokenizer: Detokenizer,
         max_model_len: int,
-        blocks: BlockAllocator,
+        scheduler: Scheduler,
         seq_ids: Iterator[int],
     ) -> None:
         self.detokenizer = detokenizer
         self.max_model_len = max_model_len
-        self._beam_search = BeamSearch(blocks, seq_ids, self._append, max_model_len)
+        self._scheduler = scheduler
+        self._block_manager = scheduler.block_manager
+        self._beam_search = BeamSearch(scheduler, seq_ids, self._append, max_model_len)
 
-    def process(
+    def process(self, outputs: SchedulerOutputs, model_output: ModelOutput) -> ProcessedOutputs:
+        """Advances the scheduled groups by the tokens computed and sampled for them."""
+        processed = ProcessedOutputs()
+        num_draft_tokens = model_output.num_draft_tokens
+        table_changes = self._block_manager.table_changes
+        for index, (scheduled, result) in enumerate(
+            zip(outputs.scheduled, model_output.outputs, strict=True)
+        ):
+            seq_group = scheduled.seq_group
+            if (
+                scheduled.token_chunk_size == len(result.samples) == 1
+                and not (scheduled.is_prompt or num_draft_tokens)
+                and _may_be_plain(seq_group.sampling_params)
+                and table_changes.is_plain(seq_group.first_seq.seq_id)
+            ):
+                update = self._decode(seq_group, result.samples[0], processed.decodes)
+                if update is None:
+                    continue  # the common case: the sequence has not ended
+                updates = [update]
+            else:
+                updates = self._advance(scheduled, model_output, index)
+            processed.non_plain_indices.append(index)
+            processed.non_plain_updates += updates
+            if seq_group.is_finished():
+                self._scheduler.finish_seq_group(seq_group)
+                processed.finished.append(seq_group)
+        if num_draft_tokens is not None:
+            num_slots = sum(each.num_lookahead_slots for each in outputs.scheduled)
+            processed.num_unused_slots = num_slots - sum(num_draft_tokens)
+        return processed
+
+    def _decode(
+        self, seq_group: SequenceGroup, sample: SequenceOutput, decodes: DecodeRecord
+    ) -> SequenceRecord | None:
+        """Appends the only sample of a group's only sequence, and adds a row to `decodes`.
+
+        Returns:
+            None or, if the sequence has ended, its record; then it is not a plain decode.
+        """
+        params, seq = seq_group.sampling_params, seq_group.first_seq
+        assert params is not None
+        seq.data.update_num_computed_tokens(1)
+        self._block_manager.mark_computed(seq)
+        self._append_sample(seq, sample, params)
+        token_id = sample.output_token
+        text_delta = seq.get_output_text_to_return(params.output_text_buffer_length, delta=True)
+        request_id = seq_group.request_id
+        if seq.is_finished():
+            return SequenceRecord(request_id, seq, [token_id], [sample.logprobs], text_delta)
+        decodes.seqs.append(seq)
+        decodes.request_ids.append(request_id)
+        decodes.seq_ids.append(seq.seq_id)
+        decodes.new_token_ids.append(token_id)
+        decodes.new_logprobs.append(sample.logprobs[token_id].logprob)
+        decodes.text_deltas.append(text_delta)
+        return None
+
+    def _advance(
+        self, scheduled: ScheduledSequenceGroup, model_output: ModelOutput, index: int
+    ) -> list[SequenceRecord]:
+        """Advances the group at `index` of the batch, whatever kind of group it is."""
+        seq_group, result = scheduled.seq_group, model_output.outputs[index]
+        num_computed_before = seq_group.first_seq.get_num_computed_tokens()
+        seq_group.update_num_computed_tokens(scheduled.token_chunk_size)
+        for seq in unfinished_seqs(seq_group):
+            self._block_manager.mark_computed(seq)
+        if result.prompt_logprobs is not None:
+            self._add_prompt_logprobs(seq_group, result.prompt_logprobs, num_computed_before)
+        if seq_group.pooling_params is not None:
+            assert model_output.pooler_output is not None
+            return self._process_pooled(seq_group, model_output.pooler_output[index])
+        if is_beam_search(seq_group.sampling_params):
+            return self._beam_search.process(seq_group, result.samples)
+        num_draft_tokens = model_output.num_draft_tokens
+        updates = self.append_samples(
+            seq_group, result.samples, num_draft_tokens[index] if num_draft_tokens else None
+        )
+        if scheduled.num_lookahead_slots:
+            self._block_manager.mark_computed(seq_group.first_seq)
+        return updates
+
+    def append_samples(
         self,
         seq_group: SequenceGroup,
         samples: list[SequenceOutput],
         num_draft_tokens: int | None = None,
     ) -> list[SequenceRecord]:
-        """Append a step's samples to the sequences that they continue.
+        """Appends samples to the sequences that they continue.
 
-        There may be none of a sequence, or several in order; those after its end are discarded.
+        A sequence may have no samples, or several in order; those after its end are discarded.
 
         Args:
-            num_draft_tokens: How many drafted tokens were verified, of which all samples but the
-                last are what stands; None without speculation.
+            num_draft_tokens: The number of draft tokens verified, of which all samples but the last
+                are the accepted ones; None without speculation.
         """
-        if asks_for_beams(seq_group.sampling_params):
-            return self._beam_search.process(seq_group, samples)
         updates = [
             self._append(
                 seq_group, seq, [each for each in samples if each.parent_seq_id == seq.seq_id]
             )
-            for seq in unfinished(seq_group)
+            for seq in unfinished_seqs(seq_group)
         ]
         if num_draft_tokens is not None:
             counts = seq_group.metrics.spec_token_acceptance_counts
@@ -80,55 +183,30 @@ class OutputProcessor:
             ]
         return updates
 
-    def decode(
-        self, seq_group: SequenceGroup, sample: SequenceOutput, decodes: DecodeRecord
-    ) -> SequenceRecord | None:
-        """Append the only sample of a group's only sequence, which goes to the columns.
-
-        If the sequence ends with it, there is more to say: then an update is returned.
-
-        Args:
-            seq_group: One that `is_plain`.
-        """
-        params, seq = seq_group.sampling_params, seq_group.first_seq
-        assert params is not None
-        self._take(seq, sample, params)
-        token_id = sample.output_token
-        text_delta = seq.get_output_text_to_return(params.output_text_buffer_length, delta=True)
-        request_id = seq_group.request_id
-        if seq.is_finished():
-            return SequenceRecord(request_id, seq, [token_id], [sample.logprobs], text_delta)
-        decodes.seqs.append(seq)
-        decodes.request_ids.append(request_id)
-        decodes.seq_ids.append(seq.seq_id)
-        decodes.new_token_ids.append(token_id)
-        decodes.new_logprobs.append(sample.logprobs[token_id].logprob)
-        decodes.text_deltas.append(text_delta)
-        return None
-
-    def process_pooled(
+    def _process_pooled(
         self, seq_group: SequenceGroup, output: PoolingSequenceGroupOutput
     ) -> list[SequenceRecord]:
-        """Take in what has been pooled of a prompt; once there is something, the group is done."""
+        """Stores the vector of a prompt, if it is complete; that ends the group."""
         seq = seq_group.first_seq
         if output.data is not None:
             seq_group.pooled_data = output.data
             seq.status = SequenceStatus.FINISHED_STOPPED
         return [SequenceRecord(seq_group.request_id, seq, [], [], text_delta="")]
 
-    def process_prompt_logprobs(
+    def _add_prompt_logprobs(
         self, seq_group: SequenceGroup, prompt_logprobs: PromptLogprobs, num_computed_before: int
     ) -> None:
-        """Keep the log probabilities of prompt tokens that a chunk has told.
+        """Stores the log probabilities of the prompt tokens that a chunk predicted.
 
         Args:
-            prompt_logprobs: Of the tokens after the chunk's first one, and of the one after it.
+            prompt_logprobs: The candidates for each token from the chunk's second one up to the
+                first one after it.
             num_computed_before: Tokens that were computed before the chunk.
         """
         for candidates in prompt_logprobs:
             self._name_tokens(candidates or {})
         known = seq_group.prompt_logprobs or [None]
-        # After a preemption, some or all are computed once more.
+        # After a preemption, some or all of them are computed again.
         seq_group.prompt_logprobs = [
             *known[: num_computed_before + 1],
             *prompt_logprobs,
@@ -140,33 +218,33 @@ class OutputProcessor:
     ) -> SequenceRecord:
         params = seq_group.sampling_params
         assert params is not None
-        kept: list[SequenceOutput] = []
+        appended: list[SequenceOutput] = []
         for sample in samples:
-            if kept:  # the token before this one has been computed, or this one would not be here
+            if appended:  # a further sample means that the one before it has been computed
                 seq.data.update_num_computed_tokens(1)
-            kept.append(sample)
-            self._take(seq, sample, params)
+            appended.append(sample)
+            self._append_sample(seq, sample, params)
             if seq.is_finished():
                 break
         return SequenceRecord(
             request_id=seq_group.request_id,
             seq=seq,
-            new_token_ids=[sample.output_token for sample in kept],
-            new_logprobs=[sample.logprobs for sample in kept],
+            new_token_ids=[sample.output_token for sample in appended],
+            new_logprobs=[sample.logprobs for sample in appended],
             text_delta=seq.get_output_text_to_return(params.output_text_buffer_length, delta=True),
         )
 
-    def _take(self, seq: Sequence, sample: SequenceOutput, params: SamplingParams) -> None:
+    def _append_sample(self, seq: Sequence, sample: SequenceOutput, params: SamplingParams) -> None:
         self._name_tokens(sample.logprobs)
         seq.append_token_id(sample.output_token, sample.logprobs)
-        self._advance(seq, sample.output_token, params)
+        self._detokenize_and_stop(seq, sample.output_token, params)
 
     def _name_tokens(self, logprobs: dict[int, Logprob]) -> None:
         for token_id, logprob in logprobs.items():
             logprob.decoded_token = self.detokenizer.token_text(token_id)
 
-    def _advance(self, seq: Sequence, token_id: int, params: SamplingParams) -> None:
-        """Read the newest token, and see whether it ends the sequence."""
+    def _detokenize_and_stop(self, seq: Sequence, token_id: int, params: SamplingParams) -> None:
+        """Decodes the newest token, and sets the status if it ends the sequence."""
         num_output = seq.get_output_len()
         may_stop = num_output >= params.min_tokens
         ended = may_stop and _stop_at_token(seq, token_id, params)
@@ -183,13 +261,13 @@ class OutputProcessor:
             self.detokenizer.finish(seq, skip_special_tokens=params.skip_special_tokens)
 
 
-def is_plain(params: SamplingParams | None) -> bool:
-    """Whether all there is to say of such a request's decodes is one token, and its text."""
-    return params is not None and params.logprobs is None and not asks_for_beams(params)
+def _may_be_plain(params: SamplingParams | None) -> bool:
+    """Tells whether a `DecodeRecord` has fields for all that a request asks for."""
+    return params is not None and params.logprobs is None and not is_beam_search(params)
 
 
 def _stop_at_token(seq: Sequence, token_id: int, params: SamplingParams) -> bool:
-    """Finish a sequence whose newest token is an end-of-sequence or stop token."""
+    """Finishes a sequence whose newest token is an end-of-sequence or stop token."""
     if token_id == seq.eos_token_id and not params.ignore_eos:
         seq.status = SequenceStatus.FINISHED_STOPPED
         return True
@@ -201,12 +279,12 @@ def _stop_at_token(seq: Sequence, token_id: int, params: SamplingParams) -> bool
 
 
 def _stop_at_string(seq: Sequence, params: SamplingParams, num_before: int) -> bool:
-    """Finish a sequence whose text holds a stop string now, and cut the text there.
+    """Finishes a sequence whose text contains a stop string, and cuts the text there.
 
-    Of several, the one that begins first counts.
+    Of several stop strings, the one that begins first counts.
 
     Args:
-        num_before: Characters of the text that were searched before.
+        num_before: Characters of the text that were already searched.
     """
     found = []
     for stop in params.stop or ():

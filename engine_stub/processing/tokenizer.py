@@ -1,4 +1,4 @@
-"""Text to token ids and back, for the tokenizer that lies beside a model's weights."""
+"""Converts text to token ids and back, with the tokenizer in a model's directory."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from engine_stub.model_executor.model_config import ModelConfig
 class Tokenizer:
     """A byte-level BPE tokenizer read from a model directory.
 
-    Whatever a prompt says is text: one that spells out ``<|end|>`` gets those letters, not the
-    special token.
+    A prompt is plain text: one that contains ``<|end|>`` gets the tokens of these characters, not
+    the special token.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read ``path/tokenizer.json``; the special ids come from ``path/config.json``.
+        """Reads ``path/tokenizer.json``, and the special ids from ``path/config.json``.
 
         Raises:
-            FileNotFoundError: one of the files is missing.
+            FileNotFoundError: One of the files is missing.
             ValueError: ``tokenizer.json`` cannot be read.
-            UnsupportedModel: see `ModelConfig.from_pretrained`.
+            UnsupportedModel: See `ModelConfig.from_pretrained`.
         """
         file = path / "tokenizer.json"
         if not file.is_file():
@@ -34,13 +34,13 @@ class Tokenizer:
         self.eos_token_ids = frozenset(config.eos_token_id)
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
-            # Whether special tokens are read is a switch of the whole object, not of a call.
+            # The recognition of special tokens is a setting of the object, not of a call.
             self._template_tokenizer = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises nothing more precise
             raise ValueError(f"{file} is not a readable tokenizer: {error}") from error
         self._tokenizer.encode_special_tokens = True
         self.vocab_size = self._tokenizer.get_vocab_size()
-        # Then a token stands for the same bytes wherever it is.
+        # In a byte-level vocabulary, a token stands for the same bytes in any context.
         self.is_byte_level = isinstance(self._tokenizer.decoder, decoders.ByteLevel)
         self.special_token_ids = frozenset(
             token_id
@@ -49,29 +49,29 @@ class Tokenizer:
         )
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`, with the special tokens that the tokenizer puts around it."""
+        """Returns the ids of `text`, with the special tokens that the tokenizer adds."""
         ids: list[int] = self._tokenizer.encode(text).ids
         return ids
 
     def encode_with_special_tokens(self, text: str) -> list[int]:
-        """Return the ids of `text` as it stands, special tokens where it spells them.
+        """Returns the ids of `text`, with special tokens where it contains their names.
 
-        For what a chat template has put together; as in transformers, a message that spells a
-        special token gets one.
+        For the output of a chat template. As in transformers, a message that contains the name of a
+        special token gets that token.
         """
         ids: list[int] = self._template_tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
-        """Return the text of `ids`; bytes that form no character become U+FFFD."""
+        """Returns the text of `ids`; bytes that form no character become U+FFFD."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
     def id_to_token(self, token_id: int) -> str:
-        """Return the token as the vocabulary spells it, ``Ġstory`` for " story".
+        """Returns the token as the vocabulary spells it, ``Ġstory`` for " story".
 
         Raises:
-            KeyError: there is no such id.
+            KeyError: There is no such id.
         """
         token: str | None = self._tokenizer.id_to_token(token_id)
         if token is None:
@@ -79,10 +79,10 @@ class Tokenizer:
         return token
 
     def token_to_bytes(self, token_id: int) -> bytes:
-        """Return the bytes that a token stands for; a special token has the bytes of its name.
+        """Returns the bytes that a token stands for; for a special token, those of its name.
 
         Raises:
-            KeyError: there is no such id, or the vocabulary is not byte-level.
+            KeyError: There is no such id, or the vocabulary is not byte-level.
         """
         token = self.id_to_token(token_id)
         if token_id in self.special_token_ids:
@@ -91,7 +91,7 @@ class Tokenizer:
 
     @cached_property
     def _byte_of_character(self) -> dict[str, int]:
-        """The byte behind each character of a byte-level vocabulary, as GPT-2 chose them.
+        """The byte of each character of a byte-level vocabulary, as defined by GPT-2.
 
         Printable Latin-1 bytes stand for themselves; the others, in order, for the characters
         from U+0100 on.

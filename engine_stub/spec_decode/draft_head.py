@@ -1,11 +1,11 @@
 """Drafts by a small network that reads the model's hidden states, and comes with the model.
 
 It is of EAGLE's kind (Li et al., "EAGLE: Speculative Sampling Requires Rethinking Feature
-Uncertainty", 2024): from the hidden state that a token was sampled from, and the token, it guesses
-the next hidden state, which the model's own projection turns into the next token, and so on. In the
-place of EAGLE's attention it has a memory of one vector, which takes in each token once. Where a
-whole draft stood, the memory lacks the draft's last token: a *bonus* token came after it in the
-same step. That one is taken in first, with the hidden state before it.
+Uncertainty", 2024): from the hidden state that a token was sampled from, and the token, it predicts
+the next hidden state, which the model's own projection turns into the next token, and so on.
+Instead of EAGLE's attention it has a recurrent memory of one vector. After a draft that was
+accepted whole, the memory lacks the draft's last token, because a *bonus* token followed it in the
+same step. The memory is therefore updated by that token first, with the hidden state before it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from engine_stub.model_executor.loader import WeightsError
 from engine_stub.model_executor.model import Decoder
-from engine_stub.platforms.cuda import to_device, to_host
+from engine_stub.platforms import to_device, to_host
 from engine_stub.spec_decode.speculation import Draft, GeneratorOf, SpeculationOutcome
 from seqtop.sequence import HiddenStates, SamplingType, SequenceGroupMetadata
 
@@ -28,7 +28,7 @@ FILE_NAME = "draft_head.safetensors"
 
 
 class DraftHead(nn.Module):
-    """A step of guessing."""
+    """One step of the draft network."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -36,15 +36,15 @@ class DraftHead(nn.Module):
         self.guess = nn.Linear(hidden_size, hidden_size, bias=False)
 
     def forward(self, hidden: Tensor, embedded: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Take in a token; all of ``[N, hidden_size]``.
+        """Processes a token; all tensors are ``[N, hidden_size]``.
 
         Args:
             hidden: The state that the token was sampled from.
-            embedded: The token, by the model's embedding.
-            memory: Of what came before; zeros in the beginning.
+            embedded: The token's embedding by the model.
+            memory: The memory before the token; zeros in the beginning.
 
         Returns:
-            A guess at the state that follows the token, and the memory with it.
+            The predicted state after the token, and the memory after it.
         """
         embedded = F.rms_norm(embedded, embedded.shape[-1:])
         memory = torch.tanh(self.remember(torch.cat((hidden, embedded, memory), dim=-1)))
@@ -54,11 +54,11 @@ class DraftHead(nn.Module):
 def load_draft_head(
     path: Path, hidden_size: int, *, device: torch.device, dtype: torch.dtype
 ) -> DraftHead:
-    """The draft head in a model's directory.
+    """Loads the draft head in a model's directory.
 
     Raises:
         FileNotFoundError: There is none.
-        WeightsError: The file is not readable, or of another size.
+        WeightsError: The file is not readable, or its tensors have other shapes.
     """
     file = path / FILE_NAME
     if not file.is_file():
@@ -77,29 +77,30 @@ def load_draft_head(
 
 
 class DraftHeadProposer:
-    """Proposes what a draft head guesses: the likeliest tokens, or for samples drawn ones.
+    """Proposes the tokens of a draft head: the likeliest ones, or drawn ones for samples.
 
     Args:
+        head: The draft head.
         model: The last stage, with its embedding.
     """
 
     def __init__(self, head: DraftHead, model: Decoder) -> None:
         self._head = head
         self._model = model
-        # Of the sequences that sampled in the last step.
+        # The states of the sequences that sampled in the last step.
         self._previous: HiddenStates | None = None
+        # By sequence id, the memory before its newest token; before the bonus token if one came.
         self._memories: dict[int, Tensor] = {}
-        """By sequence id, before its newest token, and the one before that if a bonus came."""
         self._with_bonus: set[int] = set()
+        # By sequence id, the memory after each token of the draft in progress.
         self._trails: dict[int, list[Tensor]] = {}
-        """By sequence id, the memory after each token taken in for the draft under way."""
 
     def propose(
         self,
         groups: list[SequenceGroupMetadata],
         generator_of: GeneratorOf,
     ) -> dict[int, Draft]:
-        """See `Proposer.propose`; sequences that did not sample in the last step get no draft."""
+        """Returns drafts by sequence id, for sequences that sampled in the last step."""
         self._trails = {}
         if self._previous is None:
             return {}
@@ -109,7 +110,7 @@ class DraftHeadProposer:
             return {}
         by_seq_id = {group.get_first_seq_id(): group for group in groups}
         groups = [by_seq_id[seq_id] for seq_id in seq_ids]
-        hidden, memory = self._take_in_bonus_tokens(groups)
+        hidden, memory = self._add_bonus_tokens(groups)
         newest = [by_seq_id[i].seq_data[i].get_last_token_id() for i in seq_ids]
         token_ids = to_device(newest, hidden.device)
         columns: list[Tensor] = []
@@ -131,7 +132,7 @@ class DraftHeadProposer:
         return drafts
 
     def observe(self, outcomes: list[SpeculationOutcome]) -> None:
-        """See `Proposer.observe`."""
+        """Takes the hidden states of a step; see `Proposer.observe`."""
         self._memories, self._with_bonus = {}, set()
         if not outcomes:
             self._previous = None
@@ -147,7 +148,7 @@ class DraftHeadProposer:
             seq_id = outcome.group.get_first_seq_id()
             num_drafted = len(outcome.hidden) - 1
             if num_drafted == 0:
-                # Nothing was taken in, so that the memory would have a gap: it begins anew.
+                # The memory lacks this token: it starts from zeros again.
                 self._memories[seq_id] = torch.zeros_like(outcome.hidden[0])
                 continue
             trail = self._trails[seq_id]
@@ -155,8 +156,8 @@ class DraftHeadProposer:
             if outcome.num_accepted == num_drafted:
                 self._with_bonus.add(seq_id)
 
-    def _take_in_bonus_tokens(self, groups: list[SequenceGroupMetadata]) -> tuple[Tensor, Tensor]:
-        """Hidden states and memories, each ``[len(groups), hidden_size]``, before newest tokens."""
+    def _add_bonus_tokens(self, groups: list[SequenceGroupMetadata]) -> tuple[Tensor, Tensor]:
+        """Returns states and memories before newest tokens, each ``[len(groups), hidden_size]``."""
         assert self._previous is not None
         seq_ids = self._previous.seq_ids
         memory = torch.stack([self._memories[seq_id] for seq_id in seq_ids])
@@ -164,7 +165,7 @@ class DraftHeadProposer:
         self._previous.expand_with_bonus_tokens(self._with_bonus)
         hidden = self._previous.hidden_states
         assert hidden is not None
-        # Before the row of each sequence with a bonus token there is now another one.
+        # The row of each sequence with a bonus token is now preceded by a second one.
         before = [row + number for number, row in enumerate(late)]
         newest = [row for row in range(len(hidden)) if row not in before]
         if late:
@@ -176,7 +177,7 @@ class DraftHeadProposer:
         return hidden[to_device(newest, hidden.device)], memory
 
     def _probs(self, hidden: Tensor, groups: list[SequenceGroupMetadata]) -> Tensor:
-        """What to draw from, ``[len(groups), vocab]``: a single token for greedy requests."""
+        """Returns the distributions, ``[len(groups), vocab]``: one token for greedy requests."""
         logits = self._model.compute_logits(hidden)
         certain = torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
         temperatures = [_temperature(group) for group in groups]
@@ -186,7 +187,7 @@ class DraftHeadProposer:
 
 
 def _temperature(group: SequenceGroupMetadata) -> float:
-    """0 for greedy requests."""
+    """Returns the temperature of a group's request; 0 for greedy ones."""
     params = group.sampling_params
     assert params is not None
     return 0.0 if params.sampling_type is SamplingType.GREEDY else params.temperature
@@ -197,7 +198,7 @@ def _draw(
     groups: list[SequenceGroupMetadata],
     generator_of: GeneratorOf,
 ) -> Tensor:
-    """A token for each row of ``probs``."""
+    """Draws a token for each row of ``probs``."""
     noise = torch.ones_like(probs)
     for row, group in enumerate(groups):
         if _temperature(group) > 0:

@@ -1,7 +1,7 @@
-"""Drafts from the text itself: what followed the last time that it went like this.
+"""Drafts from the text itself: the tokens that followed an earlier occurrence of the last ones.
 
-After "prompt lookup decoding" (Saxena, 2023), vLLM's ``[ngram]``: it costs no model, and does well
-where outputs repeat their prompts, as summaries, corrections and code do.
+After "prompt lookup decoding" (Saxena, 2023), vLLM's ``[ngram]``. It needs no second model, and
+works well where outputs repeat their prompts, as summaries, corrections and code do.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from engine_stub.spec_decode.speculation import Draft, GeneratorOf, SpeculationOutcome
 from seqtop.sequence import SequenceGroupMetadata
 
-# Tokens at the end that are looked for earlier on: as many as can be found, within these.
+# Bounds on the number of last tokens that are searched for; the longest match counts.
 _MOST_TOKENS = 3
 _LEAST_TOKENS = 1
 
 
 class NgramProposer:
-    """Proposes what followed the first place where a sequence's last tokens occurred before."""
+    """Proposes the tokens after the first earlier occurrence of a sequence's last tokens."""
 
     def propose(
         self, groups: list[SequenceGroupMetadata], generator_of: GeneratorOf
     ) -> dict[int, Draft]:
-        """See `Proposer.propose`."""
-        del generator_of  # nothing is drawn
+        """Returns drafts by sequence id; see `Proposer.propose`."""
+        del generator_of  # deterministic
         drafts: dict[int, Draft] = {}
         for group in groups:
             for seq_id, data in group.seq_data.items():
@@ -31,11 +31,11 @@ class NgramProposer:
         return drafts
 
     def observe(self, outcomes: list[SpeculationOutcome]) -> None:
-        """Nothing is learnt: all that counts is in the tokens."""
+        """Does nothing: the tokens are all that drafts depend on."""
 
 
 def continuation(token_ids: list[int], most: int) -> list[int]:
-    """Up to `most` tokens that followed an earlier occurrence of the last ones; maybe none."""
+    """Returns up to `most` tokens that followed an earlier occurrence of the last ones."""
     for size in range(min(_MOST_TOKENS, len(token_ids) - 1), _LEAST_TOKENS - 1, -1):
         end = token_ids[-size:]
         for start in range(len(token_ids) - size):

@@ -1,13 +1,13 @@
-"""Which tokens of a draft stand, so that outputs are distributed as if there had been no draft.
+"""Rejection sampling of drafts: outputs are distributed as they would be without drafts.
 
 Modified rejection sampling (Leviathan et al., "Fast Inference from Transformers via Speculative
 Decoding", 2023; Chen et al., "Accelerating Large Language Model Decoding with Speculative
 Sampling", 2023): with p the distribution that the request samples from and q the one that the
-draft was drawn from, a token x stands with probability min(1, p(x) / q(x)). The first that does not
-is replaced by a draw from max(p - q, 0), scaled to sum to 1, and ends the draft. If all stand, the
-model has already said what follows: one token more is drawn from p.
+draft was drawn from, a token x is accepted with probability min(1, p(x) / q(x)). The first rejected
+token is replaced by a draw from max(p - q, 0), scaled to sum to 1, and ends the draft. If all are
+accepted, one token more is drawn from p, as the model has already computed what follows.
 
-A greedy request's p is all on one token, so it gets the tokens that it would have got anyway.
+For a greedy request p is 1 on one token, so that its tokens are the same as without a draft.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from engine_stub.model_executor.sampler import Sampler, SamplerOutput, SamplingMetadata, report
-from engine_stub.platforms.cuda import to_device, to_host
+from engine_stub.platforms import to_device, to_host
 from engine_stub.spec_decode.speculation import Draft
 
 
 class RejectionSampler:
-    """Samples where there are drafts.
+    """Samples for sequences with drafts.
 
     Args:
-        sampler: Knows what each request samples from.
+        sampler: The sampler that computes the distribution of each request.
     """
 
     def __init__(self, sampler: Sampler) -> None:
@@ -35,34 +35,34 @@ class RejectionSampler:
     def __call__(
         self, logits: Tensor, requests: list[SamplingMetadata], drafts: list[Draft]
     ) -> list[list[SamplerOutput]]:
-        """Sample one token at least, and one more at most than each draft has.
+        """Samples from one token to one more than the draft has, for each sequence.
 
         Args:
-            logits: ``[sum of 1 + len(draft), vocab]``, float32: for each sequence what follows its
-                last token, and what follows each token of its draft.
-            requests: One for each row of `logits`.
-            drafts: One for each sequence.
+            logits: ``[sum of 1 + len(draft), vocab]``, float32: for each sequence the prediction
+                after its last token, and after each token of its draft.
+            requests: The parameters of each row of `logits`.
+            drafts: The draft of each sequence.
 
         Returns:
             The samples of each sequence, in order.
         """
         probs = self._sampler.probs(logits, requests)
         sizes = [1 + len(draft.token_ids) for draft in drafts]
-        kept: list[Tensor] = []
+        accepted: list[Tensor] = []
         token_ids: list[Tensor] = []
         first = 0
         for draft, own in zip(drafts, torch.split(probs, sizes), strict=True):
             generator = requests[first].generator or self._sampler.generator
             num_accepted, next_id = accept(own, draft, generator)
-            guessed = to_device([*draft.token_ids, 0], logits.device)
+            drafted = to_device([*draft.token_ids, 0], logits.device)
             places = torch.arange(len(own), device=logits.device)
-            token_ids.append(torch.where(places < num_accepted, guessed, next_id))
-            kept.append(num_accepted)
+            token_ids.append(torch.where(places < num_accepted, drafted, next_id))
+            accepted.append(num_accepted)
             first += len(own)
-        # Also of tokens that do not stand: which ones do is not known before the device is done.
+        # Rejected tokens are reported too: the host learns which ones only from the device.
         counts = [request.params.logprobs or 0 for request in requests]
         samples = iter(report(logits.log_softmax(-1), torch.cat(token_ids), counts))
-        (nums_accepted,) = to_host(torch.stack(kept))
+        (nums_accepted,) = to_host(torch.stack(accepted))
         return [
             [*islice(samples, size)][: num_accepted + 1]
             for size, num_accepted in zip(sizes, nums_accepted, strict=True)
@@ -70,26 +70,26 @@ class RejectionSampler:
 
 
 def accept(probs: Tensor, draft: Draft, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """How many tokens of a draft stand, and the one that follows them, each of no dimension.
+    """Returns the number of accepted tokens and the token after them, as tensors of no dimension.
 
     Args:
-        probs: ``[1 + len(draft), vocab]``, what the tokens should be distributed by, each given
-            the draft before it.
-        generator: On the device of `probs`.
+        probs: ``[1 + len(draft), vocab]``, the distribution of each token, given the draft before.
+        draft: The draft to verify.
+        generator: Random numbers on the device of `probs`.
     """
     token_ids = to_device(draft.token_ids, probs.device)[:, None]
-    # Nothing is proposed for the last place, so that all of its distribution remains.
+    # No token is proposed for the last position, so that its whole distribution remains.
     drawn = torch.zeros_like(probs)
     if draft.probs is None:
         drawn[:-1].scatter_(1, token_ids, 1.0)
     else:
         drawn[:-1] = draft.probs
     chances = torch.rand(token_ids.shape, generator=generator, device=probs.device)
-    stands = chances * drawn[:-1].gather(1, token_ids) < probs[:-1].gather(1, token_ids)
-    num_accepted = stands[:, 0].long().cumprod(0).sum()
-    rest = probs.index_select(0, num_accepted[None])
-    remainder = (rest - drawn.index_select(0, num_accepted[None])).clamp(min=0)
-    # Rounding may leave nothing where both distributions are as good as one.
-    rest = torch.where(remainder.any(), remainder, rest)[0]
-    noise = torch.empty_like(rest).exponential_(generator=generator)
-    return num_accepted, (rest / noise).argmax()
+    is_accepted = chances * drawn[:-1].gather(1, token_ids) < probs[:-1].gather(1, token_ids)
+    num_accepted = is_accepted[:, 0].long().cumprod(0).sum()
+    target = probs.index_select(0, num_accepted[None])
+    remainder = (target - drawn.index_select(0, num_accepted[None])).clamp(min=0)
+    # By rounding, nothing may remain where both distributions are nearly equal.
+    target = torch.where(remainder.any(), remainder, target)[0]
+    noise = torch.empty_like(target).exponential_(generator=generator)
+    return num_accepted, (target / noise).argmax()

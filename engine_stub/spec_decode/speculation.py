@@ -1,9 +1,9 @@
-"""Speculative decoding: guess the next tokens cheaply, and have the model look at all at once.
+"""Speculative decoding: drafts the next tokens cheaply, and verifies them in one forward pass.
 
-A `Proposer` guesses. The model computes a guess like a piece of prompt, so that one forward pass
-says what it would have put in each place, and `RejectionSampler` decides how much of the guess
-stands. What does not stand leaves nothing behind: its keys and values lie beyond the tokens that
-count as computed, and are overwritten by those that come there instead.
+A `Proposer` makes drafts. The model computes a draft like a chunk of a prompt, so that one forward
+pass gives its prediction for each position, and `RejectionSampler` decides how many of the draft's
+tokens are accepted. Rejected tokens leave no trace: their keys and values lie beyond the computed
+tokens, and are overwritten by the tokens that come instead.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from engine_stub.model_executor.stages import PipelineComm
 from seqtop.sequence import SequenceGroupMetadata
 
 GeneratorOf: TypeAlias = Callable[[SequenceGroupMetadata], torch.Generator]
-"""The random numbers of a group: its own if it has a seed, else everybody's."""
+"""Returns the random numbers of a group: its own if it has a seed, else the shared ones."""
 
-_NOTHING = -1
-"""Fills up what stages tell each other; no token's id."""
+_PADDING = -1
+"""Pads drafts to equal lengths when they are broadcast; not the id of any token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens that a sequence may go on with.
+    """Tokens proposed as the continuation of a sequence.
 
     Attributes:
-        probs: ``[len(token_ids), vocab]``, the distributions they were drawn from; None if nothing
-            else could have been proposed.
+        probs: ``[len(token_ids), vocab]``, the distributions that the tokens were drawn from; None
+            if the proposer is deterministic.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -43,13 +43,13 @@ NO_DRAFT = Draft()
 
 @dataclass(frozen=True, slots=True)
 class SpeculationOutcome:
-    """What a step made of a sequence that sampled.
+    """The result of verifying the draft of one sequence.
 
     Attributes:
-        group: Whose only sequence it is, as it was before the step.
-        hidden: ``[1 + num_draft_tokens, hidden_size]``: the states after its last token and after
-            each token of its draft.
-        num_accepted: How many tokens of its draft stand; one more was sampled.
+        group: The group of the sequence, its only one, as it was before the step.
+        hidden: ``[1 + num_draft_tokens, hidden_size]``, the states after the sequence's last token
+            and after each token of the draft.
+        num_accepted: The number of accepted tokens; one more was sampled.
     """
 
     group: SequenceGroupMetadata
@@ -58,62 +58,63 @@ class SpeculationOutcome:
 
 
 class Proposer(Protocol):
-    """Guesses how sequences go on."""
+    """Makes drafts."""
 
     def propose(
         self, groups: list[SequenceGroupMetadata], generator_of: GeneratorOf
     ) -> dict[int, Draft]:
-        """Drafts by sequence id, of at most `num_speculative_tokens` tokens, for some of `groups`.
+        """Returns drafts by sequence id, for some or all of `groups`.
 
         Args:
-            groups: Each of one sequence, which decodes.
-            generator_of: For drafts that are drawn.
+            groups: Groups of one decoding sequence each. Their `num_speculative_tokens` is the
+                most tokens of a draft.
+            generator_of: The random numbers for drafts that are drawn.
         """
         ...
 
     def observe(self, outcomes: list[SpeculationOutcome]) -> None:
-        """Learn what became of all sequences that sampled in a step."""
+        """Takes the outcomes of all sequences that sampled in a step."""
         ...
 
 
 class Speculator:
-    """Has drafts made in the last stage, and makes them known in all.
+    """Makes drafts in the last stage, and broadcasts them to all stages.
 
     Args:
-        proposer: None in the stages before the last.
-        neighbours: None where there is one stage.
+        proposer: The source of drafts; None in all stages but the last.
+        pipeline_comm: Communication with the other stages; None if there is one stage.
     """
 
-    def __init__(self, proposer: Proposer | None, neighbours: PipelineComm | None) -> None:
+    def __init__(self, proposer: Proposer | None, pipeline_comm: PipelineComm | None) -> None:
         self.proposer = proposer
-        self._neighbours = neighbours
+        self._pipeline_comm = pipeline_comm
 
     def propose(
         self, groups: list[SequenceGroupMetadata], generator_of: GeneratorOf
     ) -> dict[int, Draft]:
-        """Drafts by sequence id, for those of `groups` that may speculate in this step."""
-        asking = [group for group in groups if group.num_speculative_tokens]
-        if not asking:
+        """Returns drafts by sequence id, for the `groups` that may speculate in this step."""
+        speculating = [group for group in groups if group.num_speculative_tokens]
+        if not speculating:
             return {}
-        drafts = self.proposer.propose(asking, generator_of) if self.proposer else {}
-        if self._neighbours is None:
+        drafts = self.proposer.propose(speculating, generator_of) if self.proposer else {}
+        if self._pipeline_comm is None:
             return drafts
-        told: list[int] = []
-        for group in asking:
-            guess = drafts.get(group.get_first_seq_id(), NO_DRAFT).token_ids
-            told += guess + [_NOTHING] * (_width(group) - len(guess))
-        agreed = iter(self._neighbours.agree(told))
-        heard = {
-            group.get_first_seq_id(): [next(agreed) for _ in range(_width(group))]
-            for group in asking
+        padded: list[int] = []
+        for group in speculating:
+            token_ids = drafts.get(group.get_first_seq_id(), NO_DRAFT).token_ids
+            padded += token_ids + [_PADDING] * (_width(group) - len(token_ids))
+        received = iter(self._pipeline_comm.broadcast_from_last(padded))
+        received_drafts = {
+            group.get_first_seq_id(): [next(received) for _ in range(_width(group))]
+            for group in speculating
         }
         return drafts or {
-            seq_id: Draft([token_id for token_id in token_ids if token_id != _NOTHING])
-            for seq_id, token_ids in heard.items()
+            seq_id: Draft([token_id for token_id in token_ids if token_id != _PADDING])
+            for seq_id, token_ids in received_drafts.items()
         }
 
     def observe(self, outcomes: list[SpeculationOutcome]) -> None:
-        """Tell the proposer what became of a step."""
+        """Passes the outcomes of a step to the proposer."""
         if self.proposer:
             self.proposer.observe(outcomes)
 

@@ -1,4 +1,4 @@
-"""``python -m engine_stub.train``: make the bundled model from nothing but this package."""
+"""The command ``python -m engine_stub.train``, which trains the bundled model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from engine_stub.model_executor.loader import DEFAULT_MODEL
+from engine_stub.config import DEFAULT_MODEL
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.train.card import write_card
 from engine_stub.train.export import export
@@ -48,7 +48,7 @@ examples:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train and export; returns the exit status."""
+    """Trains and exports; returns the exit status."""
     options = _parser().parse_args(argv)
     recipe = Recipe(steps=options.steps, batch_tokens=options.batch_tokens, seed=options.seed)
     if recipe.batch_tokens % recipe.long_context:
@@ -79,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _command(recipe: Recipe) -> str:
-    """Return the shortest command that trains by `recipe`."""
+    """Returns the shortest command that trains with `recipe`."""
     defaults = Recipe()
     changed = [
         f"--{option.replace('_', '-')} {getattr(recipe, option)}"

@@ -1,4 +1,4 @@
-"""The README beside the weights: where they come from, how training went, what they write."""
+"""The README beside the weights: their origin, the training run, and samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_card(
     threads: int,
     sampling: Sampling,
 ) -> None:
-    """Write ``README.md`` and the loss curve into the model directory `path`."""
+    """Writes ``README.md`` and the loss curve into the model directory `path`."""
     (path / CURVE_FILE).write_text(loss_curve_svg(curve), encoding="utf-8")
     sections = (
         _introduction(decoder, path),
@@ -135,7 +135,7 @@ def _fenced(text: str) -> str:
 
 
 def loss_curve_svg(curve: list[Measurement], width: int = 640, height: int = 320) -> str:
-    """Return a chart of both losses against tokens, as an SVG document.
+    """Returns a chart of both losses against tokens, as an SVG document.
 
     The vertical axis ends a fifth above the largest validation loss after the first measurement, so
     that the first steep fall does not flatten the rest.
@@ -192,5 +192,5 @@ def loss_curve_svg(curve: list[Measurement], width: int = 640, height: int = 320
 
 
 def _tick_step(ceiling: float) -> float:
-    """Return the distance of grid lines that draws between four and ten of them."""
+    """Returns the distance of grid lines for which there are four to ten of them."""
     return next(step for step in (0.1, 0.2, 0.5, 1.0, 2.0) if ceiling / step <= 10 or step == 2.0)

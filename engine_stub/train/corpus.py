@@ -1,7 +1,7 @@
 """Batches of training text, each a pure function of the seed and the step.
 
-Nothing is stored and nothing repeats: a run that is stopped and resumed sees the same batches as
-one that was not.
+Nothing is stored and nothing repeats: a run that is stopped and resumed gets the same batches as
+an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from engine_stub.train.stories import Document, draw_document
 from engine_stub.train.tokenise import BOS_ID, EOS_ID
 
 IGNORED = -100
-"""Target of tokens that the model need not predict (`torch.nn.functional.cross_entropy`)."""
+"""The target of tokens without a loss (`torch.nn.functional.cross_entropy`)."""
 
 
 def draw_batch(tokenizer: Tokenizer, stream: str, rows: int, context: int) -> tuple[Tensor, Tensor]:
-    """Return inputs and targets, each ``[rows * context]`` int64, from the text named `stream`.
+    """Returns inputs and targets, each ``[rows * context]`` int64, from the text named `stream`.
 
-    Documents are packed end to end and cut into rows. What somebody typed is not to be learnt,
-    only what to answer: the tokens of a lead-in are inputs but no targets.
+    Documents are packed end to end and cut into rows. The tokens of a lead-in, which a user types,
+    are inputs but not targets: the model learns only the answers.
     """
     rng = Random(stream)
     needed = rows * context + 1
@@ -37,7 +37,7 @@ def draw_batch(tokenizer: Tokenizer, stream: str, rows: int, context: int) -> tu
 
 
 def _encode(tokenizer: Tokenizer, document: Document) -> tuple[list[int], list[int]]:
-    # Encoded apart, as they will be when the model is asked to continue a prompt.
+    # Encoded separately, as for a model that continues a prompt.
     lead_in = [BOS_ID, *tokenizer.encode(document.lead_in, add_special_tokens=False).ids]
     story = [*tokenizer.encode(document.story, add_special_tokens=False).ids, EOS_ID]
     return lead_in + story, [IGNORED] * len(lead_in) + story

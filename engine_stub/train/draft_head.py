@@ -1,8 +1,8 @@
-"""``python -m engine_stub.train.draft_head``: a draft head for the bundled model.
+"""The command ``python -m engine_stub.train.draft_head``, which trains the draft head.
 
-The head learns from the model itself, whose weights stay as they are: at each place of a text it
-takes in a few tokens with the model's own hidden states, goes on by its guesses for as many as a
-draft has, and is to say what the model would have said.
+The head learns from the model, whose weights do not change: at each position of a text it processes
+a few tokens with the model's own hidden states, continues with its predictions for the length of a
+draft, and is trained to predict the model's distributions.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
-from engine_stub.model_executor.loader import DEFAULT_MODEL, load_model
+from engine_stub.config import DEFAULT_MODEL
+from engine_stub.model_executor.loader import load_model
 from engine_stub.model_executor.model import Decoder
 from engine_stub.spec_decode.draft_head import FILE_NAME, DraftHead
 from engine_stub.train.corpus import draw_batch
 from engine_stub.train.loop import causal_attention
 
 _CONTEXT = 256
-_TAKEN_IN = 3
-"""Tokens before a draft, so that the head learns to remember."""
-_GUESSED = 4
+_NUM_CONTEXT = 3
+"""Tokens before a draft, so that the head learns to use its memory."""
+_NUM_PREDICTED = 4
 
 
 def draft_loss(head: DraftHead, model: Decoder, tokens: Tensor) -> tuple[Tensor, list[float]]:
-    """The mean cross entropy of the guesses, against what the model says itself.
+    """Computes the mean cross entropy of the head's predictions against the model's.
 
     Args:
         tokens: ``[rows, context]``.
 
     Returns:
-        The loss, and for each place of a draft the share of guesses that are the model's own
+        The loss, and for each position of a draft the share of predictions that are the model's own
         likeliest token.
     """
     rows, context = tokens.shape
@@ -47,16 +48,16 @@ def draft_loss(head: DraftHead, model: Decoder, tokens: Tensor) -> tuple[Tensor,
         states = states.view(rows, context, -1)
         embedded = model.embed_tokens(tokens)
     # Place i of a row takes in tokens i + 1, i + 2, …, each with the state before it.
-    length = context - _TAKEN_IN - _GUESSED
+    length = context - _NUM_CONTEXT - _NUM_PREDICTED
     memory = torch.zeros_like(states[:, :length])
     guess = memory
     losses: list[Tensor] = []
     hits: list[float] = []
-    for step in range(_TAKEN_IN + _GUESSED - 1):
-        known = step < _TAKEN_IN
+    for step in range(_NUM_CONTEXT + _NUM_PREDICTED - 1):
+        known = step < _NUM_CONTEXT
         hidden = states[:, step : step + length] if known else guess
         guess, memory = head(hidden, embedded[:, step + 1 : step + 1 + length], memory)
-        if step >= _TAKEN_IN - 1:
+        if step >= _NUM_CONTEXT - 1:
             logits = model.compute_logits(guess)
             wanted = said[:, step + 1 : step + 1 + length]
             losses.append(F.cross_entropy(logits.flatten(0, 1), wanted.flatten(0, 1)))
@@ -65,7 +66,7 @@ def draft_loss(head: DraftHead, model: Decoder, tokens: Tensor) -> tuple[Tensor,
 
 
 def train(model: Decoder, tokenizer: Tokenizer, steps: int, rows: int, seed: int) -> DraftHead:
-    """Train a head by AdamW, at a rate that falls to zero."""
+    """Trains a head with AdamW, at a learning rate that falls to zero."""
     torch.manual_seed(seed)
     head = DraftHead(model.config.hidden_size)
     nn.init.zeros_(head.guess.weight)
@@ -89,7 +90,7 @@ def train(model: Decoder, tokenizer: Tokenizer, steps: int, rows: int, seed: int
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train and write; returns the exit status."""
+    """Trains and writes; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m engine_stub.train.draft_head",
         description="Train a draft head for a model that tells stories, and write it beside it.",

@@ -1,4 +1,4 @@
-"""Write a trained model as a directory that transformers and the engine can load."""
+"""Exports a trained model as a directory that transformers and the engine can load."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine_stub.train.tokenise import save_tokenizer
 
 
 def export(decoder: Decoder, tokenizer: Tokenizer, path: Path) -> None:
-    """Write weights (bfloat16), config, tokenizer and generation config to `path`."""
+    """Writes weights (bfloat16), config, tokenizer and generation config to `path`."""
     config = decoder.config
     save_pretrained(decoder, path, torch.bfloat16)
     save_tokenizer(tokenizer, path, config.max_position_embeddings)

@@ -21,28 +21,28 @@ from engine_stub.train.corpus import IGNORED, draw_batch
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides what a training run learns."""
+    """The parameters that determine the result of a training run."""
 
     steps: int = 4500
     batch_tokens: int = 4096
     short_context: int = 256
     long_context: int = 1024
     decay_share: float = 0.4
-    """Share of the steps, the last ones, in which the learning rate falls to zero."""
+    """The last share of the steps, in which the learning rate falls to zero."""
     long_share: float = 0.15
-    """Share of the steps, the last ones, whose rows have the long context."""
+    """The last share of the steps, whose rows have the long context."""
     learning_rate: float = 3e-3
     warmup_steps: int = 100
     weight_decay: float = 0.1
     seed: int = 1
 
     def context(self, step: int) -> int:
-        """Return the number of tokens in a row of the batch at `step`."""
+        """Returns the number of tokens in a row of the batch at `step`."""
         is_short = step < self.steps * (1 - self.long_share)
         return self.short_context if is_short else self.long_context
 
     def rate(self, step: int) -> float:
-        """Return the learning rate at `step`.
+        """Returns the learning rate at `step`.
 
         The decay has the shape 1 - sqrt(progress) of Hägele et al., "Scaling Laws and
         Compute-Optimal Training Beyond Fixed Training Durations", 2024.
@@ -73,7 +73,7 @@ def train(
     compiled: bool,
     measure_every: int,
 ) -> tuple[Decoder, list[Measurement]]:
-    """Train a decoder and return it with its loss curve.
+    """Trains a decoder; returns it with its loss curve.
 
     With `checkpoint`, the state is saved there at each measurement, and a file already there is
     resumed. A resumed run may be given other `steps` as long as the decay has not begun: up to
@@ -126,7 +126,7 @@ def train(
 
 
 def initialise(decoder: Decoder) -> None:
-    """Draw small normal weights, smaller where they add to the residual stream (as in GPT-2)."""
+    """Draws small normal weights, smaller where they add to the residual stream (as in GPT-2)."""
     residual_scale = (2 * decoder.config.num_hidden_layers) ** -0.5
     for name, parameter in decoder.named_parameters():
         if parameter.dim() == 2:
@@ -135,7 +135,7 @@ def initialise(decoder: Decoder) -> None:
 
 
 def causal_attention(context: int) -> Attend:
-    """Return an `Attend` for rows of `context` tokens laid end to end."""
+    """Returns an `Attend` for rows of `context` tokens laid end to end."""
 
     def attend(layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
         del layer_idx
@@ -194,7 +194,7 @@ def _adamw(decoder: Decoder, recipe: Recipe) -> torch.optim.AdamW:
 def _validate(
     loss_of: Callable[[Tensor, Tensor, int], Tensor], recipe: Recipe, tokenizer: Tokenizer
 ) -> float:
-    """Return the mean loss over four batches of text that training never draws."""
+    """Returns the mean loss over four batches of text that training never draws."""
     rows = recipe.batch_tokens // recipe.short_context
     losses = []
     for index in range(4):
@@ -214,7 +214,7 @@ def _describe(point: Measurement) -> str:
 def _save(
     path: Path, decoder: Decoder, optimizer: torch.optim.Optimizer, curve: list[Measurement]
 ) -> None:
-    """Write the whole state beside `path`, then move it there, so that a stop leaves one whole."""
+    """Writes the state beside `path`, then renames it, so that `path` is always complete."""
     state: dict[str, Any] = {
         "decoder": decoder.state_dict(),
         "optimizer": optimizer.state_dict(),

@@ -1,4 +1,4 @@
-"""Let a trained model write: plain sampling, one sequence at a time, without a cache."""
+"""Samples from a trained model: plain sampling, one sequence at a time, without a cache."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ PROMPTS = (
     "You are a helpful assistant. Never guess.\n\nUser: How do I sort a list?\nAssistant:",
     "asdf 1234 !!",
 )
-"""Prompts of the samples in the model's README; half of them ask for no story."""
+"""The prompts of the samples in the model's README; half of them are not about stories."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn; `seed` makes it repeatable."""
+    """The sampling parameters; with the same `seed` the output is the same."""
 
     temperature: float = 0.8
     top_p: float = 0.95
@@ -41,7 +41,7 @@ class Sampling:
 def continue_prompt(
     decoder: Decoder, tokenizer: Tokenizer, prompt: str, sampling: Sampling
 ) -> tuple[str, bool]:
-    """Return what the model writes after `prompt`, and whether it came to an end by itself."""
+    """Returns the model's continuation of `prompt`, and whether it ended by itself."""
     generator = torch.Generator().manual_seed(sampling.seed)
     ids = tokenizer.encode(prompt)
     start = len(ids)
@@ -55,7 +55,7 @@ def continue_prompt(
 
 
 def write_samples(path: Path, sampling: Sampling) -> list[tuple[str, str, bool]]:
-    """Return each of `PROMPTS` with what the model in `path` makes of it, in float32."""
+    """Returns each of `PROMPTS` with the model's continuation, computed in float32."""
     decoder = load_model(path, device=torch.device("cpu"), dtype=torch.float32)
     tokenizer = Tokenizer(path)
     return [(prompt, *continue_prompt(decoder, tokenizer, prompt, sampling)) for prompt in PROMPTS]
@@ -68,7 +68,7 @@ def _next_logits(decoder: Decoder, ids: list[int]) -> Tensor:
 
 
 def _draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """Draw from the smallest set of tokens whose probability reaches `top_p`."""
+    """Draws from the smallest set of tokens whose probability reaches `top_p`."""
     probabilities, order = torch.softmax(logits / sampling.temperature, -1).sort(descending=True)
     before = probabilities.cumsum(-1) - probabilities
     kept = probabilities.masked_fill(before >= sampling.top_p, 0.0)

@@ -1,4 +1,4 @@
-"""Train the byte-level BPE tokenizer on the stories it will have to write."""
+"""Trains the byte-level BPE tokenizer on generated stories."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ BOS_ID, EOS_ID = 0, 1
 
 
 def train_tokenizer(vocab_size: int, documents: int, seed: int) -> Tokenizer:
-    """Return a byte-level BPE tokenizer of `vocab_size` tokens, learnt from `documents` stories.
+    """Returns a byte-level BPE tokenizer of `vocab_size` tokens, learnt from `documents` stories.
 
-    All 256 bytes are tokens, so any text can be written. `BOS` is put before each text.
+    All 256 bytes are tokens, so that any text can be encoded. `BOS` precedes each text.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -38,7 +38,7 @@ def train_tokenizer(vocab_size: int, documents: int, seed: int) -> Tokenizer:
 
 
 def save_tokenizer(tokenizer: Tokenizer, path: Path, max_length: int) -> None:
-    """Write ``tokenizer.json`` and the ``tokenizer_config.json`` that transformers reads."""
+    """Writes ``tokenizer.json`` and the ``tokenizer_config.json`` that transformers reads."""
     path.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(path / "tokenizer.json"))
     config = {

@@ -1,4 +1,4 @@
-"""A sequence's part in a step, as the worker knows it."""
+"""A sequence's part in a step, as the worker sees it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class BatchRow:
     """A sequence's part in a step.
 
     Attributes:
-        group_index: Position of its group in the request.
+        group_index: The position of its group in the request.
         block_table: Its blocks up to the last token of this step.
-        start: Its first token to compute: those before have their KV entries.
-        end: The token after the last one to compute, the draft's among them.
-        draft: What follows its tokens, perhaps.
+        start: Its first token to compute; the KV entries of those before are in the pool.
+        end: The token after the last one to compute, the draft included.
+        draft: The tokens to verify after the sequence's own; may be empty.
     """
 
     group_index: int

@@ -1,9 +1,8 @@
-"""A step's inputs for the model: the tokens of many sequences, laid out one after another.
+"""The inputs of a step for the model: the tokens of all sequences, laid out one after another.
 
-The order is one that attention likes: new sequences of equal length side by side, then parts of
-prompts whose beginnings are in the pool, then decodes by how many tokens they have (more than one
-with a draft) and by the length of their block tables. Inputs follow from what the worker knows of
-the groups, and from drafts.
+The order keeps the number of attention calls small: new sequences of equal length side by side,
+then chunks of prompts whose beginnings are in the pool, then decodes by their number of tokens
+(more than one with a draft) and by the length of their block tables.
 """
 
 from __future__ import annotations
@@ -16,35 +15,30 @@ from itertools import chain
 from torch import Tensor
 
 from engine_stub.model_executor.attention import AttentionSegment, PagedAttention, PagedKVCache
-from engine_stub.model_executor.cpu.decode_cache import DecodeCache
-from engine_stub.platforms.cuda import to_device
-from engine_stub.platforms.cuda_graphs import DecodeGraph, DecodeGraphs
+from engine_stub.platforms import platform_of, to_device
 from engine_stub.spec_decode.speculation import NO_DRAFT, Draft
 from engine_stub.worker.batch_row import BatchRow
+from engine_stub.worker.decode_graphs import DecodeGraph, DecodeGraphs
 from seqtop.sequence import SequenceGroupMetadata
 
-# Bytes of keys and values that a segment of decodes gathers at most, by device type. On a CPU they
-# should still be in its cache when attention reads them.
-_SEGMENT_BYTES = {"cpu": 2**21, "cuda": 2**28}
 # In a segment of decodes, the longest table has at most this times the blocks of the shortest.
 _MOST_PADDING = 2
 
 
 @dataclass(frozen=True, slots=True)
 class InputBatch:
-    """Inputs of a step, on the device.
+    """The inputs of a step, on the device.
 
     Attributes:
-        input_ids: ``[T]``.
-        positions: ``[T]``.
-        attend: For the decoder.
-        sampling_rows: The rows that sample; the same list as in the step before if the batch was
-            taken on from there, with `start`, `end` and `block_table` of the first such step.
-        sample_indices: The indices of each one's last token, and of the tokens of its draft.
-        prompt_logprobs_rows: The rows that are asked for log probabilities of their prompt tokens,
+        input_ids: The tokens, ``[T]`` int64.
+        positions: Each token's index in its sequence, ``[T]`` int64.
+        attend: The attention of the step.
+        sampling_rows: The rows that sample.
+        sample_indices: For each of them, the index of its last token and those of its draft.
+        prompt_logprobs_rows: The rows whose requests ask for log probabilities of prompt tokens,
             each with the index of its first token.
-        pooling_rows: Those whose hidden states are pooled, likewise.
-        graph: Has been given the inputs, if the step is one that it can run.
+        pooling_rows: The rows whose hidden states are pooled, likewise.
+        graph: The graph that the inputs were loaded into; None if the step runs without one.
     """
 
     input_ids: Tensor
@@ -61,15 +55,15 @@ def prepare_batch(
     groups: list[SequenceGroupMetadata],
     cache: PagedKVCache,
     drafts: dict[int, Draft],
-    decode_cache: DecodeCache | None = None,
     graphs: DecodeGraphs | None = None,
 ) -> InputBatch:
-    """Lay out a step's tokens, and make every index that the layers need.
+    """Lays out a step's tokens, and makes every index tensor that the layers need.
 
     Args:
-        drafts: By sequence id, for sequences that decode, and that have slots for them.
-        decode_cache: Where keys and values of decodes without drafts may be, besides.
-        graphs: Run steps of nothing but decodes of equally many tokens.
+        groups: The groups of the step.
+        cache: The pool that holds their keys and values.
+        drafts: By sequence id, the drafts of sequences that decode and have slots for them.
+        graphs: The graphs to run a step with that consists of decodes of equally many tokens.
     """
     fresh: defaultdict[int, list[BatchRow]] = defaultdict(list)
     chunks: list[BatchRow] = []
@@ -83,9 +77,6 @@ def prepare_batch(
             decodes[row.end - row.start].append(row)
     for rows in decodes.values():
         rows.sort(key=lambda row: len(row.block_table))
-    arranged = decode_cache.arrange(decodes.get(1, [])) if decode_cache else None
-    if arranged:
-        decodes[1] = arranged
 
     input_ids: list[int] = []
     positions: list[int] = []
@@ -128,12 +119,9 @@ def prepare_batch(
     all_positions = to_device(positions, device)
     slots = to_device(blocks, device) * cache.block_size + all_positions % cache.block_size
     segments = _prompt_segments([*fresh.values()], chunks, all_positions, cache)
-    for num_queries, rows in decodes.items():
+    for rows in decodes.values():
         start = segments[-1].end if segments else 0
-        if num_queries == 1 and arranged and decode_cache:
-            segments += decode_cache.segments(start)
-        else:
-            segments += _decode_segments(rows, start, all_positions, cache)
+        segments += _decode_segments(rows, start, all_positions, cache)
     return InputBatch(
         input_ids=to_device(input_ids, device),
         positions=all_positions,
@@ -146,7 +134,7 @@ def prepare_batch(
 
 
 def _wants_prompt_logprobs(row: BatchRow) -> bool:
-    """Whether a row holds tokens that predict tokens of the prompt, and those are asked for."""
+    """Tells whether log probabilities of prompt tokens have to be computed for a row."""
     params = row.group.sampling_params
     return (
         params is not None
@@ -171,7 +159,7 @@ def _rows(
                 seq_id=seq_id,
                 data=data,
                 block_table=group.block_tables[seq_id][: -(-end // block_size)],
-                # A first chunk counts the tokens from the prefix cache, too.
+                # The size of a first chunk includes the tokens from the prefix cache.
                 start=max(computed, num_cached),
                 end=end,
                 draft=draft,
@@ -181,7 +169,7 @@ def _rows(
 def _prompt_segments(
     fresh: list[list[BatchRow]], chunks: list[BatchRow], positions: Tensor, cache: PagedKVCache
 ) -> list[AttentionSegment]:
-    """Cut a step's prompts, laid out in the order of the arguments, into calls of attention."""
+    """Returns the segments of a step's prompts, laid out in the order of the arguments."""
     segments: list[AttentionSegment] = []
     start = 0
     for rows in fresh:
@@ -199,7 +187,7 @@ def _prompt_segments(
 def _decode_segments(
     rows: list[BatchRow], start: int, positions: Tensor, cache: PagedKVCache
 ) -> list[AttentionSegment]:
-    """Likewise decodes of equally many tokens, the first of which is the step's token `start`."""
+    """Returns the segments of decodes of equally many tokens, from the step's token `start` on."""
     segments: list[AttentionSegment] = []
     tables = [row.block_table for row in rows]
     sizes = segment_sizes(tables, cache)
@@ -214,8 +202,8 @@ def _decode_segments(
 
 
 def segment_sizes(tables: list[list[int]], cache: PagedKVCache) -> list[int]:
-    """How many decodes, with tables in order of length, to compute in each call."""
-    most_blocks = _SEGMENT_BYTES[cache.pool.device.type] // cache.pool[0, 0].nbytes
+    """Returns the number of decodes in each segment, for tables in order of length."""
+    most_blocks = platform_of(cache.pool.device).segment_bytes // cache.pool[0, 0].nbytes
     sizes: list[int] = []
     shortest = 0
     for table in tables:

@@ -1,9 +1,8 @@
-"""Several decode iterations without going back to the scheduler.
+"""Several decode iterations without returning to the scheduler.
 
-The slots are there already, so all that an iteration needs of the one before it is the tokens. They
-are appended to copies of the groups, for what the worker keeps of them changes by the engine's word
-alone. It is the engine, too, that finds out where an output stops, and discards what was computed
-beyond.
+The slots are allocated already, so an iteration only needs the tokens of the one before. They are
+appended to copies of the groups, because the worker's own groups change by the engine's deltas
+alone. The engine finds the end of each output, and discards the tokens computed beyond it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from seqtop.sequence import CompletionSequenceGroupOutput, SequenceGroupMetadata
 
 
 def run_steps(runner: ModelRunner, groups: list[SequenceGroupMetadata]) -> ModelOutput:
-    """Run each of `groups`, which all decode, for as many steps as its state says.
+    """Runs each of `groups`, which all decode, for the number of steps in its state.
 
     Returns:
         For each group the samples of all its steps, in order.
@@ -29,12 +28,14 @@ def run_steps(runner: ModelRunner, groups: list[SequenceGroupMetadata]) -> Model
         forward_time += result.model_forward_time
         for index, output in zip(running, result.outputs, strict=True):
             outputs[index].samples += output.samples
-        running = {index: group for index, group in running.items() if _goes_on(group)}
+        running = {index: group for index, group in running.items() if _finish_step(group)}
         if not running:
             return ModelOutput(outputs, forward_time)
         newest = [outputs[index].samples[-1:] for index in running]
         # In stages before the last there are no samples.
-        sampled = runner.agree([each[0].output_token if each else 0 for each in newest])
+        sampled = runner.broadcast_from_last(
+            [each[0].output_token if each else 0 for each in newest]
+        )
         for group, token_id in zip(running.values(), sampled, strict=True):
             (data,) = group.seq_data.values()
             data.update_num_computed_tokens(1)
@@ -50,8 +51,8 @@ def _copy(group: SequenceGroupMetadata) -> SequenceGroupMetadata:
     )
 
 
-def _goes_on(group: SequenceGroupMetadata) -> bool:
-    """Count a step; is there another one?"""
+def _finish_step(group: SequenceGroupMetadata) -> bool:
+    """Counts a step; returns whether another one is due."""
     assert group.state is not None
     group.finish_step()
     return group.state.remaining_steps > 0

@@ -1,12 +1,12 @@
 """A decoder over several processes, one for each of its stages.
 
 The engine's process sends every stage the same `ExecuteModelRequest`, in its wire form. Each stage
-runs its own layers over its own part of the KV cache, at the same block numbers as all others, and
-hands `IntermediateTensors` on to the next by torch.distributed (gloo on a CPU, NCCL on CUDA); the
-last one samples. One step is in flight at a time: a stage rests while the others work, and
-`virtual_engine` is always 0.
+runs its own layers on its own part of the KV cache, with the same block numbers as all others, and
+sends `IntermediateTensors` to the next stage by torch.distributed (gloo on a CPU, NCCL on CUDA).
+The last stage samples. One step is in flight at a time: a stage is idle while the others compute,
+and `virtual_engine` is always 0.
 
-A stage ends when its connection to the engine does, so that none outlives an engine that has been
+A stage exits when its connection to the engine closes, so that no stage outlives an engine that was
 killed.
 """
 
@@ -30,6 +30,7 @@ import torch.distributed as dist
 from engine_stub.config import EngineConfig
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.model_executor.stages import Stage
+from engine_stub.platforms import platform_of
 from engine_stub.worker.model_runner import ModelOutput
 from engine_stub.worker.worker import Worker
 from seqtop.sequence import (
@@ -41,8 +42,8 @@ from seqtop.sequence import (
 from seqtop.wire import decode, encode
 
 _GRACE_SECONDS = 5.0
-# In which the end of a process is known after its neighbours have noticed.
-_MOMENT_SECONDS = 0.5
+# A stage notices the end of another one's process up to this long before the engine can see it.
+_EXIT_SECONDS = 0.5
 
 
 class StageError(RuntimeError):
@@ -50,16 +51,16 @@ class StageError(RuntimeError):
 
 
 class Pipeline:
-    """What a `Worker` is to an engine, made of one worker per stage.
+    """A pipeline of workers, one per stage, with the interface of a single `Worker`.
 
     Args:
-        config: The engine's, with nothing left open but the size of the pool.
-        model_config: Of the model that `config` names.
+        config: The engine's settings, all resolved but the sizes of the pools.
+        model_config: The shape of the model that `config` names.
 
     Raises:
-        ValueError: There are more stages than layers, or than CUDA devices.
-        FileNotFoundError, UnsupportedModel, WeightsError: see `load_model`.
-        StageError: A stage has ended while it loaded its part of the model.
+        ValueError: There are more stages than layers, or than devices.
+        FileNotFoundError, UnsupportedModel, WeightsError: See `load_model`.
+        StageError: A stage's process ended while it loaded its part of the model.
     """
 
     def __init__(self, config: EngineConfig, model_config: ModelConfig) -> None:
@@ -69,12 +70,8 @@ class Pipeline:
                 f"pipeline_parallel_size={size} is more than the model's "
                 f"{model_config.num_hidden_layers} layers"
             )
-        if config.device.startswith("cuda") and size > torch.cuda.device_count():
-            raise ValueError(
-                f"pipeline_parallel_size={size} needs as many CUDA devices, and torch sees "
-                f"{torch.cuda.device_count()}"
-            )
-        self._meeting_place = tempfile.TemporaryDirectory(prefix="engine-stub-")
+        platform_of(config.device).check_num_stages(size)
+        self._rendezvous = tempfile.TemporaryDirectory(prefix="engine-stub-")
         context = multiprocessing.get_context("spawn")
         self._connections: list[Connection] = []
         self._processes: list[BaseProcess] = []
@@ -87,34 +84,34 @@ class Pipeline:
                     config,
                     model_config,
                     Stage(rank, size),
-                    Path(self._meeting_place.name, "stages"),
+                    Path(self._rendezvous.name, "stages"),
                     torch.get_num_threads(),
                 ),
                 name=f"stage-{rank}",
-                daemon=True,  # ended with the interpreter, if nobody has closed the engine
+                daemon=True,  # ends with the interpreter if the engine was not closed
             )
             process.start()
-            theirs.close()  # so that a stage's end is seen, and its own copy the only one
+            theirs.close()  # the stage's own copy must be the only one, or its end goes unnoticed
             self._connections.append(ours)
             self._processes.append(process)
-        self._replies()
+        self._wait_for_replies()
 
     def determine_num_available_blocks(self) -> int:
-        """How many blocks the memory of each stage's device affords, at least 1."""
-        blocks: list[int] = self._ask("determine_num_available_blocks")
+        """Returns the number of blocks that every stage has room for; see `Worker`."""
+        blocks: list[int] = self._call("determine_num_available_blocks")
         return min(blocks)
 
     def initialize_cache(self, *sizes: int) -> None:
-        """Allocate every stage's part of the KV pool; see `Worker.initialize_cache`."""
-        self._ask("initialize_cache", *sizes)
+        """Allocates every stage's part of the KV pool; see `Worker.initialize_cache`."""
+        self._call("initialize_cache", *sizes)
 
     def execute_model(self, execute_model_req: ExecuteModelRequest) -> ModelOutput:
-        """Run a step through all stages.
+        """Runs a step through all stages.
 
         Raises:
-            StageError: A stage has ended or failed; all are closed.
+            StageError: A stage ended or failed; all stages are closed.
         """
-        replies: list[tuple[float, bytes, bytes, list[int] | None]] = self._ask(
+        replies: list[tuple[float, bytes, bytes, list[int] | None]] = self._call(
             "execute_model", encode(execute_model_req)
         )
         _, outputs, pooler_output, num_draft_tokens = replies[-1]
@@ -126,7 +123,7 @@ class Pipeline:
         )
 
     def close(self, *, grace: float = _GRACE_SECONDS) -> None:
-        """End the stages, by force those that have not gone after `grace` seconds."""
+        """Ends the stages; kills those that are still alive after `grace` seconds."""
         for connection in self._connections:
             connection.close()
         for process in self._processes:
@@ -134,22 +131,22 @@ class Pipeline:
             if process.is_alive():
                 process.kill()
                 process.join()
-        self._meeting_place.cleanup()
+        self._rendezvous.cleanup()
 
-    def _ask(self, method: str, *arguments: Any) -> list[Any]:
-        """Have every stage do something; returns what each of them says, in their order."""
+    def _call(self, method: str, *arguments: Any) -> list[Any]:
+        """Calls a method of every stage's worker; returns the results in the stages' order."""
         for connection in self._connections:
-            # A stage that is gone is found when its reply is waited for.
+            # The end of a stage is detected while waiting for its reply.
             with contextlib.suppress(BrokenPipeError):
                 connection.send((method, arguments))
-        return self._replies()
+        return self._wait_for_replies()
 
-    def _replies(self) -> list[Any]:
-        """Wait for every stage.
+    def _wait_for_replies(self) -> list[Any]:
+        """Waits for the reply of every stage.
 
         Raises:
-            StageError: One has failed, or ended.
-            OSError, ValueError: It could not load its part of the model.
+            StageError: A stage failed or ended.
+            OSError, ValueError: A stage could not load its part of the model.
         """
         replies: dict[Connection, Any] = {}
         while missing := [each for each in self._connections if each not in replies]:
@@ -158,7 +155,7 @@ class Pipeline:
                 try:
                     reply = connection.recv()
                 except (EOFError, OSError):
-                    reply = self._ended(self._connections.index(connection))
+                    reply = self._exit_error(self._connections.index(connection))
                 if isinstance(reply, Exception):
                     cause = self._cause(reply)
                     self.close(grace=0)
@@ -167,16 +164,16 @@ class Pipeline:
         return [replies[each] for each in self._connections]
 
     def _cause(self, error: Exception) -> Exception:
-        """`error`, or that another stage's end has brought it about."""
+        """Returns `error`, or the end of another stage if that caused it."""
         if isinstance(error, StageError):
             ranks = {process.sentinel: rank for rank, process in enumerate(self._processes)}
-            for sentinel in wait(ranks, timeout=_MOMENT_SECONDS):
+            for sentinel in wait(ranks, timeout=_EXIT_SECONDS):
                 if isinstance(sentinel, int) and self._processes[ranks[sentinel]].exitcode:
-                    return self._ended(ranks[sentinel])
+                    return self._exit_error(ranks[sentinel])
         return error
 
-    def _ended(self, rank: int) -> StageError:
-        """What to say of a stage that has closed its connection."""
+    def _exit_error(self, rank: int) -> StageError:
+        """Returns the error for a stage that has closed its connection."""
         process = self._processes[rank]
         process.join(_GRACE_SECONDS)
         return StageError(
@@ -185,12 +182,12 @@ class Pipeline:
         )
 
 
-class _Neighbours:
-    """The stages before and after, by torch.distributed.
+class _DistributedComm:
+    """A `PipelineComm` over torch.distributed.
 
     Args:
-        stage: The one in the middle.
-        hidden_size: Of the states that are handed on.
+        stage: This process's stage.
+        hidden_size: The size of the hidden states passed between stages.
     """
 
     def __init__(
@@ -202,7 +199,7 @@ class _Neighbours:
         self._dtype = dtype
 
     def receive(self, num_tokens: int) -> IntermediateTensors:
-        # Both sides lay out the same step, so that its shape need not be told.
+        # Both sides lay out the same step, so that its shape need not be sent.
         hidden = torch.empty(num_tokens, self._hidden_size, device=self._device, dtype=self._dtype)
         dist.recv(hidden, src=self._stage.rank - 1)
         return IntermediateTensors({"hidden_states": hidden})
@@ -210,11 +207,11 @@ class _Neighbours:
     def send(self, tensors: IntermediateTensors) -> None:
         dist.send(tensors["hidden_states"], dst=self._stage.rank + 1)
 
-    def agree(self, numbers: list[int]) -> list[int]:
-        told = torch.tensor(numbers, device=self._device, dtype=torch.int64)
-        dist.broadcast(told, src=self._stage.size - 1)
-        agreed: list[int] = told.tolist()
-        return agreed
+    def broadcast_from_last(self, numbers: list[int]) -> list[int]:
+        tensor = torch.tensor(numbers, device=self._device, dtype=torch.int64)
+        dist.broadcast(tensor, src=self._stage.size - 1)
+        received: list[int] = tensor.tolist()
+        return received
 
 
 def _run_stage(
@@ -222,18 +219,18 @@ def _run_stage(
     config: EngineConfig,
     model_config: ModelConfig,
     stage: Stage,
-    meeting_place: Path,
+    rendezvous: Path,
     num_threads: int,
 ) -> None:
-    """A stage's process: answer the engine until it closes the connection."""
-    # Ctrl-C reaches all processes of a terminal; what it means is the engine's to decide.
+    """The main function of a stage's process: serves the engine until it disconnects."""
+    # Ctrl-C reaches all processes of a terminal; only the engine should react to it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(num_threads)
     try:
-        worker = _set_up(config, model_config, stage, meeting_place)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the engine has to know
-        told = isinstance(error, (OSError, ValueError))
-        connection.send(error if told else _failure(error, stage))
+        worker = _make_worker(config, model_config, stage, rendezvous)
+    except Exception as error:  # noqa: BLE001 - the engine reports any failure
+        is_expected = isinstance(error, (OSError, ValueError))
+        connection.send(error if is_expected else _failure(error, stage))
         os._exit(0)
     connection.send(None)
     try:
@@ -252,32 +249,31 @@ def _run_stage(
             else:
                 connection.send(getattr(worker, method)(*arguments))
     except EOFError:
-        pass  # the engine has closed, or is gone
+        pass  # the engine closed the connection, or ended
     except Exception as error:  # noqa: BLE001 - as above
         with contextlib.suppress(OSError):
             connection.send(_failure(error, stage))
-    # Taking leave of the neighbours might wait for one that is gone.
+    # An orderly shutdown of torch.distributed may wait for a stage that has ended.
     os._exit(0)
 
 
-def _set_up(
-    config: EngineConfig, model_config: ModelConfig, stage: Stage, meeting_place: Path
+def _make_worker(
+    config: EngineConfig, model_config: ModelConfig, stage: Stage, rendezvous: Path
 ) -> Worker:
-    device = torch.device(config.device)
-    if device.type == "cuda":
-        device = torch.device("cuda", stage.rank)
-        torch.cuda.set_device(device)
-    # Stages are on one machine: what they exchange need not be heard outside it.
+    platform = platform_of(config.device)
+    device = platform.stage_device(stage.rank)
+    platform.activate(device)
+    # All stages are on one machine: they use its loopback interface only.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        init_method=meeting_place.as_uri(),
+        platform.distributed_backend,
+        init_method=rendezvous.as_uri(),
         rank=stage.rank,
         world_size=stage.size,
     )
     dtype = getattr(torch, config.dtype)
-    neighbours = _Neighbours(stage, model_config.hidden_size, device, dtype)
-    return Worker(replace(config, device=str(device)), model_config, stage, neighbours)
+    comm = _DistributedComm(stage, model_config.hidden_size, device, dtype)
+    return Worker(replace(config, device=str(device)), model_config, stage, comm)
 
 
 def _failure(error: Exception, stage: Stage) -> StageError:

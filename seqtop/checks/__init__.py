@@ -1,10 +1,11 @@
-"""A sanitizer for schedulers: what must hold of an engine at every step, whatever it is running.
+"""Checks of an engine: the rules that hold at every step, whatever the engine is running.
 
-Each rule looks only at what an event changed, so checking costs no more than a small multiple of
-applying. Rules that need token ids are silent where a stream is redacted.
+Each rule looks only at the changes of one event, so checking costs a small multiple of applying.
+Rules that need token ids are not checked where a stream is redacted.
 """
 
 from seqtop.checks.checker import Checker
-from seqtop.checks.finding import RULES, Finding
+from seqtop.checks.finding import Finding
+from seqtop.checks.rules import RULES
 
 __all__ = ["RULES", "Checker", "Finding"]

@@ -1,162 +1,131 @@
-"""Holds what is on record to the rules of `seqtop.checks`, a stretch at a time.
+"""Checks of a timeline, in slices of time, so that they can run in the background.
 
-It reads the record rather than the stream, so it can begin at any time, slows nobody down who
-takes events in, and says of each finding where on the record it is.
+Reading the timeline instead of the stream allows checking to start at any time, does not slow down
+the thread that receives, and gives each finding its position on the timeline.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Iterator
-from operator import attrgetter
-from typing import NamedTuple
 
-from seqtop.checks import Checker, Finding
+from seqtop.checks.stream_checker import LocatedFinding, Stored, StreamChecker
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.observable import Observable
 from seqtop.wire.messages import Event
 
-MOST_FINDINGS = 500
-"""Findings of one rule that are kept, the newest; all are counted."""
-
-
-class LocatedFinding(NamedTuple):
-    """A finding and where it is on record."""
-
-    number: int
-    """Counts up with each; those that are kept are in this order."""
-    position: int
-    """The moment that shows it. Never less than that of the one before."""
-    finding: Finding
+__all__ = ["BackgroundChecker", "LocatedFinding"]
 
 
 class BackgroundChecker(Observable):
-    """Checks `timeline` from its beginning to its end, and on as it grows.
+    """Checks `timeline` from its beginning to its end, and further as it grows.
 
-    It changes whenever something has been checked.
+    Observers are notified whenever something has been checked. One thread calls `advance`; any
+    thread may read the findings.
 
-    One thread calls `advance`; any may look.
+    Args:
+        timeline: The timeline to check.
+        stored: The findings of a rule to store where there are too many, as in `StreamChecker`.
     """
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, *, stored: Stored = "newest") -> None:
         super().__init__()
-        self.num_steps = 0
-        """Steps checked so far."""
-        self.num_gaps = 0
-        """Holes in what was seen, or could be read; checking began anew after each."""
-        self.num_findings = 0
+        self.stream = StreamChecker(stored=stored)
+        """The checks so far, and their findings."""
+        self.errors: list[str] = []
+        """A sentence for each stretch that could not be read."""
         self._timeline = timeline
-        self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
-        self._found: list[LocatedFinding] = []
-        self._checker: Checker | None = None
         self._position = 0
+        self._unreadable_end = -1
+        """The end of the timeline, where it is known that nothing more can be read up to there."""
         self._events: Iterator[tuple[int, Event | None]] = iter(())
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something on the timeline that has not been checked."""
+        if not self.stream.has_started:
+            return self._timeline.last > self._unreadable_end
+        return self._position < self._timeline.last
 
     @property
     def step(self) -> int:
         """The last step that has been checked; -1 before the first."""
-        return -1 if self._checker is None else self._checker.state.step
+        return self.stream.step
 
     @property
-    def is_behind(self) -> bool:
-        """Whether there is something on record that has not been checked."""
-        return self._checker is None or self._position < self._timeline.last
+    def num_steps(self) -> int:
+        """Steps checked so far."""
+        return self.stream.num_steps
+
+    @property
+    def num_gaps(self) -> int:
+        """Gaps in the timeline, and stretches that could not be read."""
+        return self.stream.num_gaps
+
+    @property
+    def num_findings(self) -> int:
+        """Findings so far, stored or not."""
+        return self.stream.num_findings
 
     def found(self) -> list[LocatedFinding]:
-        """The findings that are kept, oldest first."""
-        with self._lock:
-            return list(self._found)
+        """The stored findings, oldest first."""
+        return self.stream.found()
 
     def counts(self) -> dict[str, int]:
-        """For each rule that was broken how often it was, the most often broken first."""
-        with self._lock:
-            return dict(self._counts.most_common())
+        """The number of findings of each rule that has any, the largest first."""
+        return self.stream.counts()
 
     def next(self, position: int) -> list[LocatedFinding]:
-        """What was found at the first moment after `position` that shows anything."""
-        with self._lock:
-            index = bisect_right(self._found, position, key=attrgetter("position"))
-            return self._together(index)
+        """The findings at the first position with any after `position`."""
+        return self.stream.next(position)
 
     def previous(self, position: int) -> list[LocatedFinding]:
-        """What was found at the last moment before `position` that shows anything."""
-        with self._lock:
-            index = bisect_left(self._found, position, key=attrgetter("position")) - 1
-            return self._together(index) if index >= 0 else []
+        """The findings at the last position with any before `position`."""
+        return self.stream.previous(position)
 
     def advance(self, seconds: float) -> bool:
-        """Check on for about so many seconds; returns whether there is more to check."""
+        """Checks for about this many seconds; returns whether there is more to check."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            try:
-                if self._checker is None:
-                    self._begin(self._position)
-                taken = next(self._events, None)
-            except RecordingError:
-                self._skip()
-                continue
-            if taken is not None and taken[0] != self._position + 1:
-                self._skip()  # what lies between has been dropped
-            elif taken is not None:
-                self._check(*taken)
-            elif self._position < self._timeline.last:
-                self._events = self._timeline.events(self._position, self._timeline.last)
-            else:
+            if not self.is_behind:
                 return False
+            try:
+                if not self.stream.has_started:
+                    self._start(self._position)
+                self._check_next()
+            except RecordingError as error:
+                self.errors.append(str(error))
+                self._skip()
         return True
 
-    def _begin(self, position: int) -> None:
-        with self._timeline.lock:  # lest it be dropped before it is read
+    def _start(self, position: int) -> None:
+        with self._timeline.lock:  # so that the position cannot be dropped before it is read
             self._position = max(position, self._timeline.first)
-            self._checker = Checker(self._timeline.at(self._position))
+            self.stream.start(self._timeline.at(self._position))
         self._events = iter(())
 
-    def _check(self, position: int, event: Event | None) -> None:
-        if event is None:  # the state was taken anew
-            self.num_gaps += 1
-            self._begin(position)
-            self.changed()
+    def _check_next(self) -> None:
+        following = next(self._events, None)
+        if following is None:
+            self._events = self._timeline.events(self._position, self._timeline.last)
             return
-        assert self._checker is not None
-        state = self._checker.state
-        num_steps = state.num_steps_seen
-        for finding in self._checker.apply(event):
-            # What is wrong with the pool shows only when the next step comes.
-            self._keep(position if finding.step == state.step else position - 1, finding)
-        self.num_steps += state.num_steps_seen - num_steps
-        self._position = position
+        position, event = following
+        if position != self._position + 1:
+            self._skip()  # the events between have been dropped
+        elif event is None:  # a snapshot
+            self._start(position)
+        else:
+            self.stream.apply(position, event)
+            self._position = position
         self.changed()
-
-    def _keep(self, position: int, finding: Finding) -> None:
-        with self._lock:
-            if self._found:
-                position = max(position, self._found[-1].position)
-            self.num_findings += 1
-            self._counts[finding.rule] += 1
-            self._found.append(LocatedFinding(self.num_findings, position, finding))
-            if self._counts[finding.rule] > MOST_FINDINGS:
-                same = (each.finding.rule == finding.rule for each in self._found)
-                del self._found[next(index for index, is_same in enumerate(same) if is_same)]
 
     def _skip(self) -> None:
-        """Go on after a stretch that cannot be read, or has been dropped meanwhile."""
-        self.num_gaps += 1
-        self.changed()
-        self._checker = None
+        """Continues after a stretch that cannot be read or has been dropped."""
+        self.stream.stop()
         self._events = iter(())
         if self._position >= self._timeline.first:
             beyond = self._timeline.keyframe_after(self._position)
+            if beyond is None:
+                self._unreadable_end = self._timeline.last
             self._position = self._timeline.last if beyond is None else beyond
-
-    def _together(self, index: int) -> list[LocatedFinding]:
-        """All that was found at the moment of the one at `index`, if there is one."""
-        if index >= len(self._found):
-            return []
-        position = self._found[index].position
-        key = attrgetter("position")
-        start = bisect_left(self._found, position, key=key)
-        return self._found[start : bisect_right(self._found, position, key=key)]
+        self.changed()

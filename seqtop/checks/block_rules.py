@@ -1,212 +1,218 @@
-"""Whose each block is, and whether the pool's figures say the same."""
+"""Rules on the ownership of blocks, and on the pool's own figures."""
 
-from __future__ import annotations
+from collections.abc import Iterable, Iterator, Sequence
 
-from collections.abc import Iterable, Iterator
-
-from seqtop.checks.finding import Finding, Rules
+from seqtop.checks.finding import Finding
+from seqtop.checks.rules import RuleGroup, rule
 from seqtop.state import EngineState
-from seqtop.state.block_owners import BlockOwners
+from seqtop.state.block_index import BlockIndex
 from seqtop.state.model import SequenceState
 from seqtop.wire.messages import Event, RequestFinished, Step
 
+_BLOCK_RANGE = rule("block-range", "a block table names a block that the pool does not have")
+_SWAP_MAP = rule("swap-map", "a swap names a block that no sequence holds there")
 
-class BlockRules(Rules):
-    """Of block tables, the prefix cache and swaps; call `before` and `after` each event."""
+
+class BlockRules(RuleGroup):
+    """Rules on block tables, the prefix cache and swaps."""
 
     def __init__(self, state: EngineState) -> None:
         super().__init__(state)
-        self._owners = BlockOwners()
-        self._group_owners = BlockOwners()
-        """The same of the KV-cache groups after the first, whose blocks are never the first's."""
+        self._index = BlockIndex()
+        self._index.rebuild(state)
         self._swapped_out: set[int] = set()
-        """Host blocks that hold something."""
-        self._num_named_before = 0
+        """Host blocks that hold the content of a device block."""
+        self._num_held_before = 0
         self._num_released = 0
-        """Blocks that no table names any more since requests have ended after the last step."""
+        """Blocks released by the requests that finished after the last step."""
         self._cached_unused: set[int] = set()
-        """Blocks that the prefix cache knows and no block table names."""
+        """Blocks in the prefix cache that no block table names."""
         self._num_unused_late = 0
-        """Of these, how many came to be so after the last step."""
-        for sequence in state.sequences.values():
-            self._owners.update(sequence.seq_id, sequence.block_table)
-            self._group_owners.update(sequence.seq_id, _group_blocks(sequence))
-        self._sort_cached(state.cached_blocks or ())
+        """The change of the number of these since the last step."""
+        self._update_cached_unused(state.cached_blocks or ())
 
     def before(self, event: Event) -> Iterator[Finding]:
-        """Look at what `event` is about to act on."""
+        """Checks the pool as of the last step, and the swaps of the next one."""
         if isinstance(event, Step):
-            # Ends are told after their step, so its figures are comparable only now.
-            yield from self.pool()
-            yield from self._swaps(event)
+            # Requests finish after their step, so its figures are comparable only now.
+            yield from self.end()
+            yield from self._swaps_out(event)
+            yield from self._swaps_in(event)
             self._num_released = self._num_unused_late = 0
-        self._num_named_before = self._num_named(0)
+        self._num_held_before = self._index.num_held()
 
-    def after(self, event: Event, touched: Iterable[int]) -> Iterator[Finding]:
-        """Look at the tables of the sequences that `event` has `touched`."""
-        added: dict[int, list[int]] = {}
+    def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
+        """Checks the tables of the sequences `touched`, and the changes of the prefix cache."""
+        positions: dict[int, list[int]] = {}
         cache_changes = _cache_changes(event)
         changed = set(cache_changes)
         for seq_id in touched:
-            sequence = self.state.sequences.get(seq_id)
-            table = sequence.block_table if sequence else []
-            known = self._owners.table(seq_id)
-            positions = self._owners.update(seq_id, table)
-            added[seq_id] = added.get(seq_id, []) + positions
-            changed.update(table[position] for position in positions)
-            if len(positions) == len(table):  # it did not just grow
-                changed.update(known)
-            self._group_owners.update(seq_id, _group_blocks(sequence) if sequence else [])
-        yield from self._cached_range(cache_changes)
+            table_change = self._index.set_tables(seq_id, self.state.sequences.get(seq_id))
+            positions.setdefault(seq_id, []).extend(table_change.new_positions)
+            changed |= table_change.blocks
+        yield from self._cache_range(cache_changes)
         num_unused = len(self._cached_unused)
-        self._sort_cached(changed)
+        self._update_cached_unused(changed)
         if not isinstance(event, Step):
             self._num_unused_late += len(self._cached_unused) - num_unused
         if isinstance(event, RequestFinished):
-            self._num_released += self._num_named_before - self._num_named(0)
+            self._num_released += self._num_held_before - self._index.num_held()
         # Only now: within a step, a block may pass from one sequence to another.
-        for seq_id, positions in added.items():
+        for seq_id, new in positions.items():
             if sequence := self.state.sequences.get(seq_id):
-                yield from self._table(sequence, positions)
+                yield from self._table_range(sequence, new)
+                yield from self._shared(sequence, new)
 
-    def pool(self) -> Iterator[Finding]:
-        """Hold the pool's figures against the tables, as of the last step."""
+    def end(self) -> Iterator[Finding]:
+        """Checks the pool's figures as of the last step."""
+        yield from self._pool_sum()
+        yield from self._leak()
+        yield from self._cache_sum()
+
+    @rule("pool-sum", "free, used and cached blocks do not add up to the pool")
+    def _pool_sum(self) -> Iterator[Finding]:
         stats, info = self.state.stats, self.state.info
         if stats is None or info is None:
             return
         total = stats.num_free_blocks + stats.num_used_blocks + stats.num_cached_blocks
         num_blocks = info.num_gpu_blocks - info.num_reserved_blocks
         if total != num_blocks:
-            yield self.finding(
-                "pool-sum",
+            yield self.of_engine(
                 f"{stats.num_free_blocks} free, {stats.num_used_blocks} used and"
                 f" {stats.num_cached_blocks} cached blocks make {total},"
-                f" the pool has {num_blocks}",
-            )
-        num_named = self._num_named(info.num_reserved_blocks)
-        # Whoever was aborted since the last step still counted in its figures.
-        if stats.num_used_blocks not in (num_named, num_named + self._num_released):
-            yield self.finding(
-                "block-leak",
-                f"{stats.num_used_blocks} blocks are in use, the block tables name {num_named}",
+                f" the pool has {num_blocks}"
             )
 
+    @rule("block-leak", "blocks are in use that no block table names, or the reverse")
+    def _leak(self) -> Iterator[Finding]:
+        stats, info = self.state.stats, self.state.info
+        if stats is None or info is None:
+            return
+        num_held = self._index.num_held(first=info.num_reserved_blocks)
+        # A request aborted since the last step still counts in that step's figures.
+        if stats.num_used_blocks not in (num_held, num_held + self._num_released):
+            yield self.of_engine(
+                f"{stats.num_used_blocks} blocks are in use, the block tables name {num_held}"
+            )
+
+    @rule(
+        "cache-sum",
+        "the cached blocks are not those in the prefix cache that no table names,"
+        " if the engine reports them",
+    )
+    def _cache_sum(self) -> Iterator[Finding]:
+        stats = self.state.stats
+        if stats is None or self.state.info is None or self.state.cached_blocks is None:
+            return
         num_unused = len(self._cached_unused)
-        allowed = (num_unused, num_unused - self._num_unused_late)
-        if self.state.cached_blocks is not None and stats.num_cached_blocks not in allowed:
-            yield self.finding(
-                "cache-sum",
-                f"{stats.num_cached_blocks} blocks are cached, the prefix cache knows"
-                f" {num_unused} that no block table names",
+        if stats.num_cached_blocks not in (num_unused, num_unused - self._num_unused_late):
+            yield self.of_engine(
+                f"{stats.num_cached_blocks} blocks are cached, the prefix cache has"
+                f" {num_unused} that no block table names"
             )
 
-    def _cached_range(self, blocks: Iterable[int]) -> Iterator[Finding]:
+    @_BLOCK_RANGE
+    def _cache_range(self, blocks: Iterable[int]) -> Iterator[Finding]:
         info, cached = self.state.info, self.state.cached_blocks
         if info is None or cached is None:
             return
         for block in blocks:
             if block in cached and not 0 <= block < info.num_gpu_blocks:
-                yield self.finding(
-                    "block-range",
+                yield self.of_engine(
                     f"block {block} is in the prefix cache; the pool's are 0 to"
                     f" {info.num_gpu_blocks - 1}",
                     block=block,
                 )
 
-    def _sort_cached(self, blocks: Iterable[int]) -> None:
-        """See anew which of `blocks` the prefix cache knows and no block table names."""
+    @_BLOCK_RANGE
+    def _table_range(self, sequence: SequenceState, positions: list[int]) -> Iterator[Finding]:
+        info = self.state.info
+        if info is None or info.block_size < 1:
+            return
+        for position in positions:
+            block = sequence.block_table[position]
+            if not 0 <= block < info.num_gpu_blocks:
+                yield self.of_sequence(
+                    sequence,
+                    f"block {block} at position {position}; the pool's are 0 to"
+                    f" {info.num_gpu_blocks - 1}",
+                    block=block,
+                )
+
+    @rule("block-shared", "two sequences hold a block whose tokens they do not have in common")
+    def _shared(self, sequence: SequenceState, positions: list[int]) -> Iterator[Finding]:
+        """Checks the blocks that are new to a table, and the block written last."""
+        info = self.state.info
+        if info is None or info.block_size < 1:
+            return
+        written = (sequence.num_computed_tokens - 1) // info.block_size
+        to_check = {*positions}
+        if 0 <= written < len(sequence.block_table):
+            to_check.add(written)
+        for position in sorted(to_check):
+            block = sequence.block_table[position]
+            if block < info.num_reserved_blocks:
+                continue
+            for other_id, other_position in self._index.table_owners(block).items():
+                other = self.state.sequences.get(other_id)
+                if other is None or other_id == sequence.seq_id:
+                    continue
+                tokens, others = self._tokens(sequence), self._tokens(other)
+                if tokens is None or others is None:
+                    continue
+                # Only computed tokens count. A fork holds the block for its parent's next token,
+                # until one of them writes to it and gets a copy.
+                computed = min(sequence.num_computed_tokens, other.num_computed_tokens)
+                end = min((position + 1) * info.block_size, computed)
+                if position == other_position and tokens[:end] == others[:end]:
+                    continue
+                yield self.of_sequence(
+                    sequence,
+                    f"block {block} is also position {other_position} of sequence {other_id},"
+                    " whose tokens differ; only equal prefixes may share",
+                    block=block,
+                )
+
+    @_SWAP_MAP
+    def _swaps_out(self, step: Step) -> Iterator[Finding]:
+        """Checks swaps against the blocks as they were before the step."""
+        for device_block, host_block in step.execute.blocks_to_swap_out:
+            if not self._index.table_owners(device_block):
+                yield _swap_finding(step, "out", device_block, "device")
+            self._swapped_out.add(host_block)
+
+    @_SWAP_MAP
+    def _swaps_in(self, step: Step) -> Iterator[Finding]:
+        for host_block, _ in step.execute.blocks_to_swap_in:
+            if host_block not in self._swapped_out:
+                yield _swap_finding(step, "in", host_block, "host")
+            self._swapped_out.discard(host_block)
+
+    def _update_cached_unused(self, blocks: Iterable[int]) -> None:
         cached = self.state.cached_blocks
         if cached is None:
             return
         for block in blocks:
-            if block in cached and not self._owners.of(block) and not self._group_owners.of(block):
+            if block in cached and not self._index.device_owners(block):
                 self._cached_unused.add(block)
             else:
                 self._cached_unused.discard(block)
 
-    def _num_named(self, num_reserved: int) -> int:
-        """Blocks that some table names, without the reserved ones, which stand for no block."""
-        owners = (self._owners, self._group_owners)
-        reserved = sum(1 for each in owners for _ in each.below(num_reserved))
-        return sum(each.num_blocks for each in owners) - reserved
-
-    def _table(self, sequence: SequenceState, added: list[int]) -> Iterator[Finding]:
-        """Look at the logical positions whose block is new to the table, and the last written."""
-        info = self.state.info
-        if info is None or info.block_size < 1:
-            return
-        for position in added:
-            block = sequence.block_table[position]
-            if not 0 <= block < info.num_gpu_blocks:
-                yield self.of(
-                    sequence,
-                    "block-range",
-                    f"block {block} at position {position}; the pool's are 0 to"
-                    f" {info.num_gpu_blocks - 1}",
-                    block,
-                )
-        written = (sequence.num_computed_tokens - 1) // info.block_size
-        positions = {*added, written} if 0 <= written < len(sequence.block_table) else {*added}
-        for position in sorted(positions):
-            block = sequence.block_table[position]
-            if block < info.num_reserved_blocks:
-                continue
-            for other_id, other_position in self._owners.of(block).items():
-                other = self.state.sequences.get(other_id)
-                if other is None or other_id == sequence.seq_id:
-                    continue
-                if not self._in_common(sequence, position, other, other_position, info.block_size):
-                    yield self.of(
-                        sequence,
-                        "block-shared",
-                        f"block {block} is also position {other_position} of sequence {other_id},"
-                        " whose tokens differ; only equal prefixes may share",
-                        block,
-                    )
-
-    def _in_common(
-        self, one: SequenceState, position: int, other: SequenceState, at: int, block_size: int
-    ) -> bool:
-        """Whether two sequences may hold one block: same place, same tokens up to its end.
-
-        Only computed tokens count. A fork holds the block that its parent's newest token would go
-        to, until one of them needs it and is given a copy.
-        """
-        tokens, others = self._tokens(one), self._tokens(other)
-        if tokens is None or others is None:
-            return True
-        computed = min(one.num_computed_tokens, other.num_computed_tokens)
-        end = min((position + 1) * block_size, computed)
-        return position == at and tokens[:end] == others[:end]
-
     def _tokens(self, sequence: SequenceState) -> list[int] | None:
+        """Prompt and output; `None` where the stream is redacted."""
         prompt = self.state.requests[sequence.request_id].prompt_token_ids
         if len(prompt) != sequence.num_prompt_tokens:
-            return None  # redacted
+            return None
         return [*prompt, *sequence.output_token_ids]
 
-    def _swaps(self, step: Step) -> Iterator[Finding]:
-        """Swaps act on the blocks as they were before the step."""
-        for device_block, host_block in step.execute.blocks_to_swap_out:
-            if not self._owners.of(device_block):
-                yield self._swap_finding(step, "out", device_block, "device")
-            self._swapped_out.add(host_block)
-        for host_block, _ in step.execute.blocks_to_swap_in:
-            if host_block not in self._swapped_out:
-                yield self._swap_finding(step, "in", host_block, "host")
-            self._swapped_out.discard(host_block)
 
-    def _swap_finding(self, step: Step, way: str, block: int, where: str) -> Finding:
-        message = f"swap {way} of {where} block {block}, which nobody holds there"
-        return Finding("swap-map", message, step.step, block=block)
+def _swap_finding(step: Step, direction: str, block: int, where: str) -> Finding:
+    message = f"swap {direction} of {where} block {block}, which no sequence holds there"
+    return Finding("", message, step.step, block=block)
 
 
 def _cache_changes(event: Event) -> set[int]:
-    """The blocks of which a step says that the prefix cache knows them, or has forgotten them."""
+    """The blocks that a step adds to the prefix cache or removes from it."""
     if not isinstance(event, Step) or event.newly_cached_blocks is None:
         return set()
     return {*event.uncached_blocks, *(b for run in event.newly_cached_blocks for b in run.blocks)}
-
-
-def _group_blocks(sequence: SequenceState) -> list[int]:
-    return [block for table in sequence.group_block_tables for block in table]

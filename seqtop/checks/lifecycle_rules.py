@@ -1,14 +1,14 @@
-"""What may become of a sequence: its status, its computed tokens, its text."""
-
-from __future__ import annotations
+"""Rules on the lifecycle of a sequence: its status, its computed tokens, its text."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from seqtop.checks.finding import Finding, Rules
+from seqtop.checks.finding import Finding
+from seqtop.checks.rules import RuleGroup, rule
 from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState
 from seqtop.state.model import SequenceState
 from seqtop.wire.messages import Event, RequestFinished, SequenceUpdate, Step
 
@@ -17,112 +17,144 @@ _WAITING, _RUNNING, _SWAPPED = (
     SequenceStatus.RUNNING,
     SequenceStatus.SWAPPED,
 )
+_LATE_TOKEN = rule("late-token", "a sequence got tokens after its end")
 
 
 class _Before(msgspec.Struct):
-    """What an event may change about a sequence, as it was."""
+    """A sequence before an event."""
 
     status: SequenceStatus
     num_computed_tokens: int
 
 
-class LifecycleRules(Rules):
-    """Of sequences; call `remember` before an event, and what fits it after."""
+class LifecycleRules(RuleGroup):
+    """Rules on sequences, and on events that name unknown ones."""
 
-    def remember(self, event: Event) -> dict[int, _Before]:
-        """What there is of the sequences that `event` will name one by one."""
+    def __init__(self, state: EngineState) -> None:
+        super().__init__(state)
+        self._before: dict[int, _Before] = {}
+        """The sequences that the event in hand names one by one."""
+        self._num_anomalies = 0
+        """Anomalies that are expected once the event in hand is applied."""
+
+    def before(self, event: Event) -> Iterator[Finding]:
+        """Checks decodes of finished sequences, and records the sequences that `event` names."""
+        sequences = self.state.sequences
+        self._before = {}
+        self._num_anomalies = self.state.num_anomalies
         if not isinstance(event, Step):
-            return {}
-        found = ((each.seq_id, self.state.sequences.get(each.seq_id)) for each in event.sequences)
-        return {
-            seq_id: _Before(sequence.status, sequence.num_computed_tokens)
-            for seq_id, sequence in found
-            if sequence is not None
-        }
+            return
+        for update in event.sequences:
+            if sequence := sequences.get(update.seq_id):
+                self._before[update.seq_id] = _Before(sequence.status, sequence.num_computed_tokens)
+        for finding in self._late_decodes(event.decodes.seq_ids if event.decodes else ()):
+            self._num_anomalies += 1  # the reducer counts it, too
+            yield finding
 
-    def step(self, step: Step, before: dict[int, _Before]) -> Iterator[Finding]:
-        """Look at the sequences that a step has named one by one."""
-        preempted = {each.request_id for each in step.preemptions}
-        for update in step.sequences:
+    def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
+        """Checks the sequences that `event` names."""
+        yield from self._unknown()
+        if isinstance(event, RequestFinished):
+            yield from self._text_length(event)
+        if not isinstance(event, Step):
+            return
+        preempted = {each.request_id for each in event.preemptions}
+        for update in event.sequences:
             sequence = self.state.sequences.get(update.seq_id)
             if sequence is None:
                 continue
-            yield from self._computed(sequence)
-            if update.seq_id in before:
-                was = before[update.seq_id]
-                yield from self._change(sequence, update, was, sequence.request_id in preempted)
+            yield from self._computed_beyond(sequence)
+            yield from self._table_short(sequence)
+            if before := self._before.get(update.seq_id):
+                is_preempted = sequence.request_id in preempted
+                yield from self._late_tokens(sequence, update, before)
+                yield from self._transition(sequence, before, is_preempted=is_preempted)
+                if not is_preempted:
+                    yield from self._computed_back(sequence, before)
+        for seq_id in event.decodes.seq_ids if event.decodes else ():
+            if sequence := self.state.sequences.get(seq_id):
+                yield from self._computed_beyond(sequence)
+                yield from self._table_short(sequence)
 
-    def late(self, event: Event) -> list[Finding]:
-        """Tokens in columns for sequences that had ended before `event`, which is to be applied."""
-        columns = event.decodes if isinstance(event, Step) else None
-        found = map(self.state.sequences.get, columns.seq_ids if columns else ())
-        return [
-            self.of(each, "late-token", f"1 token after {each.status.name}; none may follow")
-            for each in found
-            if each is not None and SequenceStatus.is_finished(each.status)
-        ]
+    @rule("unknown", "an event names an object that was not announced, or was announced twice")
+    def _unknown(self) -> Iterator[Finding]:
+        if self.state.num_anomalies > self._num_anomalies:
+            yield self.of_engine(self.state.last_anomaly or "")
 
-    def decoded(self, sequence: SequenceState) -> Iterator[Finding]:
-        """Look at a sequence that a step tells of in columns: nothing but counts has changed."""
-        return self._computed(sequence)
+    @_LATE_TOKEN
+    def _late_decodes(self, seq_ids: Iterable[int]) -> Iterator[Finding]:
+        for sequence in map(self.state.sequences.get, seq_ids):
+            if sequence is not None and SequenceStatus.is_finished(sequence.status):
+                yield self.of_sequence(
+                    sequence, f"1 token after {sequence.status.name}; none may follow"
+                )
 
-    def finished(self, event: RequestFinished) -> Iterator[Finding]:
-        """Hold the texts against what a request that has ended says of them."""
+    @_LATE_TOKEN
+    def _late_tokens(
+        self, sequence: SequenceState, update: SequenceUpdate, before: _Before
+    ) -> Iterator[Finding]:
+        is_late = SequenceStatus.is_finished(before.status)
+        if is_late and (update.new_token_ids or update.text_delta):
+            yield self.of_sequence(
+                sequence,
+                f"{len(update.new_token_ids)} tokens after {before.status.name}; none may follow",
+            )
+
+    @rule("computed-beyond", "more tokens are computed than the sequence has")
+    def _computed_beyond(self, sequence: SequenceState) -> Iterator[Finding]:
+        computed = sequence.num_computed_tokens
+        if computed > sequence.num_tokens:
+            yield self.of_sequence(
+                sequence, f"{computed} tokens are computed of {sequence.num_tokens}"
+            )
+
+    @rule("computed-back", "the number of computed tokens decreased without a preemption")
+    def _computed_back(self, sequence: SequenceState, before: _Before) -> Iterator[Finding]:
+        if sequence.num_computed_tokens < before.num_computed_tokens:
+            yield self.of_sequence(
+                sequence,
+                f"computed tokens went from {before.num_computed_tokens} back to"
+                f" {sequence.num_computed_tokens} without a preemption",
+            )
+
+    @rule("table-short", "a block table is too short for the computed tokens")
+    def _table_short(self, sequence: SequenceState) -> Iterator[Finding]:
+        info = self.state.info
+        if info is None or sequence.status is not _RUNNING or info.block_size < 1:
+            return
+        needed = math.ceil(sequence.num_computed_tokens / info.block_size)
+        if len(sequence.block_table) < needed:
+            yield self.of_sequence(
+                sequence,
+                f"{sequence.num_computed_tokens} computed tokens need {needed} blocks, the table"
+                f" has {len(sequence.block_table)}",
+            )
+
+    @rule("text-length", "the text deltas do not add up to the text")
+    def _text_length(self, event: RequestFinished) -> Iterator[Finding]:
         request = self.state.requests.get(event.request_id)
         if request is None or not event.text_lengths:
             return
         for seq_id, length in zip(request.seq_ids, event.text_lengths, strict=False):
             sequence = self.state.sequences[seq_id]
             if len(sequence.text) != length:
-                yield self.of(
+                yield self.of_sequence(
                     sequence,
-                    "text-length",
                     f"the deltas add up to {len(sequence.text)} characters, the text has {length}",
                 )
 
-    def _computed(self, sequence: SequenceState) -> Iterator[Finding]:
-        computed = sequence.num_computed_tokens
-        if computed > sequence.num_tokens:
-            yield self.of(
-                sequence,
-                "computed-beyond",
-                f"{computed} tokens are computed of {sequence.num_tokens}",
-            )
-        info = self.state.info
-        if info is None or sequence.status is not _RUNNING or info.block_size < 1:
-            return
-        needed = math.ceil(computed / info.block_size)
-        if len(sequence.block_table) < needed:
-            yield self.of(
-                sequence,
-                "table-short",
-                f"{computed} computed tokens need {needed} blocks, the table has"
-                f" {len(sequence.block_table)}",
-            )
-
-    def _change(
-        self, sequence: SequenceState, update: SequenceUpdate, was: _Before, is_preempted: bool
+    @rule("transition", "a status followed another that it cannot follow")
+    def _transition(
+        self, sequence: SequenceState, before: _Before, *, is_preempted: bool
     ) -> Iterator[Finding]:
-        now = sequence.status
-        if SequenceStatus.is_finished(was.status):
-            if update.new_token_ids or update.text_delta:
-                yield self.of(
-                    sequence,
-                    "late-token",
-                    f"{len(update.new_token_ids)} tokens after {was.status.name}; none may follow",
-                )
-            allowed = now is was.status
-        elif was.status is _RUNNING and now in (_WAITING, _SWAPPED):
+        old, new = before.status, sequence.status
+        is_finished = SequenceStatus.is_finished(old)
+        if is_finished:
+            allowed = new is old
+        elif old is _RUNNING and new in (_WAITING, _SWAPPED):
             allowed = is_preempted
         else:
-            allowed = (was.status, now) != (_WAITING, _SWAPPED)
+            allowed = (old, new) != (_WAITING, _SWAPPED)
         if not allowed:
-            unless = "" if SequenceStatus.is_finished(was.status) else " without a preemption"
-            yield self.of(sequence, "transition", f"{was.status.name} became {now.name}{unless}")
-        if sequence.num_computed_tokens < was.num_computed_tokens and not is_preempted:
-            yield self.of(
-                sequence,
-                "computed-back",
-                f"computed tokens went from {was.num_computed_tokens} back to"
-                f" {sequence.num_computed_tokens} without a preemption",
-            )
+            unless = "" if is_finished else " without a preemption"
+            yield self.of_sequence(sequence, f"{old.name} became {new.name}{unless}")

@@ -1,6 +1,6 @@
-"""What `seqtop check` does: hold a live engine, or a recording of one, to the rules.
+"""Checks of a live engine or of a recording, for `seqtop check`.
 
-The report is for an engine's own CI as much as for people: sentences, JSON or JUnit XML.
+The report is in sentences, JSON or JUnit XML, for people and for an engine's own CI.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ import math
 import os
 import threading
 import time
-from collections import Counter
 from xml.etree import ElementTree as ET
 
 import msgspec
 
-from seqtop.checks import RULES, Checker, Finding
+from seqtop.checks import RULES, Finding
+from seqtop.checks.background import BackgroundChecker
+from seqtop.checks.stream_checker import StreamChecker
 from seqtop.connection import ConnectionState
-from seqtop.history import FileStore, RecordingError
+from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sanitize import safe_json, safe_line
 from seqtop.session import Session
@@ -25,32 +26,30 @@ from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
 
-MAX_FINDINGS = 1_000
-"""Findings of one rule that are kept in full; more are only counted."""
-
 
 class Report(msgspec.Struct):
-    """What was looked at and what was wrong with it."""
+    """The result of checking an engine or a recording."""
 
     source: str
     num_events: int = 0
     num_steps: int = 0
     num_gaps: int = 0
-    """Holes in what was seen; checking began anew after each."""
-    counts: dict[str, int] = msgspec.field(default_factory=Counter)
+    """Gaps in the stream; checking started anew after each."""
+    counts: dict[str, int] = {}
     """Findings by rule."""
     findings: list[Finding] = []
+    """The first findings of each rule."""
     complete: bool = True
-    """Whether all of it was checked: not so where a recording is damaged or has no step in it."""
+    """Whether everything was checked: false if a recording is damaged or has no step in it."""
     remark: str | None = None
-    """One sentence on what is wrong with the recording itself, if anything."""
+    """A sentence on the damage of the recording, if there is any."""
 
     def as_json(self) -> str:
         """The report as indented JSON."""
         return safe_json(msgspec.json.format(msgspec.json.encode(self), indent=2).decode())
 
     def as_junit(self) -> str:
-        """The report as JUnit XML: a test case a rule, and one for whether all was checked."""
+        """The report as JUnit XML: a test case per rule, and one named `complete`."""
         suite = ET.Element(
             "testsuite",
             name="seqtop check",
@@ -61,17 +60,17 @@ class Report(msgspec.Struct):
         whole = ET.SubElement(suite, "testcase", classname=safe_line(self.source), name="complete")
         if not self.complete:
             ET.SubElement(whole, "error", message=safe_line(self.remark or ""))
-        for rule, meaning in RULES.items():
+        for rule, violation in RULES.items():
             case = ET.SubElement(suite, "testcase", classname=safe_line(self.source), name=rule)
             if self.counts.get(rule):
-                failure = ET.SubElement(case, "failure", message=meaning)
+                failure = ET.SubElement(case, "failure", message=violation)
                 failure.text = "\n".join(
                     sentence(finding) for finding in self.findings if finding.rule == rule
                 )
         return ET.tostring(suite, encoding="unicode", xml_declaration=True)
 
     def as_text(self) -> str:
-        """The report in sentences, one a finding, and a line that sums up."""
+        """The report in sentences: one line per finding, and a summary."""
         lines = [sentence(finding) for finding in self.findings]
         looked_at = f"{self.num_steps:,} steps, {self.num_events:,} events, {self.num_gaps:,} gaps"
         total = sum(self.counts.values())
@@ -90,59 +89,29 @@ def sentence(finding: Finding) -> str:
     return safe_line(f"{', '.join(where)}: {finding.rule}: {finding.message}")
 
 
-class _ReportBuilder:
-    """A `Checker` that can start over after a gap, and the report it fills."""
-
-    def __init__(self, source: str) -> None:
-        self.report = Report(source)
-        self._checker = Checker()
-        self._has_begun = False
-
-    def begin(self, state: EngineState) -> None:
-        """Go on from `state`, of which a copy is made."""
-        self.report.num_gaps += self._has_begun
-        self._has_begun = True
-        self._checker = Checker(codec.decode(codec.encode(state), EngineState))
-
-    def apply(self, event: Event) -> None:
-        """Check the next event, which must be this watch's own: states keep parts of events."""
-        num_steps = self._checker.state.num_steps_seen
-        self._take(self._checker.apply(event))
-        self.report.num_events += 1
-        self.report.num_steps += self._checker.state.num_steps_seen - num_steps
-
-    def end(self) -> Report:
-        self._take(list(self._checker.check_pool()))
-        return self.report
-
-    def _take(self, findings: list[Finding]) -> None:
-        for finding in findings:
-            count = self.report.counts.get(finding.rule, 0)
-            self.report.counts[finding.rule] = count + 1
-            if count < MAX_FINDINGS:
-                self.report.findings.append(finding)
-
-
-class _LiveWatch(_ReportBuilder):
-    """The same as a session's listener."""
+class _LiveChecker(StreamChecker):
+    """A listener of a session that checks all its events."""
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        self.apply(parsing.event(payload))
+        """Checks an event. It is decoded again, as a state stores parts of the events applied."""
+        self.apply(number, parsing.event(payload))
 
     def restore(self, incarnation: str, number: int, state: EngineState) -> None:
-        self.begin(state)
+        """Starts anew from a copy of `state`, which belongs to the session."""
+        self.start(codec.decode(codec.encode(state), EngineState))
 
 
 def check_recording(path: str | os.PathLike[str]) -> Report:
-    """Check a whole recording, as far as it can be read.
+    """Checks a recording, as far as it can be read.
 
     Raises:
-        RecordingError: there is no such recording.
+        RecordingError: There is no such recording.
     """
     with FileStore(path) as recording:
-        watch = _ReportBuilder(os.fspath(path))
-        unreadable = _go_through(recording, watch)
-        report = watch.end()
+        checker = BackgroundChecker(recording, stored="first")
+        checker.advance(math.inf)
+        report = _report(os.fspath(path), checker.stream)
+        unreadable = list(dict.fromkeys([*checker.errors, *recording.unreadable()]))
         report.complete = not (unreadable or recording.num_lost_bytes) and report.num_steps > 0
         report.remark = recording.damage
         if unreadable and report.remark is None:
@@ -153,26 +122,6 @@ def check_recording(path: str | os.PathLike[str]) -> Report:
         return report
 
 
-def _go_through(recording: FileStore, watch: _ReportBuilder) -> list[str]:
-    """Check from the first moment to the last; returns a sentence for each unreadable place."""
-    unreadable: list[str] = []
-    position: int | None = recording.first
-    while position is not None:
-        try:
-            watch.begin(recording.at(position))
-            for reached, event in recording.events(position, recording.last):
-                position = reached
-                if event is None:
-                    watch.begin(recording.at(reached))
-                else:
-                    watch.apply(event)
-            break
-        except RecordingError as error:
-            unreadable.append(str(error))
-            position = recording.keyframe_after(position)
-    return list(dict.fromkeys([*unreadable, *recording.unreadable()]))
-
-
 def check_live(
     endpoint: str,
     *,
@@ -181,7 +130,7 @@ def check_live(
     timeout: float,
     keys: ViewerKeys | None = None,
 ) -> Report:
-    """Check a running engine until `ended` is set, for `duration` seconds, or until it stops.
+    """Checks a running engine until `ended` is set, for `duration` seconds, or until it stops.
 
     Args:
         timeout: Seconds to wait for the engine at first.
@@ -192,18 +141,30 @@ def check_live(
         UnreachableError: no engine answered, or none that can be understood.
     """
     session = Session(endpoint, history=MemoryStore(max_bytes=0), keys=keys)
-    watch = _LiveWatch(endpoint)
-    session.listen(watch)  # before it starts, so that not one message goes by unchecked
+    checker = _LiveChecker(stored="first")
+    session.listen(checker)  # before it starts, so that no message is missed
     with session:
         session.await_engine(timeout)
         _wait(session, ended, duration)
-        session.unlisten(watch)
-    return watch.end()
+        session.unlisten(checker)
+    return _report(endpoint, checker)
 
 
 def _wait(session: Session, ended: threading.Event, duration: float | None) -> None:
-    """Until any of the three ways to end has come."""
+    """Blocks until the end: the event, the duration or the engine's."""
     deadline = math.inf if duration is None else time.monotonic() + duration
     while time.monotonic() < deadline and not ended.is_set():
         if session.wait_for(ConnectionState.STOPPED, timeout=min(0.2, deadline - time.monotonic())):
             return
+
+
+def _report(source: str, checker: StreamChecker) -> Report:
+    checker.end()
+    return Report(
+        source,
+        num_events=checker.num_events,
+        num_steps=checker.num_steps,
+        num_gaps=checker.num_gaps,
+        counts=checker.counts(),
+        findings=[located.finding for located in checker.found()],
+    )

@@ -1,21 +1,21 @@
-"""How much a step may run, and who may be kept waiting."""
+"""Rules on the size of a step, and on the order in which requests are scheduled."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Sequence
 
-from collections.abc import Iterator
-
-from seqtop.checks.finding import Finding, Rules
+from seqtop.checks.finding import Finding
+from seqtop.checks.rules import RuleGroup, rule
 from seqtop.sequence import SequenceGroupMetadata, SequenceGroupMetadataLike
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState
 from seqtop.wire import decode_rows
-from seqtop.wire.messages import Step
+from seqtop.wire.messages import Event, RequestArrived, RequestFinished, Step
 
 
-class SchedulingRules(Rules):
-    """Of steps, and of requests in the order in which they arrive.
+class SchedulingRules(RuleGroup):
+    """Rules on steps, and on requests in order of arrival.
 
     Args:
+        state: The state of the engine.
         starvation_time: Seconds that a request may wait while later ones overtake it.
     """
 
@@ -26,15 +26,45 @@ class SchedulingRules(Rules):
         """By priority, the ids of requests never scheduled so far, in order of arrival."""
         self._starved: set[str] = set()
         for request in state.requests.values():
-            self.arrived(request)
+            self._add_waiting(request)
 
-    def arrived(self, request: RequestState) -> None:
-        """From now on it may be overtaken."""
-        if request.metrics.first_scheduled_time is None and request.finish_reason is None:
-            self._waiting.setdefault(request.priority, {})[request.request_id] = None
+    def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
+        """Checks a step against the engine's limits, and follows arrivals and ends."""
+        if isinstance(event, Step):
+            yield from self._budget(event)
+        if not isinstance(event, RequestArrived | RequestFinished):
+            return
+        request = self.state.requests.get(event.request_id)
+        if request is None:
+            return
+        if isinstance(event, RequestArrived):
+            self._add_waiting(request)
+        else:
+            self._waiting.get(request.priority, {}).pop(request.request_id, None)
+            self._starved.discard(request.request_id)
 
-    def scheduled(self, request: RequestState) -> Iterator[Finding]:
-        """Look who of its rank has waited longer, if `request` is scheduled for the first time."""
+    def ran(self, request: RequestState) -> Iterator[Finding]:
+        """Checks whether an earlier request still waits."""
+        yield from self._starvation(request)
+
+    @rule("budget", "a step computed more tokens, or ran more sequences, than its limits allow")
+    def _budget(self, step: Step) -> Iterator[Finding]:
+        info, stats = self.state.info, step.stats
+        if info is None:
+            return
+        tokens = stats.num_prefill_tokens + stats.num_decode_tokens
+        if tokens > info.max_num_batched_tokens:
+            yield self.of_engine(
+                f"{tokens} tokens were computed, the budget is {info.max_num_batched_tokens}"
+            )
+        num_seqs = decode_rows.num_decodes(step)
+        num_seqs += sum(_num_seqs(group) for group in step.execute.seq_group_metadata_list)
+        if num_seqs > info.max_num_seqs:
+            yield self.of_engine(f"{num_seqs} sequences ran, the limit is {info.max_num_seqs}")
+
+    @rule("starvation", "a request waits while later requests of no higher priority are scheduled")
+    def _starvation(self, request: RequestState) -> Iterator[Finding]:
+        """Checks the request that has waited longest when one is scheduled for the first time."""
         queue = self._waiting.get(request.priority, {})
         if request.request_id not in queue:
             return
@@ -46,35 +76,15 @@ class SchedulingRules(Rules):
         waited = self.state.time - first.metrics.arrival_time
         if first.metrics.arrival_time < arrived and waited > self._starvation_time:
             self._starved.add(first.request_id)
-            yield self.finding(
-                "starvation",
+            yield self.of_engine(
                 f"it has waited {waited:.1f} s while {request.request_id}, which arrived"
                 f" {arrived - first.metrics.arrival_time:.1f} s later, is scheduled",
                 request_id=first.request_id,
             )
 
-    def finished(self, request: RequestState) -> None:
-        """It cannot be overtaken any more."""
-        self._waiting.get(request.priority, {}).pop(request.request_id, None)
-        self._starved.discard(request.request_id)
-
-    def step(self, step: Step) -> Iterator[Finding]:
-        """Hold a step against the engine's limits."""
-        info, stats = self.state.info, step.stats
-        if info is None:
-            return
-        tokens = stats.num_prefill_tokens + stats.num_decode_tokens
-        if tokens > info.max_num_batched_tokens:
-            yield self.finding(
-                "budget",
-                f"{tokens} tokens were computed, the budget is {info.max_num_batched_tokens}",
-            )
-        num_seqs = decode_rows.num_decodes(step)
-        num_seqs += sum(_num_seqs(group) for group in step.execute.seq_group_metadata_list)
-        if num_seqs > info.max_num_seqs:
-            yield self.finding(
-                "budget", f"{num_seqs} sequences ran, the limit is {info.max_num_seqs}"
-            )
+    def _add_waiting(self, request: RequestState) -> None:
+        if request.metrics.first_scheduled_time is None and request.finish_reason is None:
+            self._waiting.setdefault(request.priority, {})[request.request_id] = None
 
 
 def _num_seqs(group: SequenceGroupMetadataLike) -> int:

@@ -1,43 +1,53 @@
-"""Times in order, and durations that they add up to."""
-
-from __future__ import annotations
+"""Rules on times: their order, and the durations computed from them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from seqtop.checks.finding import Finding, Rules
+from seqtop.checks.finding import Finding
+from seqtop.checks.rules import RuleGroup, rule
 from seqtop.sequence import RequestMetrics
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState
-from seqtop.wire.messages import Step
+from seqtop.wire.messages import Event, RequestFinished, Step
 
 _TIME_TOLERANCE = 1e-6
-"""Seconds by which a difference of two times may miss: rounding, not an error."""
+"""Seconds by which a difference of two times may be off because of rounding."""
+_TIME_ORDER = rule("time-order", "times of a step or of a request are out of order")
 
 
-class TimeRules(Rules):
-    """Of steps and requests."""
+class TimeRules(RuleGroup):
+    """Rules on steps, and on requests that ran or finished."""
 
     def __init__(self, state: EngineState) -> None:
         super().__init__(state)
         self._last_step_time = -math.inf
 
-    def step(self, step: Step) -> Iterator[Finding]:
-        """Look at a step, and the one before it."""
+    def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
+        """Checks the times of a step, or of a request that finished."""
+        if isinstance(event, Step):
+            yield from self._step_order(event)
+        if isinstance(event, RequestFinished):
+            request = self.state.requests.get(event.request_id)
+            yield from self.ran(request) if request else ()
+
+    def ran(self, request: RequestState) -> Iterator[Finding]:
+        """Checks the times of a request."""
+        yield from self._request_order(request.metrics, request.request_id)
+        yield from self._queue_time(request.metrics, request.request_id)
+
+    @_TIME_ORDER
+    def _step_order(self, step: Step) -> Iterator[Finding]:
         last, self._last_step_time = self._last_step_time, step.time
         if step.time < last:
-            yield self.finding(
-                "time-order", f"the step ends {last - step.time:g} s before the one before it"
-            )
+            yield self.of_engine(f"the step ends {last - step.time:g} s before the one before it")
         if step.time < step.start_time:
-            yield self.finding(
-                "time-order", f"the step ends {step.start_time - step.time:g} s before it starts"
+            yield self.of_engine(
+                f"the step ends {step.start_time - step.time:g} s before it starts"
             )
 
-    def request(self, request: RequestState) -> Iterator[Finding]:
-        """Look at a request that ran, or has ended."""
-        metrics: RequestMetrics = request.metrics
+    @_TIME_ORDER
+    def _request_order(self, metrics: RequestMetrics, request_id: str) -> Iterator[Finding]:
         in_order = (
             ("arrival_time", metrics.arrival_time),
             ("first_scheduled_time", metrics.first_scheduled_time),
@@ -48,18 +58,18 @@ class TimeRules(Rules):
         known = [(name, time) for name, time in in_order if time is not None]
         for (earlier, first), (later, second) in pairwise(known):
             if second < first:
-                yield self.finding(
-                    "time-order",
-                    f"{later} is {first - second:g} s before {earlier}",
-                    request_id=request.request_id,
+                yield self.of_engine(
+                    f"{later} is {first - second:g} s before {earlier}", request_id=request_id
                 )
+
+    @rule("queue-time", "the time in queue is not first scheduled minus arrival")
+    def _queue_time(self, metrics: RequestMetrics, request_id: str) -> Iterator[Finding]:
         if metrics.time_in_queue is None or metrics.first_scheduled_time is None:
             return
         waited = metrics.first_scheduled_time - metrics.arrival_time
         if abs(metrics.time_in_queue - waited) > _TIME_TOLERANCE:
-            yield self.finding(
-                "queue-time",
+            yield self.of_engine(
                 f"time_in_queue is {metrics.time_in_queue:g} s, first scheduled minus arrival"
                 f" {waited:g} s",
-                request_id=request.request_id,
+                request_id=request_id,
             )

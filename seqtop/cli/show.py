@@ -122,7 +122,7 @@ def _show_recording(options: argparse.Namespace) -> int:
             else:
                 if (nearest := nearest_step(recording, options.at)) is not None:
                     warn(f"step {options.at:,} is not recorded; this is {nearest}")
-                state = recording.seek(options.at)
+                state = recording.at(recording.index.at_step(options.at))
             link = Connection(options.source, ConnectionState.REPLAY, recording.damage or "")
     except RecordingError as error:
         return fail(str(error))
@@ -143,7 +143,7 @@ def _show_live(options: argparse.Namespace) -> int:
 
 def _format(state: EngineState, link: Connection, options: argparse.Namespace) -> str:
     from seqtop.export import json_document, text
-    from seqtop.state.filter import EVERYTHING
+    from seqtop.state.filter import NO_FILTER
     from seqtop.state.ordering import Sort
 
     if options.json:
@@ -152,7 +152,7 @@ def _format(state: EngineState, link: Connection, options: argparse.Namespace) -
         state,
         columns=options.columns,
         sort=options.sort or Sort(),
-        filter_=options.filter or EVERYTHING,
+        filter_=options.filter or NO_FILTER,
     )
 
 
@@ -161,10 +161,10 @@ def _follow(options: argparse.Namespace) -> int:
     from seqtop.history.memory_store import MemoryStore
     from seqtop.session import Session
     from seqtop.signals import until_signalled
-    from seqtop.state.filter import EVERYTHING
+    from seqtop.state.filter import NO_FILTER
 
     every = 1.0 if options.every is None else options.every
-    writer = JsonLinesWriter(options.columns, options.filter or EVERYTHING)
+    writer = JsonLinesWriter(options.columns, options.filter or NO_FILTER)
     session = Session(options.source, history=MemoryStore(max_bytes=0), keys=curve_keys(options))
     with session, until_signalled() as ended:
         session.await_engine(options.timeout)

@@ -20,7 +20,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS
-from seqtop.state.filter import EVERYTHING, Filter
+from seqtop.state.filter import NO_FILTER, Filter
 from seqtop.wire.messages import Event
 
 VERSION = 1
@@ -41,7 +41,7 @@ class JsonLinesWriter:
         filter_: Selects the sequences.
     """
 
-    def __init__(self, columns: Sequence[str] | None = None, filter_: Filter = EVERYTHING) -> None:
+    def __init__(self, columns: Sequence[str] | None = None, filter_: Filter = NO_FILTER) -> None:
         self._columns = [key for key in columns or DEFAULT_COLUMNS if key != "seq"]
         self._filter = filter_
         self._shown: set[int] = set()

@@ -12,7 +12,7 @@ from seqtop.column_layout import UNLIMITED, fit
 from seqtop.sanitize import safe_line, safe_text
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.fields import FIELDS, Field
-from seqtop.state.filter import EVERYTHING, Filter
+from seqtop.state.filter import NO_FILTER, Filter
 from seqtop.state.ordering import SequenceView, Sort
 
 _PLAIN_WIDTH = 160
@@ -33,7 +33,7 @@ def table(
     *,
     columns: Sequence[str] | None = None,
     sort: Sort = Sort(),  # noqa: B008 (immutable)
-    filter_: Filter = EVERYTHING,
+    filter_: Filter = NO_FILTER,
 ) -> str:
     """Returns a line of titles and a line per sequence.
 

@@ -1,7 +1,7 @@
-"""Recordings: what an engine did to its sequences, in a file (`docs/recording.md`)."""
+"""Recorded time: the timeline of a session in memory or in a file, and its playback."""
 
-from seqtop.history.file_store import FileStore, final_state
+from seqtop.history.file_store import FileStore
 from seqtop.history.file_writer import FileWriter
 from seqtop.history.timeline import RecordingError
 
-__all__ = ["FileStore", "FileWriter", "RecordingError", "final_state"]
+__all__ = ["FileStore", "FileWriter", "RecordingError"]

@@ -1,8 +1,8 @@
-"""The index of a timeline: when each moment was, and which ones are worth stopping at.
+"""The index of a timeline: the time, the step and the kind of each entry.
 
-A moment is an event that was applied, or a snapshot that replaced the state. Moments are numbered
-from 1; position 0 is what there was before the first. Finding one is a bisection, and none needs
-an event to be decoded.
+An entry is an event that was applied to the state, or a snapshot that replaced the state. Its
+position is its number, counted from 1; position 0 is the state before the first entry. Searches
+are bisections and decode no event.
 """
 
 import enum
@@ -17,24 +17,24 @@ from seqtop.wire.messages import Event, RequestFinished, Step
 
 
 class EventKind(enum.IntFlag):
-    """What happened at a moment, of the things one looks for."""
+    """The kinds of entries that a user can jump to."""
 
     FINISH = 1
-    """A request ended."""
+    """A request finished."""
     PREEMPTION = 2
     SWAP = 4
-    """Blocks went to host memory or came back."""
+    """Blocks were swapped out to host memory or swapped in."""
     RESYNC = 8
-    """The state was taken anew from a snapshot; what led to it is not on record."""
+    """A snapshot replaced the state; the events that led to it are not recorded."""
     RESTART = 16
-    """With `RESYNC`: the engine had been started anew. Steps and numbers begin again here."""
+    """Together with `RESYNC`: the engine was restarted; steps and numbers start again."""
 
 
 ORDINARY: Final = EventKind(0)
 
 
 def kind_of(event: Event) -> EventKind:
-    """What kind of moment an applied event makes."""
+    """Returns the kind of the entry that `event` makes."""
     if isinstance(event, RequestFinished):
         return EventKind.FINISH
     if not isinstance(event, Step):
@@ -51,22 +51,24 @@ def kind_of(event: Event) -> EventKind:
 
 
 class IndexEntry(NamedTuple):
-    """One moment: the message's number, and the engine's clock and step right after it."""
+    """One entry of the index."""
 
     number: int
+    """Sequence number of the message."""
     time: float
-    """Epoch seconds; never less than at the moment before."""
+    """The engine's clock after the entry, in epoch seconds; never decreases."""
     step: int
+    """The last step after the entry; -1 before the first step."""
     kind: EventKind
 
 
-_NOTHING: Final = IndexEntry(-1, 0.0, -1, ORDINARY)
+_EMPTY: Final = IndexEntry(-1, 0.0, -1, ORDINARY)
 
 
 class EventIndex:
-    """The moments from position `first` to `last`; safe to use from several threads.
+    """The entries from position `first` to `last`; safe to use from several threads.
 
-    Every method that takes a position takes one in that range and returns one in it.
+    Methods expect and return positions in that range.
     """
 
     def __init__(self) -> None:
@@ -84,27 +86,33 @@ class EventIndex:
 
     @property
     def first(self) -> int:
+        """The earliest position."""
         return self._first
 
     @property
     def last(self) -> int:
+        """The newest position."""
         with self._lock:
             return self._first + max(len(self._numbers) - 1, 0)
 
     def __getitem__(self, position: int) -> IndexEntry:
         with self._lock:
             if not self._numbers:
-                return _NOTHING
+                return _EMPTY
             index = position - self._first
             if index < 0:
-                raise IndexError(f"position {position} is no longer on record")
+                raise IndexError(f"position {position} is no longer recorded")
             return IndexEntry(
                 self._numbers[index], self._times[index], self._steps[index],
                 EventKind(self._kinds[index]),
             )  # fmt: skip
 
     def append(self, number: int, time: float, step: int, kind: EventKind) -> None:
-        """Note the next moment. What would run backwards is held still, so bisection works."""
+        """Adds the next entry.
+
+        A time, step or number that would run backwards is replaced by the one before it, because
+        a bisection needs sorted columns.
+        """
         with self._lock:
             if self._numbers:
                 if not (math.isfinite(time) and time > self._times[-1]):
@@ -126,67 +134,70 @@ class EventIndex:
                     self._positions[each].append(position)
 
     def drop_before(self, position: int) -> None:
-        """Forget what came before `position`."""
+        """Deletes all entries before `position`."""
         with self._lock:
             count = position - self._first
             for column in (self._numbers, self._times, self._steps, self._kinds):
                 del column[:count]
             for positions in self._positions.values():
                 del positions[: bisect_left(positions, position)]
-            # What led to the first moment cannot be read any more: no step is on record there.
+            # The event at the first position can no longer be read: it is not a recorded step.
             del self._step_positions[: bisect_right(self._step_positions, position)]
             self._first = position
 
     @property
     def num_steps(self) -> int:
-        """How many steps are on record, of all starts of the engine."""
+        """Number of recorded steps, over all restarts of the engine."""
         return len(self._step_positions)
 
     def steps(self, start: int, stop: int) -> list[int]:
-        """The positions of the steps on record from the `start`th to before the `stop`th."""
+        """Returns the positions of the recorded steps from index `start` to before `stop`."""
         with self._lock:
             return self._step_positions[max(start, 0) : max(stop, 0)].tolist()
 
     def num_steps_until(self, position: int) -> int:
-        """How many of the steps on record are not after `position`."""
+        """Returns the number of recorded steps up to `position`, inclusive."""
         with self._lock:
             return bisect_right(self._step_positions, position)
 
     def at_time(self, time: float) -> int:
-        """The last moment not after `time` (epoch seconds)."""
+        """Returns the last position that is not after `time` (epoch seconds)."""
         with self._lock:
             return self._last_not_above(self._times, time, 0, len(self._times))
 
     def at_step(self, step: int, *, near: int | None = None) -> int:
-        """The last moment before step `step + 1` began, of the engine's start that ran at `near`.
+        """Returns the last position before step `step + 1`.
 
-        `near` is a position; the default is the newest.
+        Args:
+            step: A step number.
+            near: A position in the run of the engine that is meant; steps start again after a
+                restart. By default the newest run.
         """
         with self._lock:
             return self._last_not_above(self._steps, step, *self._incarnation(near))
 
     def next(self, kind: EventKind, position: int) -> int | None:
-        """The first moment after `position` that is of `kind` (of any, if it is several)."""
+        """Returns the first position after `position` that has any of the kinds in `kind`."""
         with self._lock:
             found = (
-                places[index]
-                for places in (self._positions[each] for each in kind)
-                if (index := bisect_right(places, position)) < len(places)
+                positions[index]
+                for positions in (self._positions[each] for each in kind)
+                if (index := bisect_right(positions, position)) < len(positions)
             )
             return min(found, default=None)
 
     def previous(self, kind: EventKind, position: int) -> int | None:
-        """The last moment before `position` that is of `kind` (of any, if it is several)."""
+        """Returns the last position before `position` that has any of the kinds in `kind`."""
         with self._lock:
             found = (
-                places[index - 1]
-                for places in (self._positions[each] for each in kind)
-                if (index := bisect_left(places, position)) > 0
+                positions[index - 1]
+                for positions in (self._positions[each] for each in kind)
+                if (index := bisect_left(positions, position)) > 0
             )
             return max(found, default=None)
 
     def next_step(self, position: int) -> int | None:
-        """The last moment of the step after the one at `position`; `None` at the end."""
+        """Returns the last position of the next step, or `None` at the end."""
         with self._lock:
             start, stop = self._incarnation(position)
             step = self[position].step
@@ -197,7 +208,7 @@ class EventIndex:
             return self._last_not_above(self._steps, self._steps[index], start, stop)
 
     def previous_step(self, position: int) -> int | None:
-        """The last moment of the step before the one at `position`; `None` at the beginning."""
+        """Returns the last position of the previous step, or `None` at the beginning."""
         with self._lock:
             start, stop = self._incarnation(position)
             step = self[position].step
@@ -205,11 +216,11 @@ class EventIndex:
             return self._first + index - 1 if index else None
 
     def _incarnation(self, near: int | None) -> tuple[int, int]:
-        """The range of indices that belong to the same start of the engine as `near` does."""
+        """The range of column indices that belong to the same run of the engine as `near`."""
         restarts = self._positions[EventKind.RESTART]
-        place = bisect_right(restarts, self.last if near is None else near)
-        start = restarts[place - 1] - self._first if place else 0
-        stop = restarts[place] - self._first if place < len(restarts) else len(self._numbers)
+        run = bisect_right(restarts, self.last if near is None else near)
+        start = restarts[run - 1] - self._first if run else 0
+        stop = restarts[run] - self._first if run < len(restarts) else len(self._numbers)
         return start, stop
 
     def _last_not_above(self, column: Sequence[float], value: float, start: int, stop: int) -> int:

@@ -1,213 +1,181 @@
-"""The layout of a recording, version 2 (`docs/recording.md` is its specification).
+"""The recording format, version 1; `docs/recording.md` is its specification.
 
-A recording is a sequence of zstd frames, so `zstd -dc` reads it. Data is in ordinary frames, each
-preceded by a skippable one, its caption, that says what the data is. Everything needed to find
-one's way is in the captions; the index at the end repeats them all.
+A recording is a sequence of zstd frames, so `zstd -dc` reads it. A skippable frame before each data
+frame has a header that describes the data; the index at the end of the file repeats all headers.
 """
 
 from __future__ import annotations
 
 import struct
-import sys
 import zlib
-from array import array
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 import zstandard
 
-from seqtop.history.segments import EventBatch
+from seqtop.history.segments import EventColumns
 from seqtop.wire import codec
 from seqtop.wire.frames import MAX_MESSAGE_BYTES, MAX_SNAPSHOT_BYTES
 
-VERSION: Final = 2
-"""Messages are of this version of the protocol; those of version 1 had no `Decodes`."""
-
-OLDEST_VERSION: Final = 1
-"""What is still read."""
+VERSION: Final = 1
 
 MAX_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 2**20
-"""No frame holds more, compressed or not: room for a batch that ends in the largest message."""
+"""Maximum size of a frame, compressed or not: a batch that ends with the largest message."""
 
 MAX_KEYFRAME_BYTES: Final = MAX_SNAPSHOT_BYTES
-"""But keyframes do: whatever state a viewer can have, it can record."""
+"""Maximum size of a keyframe: every state that a viewer can receive can be recorded."""
 
 SKIPPABLE: Final = struct.Struct("<II")
-"""Magic number and size of the content: how every skippable frame begins."""
-HEADER_MAGIC: Final = 0x184D2A50
-CAPTION_MAGIC: Final = 0x184D2A51
+"""Start of a skippable frame: magic number and size of the content."""
+FILE_MAGIC: Final = 0x184D2A50
+HEADER_MAGIC: Final = 0x184D2A51
 INDEX_MAGIC: Final = 0x184D2A52
 
-SIGNATURE: Final = SKIPPABLE.pack(HEADER_MAGIC, 18) + b"seqtop recording"
-HEADER: Final = SIGNATURE + struct.pack("<H", VERSION)
-"""The header: a skippable frame whose content is a signature and the version."""
-READABLE: Final = tuple(
-    SIGNATURE + struct.pack("<H", version) for version in range(OLDEST_VERSION, VERSION + 1)
-)
-"""The headers of the recordings that can be read."""
+SIGNATURE: Final = SKIPPABLE.pack(FILE_MAGIC, 18) + b"seqtop recording"
+FILE_HEADER: Final = SIGNATURE + struct.pack("<H", VERSION)
+"""The first frame: a skippable frame with a signature and the version."""
 
 TRAILER: Final = struct.Struct("<QI8s")
-"""The last bytes: where the index's frame begins, the checksum of its content before them, and
-another signature."""
+"""The last bytes: offset of the index frame, CRC-32 of its compressed content, and a signature."""
 TRAILER_SIGNATURE: Final = b"sqtindex"
 
 _CHECKSUM: Final = struct.Struct("<I")
-_COLUMNS: Final = ("sizes", "times", "steps", "kinds")
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 FrameBytes: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_KEYFRAME_BYTES)]
 
-_Column = TypeVar("_Column", int, float)
 
-
-class Caption(msgspec.Struct, array_like=True, kw_only=True):
-    """What the data frame that follows is."""
+class FrameHeader(msgspec.Struct, array_like=True, kw_only=True):
+    """Describes the data frame that follows."""
 
     size: FrameBytes
-    """Bytes of the data frame."""
+    """Compressed size of the data frame in bytes."""
     length: FrameBytes
-    """Bytes of its content."""
+    """Size of its content in bytes."""
 
 
-class EventsCaption(Caption, kw_only=True, tag="events"):
-    """The content is the payloads of consecutive messages, end to end.
+class EventsHeader(FrameHeader, kw_only=True, tag="events"):
+    """Describes a frame that contains the joined payloads of consecutive messages."""
 
-    The columns have a value for each of them, little-endian.
-    """
-
-    position: Count
-    """Of the first."""
-    number: Number
-    """Of the first; the others' follow it without a hole."""
-    sizes: bytes
-    """4-byte unsigned integers: how long each payload is."""
-    times: bytes
-    """8-byte floats: the engine's clock after each, epoch seconds."""
-    steps: bytes
-    """8-byte integers: the last step after each."""
-    kinds: bytes
-    """1-byte sets of `seqtop.history.event_index.Kind`."""
+    columns: EventColumns
 
 
-class EndedCaption(Caption, kw_only=True, tag="ended"):
-    """The content is an array of finished requests, for keyframes to name by number."""
+class FinishedHeader(FrameHeader, kw_only=True, tag="finished"):
+    """Describes a frame that contains an array of `FinishedRequest`."""
 
     first: Count
-    """The number of the first."""
+    """Number of the first request."""
     count: Count
 
 
-class KeyframeCaption(Caption, kw_only=True, tag="keyframe"):
-    """The content is a `seqtop.history.keyframe.Keyframe`: the whole state at `position`."""
+class KeyframeHeader(FrameHeader, kw_only=True, tag="keyframe"):
+    """Describes a frame that contains a `Keyframe`: the state at `position`."""
 
     position: Count
     number: Number
+    """Sequence number of the last message in the state."""
     time: float
+    """The engine's clock in epoch seconds."""
     step: Number
-    incarnation: str
-    lowest_ended: Count
-    """No finished request with a lower number is in it."""
     gap: tuple[bool, Count] | None = None
-    """Where the state was taken anew from a snapshot: whether the engine had been restarted, and
-    how many messages are missing."""
+    """Set where a snapshot replaced the state: whether the engine was restarted, and the number of
+    missing messages."""
 
 
-AnyCaption: TypeAlias = EventsCaption | EndedCaption | KeyframeCaption
+AnyHeader: TypeAlias = EventsHeader | FinishedHeader | KeyframeHeader
 
 
-def check_size(caption: AnyCaption) -> None:
-    """Raise `ValueError` if the frame after a caption is larger than such a frame may be."""
-    limit = MAX_KEYFRAME_BYTES if isinstance(caption, KeyframeCaption) else MAX_FRAME_BYTES
-    if max(caption.size, caption.length) > limit:
-        raise ValueError(f"a frame of {max(caption.size, caption.length):,} bytes is too large")
-
-
-class Located(NamedTuple):
-    """A caption and where in the file its data begins."""
+class FrameLocation(NamedTuple):
+    """The header of a data frame and the offset of the data frame in the file."""
 
     offset: Count
-    caption: AnyCaption
+    header: AnyHeader
 
 
-def columns(batch: EventBatch) -> dict[str, bytes]:
-    """The columns of a batch as an `EventsCaption` has them."""
-    return {name: _little_endian(getattr(batch, name)).tobytes() for name in _COLUMNS}
-
-
-def batch_of(caption: EventsCaption) -> EventBatch:
-    """The batch that a caption describes, without its payloads.
+def check_size(header: AnyHeader) -> None:
+    """Checks the sizes in a header.
 
     Raises:
-        ValueError: the columns do not fit together, or not the content.
+        ValueError: The frame is larger than such a frame may be.
     """
-    batch = EventBatch(caption.position, caption.number)
-    for name in _COLUMNS:
-        column = getattr(batch, name)
-        column.frombytes(getattr(caption, name))
-        setattr(batch, name, _little_endian(column))
-    lengths = {len(getattr(batch, name)) for name in _COLUMNS}
-    if len(lengths) != 1 or lengths == {0} or sum(batch.sizes) != caption.length:
-        raise ValueError("the columns of a batch do not fit together")
-    return batch
+    limit = MAX_KEYFRAME_BYTES if isinstance(header, KeyframeHeader) else MAX_FRAME_BYTES
+    if max(header.size, header.length) > limit:
+        raise ValueError(f"a frame of {max(header.size, header.length):,} bytes is too large")
 
 
-def pack_caption(caption: AnyCaption) -> bytes:
-    """The skippable frame that says `caption`."""
-    content = codec.encode(caption)
-    head = SKIPPABLE.pack(CAPTION_MAGIC, _CHECKSUM.size + len(content))
-    return head + _CHECKSUM.pack(zlib.crc32(content)) + content
-
-
-def unpack_caption(content: bytes) -> AnyCaption:
-    """The caption in a skippable frame's content.
+def check_columns(header: EventsHeader) -> None:
+    """Checks that the columns of a header fit together and fit the content.
 
     Raises:
-        ValueError: the content is damaged, or no caption of this version.
+        ValueError: They do not.
     """
-    checksum, said = content[: _CHECKSUM.size], content[_CHECKSUM.size :]
-    if checksum != _CHECKSUM.pack(zlib.crc32(said)):
-        raise ValueError("a caption is damaged")
-    return cast(AnyCaption, codec.decode(said, cast(Any, AnyCaption)))
+    columns = header.columns
+    lengths = {len(each) for each in (columns.sizes, columns.times, columns.steps, columns.kinds)}
+    if len(lengths) != 1 or lengths == {0}:
+        raise ValueError("the columns of a batch differ in length")
+    if not -(2**63) <= columns.number <= 2**63 - len(columns.sizes):
+        raise ValueError("the numbers of a batch are too large")
+    if min(columns.sizes) < 0 or sum(columns.sizes) != header.length:
+        raise ValueError("the sizes of a batch do not add up to its length")
 
 
-def pack_index(located: list[Located], offset: int) -> bytes:
-    """The skippable frame that ends a recording, to be written at `offset`."""
-    content = zstandard.ZstdCompressor().compress(codec.encode(located))
+def pack_header(header: AnyHeader) -> bytes:
+    """Returns the skippable frame that contains `header`."""
+    content = codec.encode(header)
+    start = SKIPPABLE.pack(HEADER_MAGIC, _CHECKSUM.size + len(content))
+    return start + _CHECKSUM.pack(zlib.crc32(content)) + content
+
+
+def unpack_header(content: bytes) -> AnyHeader:
+    """Returns the header in the content of a skippable frame.
+
+    Raises:
+        ValueError: The content is damaged or is not a header of this version.
+    """
+    checksum, encoded = content[: _CHECKSUM.size], content[_CHECKSUM.size :]
+    if checksum != _CHECKSUM.pack(zlib.crc32(encoded)):
+        raise ValueError("a header is damaged")
+    return cast(AnyHeader, codec.decode(encoded, cast(Any, AnyHeader)))
+
+
+def pack_index(frames: list[FrameLocation], offset: int) -> bytes:
+    """Returns the index frame, which ends a recording and will be at `offset`."""
+    content = zstandard.ZstdCompressor().compress(codec.encode(frames))
     trailer = TRAILER.pack(offset, zlib.crc32(content), TRAILER_SIGNATURE)
     return SKIPPABLE.pack(INDEX_MAGIC, len(content) + len(trailer)) + content + trailer
 
 
-def unpack_index(content: bytes, checksum: int, *, max_length: int) -> list[Located]:
-    """What is in an index of at most `max_length` bytes, from its content without the trailer.
+def unpack_index(content: bytes, checksum: int, *, max_length: int) -> list[FrameLocation]:
+    """Returns the data frames of a recording.
+
+    Args:
+        content: Content of the index frame, without the trailer.
+        checksum: CRC-32 of `content`.
+        max_length: Maximum decompressed size in bytes.
 
     Raises:
-        ValueError: the content is damaged, or no index of this version.
+        ValueError: The content is damaged or is not an index of this version.
     """
     if zlib.crc32(content) != checksum:
         raise ValueError("the index is damaged")
-    return codec.decode(decompress(content, max_length=max_length), list[Located])
+    return codec.decode(decompress(content, max_length=max_length), list[FrameLocation])
 
 
 def decompress(data: bytes, *, max_length: int) -> bytes:
-    """The content of one zstd frame that says how much it holds.
+    """Returns the content of a zstd frame that states its content size.
+
+    Args:
+        data: One zstd frame.
+        max_length: Maximum content size in bytes.
 
     Raises:
-        ValueError: it is damaged, or holds more than `max_length` bytes.
+        ValueError: The frame is damaged or too large.
     """
     try:
-        # The size is checked first, for that much is allocated before anything is decompressed.
+        # The size is checked first, because that much is allocated before decompression.
         if not 0 <= zstandard.frame_content_size(data) <= max_length:
             raise ValueError("a frame's size is not what it should be")
         return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ValueError(f"a frame is damaged: {error}") from error
-
-
-def _little_endian(column: array[_Column]) -> array[_Column]:
-    """A column in the file's byte order, or back in this machine's."""
-    if sys.byteorder == "little":
-        return column
-    turned = column[:]
-    turned.byteswap()
-    return turned

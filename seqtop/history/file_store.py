@@ -1,7 +1,7 @@
-"""Reads a recording lazily: captions when it is opened, data when a moment is asked for.
+"""Reads recordings: the headers when a file is opened, the data on demand.
 
-Files are untrusted: every size is checked before anything of that size is allocated, and what is
-damaged is reported, never raised as anything but `RecordingError`.
+Files are untrusted: every size is checked before so much memory is allocated, and damage is
+reported and raises nothing but `RecordingError`.
 """
 
 from __future__ import annotations
@@ -11,53 +11,53 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from seqtop.history import file_format as layout
+from seqtop.history import file_format
 from seqtop.history.event_index import ORDINARY, EventKind
 from seqtop.history.file_format import (
-    AnyCaption,
-    EndedCaption,
-    EventsCaption,
-    KeyframeCaption,
-    Located,
+    AnyHeader,
+    EventsHeader,
+    FinishedHeader,
+    FrameLocation,
+    KeyframeHeader,
 )
 from seqtop.history.segments import Gap
 from seqtop.history.timeline import (
+    CompressedBatch,
     CompressedData,
+    CompressedFinished,
     RecordingError,
     Segment,
-    StoredBatch,
-    StoredEnded,
     Timeline,
 )
 from seqtop.state import EngineState
 
-MAX_STATE_BYTES = 2 * layout.MAX_KEYFRAME_BYTES
-"""Bytes, decompressed, that may be read to arrive at one state."""
+MAX_STATE_BYTES = 2 * file_format.MAX_KEYFRAME_BYTES
+"""Maximum number of decompressed bytes that are read to build one state."""
 
-_ONE_EVENT = EventKind.FINISH | EventKind.PREEMPTION | EventKind.SWAP
-"""What an event can be; the rest are keyframes' to say."""
+_EVENT_KINDS = int(EventKind.FINISH | EventKind.PREEMPTION | EventKind.SWAP)
+"""Kinds of events; the other kinds are those of keyframes."""
 
 
 class FileStore(Timeline):
-    """The recording at `path`, open until `close`; a context manager closes it.
+    """A recording, open until `close`; a context manager closes it.
 
-    A file that was cut anywhere opens with what is whole in it, and says so in `damage`. A file
-    that is still being written opens with what there is by now.
+    A file that was cut anywhere opens with the frames that are complete; `damage` says what is
+    lost. A file that is being written opens with the frames written so far.
 
     Raises:
-        RecordingError: there is no such file, or it is no recording, or of another version.
+        RecordingError: The file does not exist or is not a recording of this version.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__()
         self.path = Path(path)
         self.num_lost_bytes = 0
-        """Bytes at the end of the file that cannot be read."""
+        """Number of bytes at the end of the file that cannot be read."""
         self.damage: str | None = None
-        """One sentence on what is lost or was rebuilt, if anything."""
-        self._left: int | None = None
-        """How much more may be read on the way to the state being built."""
-        self._num_ended = 0
+        """One sentence that says what is lost or was rebuilt; `None` for a complete file."""
+        self._budget: int | None = None
+        """Number of bytes that may still be read for the state that is being built."""
+        self._num_finished = 0
         try:
             self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
@@ -69,30 +69,34 @@ class FileStore(Timeline):
             raise
 
     def close(self) -> None:
-        """Nothing can be read afterwards."""
+        """Closes the file; nothing can be read afterwards."""
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is not one moment to read in it; `damage` says why."""
+        """Whether no state can be read; `damage` says why."""
         return not self._segments
 
     def require(self) -> None:
-        """Raises `RecordingError` if there is nothing to read in it."""
+        """Checks that there is something to read.
+
+        Raises:
+            RecordingError: There is not.
+        """
         if self.is_empty:
             raise RecordingError(self.damage)
 
     def unreadable(self) -> Iterator[str]:
-        """A sentence for each keyframe and each lot of finished requests that cannot be read.
+        """Yields a sentence for each unreadable frame with a keyframe or finished requests.
 
-        `events` finds out of itself what cannot be read of the rest.
+        Reading `events` finds the other unreadable frames.
         """
         keyframes = [segment.keyframe for segment in self._segments]
-        for stored in (*keyframes, *(ended.stored for ended in self._ended)):
+        for data in (*keyframes, *(finished.data for finished in self._finished)):
             try:
-                self._read(stored)
+                self._read(data)
             except RecordingError as error:
                 yield str(error)
 
@@ -106,24 +110,23 @@ class FileStore(Timeline):
         if not stat.S_ISREG(status.st_mode):
             raise RecordingError(f"{self.path} is not a file")
         size = status.st_size
-        head = self._fetch(0, len(layout.HEADER))
-        if not any(header.startswith(head) for header in layout.READABLE):
-            if head.startswith(layout.SIGNATURE):
-                version = int.from_bytes(head[len(layout.SIGNATURE) :], "little")
+        start = self._fetch(0, len(file_format.FILE_HEADER))
+        if not file_format.FILE_HEADER.startswith(start):
+            if start.startswith(file_format.SIGNATURE):
+                version = int.from_bytes(start[len(file_format.SIGNATURE) :], "little")
                 raise RecordingError(
                     f"{self.path} is a recording of version {version};"
-                    f" this seqtop reads versions {layout.OLDEST_VERSION} to {layout.VERSION}"
+                    f" this seqtop reads version {file_format.VERSION}"
                 )
             raise RecordingError(f"{self.path} is not a seqtop recording")
         try:
-            self._admit_all(self._index(size), size)
+            self._add_indexed(self._read_index(size), size)
         except ValueError:
             self._rebuild(size)
         if not self._segments:
-            self.damage = self._nothing(size)
+            self.damage = self._describe_empty(size)
 
-    def _nothing(self, size: int) -> str:
-        """Why there is not one moment in it."""
+    def _describe_empty(self, size: int) -> str:
         if not size:
             return f"{self.path} is empty: there is nothing to read in it"
         if self.damage is None:
@@ -133,25 +136,25 @@ class FileStore(Timeline):
         )
         return f"nothing in {self.path} can be read: it was cut short or is damaged{lost}"
 
-    def _index(self, size: int) -> list[Located]:
-        """The index at the end of the file; raises `ValueError` where there is none."""
-        trailer_at = size - layout.TRAILER.size
-        if trailer_at < len(layout.HEADER):
+    def _read_index(self, size: int) -> list[FrameLocation]:
+        """Returns the index at the end of the file; raises `ValueError` if there is none."""
+        trailer_offset = size - file_format.TRAILER.size
+        if trailer_offset < len(file_format.FILE_HEADER):
             raise ValueError("too short for an index")
-        offset, checksum, signature = layout.TRAILER.unpack(
-            self._fetch(trailer_at, layout.TRAILER.size)
+        offset, checksum, signature = file_format.TRAILER.unpack(
+            self._fetch(trailer_offset, file_format.TRAILER.size)
         )
-        start = offset + layout.SKIPPABLE.size
-        if signature != layout.TRAILER_SIGNATURE or start > trailer_at:
+        start = offset + file_format.SKIPPABLE.size
+        if signature != file_format.TRAILER_SIGNATURE or start > trailer_offset:
             raise ValueError("no index")
-        content = self._fetch(start, trailer_at - start)
-        # An index only repeats captions that are in the file uncompressed.
-        return layout.unpack_index(content, checksum, max_length=size)
+        content = self._fetch(start, trailer_offset - start)
+        # The index repeats headers that are in the file uncompressed, so it is not larger.
+        return file_format.unpack_index(content, checksum, max_length=size)
 
     def _rebuild(self, size: int) -> None:
-        """Go through the file from caption to caption, as far as it is whole."""
+        """Reads the headers from the first on, as far as the file is complete."""
         Timeline.__init__(self)
-        self._num_ended = 0
+        self._num_finished = 0
         end = self._walk(size)
         self.num_lost_bytes = size - end
         if self.num_lost_bytes:
@@ -163,107 +166,99 @@ class FileStore(Timeline):
             self.damage = f"{self.path} was not closed: its index was rebuilt, nothing is lost"
 
     def _walk(self, size: int) -> int:
-        """Admit whole frames; return where they end, or the end of the file if all are."""
-        offset = min(len(layout.HEADER), size)
+        """Adds the complete frames; returns the offset of the first byte that is lost."""
+        offset = min(len(file_format.FILE_HEADER), size)
         while offset < size:
-            head = self._fetch(offset, layout.SKIPPABLE.size)
-            if len(head) < layout.SKIPPABLE.size:
+            start = self._fetch(offset, file_format.SKIPPABLE.size)
+            if len(start) < file_format.SKIPPABLE.size:
                 break
-            magic, length = layout.SKIPPABLE.unpack(head)
-            if magic == layout.INDEX_MAGIC:
+            magic, length = file_format.SKIPPABLE.unpack(start)
+            if magic == file_format.INDEX_MAGIC:
                 return size
-            if magic != layout.CAPTION_MAGIC or length > layout.MAX_FRAME_BYTES:
+            if magic != file_format.HEADER_MAGIC or length > file_format.MAX_FRAME_BYTES:
                 break
-            start = offset + layout.SKIPPABLE.size
+            header_offset = offset + file_format.SKIPPABLE.size
+            data_offset = header_offset + length
             try:
-                caption = layout.unpack_caption(self._fetch(start, length))
-                if start + length + caption.size > size:
+                header = file_format.unpack_header(self._fetch(header_offset, length))
+                if data_offset + header.size > size:
                     break
-                self._admit(start + length, caption)
+                self._add(data_offset, header)
             except ValueError:
                 break
-            offset = start + length + caption.size
+            offset = data_offset + header.size
         return offset
 
-    def _admit_all(self, located: Iterable[Located], size: int) -> None:
-        for offset, caption in located:
-            if offset + caption.size > size:
-                raise ValueError("the index is of another file")
-            self._admit(offset, caption)
+    def _add_indexed(self, frames: Iterable[FrameLocation], size: int) -> None:
+        for offset, header in frames:
+            if offset + header.size > size:
+                raise ValueError("the index does not fit the file")
+            self._add(offset, header)
 
-    def _admit(self, offset: int, caption: AnyCaption) -> None:
-        """Take up what a caption tells; raises `ValueError` if it does not follow on the last."""
-        layout.check_size(caption)
-        stored = CompressedData((offset, caption.length), caption.size)
-        match caption:
-            case EventsCaption():
-                self._admit_events(caption, stored)
-            case EndedCaption():
-                if caption.first != self._num_ended or not 0 < caption.count <= caption.length:
+    def _add(self, offset: int, header: AnyHeader) -> None:
+        """Adds a frame; raises `ValueError` if it does not follow the one before."""
+        file_format.check_size(header)
+        data = CompressedData((offset, header.length), header.size)
+        match header:
+            case EventsHeader():
+                self._add_events(header, data)
+            case FinishedHeader(first=first, count=count):
+                if first != self._num_finished or not 0 < count <= header.length:
                     raise ValueError("finished requests are missing")
-                self._ended.append(StoredEnded(caption.first, caption.count, stored))
-                self._num_ended += caption.count
-            case KeyframeCaption():
-                self._admit_keyframe(caption, stored)
+                self._finished.append(CompressedFinished(first, count, data))
+                self._num_finished += count
+            case KeyframeHeader():
+                self._add_keyframe(header, data)
 
-    def _admit_events(self, caption: EventsCaption, stored: CompressedData) -> None:
-        if not self._segments or caption.position != self.last + 1:
+    def _add_events(self, header: EventsHeader, data: CompressedData) -> None:
+        columns = header.columns
+        if not self._segments or columns.position != self.last + 1:
             raise ValueError("events are missing")
-        batch = layout.batch_of(caption)
-        columns = zip(batch.times, batch.steps, batch.kinds, strict=True)
-        for number, (time, step, kind) in enumerate(columns, caption.number):
-            self.index.append(
-                number, time, step, EventKind(kind) & _ONE_EVENT if kind else ORDINARY
-            )
-        self._segments[-1].batches.append(StoredBatch(batch.position, batch.sizes, stored))
+        file_format.check_columns(header)
+        rows = zip(columns.times, columns.steps, columns.kinds, strict=True)
+        for number, (time, step, kind) in enumerate(rows, columns.number):
+            kind &= _EVENT_KINDS
+            self.index.append(number, time, step, EventKind(kind) if kind else ORDINARY)
+        batch = CompressedBatch(columns.position, columns.sizes, data)
+        self._segments[-1].batches.append(batch)
 
-    def _admit_keyframe(self, caption: KeyframeCaption, stored: CompressedData) -> None:
-        position, gap = caption.position, caption.gap
-        starts = not self._segments
-        if position != (0 if starts else self.last + (gap is not None)) or (starts and gap):
+    def _add_keyframe(self, header: KeyframeHeader, data: CompressedData) -> None:
+        position, gap = header.position, header.gap
+        is_first = not self._segments
+        if position != (0 if is_first else self.last + (gap is not None)) or (is_first and gap):
             raise ValueError("a keyframe is not where it should be")
-        if starts or gap is not None:
+        if is_first or gap is not None:
             kind = ORDINARY
             if gap is not None:
                 self.gaps.append(Gap(position, *gap))
                 kind = EventKind.RESYNC | EventKind.RESTART if gap[0] else EventKind.RESYNC
-            self.index.append(caption.number, caption.time, caption.step, kind)
-        self._segments.append(Segment(position, stored, caption.lowest_ended))
+            self.index.append(header.number, header.time, header.step, kind)
+        self._segments.append(Segment(position, data))
 
     def _at(self, position: int) -> EngineState:
-        self._left = MAX_STATE_BYTES
+        self._budget = MAX_STATE_BYTES
         try:
             return super()._at(position)
         finally:
-            self._left = None
+            self._budget = None
 
-    def _read(self, stored: CompressedData) -> bytes:
-        offset, length = stored.place
-        if self._left is not None:
-            self._left -= length
-            if self._left < 0:
+    def _read(self, data: CompressedData) -> bytes:
+        offset, length = data.location
+        if self._budget is not None:
+            self._budget -= length
+            if self._budget < 0:
                 raise RecordingError(f"{self.path}: a state in it is too large to be read")
         try:
-            data = layout.decompress(self._fetch(offset, stored.size), max_length=length)
+            content = file_format.decompress(self._fetch(offset, data.size), max_length=length)
         except ValueError as error:
             raise RecordingError(f"{self.path} is damaged at byte {offset:,}: {error}") from error
-        if len(data) != length:
+        if len(content) != length:
             raise RecordingError(f"{self.path} is damaged at byte {offset:,}: a frame is too short")
-        return data
+        return content
 
     def _fetch(self, offset: int, size: int) -> bytes:
-        """So many bytes of the file from `offset` on, fewer at its end."""
+        """Returns `size` bytes of the file from `offset` on, fewer at its end."""
         try:
             return os.pread(self._file, size, offset)
         except OSError as error:
             raise RecordingError(f"{self.path} cannot be read: {error.strerror}") from error
-
-
-def final_state(path: str | os.PathLike[str]) -> EngineState:
-    """The state at the end of the recording at `path`.
-
-    Raises:
-        RecordingError: there is no such recording, or its end cannot be read.
-    """
-    with FileStore(path) as recording:
-        return recording.at(recording.last)

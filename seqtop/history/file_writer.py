@@ -1,4 +1,4 @@
-"""Writes a recording, frame by whole frame, so that whatever ends it leaves the rest readable."""
+"""Writes recordings, frame by frame: an interrupted file is readable up to its last frame."""
 
 from __future__ import annotations
 
@@ -9,66 +9,66 @@ from pathlib import Path
 
 import zstandard
 
-from seqtop.history import file_format as layout
+from seqtop.history import file_format
 from seqtop.history.event_index import EventKind, IndexEntry
 from seqtop.history.file_format import (
-    AnyCaption,
-    EndedCaption,
-    EventsCaption,
-    KeyframeCaption,
-    Located,
+    AnyHeader,
+    EventsHeader,
+    FinishedHeader,
+    FrameLocation,
+    KeyframeHeader,
 )
-from seqtop.history.keyframe import FinishedRequest, encode_ended
-from seqtop.history.segments import EventBatch, SegmentBuilder, SegmentStart
+from seqtop.history.keyframe import EncodedKeyframe, FinishedRequest, encode_finished
+from seqtop.history.segments import EventColumns, Gap, SegmentBuilder
 from seqtop.history.timeline import RecordingError
 
 
 class FileWriter(SegmentBuilder):
-    """A new recording at `path` that only its owner may read; a context manager closes it.
+    """A new recording that only its owner may read; a context manager closes it.
 
-    `append` and `restore` take down what happens, `flush` writes what is still held back. Not
-    safe to use from several threads at once.
+    Not safe to use from several threads at once.
 
     Args:
-        overwrite: Replace what is at `path`.
+        path: Path of the recording.
+        overwrite: Replace an existing file.
 
     Raises:
-        RecordingError: the file exists already or cannot be created.
+        RecordingError: The file exists or cannot be created.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         super().__init__()
         self.path = Path(path)
         self.num_bytes = 0
-        """Bytes written."""
+        """Number of bytes written."""
         self.num_steps = 0
-        """Steps taken down."""
+        """Number of recorded steps."""
         self.num_gaps = 0
         self._last_step: int | None = None
-        self._located: list[Located] = []
+        self._frames: list[FrameLocation] = []
         self._compressor = zstandard.ZstdCompressor(write_checksum=True)
         self._file: int | None = _create(self.path, overwrite=overwrite)
-        self._write(layout.HEADER)
+        self._write(file_format.FILE_HEADER)
 
     def flush(self) -> None:
-        """Write everything taken down so far.
+        """Writes all events added so far.
 
         Raises:
-            RecordingError: it cannot be written; the recording has ended before it.
+            RecordingError: They cannot be written; the recording ends before them.
         """
         self._end_batch()
 
     def close(self) -> None:
-        """Write what is left and the index, and close the file.
+        """Writes the remaining events and the index, and closes the file.
 
         Raises:
-            RecordingError: it cannot be written; what had been written before can be read.
+            RecordingError: They cannot be written; what was written before is readable.
         """
         if self._file is None:
             return
         try:
             self.flush()
-            self._write(layout.pack_index(self._located, self.num_bytes))
+            self._write(file_format.pack_index(self._frames, self.num_bytes))
             os.fsync(self._file)
         except OSError as error:
             raise self._failure(error) from error
@@ -81,55 +81,47 @@ class FileWriter(SegmentBuilder):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _noted(self, mark: IndexEntry) -> None:
-        skipped = self._last_step is None or mark.kind & EventKind.RESYNC
-        if mark.step != self._last_step and not skipped:
+    def _add_entry(self, entry: IndexEntry) -> None:
+        follows = self._last_step is not None and not entry.kind & EventKind.RESYNC
+        if follows and entry.step != self._last_step:
             self.num_steps += 1
-        self._last_step = mark.step
+        self._last_step = entry.step
 
-    def _store_batch(self, batch: EventBatch) -> None:
-        caption = EventsCaption(
-            size=0,
-            length=0,
-            position=batch.position,
-            number=batch.number,
-            **layout.columns(batch),
-        )
-        self._write_frame(caption, bytes(batch.data))
+    def _store_batch(self, batch: EventColumns, payloads: bytes) -> None:
+        self._write_frame(EventsHeader(size=0, length=0, columns=batch), payloads)
 
-    def _store_ended(self, first: int, entries: list[FinishedRequest]) -> None:
-        caption = EndedCaption(size=0, length=0, first=first, count=len(entries))
-        self._write_frame(caption, encode_ended(entries))
+    def _store_finished(self, first: int, requests: list[FinishedRequest]) -> None:
+        header = FinishedHeader(size=0, length=0, first=first, count=len(requests))
+        self._write_frame(header, encode_finished(requests))
 
-    def _store_keyframe(self, cut: SegmentStart) -> None:
-        gap = None if cut.gap is None else (cut.gap.restarted, cut.gap.num_missed)
+    def _store_keyframe(
+        self, keyframe: EncodedKeyframe, entry: IndexEntry, gap: Gap | None
+    ) -> None:
         self.num_gaps += gap is not None
-        caption = KeyframeCaption(
+        header = KeyframeHeader(
             size=0,
             length=0,
-            position=cut.position,
-            number=cut.mark.number,
-            time=cut.mark.time,
-            step=cut.mark.step,
-            incarnation=cut.incarnation,
-            lowest_ended=cut.taken.lowest,
-            gap=gap,
+            position=self.position,
+            number=entry.number,
+            time=entry.time,
+            step=entry.step,
+            gap=None if gap is None else (gap.restarted, gap.num_missed),
         )
-        self._write_frame(caption, b"".join(cut.taken.keyframe))
+        self._write_frame(header, keyframe.data)
 
-    def _write_frame(self, caption: AnyCaption, content: bytes) -> None:
+    def _write_frame(self, header: AnyHeader, content: bytes) -> None:
         data = self._compressor.compress(content)
-        caption.size, caption.length = len(data), len(content)
+        header.size, header.length = len(data), len(content)
         try:
-            layout.check_size(caption)
+            file_format.check_size(header)
         except ValueError as error:
             self._release()
             raise RecordingError(
-                f"{self.path} ends here: {len(content):,} bytes at once are more than it can hold"
+                f"{self.path} ends here: a frame of {len(content):,} bytes is too large for it"
             ) from error
-        said = layout.pack_caption(caption)
-        self._located.append(Located(self.num_bytes + len(said), caption))
-        self._write(said + data)
+        packed = file_format.pack_header(header)
+        self._frames.append(FrameLocation(self.num_bytes + len(packed), header))
+        self._write(packed + data)
 
     def _write(self, data: bytes) -> None:
         if self._file is None:
@@ -139,7 +131,7 @@ class FileWriter(SegmentBuilder):
             while rest:
                 rest = rest[os.write(self._file, rest) :]
         except OSError as error:
-            # Nothing may follow a frame that is not whole: it could not be found.
+            # Nothing may follow an incomplete frame: readers stop there.
             self._release()
             raise self._failure(error) from error
         self.num_bytes += len(data)
@@ -154,7 +146,7 @@ class FileWriter(SegmentBuilder):
 
 
 def _create(path: Path, *, overwrite: bool) -> int:
-    # Not blocking, so that a pipe that nobody reads is an error rather than a wait.
+    # Non-blocking, so that opening a pipe without a reader fails instead of waiting.
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         file = os.open(path, flags if overwrite else flags | os.O_EXCL, 0o600)
@@ -171,7 +163,7 @@ def _create(path: Path, *, overwrite: bool) -> int:
 
 
 def _empty(file: int) -> None:
-    """Empty what was there, and let nobody else read it before anything new is in it."""
+    """Empties an existing file, after its permissions are those of a new one."""
     if not stat.S_ISREG(os.fstat(file).st_mode):
         raise OSError(errno.EINVAL, "it is not a file")
     os.fchmod(file, 0o600)

@@ -1,7 +1,4 @@
-"""Plays what was recorded: a source for the app whose clock can be held, turned and set.
-
-It plays any timeline: a `Recording`, or the `History` of a live session that goes on meanwhile.
-"""
+"""Playback of a timeline: a recording, or the store of a live session, which may still grow."""
 
 from __future__ import annotations
 
@@ -18,31 +15,29 @@ from seqtop.state import EngineState
 from seqtop.state.listener import Watcher
 
 _TICK_SECONDS = 1 / 30
-_LONGEST_SILENCE = 5.0
-"""Recorded seconds between moments that are waited for. Engines send heartbeats: more is a hole,
-in which there is nothing to look at."""
+_LONGEST_PAUSE = 5.0
+"""Longest pause in recorded seconds that is played. Engines send heartbeats, so a longer one is a
+gap with nothing to show."""
 
 
 class Playback(Observable):
-    """A `Source` that shows `timeline` at a position which time moves on, or the user.
+    """A `Source` that shows a timeline at a position, which time or the user moves.
 
-    Every movement leaves playing as it is, but for `step`, which pauses. None raises for a
-    stretch that cannot be read: `link.detail` says so, and the position stays, or, while playing,
-    skips the stretch.
-
-    It changes whenever the state, the link or a setting has.
+    Unreadable parts of the timeline raise no error: `link.detail` describes them, playing skips
+    them, and `move` stays where it is.
 
     Args:
-        name: What is played, for the header: a path, or an endpoint.
+        timeline: The timeline to play.
+        name: Path or endpoint, for the header.
         speed: Recorded seconds per second.
-        loop: Begin again at the end rather than pause there.
-        paused: Whether to begin so.
-        position: Where to begin; by default at the beginning.
-        detail: One sentence for the user on what is played.
+        loop: Start again at the end instead of pausing there.
+        paused: Start paused.
+        position: First position to show; the next readable keyframe if it is unreadable.
+        detail: One sentence for the user about the timeline.
 
     Raises:
         ValueError: `speed` is not positive.
-        RecordingError: no state from `position` on can be read.
+        RecordingError: No state from `position` on can be read.
     """
 
     def __init__(
@@ -59,16 +54,16 @@ class Playback(Observable):
         super().__init__()
         self.timeline = timeline
         self.lock = threading.RLock()
-        """Held while the state changes; hold it while reading `state`."""
+        """Held while `state` changes; hold it while reading `state`."""
         self.link = Connection(name, ConnectionState.REPLAY, detail)
         self.loop = loop
-        self._speed = _checked(speed)
-        self._cursor = self._first_readable(position)
-        self.entry = self._entry_here()
-        """Number, time, step and kind of the moment shown."""
+        self._speed = _validated(speed)
+        self._cursor = self._first_cursor(position)
+        self.entry = self._current_entry()
+        """Message number, time, step and kind of the position."""
         self._time = self.entry.time
-        """The recorded time that playing has reached; the state is the last one not after it."""
-        self._ticked_at: float | None = None
+        """The recorded time that playing has reached, in epoch seconds."""
+        self._last_tick: float | None = None
         self._watchers: tuple[Watcher, ...] = ()
         self._touched: set[int] | None = None
         self._playing = threading.Event()
@@ -77,79 +72,84 @@ class Playback(Observable):
         if not paused:
             self._playing.set()
 
-    # What a `Source` has.
+    # The interface of a `Source`.
 
     @property
     def state(self) -> EngineState:
+        """The state at `position`."""
         return self._cursor.state
 
     @property
     def history(self) -> Timeline:
-        """What is played."""
+        """The timeline that is played."""
         return self.timeline
 
     def drain(self) -> set[int] | None:
-        """Ids of the sequences touched since the last call; `None` means everything."""
+        """Returns the ids of the sequences changed since the last call; `None` means all."""
         with self.lock:
             touched, self._touched = self._touched, set()
             return touched
 
     def watch(self, watcher: Watcher) -> None:
-        """Have `watcher` told of every change from now on."""
+        """Calls `watcher` at every change from now on."""
         with self.lock:
             self._watchers = (*self._watchers, watcher)
 
     def submit(self, prompt: str, params: SamplingParams) -> str:
-        """Raises `ControlError`."""
+        """Raises `ControlError`: a recording accepts no requests."""
         raise ControlError("a recording cannot be changed")
 
     def abort(self, request_id: str) -> None:
-        """Raises `ControlError`."""
+        """Raises `ControlError`: a recording accepts no requests."""
         raise ControlError("a recording cannot be changed")
 
-    # Where it stands.
+    # The position.
 
     @property
     def position(self) -> int:
+        """The position that is shown."""
         return self._cursor.position
 
     @property
     def paused(self) -> bool:
+        """Whether playing is paused."""
         return not self._playing.is_set()
 
     @property
     def at_end(self) -> bool:
+        """Whether the newest position is shown."""
         return self.position >= self.timeline.last
 
     @property
     def speed(self) -> float:
-        """Recorded seconds per second. Setting it raises `ValueError` unless it is positive."""
+        """Recorded seconds per second. Setting it raises `ValueError` if it is not positive."""
         return self._speed
 
     @speed.setter
     def speed(self, speed: float) -> None:
         with self.lock:
-            self._speed = _checked(speed)
+            self._speed = _validated(speed)
             self.changed()
 
-    # What moves it.
+    # Playing and moving.
 
     def play(self) -> None:
-        """Go on; from the beginning, if it stands at the end."""
+        """Plays from the current position, or from the beginning if that is the end."""
         with self.lock:
             if self.at_end:
                 self.move(self.timeline.first)
-            self._ticked_at = None
+            self._last_tick = None
             self._playing.set()
             self.changed()
 
     def pause(self) -> None:
+        """Stops playing; `play` continues."""
         with self.lock:
             self._playing.clear()
             self.changed()
 
     def move(self, position: int) -> bool:
-        """Go to a position, or the nearest on record; returns whether the state was readable."""
+        """Goes to `position`, or to the nearest one; returns whether the state was readable."""
         with self.lock, self.timeline.lock:
             try:
                 touched = self._cursor.move(position)
@@ -164,60 +164,27 @@ class Playback(Observable):
                 self._touched = None
             else:
                 self._touched |= touched
-            self.entry = self._entry_here()
+            self.entry = self._current_entry()
             self._time = self.entry.time
             self.changed()
             return True
 
-    def seek(self, step: int) -> bool:
-        """Go to the end of `step`, of the engine's start that is shown."""
-        with self.lock, self.timeline.lock:
-            return self.move(self.timeline.index.at_step(step, near=self.position))
-
-    def seek_time(self, moment: float) -> bool:
-        """Go to the last moment not after `moment`, epoch seconds."""
-        with self.lock, self.timeline.lock:
-            return self.move(self.timeline.index.at_time(moment))
-
-    def step(self, count: int) -> bool:
-        """Pause, and go so many steps on, or back if negative; returns whether it moved."""
-        self.pause()
-        with self.lock, self.timeline.lock:
-            marks, position = self.timeline.index, max(self.position, self.timeline.first)
-            for _ in range(abs(count)):
-                found = marks.next_step(position) if count > 0 else marks.previous_step(position)
-                if found is None:
-                    break
-                position = found
-            return position != self.position and self.move(position)
-
-    def jump(self, kind: EventKind, direction: int) -> bool:
-        """Go to the next moment of `kind`, or the previous one if `direction` is negative.
-
-        Returns whether there is one.
-        """
-        with self.lock, self.timeline.lock:
-            marks = self.timeline.index
-            find = marks.next if direction > 0 else marks.previous
-            found = find(kind, self.position)
-            return found is not None and self.move(found)
-
     def tick(self, now: float) -> None:
-        """Let time pass until `now`, seconds of any clock that only runs forwards."""
+        """Advances playing to `now`, in seconds of a monotonic clock."""
         with self.lock, self.timeline.lock:
-            before, self._ticked_at = self._ticked_at, now
+            before, self._last_tick = self._last_tick, now
             if self.paused or before is None:
                 return
             reached = self._time + (now - before) * self._speed
             if self.at_end:
                 self._end()
                 return
-            marks = self.timeline.index
-            here = max(self.position, marks.first)
-            coming = marks[here + 1]
-            if coming.kind & EventKind.RESYNC or coming.time - self._time > _LONGEST_SILENCE:
-                reached = max(reached, coming.time)
-            target = marks.at_time(reached)
+            index = self.timeline.index
+            following = index[max(self.position, index.first) + 1]
+            pause = following.time - self._time
+            if following.kind & EventKind.RESYNC or pause > _LONGEST_PAUSE:
+                reached = max(reached, following.time)
+            target = index.at_time(reached)
             if target > self.position and not self.move(target):
                 self._skip(target)
             self._time = reached
@@ -229,14 +196,14 @@ class Playback(Observable):
             self.pause()
 
     def _skip(self, position: int) -> None:
-        """Go on after a stretch that cannot be read, or stop before it if it is the last."""
+        """Continues at the next readable keyframe, or pauses if there is none."""
         while (found := self.timeline.keyframe_after(position)) is not None:
             if self.move(found):
                 return
             position = found
         self.pause()
 
-    def _first_readable(self, position: int) -> Cursor:
+    def _first_cursor(self, position: int) -> Cursor:
         while True:
             try:
                 return Cursor(self.timeline, position)
@@ -247,16 +214,17 @@ class Playback(Observable):
                     raise
                 position = found
 
-    def _entry_here(self) -> IndexEntry:
+    def _current_entry(self) -> IndexEntry:
         return self.timeline.index[self.position]
 
-    # The thread that ticks.
+    # The thread.
 
     def start(self) -> None:
-        """Play on a thread of its own, until `close`."""
+        """Starts the thread that plays until `close`."""
         self._thread.start()
 
     def close(self) -> None:
+        """Ends the thread."""
         self._closing.set()
         self._playing.set()
         if self._thread.is_alive():
@@ -281,7 +249,7 @@ class Playback(Observable):
         self.close()
 
 
-def _checked(speed: float) -> float:
+def _validated(speed: float) -> float:
     if not 0 < speed < float("inf"):
         raise ValueError(f"the speed must be a positive number, not {speed:g}")
     return speed

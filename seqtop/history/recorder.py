@@ -1,4 +1,4 @@
-"""Records a session: stands between its thread and the disk."""
+"""Recording of a session to a file."""
 
 from __future__ import annotations
 
@@ -12,20 +12,24 @@ from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Event
 
 FLUSH_SECONDS = 1.0
-"""What was seen is in the file after so long at the latest."""
+"""Maximum time in seconds until an event is in the file."""
 
 
 class Recorder:
-    """A `Listener` that records what its session sees, until `close`.
+    """A `Listener` that records its session until `close`.
 
-    A disk that is full must not end the session: the recording ends, and `error` says why.
+    A full disk must not end the session: it ends the recording, and `error` says why.
+
+    Args:
+        writer: The new recording; `close` closes it.
     """
 
     def __init__(self, writer: FileWriter) -> None:
         self.error: str | None = None
-        """One sentence on why nothing more is recorded, if so."""
+        """One sentence that says why the recording has ended; `None` while it has not."""
         self.num_messages = 0
-        self._heard_at = time.monotonic()
+        """Number of recorded messages."""
+        self._last_message = time.monotonic()
         self._writer = writer
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -36,24 +40,27 @@ class Recorder:
 
     @property
     def num_steps(self) -> int:
+        """Number of recorded steps."""
         return self._writer.num_steps
 
     @property
     def num_gaps(self) -> int:
+        """Number of gaps in the recording."""
         return self._writer.num_gaps
 
     @property
     def num_bytes(self) -> int:
-        """Bytes in the file."""
+        """Size of the file in bytes."""
         return self._writer.num_bytes
 
     @property
     def silence(self) -> float:
-        """Seconds since the engine was heard of last."""
-        return time.monotonic() - self._heard_at
+        """Seconds since the last message."""
+        return time.monotonic() - self._last_message
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        self._heard_at = time.monotonic()
+        """Records message `number`."""
+        self._last_message = time.monotonic()
         with self._lock:
             if self.error is None:
                 try:
@@ -63,7 +70,8 @@ class Recorder:
                     self.error = str(error)
 
     def restore(self, incarnation: str, number: int, state: EngineState) -> None:
-        self._heard_at = time.monotonic()
+        """Records a snapshot."""
+        self._last_message = time.monotonic()
         with self._lock:
             if self.error is None:
                 try:
@@ -72,7 +80,7 @@ class Recorder:
                     self.error = str(error)
 
     def close(self) -> None:
-        """Write what is left; returns when the file is complete, or `error` says why not."""
+        """Writes the remaining events; the file is complete afterwards, or `error` is set."""
         self._closing.set()
         self._thread.join()
         with self._lock:

@@ -1,50 +1,50 @@
-"""Cuts what happens to a state into batches of events between keyframes.
+"""Divides the events of a session into segments.
 
-A batch is what is compressed, written and read at once. A keyframe comes before the first batch,
-wherever the state was replaced by a snapshot, and often enough in between that any state is
-within reach. Where both go is up to the subclass: memory (`History`) or a file.
+A segment is a keyframe and the batches of events after it. A batch is compressed, written and read
+as one. A segment begins with the first event, wherever a snapshot replaced the state, and often
+enough in between that seeking is fast. Subclasses of `SegmentBuilder` store them in memory
+(`MemoryStore`) or in a file (`FileWriter`).
 """
 
 from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from array import array
-from collections.abc import Sequence
 
 import msgspec
 
 from seqtop.history.event_index import ORDINARY, EventKind, IndexEntry, kind_of
-from seqtop.history.keyframe import EncodedKeyframe, FinishedArchive, FinishedRequest
+from seqtop.history.keyframe import EncodedKeyframe, FinishedRequest, KeyframeEncoder
 from seqtop.state import EngineState
+from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.errors import WireError
-from seqtop.wire.frames import Buffer
 from seqtop.wire.messages import Event
 
 BATCH_BYTES = 128 * 2**10
-"""A batch is full when its payloads have so many bytes."""
+"""Payload bytes at which a batch is complete."""
 
 SEGMENT_BYTES = 512 * 2**10
-"""Payload bytes between keyframes, so many at least and at least as many as a keyframe has.
+"""Payload bytes at which a segment is complete, if its keyframe is not larger still.
 
-Applying them takes about 20 ms on one core; keyframes then cost about as much space as events."""
+Applying so many takes about 20 ms on one core. Keyframes then take about as much space as events.
+"""
 
 _EVENT_WEIGHT = 200
-"""Counted in addition for every event: small ones take time to apply, too."""
+"""Bytes added for each event, because small events take time to apply, too."""
 
-_ENDED_AT_ONCE = 256
-"""Finished requests that are stored, and later fetched, together at most."""
+_FINISHED_GROUP = 256
+"""Maximum number of finished requests that are compressed, and later read, together."""
 
 
 class Gap(msgspec.Struct, array_like=True, frozen=True):
-    """A hole in the record: at `position` the state was taken anew from a snapshot."""
+    """A gap in the recorded time: at `position` a snapshot replaced the state."""
 
     position: int
     restarted: bool
-    """Whether another start of the engine goes on from here."""
+    """Whether another run of the engine begins here."""
     num_missed: int
-    """Messages that the snapshot contains and the record does not, of the engine's start that
-    goes on; how much of an older one is missing is not known."""
+    """Number of messages, of the run that continues here, that the snapshot contains and that were
+    not recorded."""
 
     def __str__(self) -> str:
         if self.restarted:
@@ -53,56 +53,49 @@ class Gap(msgspec.Struct, array_like=True, frozen=True):
         return f"{self.num_missed:,} {noun} missing"
 
 
-class EventBatch(msgspec.Struct):
-    """Consecutive events as columns, an element each, and their payloads end to end."""
+class EventColumns(msgspec.Struct, array_like=True):
+    """Consecutive events, one element for each in every column."""
 
     position: int
-    """Of the first event."""
+    """Position of the first event."""
     number: int
-    """Of the first event; the others' follow it without a hole."""
-    sizes: array[int] = msgspec.field(default_factory=lambda: array("I"))
+    """Sequence number of the first message; the numbers of the others follow without a gap."""
+    sizes: Ints = msgspec.field(default_factory=lambda: Ints("i"))
     """Length of each payload in bytes."""
-    times: array[float] = msgspec.field(default_factory=lambda: array("d"))
-    """The state's clock after each event."""
-    steps: array[int] = msgspec.field(default_factory=lambda: array("q"))
-    kinds: array[int] = msgspec.field(default_factory=lambda: array("B"))
-    data: bytearray = msgspec.field(default_factory=bytearray)
-
-
-class SegmentStart(msgspec.Struct):
-    """A place where a keyframe stands."""
-
-    position: int
-    mark: IndexEntry
-    taken: EncodedKeyframe
-    gap: Gap | None
-    incarnation: str
+    times: Floats = msgspec.field(default_factory=lambda: Floats("d"))
+    """The engine's clock after each event, in epoch seconds."""
+    steps: Ints = msgspec.field(default_factory=lambda: Ints("q"))
+    """The last step after each event."""
+    kinds: Ints = msgspec.field(default_factory=lambda: Ints("b"))
+    """The `EventKind` of each event."""
 
 
 class SegmentBuilder(ABC):
-    """Takes down events and snapshots; not safe to use from several threads at once."""
+    """Divides a stream of events and snapshots into segments; not safe to use from two threads."""
 
     def __init__(self) -> None:
         self.position = 0
-        """Of the newest moment."""
-        self._archive = FinishedArchive()
-        self._batch: EventBatch | None = None
-        self._begun = False
+        """Position of the newest entry."""
+        self._keyframes = KeyframeEncoder()
+        self._batch: EventColumns | None = None
+        self._batch_payloads = bytearray()
+        """The payloads of `_batch`, joined."""
+        self._has_begun = False
         self._incarnation = ""
         self._number = -1
         self._weight = 0
         self._keyframe_size = 0
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        """Take down message `number`, whose `event` has just been applied to `state`.
+        """Adds message `number`; its `event` has just been applied to `state`.
 
-        A tape that begins with an event begins with an empty state before it.
+        A timeline that begins with an event has an empty state before it.
 
         Raises:
-            RecordingError: it cannot be kept.
+            RecordingError: The event cannot be stored.
         """
-        number = _fit(number)
-        if not self._begun:
+        number = _clamp(number)
+        if not self._has_begun:
             incarnation = state.info.incarnation if state.info else ""
             self.restore(incarnation, -1, EngineState(max_finished=state.max_finished))
         if self._batch is not None and number != self._number + 1:
@@ -110,94 +103,94 @@ class SegmentBuilder(ABC):
         self.position += 1
         self._number = number
         if self._batch is None:
-            self._batch = EventBatch(self.position, number)
-        mark = self._mark(state, kind_of(event))
+            self._batch = EventColumns(self.position, number)
+        entry = self._entry(state, kind_of(event))
         batch = self._batch
         batch.sizes.append(len(payload))
-        batch.times.append(mark.time)
-        batch.steps.append(mark.step)
-        batch.kinds.append(mark.kind)
-        batch.data += payload
-        self._noted(mark)
+        batch.times.append(entry.time)
+        batch.steps.append(entry.step)
+        batch.kinds.append(entry.kind)
+        self._batch_payloads += payload
+        self._add_entry(entry)
         self._weight += len(payload) + _EVENT_WEIGHT
         if self._weight >= max(SEGMENT_BYTES, self._keyframe_size):
-            self._cut_if_possible(state)
-        elif len(batch.data) >= BATCH_BYTES:
+            self._try_keyframe(state)
+        elif len(self._batch_payloads) >= BATCH_BYTES:
             self._end_batch()
 
-    def restore(
-        self,
-        incarnation: str,
-        number: int,
-        state: EngineState,
-        *,
-        encoded: Sequence[Buffer] | None = None,
-    ) -> None:
-        """Take down that `state`, as it was after message `number`, replaces the one before.
+    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
+        """Adds a snapshot: `state`, which contains all messages up to `number`.
 
-        The first call says where the tape begins; any other leaves a gap in it. `encoded` is what
-        the state has just been decoded from, a part after another, if it has been.
+        The first call begins the timeline; any other call makes a gap.
+
+        Args:
+            incarnation: Identifies the run of the engine.
+            number: Sequence number of the last message in `state`; -1 for none.
+            state: The state, which is not kept.
 
         Raises:
-            WireError: the state cannot be encoded.
-            RecordingError: it cannot be kept.
+            WireError: The state cannot be encoded.
+            RecordingError: The state cannot be stored.
         """
-        archive = self._archive
-        taken = archive.take(state) if encoded is None else archive.adopt(state, encoded)
-        number = _fit(number)
+        keyframe = self._keyframes.encode(state)
+        number = _clamp(number)
         gap, kind = None, ORDINARY
-        if self._begun:
+        if self._has_begun:
             self._end_batch()
             self.position += 1
             restarted = incarnation != self._incarnation
             missed = number + 1 if restarted else max(number - self._number, 0)
             gap = Gap(self.position, restarted, missed)
             kind = EventKind.RESYNC | EventKind.RESTART if restarted else EventKind.RESYNC
-        self._begun, self._incarnation, self._number = True, incarnation, number
-        mark = self._mark(state, kind)
-        self._noted(mark)
-        self._cut(taken, mark, gap)
+        self._has_begun, self._incarnation, self._number = True, incarnation, number
+        entry = self._entry(state, kind)
+        self._add_entry(entry)
+        self._begin_segment(keyframe, entry, gap)
 
-    def _mark(self, state: EngineState, kind: EventKind) -> IndexEntry:
-        return IndexEntry(self._number, state.time, _fit(state.step), kind)
+    def _entry(self, state: EngineState, kind: EventKind) -> IndexEntry:
+        return IndexEntry(self._number, state.time, _clamp(state.step), kind)
 
-    def _cut_if_possible(self, state: EngineState) -> None:
+    def _try_keyframe(self, state: EngineState) -> None:
         self._weight = 0
-        # A state too odd to encode is reached by applying events from further back.
+        # A state that cannot be encoded is reached by applying events to an earlier keyframe.
         with contextlib.suppress(WireError):
-            self._cut(self._archive.take(state), self._mark(state, ORDINARY), None)
+            keyframe = self._keyframes.encode(state)
+            self._begin_segment(keyframe, self._entry(state, ORDINARY), None)
 
-    def _cut(self, taken: EncodedKeyframe, mark: IndexEntry, gap: Gap | None) -> None:
+    def _begin_segment(self, keyframe: EncodedKeyframe, entry: IndexEntry, gap: Gap | None) -> None:
         self._end_batch()
-        for start in range(0, len(taken.ended), _ENDED_AT_ONCE):
-            entries = taken.ended[start : start + _ENDED_AT_ONCE]
-            self._store_ended(taken.first_ended + start, entries)
-        self._store_keyframe(SegmentStart(self.position, mark, taken, gap, self._incarnation))
+        for start in range(0, len(keyframe.finished), _FINISHED_GROUP):
+            requests = keyframe.finished[start : start + _FINISHED_GROUP]
+            self._store_finished(keyframe.first_finished + start, requests)
+        self._store_keyframe(keyframe, entry, gap)
         self._weight = 0
-        self._keyframe_size = sum(map(len, taken.keyframe))
+        self._keyframe_size = len(keyframe.data)
 
     def _end_batch(self) -> None:
         batch, self._batch = self._batch, None
+        payloads, self._batch_payloads = self._batch_payloads, bytearray()
         if batch is not None:
-            self._store_batch(batch)
+            self._store_batch(batch, bytes(payloads))
 
     @abstractmethod
-    def _noted(self, mark: IndexEntry) -> None:
-        """A moment has come, at `position`."""
+    def _add_entry(self, entry: IndexEntry) -> None:
+        """Adds the index entry of `position`."""
 
     @abstractmethod
-    def _store_batch(self, batch: EventBatch) -> None:
-        """Keep a batch that is complete."""
+    def _store_batch(self, batch: EventColumns, payloads: bytes) -> None:
+        """Stores a complete batch and its joined payloads."""
 
     @abstractmethod
-    def _store_ended(self, first: int, entries: list[FinishedRequest]) -> None:
-        """Keep finished requests, numbered from `first` on, for keyframes to name."""
+    def _store_finished(self, first: int, requests: list[FinishedRequest]) -> None:
+        """Stores finished requests, numbered from `first`."""
 
     @abstractmethod
-    def _store_keyframe(self, cut: SegmentStart) -> None:
-        """Keep a keyframe; what comes after it starts from it."""
+    def _store_keyframe(
+        self, keyframe: EncodedKeyframe, entry: IndexEntry, gap: Gap | None
+    ) -> None:
+        """Stores a keyframe at `position`; a new segment begins with it."""
 
 
-def _fit(value: int) -> int:
-    """A number from the network as one that a column of 8-byte integers takes."""
+def _clamp(value: int) -> int:
+    """Returns the nearest 8-byte integer; numbers from the network may be larger."""
     return max(-(2**63), min(value, 2**63 - 1))

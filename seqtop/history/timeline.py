@@ -1,18 +1,15 @@
-"""States of the past: any moment on record as a state of its own.
+"""Recorded time: an index, and the state at every position.
 
-A record is segments, each a keyframe and the batches of events that follow it; reading one back
-is the same whether it is kept in memory (`seqtop.history.memory_store`) or in a file
-(`seqtop.history`). Positions are those of `seqtop.history.event_index`.
+A timeline is a list of segments, each a keyframe and the batches of events after it, and the
+finished requests that the keyframes name. `MemoryStore` and `FileStore` keep the compressed bytes
+in memory and in a file. Positions are those of `EventIndex`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
@@ -21,119 +18,111 @@ from typing import Any
 import msgspec
 
 from seqtop.history.event_index import EventIndex, EventKind
-from seqtop.history.keyframe import FinishedRequest, decode_ended, restore
+from seqtop.history.keyframe import FinishedRequest, decode_finished, restore
 from seqtop.history.segments import Gap
 from seqtop.state import EngineState
+from seqtop.state.snapshot import without_collector
 from seqtop.wire import parsing
+from seqtop.wire.columns import Ints
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Event
 
-_SPARE_ENDED = 20_000
-"""Finished requests kept decoded beyond those that the last state needed."""
+_SPARE_FINISHED = 20_000
+"""Maximum number of decoded finished requests beyond those of the last state."""
 
 
 class RecordingError(Exception):
-    """Something on record cannot be written or read; `str()` is one sentence for the user."""
+    """A timeline cannot be read or written; the message is one sentence for the user."""
 
 
 class CompressedData(msgspec.Struct):
-    """Bytes that a timeline has put somewhere."""
+    """A zstd frame in a store."""
 
-    place: Any
-    """Where: for the timeline alone to understand."""
+    location: Any
+    """Identifies the frame to its store."""
     size: int
-    """Bytes they take there."""
+    """Compressed size in bytes."""
 
 
-class StoredBatch(msgspec.Struct):
+class CompressedBatch(msgspec.Struct):
+    """The payloads of consecutive events."""
+
     position: int
-    """Of the first event in it."""
-    sizes: array[int]
-    """Length of each payload."""
-    stored: CompressedData
+    """Position of the first event."""
+    sizes: Ints
+    """Length of each payload in bytes."""
+    data: CompressedData
 
 
-class StoredEnded(msgspec.Struct):
-    """Some finished requests."""
+class CompressedFinished(msgspec.Struct):
+    """Consecutive finished requests."""
 
     first: int
-    """The number of the first."""
+    """Number of the first request."""
     count: int
-    stored: CompressedData
-
-
-def payloads(
-    data: bytes | bytearray, sizes: array[int], first: int, last: int
-) -> list[bytes | None]:
-    """Those from index `first` to `last`, or to the end, of the payloads in `data`."""
-    ends = list(itertools.accumulate(sizes, initial=0))
-    last = min(last, len(sizes) - 1)
-    return [bytes(data[ends[index] : ends[index + 1]]) for index in range(first, last + 1)]
+    data: CompressedData
 
 
 class Segment(msgspec.Struct):
-    """A keyframe and what follows until the next."""
+    """A keyframe and the events up to the next one."""
 
     position: int
-    """Of the state in the keyframe."""
+    """Position of the state in the keyframe."""
     keyframe: CompressedData
-    lowest_ended: int
-    """No finished request with a lower number is in the keyframe."""
-    batches: list[StoredBatch] = []
+    lowest_finished: int = 0
+    """The lowest number of a finished request in the keyframe, for a store that drops segments."""
+    batches: list[CompressedBatch] = []
 
 
 class Timeline(ABC):
-    """What was recorded, from position `first` to `last`; safe to use from several threads.
+    """Recorded time from position `first` to `last`; safe to use from several threads.
 
-    Methods take any position and use the nearest that is on record.
+    Methods replace a position that is not recorded by the nearest one.
     """
 
     def __init__(self) -> None:
         self.index = EventIndex()
-        """Where what is."""
+        """Time, step and kind of each position."""
         self.gaps: list[Gap] = []
-        """The holes, in order."""
+        """The gaps in order of their positions."""
         self.lock = threading.RLock()
         """Hold it to find a position and go there before it can be dropped."""
         self._segments: list[Segment] = []
-        self._ended: list[StoredEnded] = []
+        self._finished: list[CompressedFinished] = []
         self._decoded: dict[int, FinishedRequest] = {}
+        """Decoded finished requests by number, so that states share them."""
 
     @property
     def first(self) -> int:
-        """The earliest position on record."""
+        """The earliest position."""
         return self.index.first
 
     @property
     def last(self) -> int:
-        """The newest position on record."""
+        """The newest position."""
         return self.index.last
 
     def at(self, position: int) -> EngineState:
-        """The state as it was at `position`: a new one, which may be applied to.
+        """Returns the state at `position`: a new object, to which events can be applied.
 
-        Finished requests are shared with other states.
+        The state shares its finished requests with other states.
 
         Raises:
-            RecordingError: the stretch it is in cannot be read.
+            RecordingError: The state cannot be read.
         """
         with self.lock:
             if not self._segments:
                 return EngineState()
-            with _garbage_left_alone():
+            with without_collector():
                 return self._at(position)
 
-    def seek(self, step: int) -> EngineState:
-        """The state right before step `step + 1` began, of the engine's newest start."""
-        return self.at(self.index.at_step(step))
-
     def events(self, start: int, stop: int) -> Iterator[tuple[int, Event | None]]:
-        """Each moment after position `start` up to `stop` with its event.
+        """Yields each position after `start` up to `stop` with its event.
 
-        `None` stands for a snapshot: there the state goes on from `at(position)`.
+        At a snapshot the event is `None`; the state there is `at(position)`.
 
         Raises:
-            RecordingError: a stretch in between cannot be read.
+            RecordingError: An event cannot be read.
         """
         position = max(start, self.first)
         while position < min(stop, self.last):
@@ -142,19 +131,21 @@ class Timeline(ABC):
                 yield position, None if payload is None else self._event(position, payload)
 
     def keyframe_before(self, position: int) -> int:
-        """The position of the last keyframe that is not after `position`."""
+        """Returns the position of the last keyframe that is not after `position`."""
         with self.lock:
             return self._segment(position).position if self._segments else self.first
 
     def keyframe_after(self, position: int) -> int | None:
-        """The position of the first keyframe after `position`, if there is one."""
+        """Returns the position of the first keyframe after `position`, or `None`."""
         with self.lock:
-            place = bisect_right(self._segments, position, key=attrgetter("position"))
-            return self._segments[place].position if place < len(self._segments) else None
+            following = bisect_right(self._segments, position, key=attrgetter("position"))
+            if following == len(self._segments):
+                return None
+            return self._segments[following].position
 
     def _at(self, position: int) -> EngineState:
         segment = self._segment(position)
-        state = self._restored(segment)
+        state = self._restore(segment)
         for _, event in self.events(segment.position, position):
             if event is not None:
                 state.apply(event)
@@ -167,59 +158,72 @@ class Timeline(ABC):
             raise RecordingError(f"event {position} cannot be read: {error}") from error
 
     def _payloads(self, start: int, stop: int) -> list[bytes | None]:
-        """Some payloads from position `start` on, `None` for a snapshot; at least one."""
+        """Returns payloads from position `start` on, at least one; `None` for a snapshot."""
         with self.lock:
-            place = bisect_left(self._segments, start, key=attrgetter("position"))
-            here = self._segments[place : place + 1]
-            if here and here[0].position == start and self.index[start].kind & EventKind.RESYNC:
+            following = bisect_left(self._segments, start, key=attrgetter("position"))
+            segments = self._segments[following : following + 1]
+            starts_segment = bool(segments) and segments[0].position == start
+            if starts_segment and self.index[start].kind & EventKind.RESYNC:
                 return [None]
-            if place == 0:
-                raise RecordingError(f"what happened at {start} is no longer on record")
-            batches = self._segments[place - 1].batches
+            if following == 0:
+                raise RecordingError(f"event {start} is no longer recorded")
+            batches = self._segments[following - 1].batches
             batch = batches[bisect_right(batches, start, key=attrgetter("position")) - 1]
-            data = self._read(batch.stored)
-            return payloads(data, batch.sizes, start - batch.position, stop - batch.position)
+            joined = self._read(batch.data)
+            return split_payloads(
+                joined, batch.sizes, start - batch.position, stop - batch.position
+            )
 
     def _segment(self, position: int) -> Segment:
-        place = bisect_right(self._segments, position, key=attrgetter("position"))
-        return self._segments[max(place - 1, 0)]
+        following = bisect_right(self._segments, position, key=attrgetter("position"))
+        return self._segments[max(following - 1, 0)]
 
-    def _restored(self, segment: Segment) -> EngineState:
+    def _restore(self, segment: Segment) -> EngineState:
         try:
-            state = restore(self._read(segment.keyframe), self._ended_request)
+            state = restore(self._read(segment.keyframe), self._finished_request)
         except WireError as error:
             raise RecordingError(
                 f"the keyframe at {segment.position} cannot be read: {error}"
             ) from error
-        if len(self._decoded) > _SPARE_ENDED + len(state.finished):
+        if len(self._decoded) > _SPARE_FINISHED + len(state.finished):
             self._decoded.clear()
         return state
 
-    def _ended_request(self, number: int) -> FinishedRequest:
+    def _finished_request(self, number: int) -> FinishedRequest:
         found = self._decoded.get(number)
         if found is not None:
             return found
-        place = bisect_right(self._ended, number, key=attrgetter("first")) - 1
-        if place < 0 or number >= self._ended[place].first + self._ended[place].count:
-            raise WireError(f"finished request {number} is not on record")
-        stored = self._ended[place]
-        entries = decode_ended(self._read(stored.stored))
-        if len(entries) != stored.count:
-            raise WireError(f"{len(entries)} finished requests where {stored.count} should be")
-        self._decoded.update(enumerate(entries, stored.first))
+        group = bisect_right(self._finished, number, key=attrgetter("first")) - 1
+        if group < 0 or number >= self._finished[group].first + self._finished[group].count:
+            raise WireError(f"finished request {number} is not recorded")
+        stored = self._finished[group]
+        requests = decode_finished(self._read(stored.data))
+        if len(requests) != stored.count:
+            raise WireError(f"{len(requests)} finished requests instead of {stored.count}")
+        self._decoded.update(enumerate(requests, stored.first))
         return self._decoded[number]
 
     @abstractmethod
-    def _read(self, stored: CompressedData) -> bytes:
-        """Fetch and decompress.
+    def _read(self, data: CompressedData) -> bytes:
+        """Reads and decompresses `data`.
 
         Raises:
-            RecordingError: it cannot be read.
+            RecordingError: The data cannot be read.
         """
 
 
 class Cursor:
-    """A position on a timeline and the state there, moved forward by applying what lies between."""
+    """A position on a timeline and the state there.
+
+    Moves forward by applying events where that is less work than starting from a keyframe.
+
+    Args:
+        timeline: The timeline to read.
+        position: First position; the nearest one that is recorded is used.
+
+    Raises:
+        RecordingError: The state there cannot be read.
+    """
 
     def __init__(self, timeline: Timeline, position: int) -> None:
         self.timeline = timeline
@@ -228,13 +232,14 @@ class Cursor:
             self.state = timeline.at(self.position)
 
     def move(self, position: int) -> set[int] | None:
-        """Go to `position`, or the nearest on record.
+        """Goes to `position`, or to the nearest one that is recorded.
 
-        Returns the ids of the sequences that changed on the way, or `None` when `state` has been
-        replaced by another object.
+        Returns:
+            The ids of the sequences that changed, or `None` if `state` is another object now.
 
         Raises:
-            RecordingError: a stretch cannot be read; the cursor is where reading ended.
+            RecordingError: An event or a keyframe cannot be read; the cursor stays where reading
+                ended.
         """
         with self.timeline.lock:
             return self._move(position)
@@ -253,7 +258,7 @@ class Cursor:
         return touched
 
     def _is_near(self, position: int) -> bool:
-        """Whether going on from here is less work than starting from a keyframe."""
+        """Whether applying events from here is less work than starting from a keyframe."""
         if not self.timeline.first <= self.position <= position:
             return False
         resync = self.timeline.index.next(EventKind.RESYNC, self.position)
@@ -263,17 +268,10 @@ class Cursor:
         return self.timeline.keyframe_before(keyframe - 1) <= self.position
 
 
-@contextlib.contextmanager
-def _garbage_left_alone() -> Iterator[None]:
-    """Without the cyclic garbage collector, which would look at the whole heap several times.
-
-    Building a state allocates enough to set it off and makes no cycles. In a viewer that has
-    run for a while, one such look takes longer than building the state.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+def split_payloads(
+    joined: bytes | bytearray, sizes: Ints, first: int, last: int
+) -> list[bytes | None]:
+    """Returns the payloads from index `first` to `last`, or to the last one there is."""
+    ends = list(itertools.accumulate(sizes, initial=0))
+    last = min(last, len(sizes) - 1)
+    return [bytes(joined[ends[index] : ends[index + 1]]) for index in range(first, last + 1)]

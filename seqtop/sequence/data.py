@@ -9,6 +9,7 @@ from itertools import chain, repeat
 import msgspec
 
 from seqtop.sequence.errors import SequenceError
+from seqtop.sequence.privacy import Masked, Private, Public
 from seqtop.sequence.status import SequenceStage
 from seqtop.sequence.tensors import Tensor, concatenate
 from seqtop.sequence.tokens import VLLM_TOKEN_ID_ARRAY_TYPE, TokenArray
@@ -24,10 +25,10 @@ class SequenceDataDelta(msgspec.Struct, array_like=True, omit_defaults=True):
         new_stage: Replaces the stage.
     """
 
-    new_output_token_ids: list[int]
-    new_cumulative_logprob: float
-    new_num_computed_tokens: int
-    new_stage: SequenceStage
+    new_output_token_ids: Masked[list[int]]
+    new_cumulative_logprob: Masked[float]
+    new_num_computed_tokens: Public[int]
+    new_stage: Public[SequenceStage]
 
     def new_output_token_ids_array(self) -> TokenArray:
         """Returns the new tokens as the array type of `SequenceData`.
@@ -51,24 +52,24 @@ class SequenceData(msgspec.Struct, omit_defaults=True):
         SequenceError: A token array has a type code other than "l".
     """
 
-    _prompt_token_ids: TokenArray
+    _prompt_token_ids: Masked[TokenArray]
     # A lambda, as msgspec omits an empty value if the factory is a type.
-    _output_token_ids: TokenArray = msgspec.field(
+    _output_token_ids: Masked[TokenArray] = msgspec.field(
         default_factory=lambda: array(VLLM_TOKEN_ID_ARRAY_TYPE)
     )
-    _prompt_embeds: Tensor | None = None  # [prompt_len, hidden_size]
-    _output_embeds: Tensor | None = None  # [output_len, hidden_size]
+    _prompt_embeds: Private[Tensor | None] = None  # [prompt_len, hidden_size]
+    _output_embeds: Private[Tensor | None] = None  # [output_len, hidden_size]
 
-    _cumulative_logprob: float = 0.0
-    _prompt_token_ids_tuple: tuple[int, ...] = msgspec.field(default_factory=tuple)
-    _num_computed_tokens: int = 0
-    _num_cached_tokens: int = 0
-    _stage: SequenceStage = SequenceStage.PREFILL
-    _cached_all_token_ids: list[int] = msgspec.field(default_factory=list)
-    _cached_all_token_embeds: Tensor | None = None
+    _cumulative_logprob: Private[float] = 0.0
+    _prompt_token_ids_tuple: Private[tuple[int, ...]] = msgspec.field(default_factory=tuple)
+    _num_computed_tokens: Public[int] = 0
+    _num_cached_tokens: Public[int] = 0
+    _stage: Public[SequenceStage] = SequenceStage.PREFILL
+    _cached_all_token_ids: Private[list[int]] = msgspec.field(default_factory=list)
+    _cached_all_token_embeds: Private[Tensor | None] = None
     # Tokens appended since the last delta was taken.
-    _new_appended_tokens: list[int] = msgspec.field(default_factory=list)
-    _mrope_position_delta: int | None = None
+    _new_appended_tokens: Private[list[int]] = msgspec.field(default_factory=list)
+    _mrope_position_delta: Private[int | None] = None
 
     def __post_init__(self) -> None:
         for ids in (self._prompt_token_ids, self._output_token_ids):

@@ -13,13 +13,14 @@ from seqtop.sequence.data import SequenceData, SequenceDataDelta
 from seqtop.sequence.errors import SequenceError
 from seqtop.sequence.inputs import MultiModalKwargs, MultiModalPlaceholderDict
 from seqtop.sequence.params import PoolingParams, SamplingParams
+from seqtop.sequence.privacy import Private, Public
 
 
 class SequenceGroupState(msgspec.Struct, omit_defaults=True):
     """The progress of a sequence group in a multi-step run."""
 
-    num_steps: int = 1
-    current_step: int = 0
+    num_steps: Public[int] = 1
+    current_step: Public[int] = 0
 
     @property
     def remaining_steps(self) -> int:
@@ -37,14 +38,14 @@ class SequenceGroupMetadataDelta(msgspec.Struct, tag=True, array_like=True, omit
         state: Sent but not applied.
     """
 
-    seq_data_delta: dict[int, SequenceDataDelta]
-    request_id: str
-    block_tables: dict[int, list[int]]
-    is_prompt: bool
-    do_sample: bool = True
-    token_chunk_size: int | None = None
-    computed_block_nums: list[int] | None = None
-    state: SequenceGroupState | None = msgspec.field(default_factory=SequenceGroupState)
+    seq_data_delta: Public[dict[int, SequenceDataDelta]]
+    request_id: Public[str]
+    block_tables: Public[dict[int, list[int]]]
+    is_prompt: Public[bool]
+    do_sample: Public[bool] = True
+    token_chunk_size: Public[int | None] = None
+    computed_block_nums: Public[list[int] | None] = None
+    state: Public[SequenceGroupState | None] = msgspec.field(default_factory=SequenceGroupState)
 
 
 class SequenceGroupMetadata(
@@ -73,24 +74,24 @@ class SequenceGroupMetadata(
         SequenceError: A prompt has neither sequences nor a `token_chunk_size`.
     """
 
-    request_id: str
-    is_prompt: bool
-    seq_data: dict[int, SequenceData]
-    sampling_params: SamplingParams | None
-    block_tables: dict[int, list[int]]
-    do_sample: bool = True
-    pooling_params: PoolingParams | None = None
-    lora_request: LoRARequest | None = None
-    computed_block_nums: list[int] | None = None
-    state: SequenceGroupState | None = msgspec.field(default_factory=SequenceGroupState)
-    token_type_ids: list[int] | None = None
-    multi_modal_data: MultiModalKwargs | None = None
-    multi_modal_placeholders: MultiModalPlaceholderDict | None = None
-    encoder_seq_data: SequenceData | None = None
-    cross_block_table: list[int] | None = None
-    prompt_adapter_request: PromptAdapterRequest | None = None
-    token_chunk_size: int | None = None
-    num_speculative_tokens: int | None = None
+    request_id: Public[str]
+    is_prompt: Public[bool]
+    seq_data: Public[dict[int, SequenceData]]
+    sampling_params: Public[SamplingParams | None]
+    block_tables: Public[dict[int, list[int]]]
+    do_sample: Public[bool] = True
+    pooling_params: Public[PoolingParams | None] = None
+    lora_request: Private[LoRARequest | None] = None
+    computed_block_nums: Public[list[int] | None] = None
+    state: Public[SequenceGroupState | None] = msgspec.field(default_factory=SequenceGroupState)
+    token_type_ids: Private[list[int] | None] = None
+    multi_modal_data: Private[MultiModalKwargs | None] = None
+    multi_modal_placeholders: Private[MultiModalPlaceholderDict | None] = None
+    encoder_seq_data: Private[SequenceData | None] = None
+    cross_block_table: Public[list[int] | None] = None
+    prompt_adapter_request: Private[PromptAdapterRequest | None] = None
+    token_chunk_size: Public[int | None] = None
+    num_speculative_tokens: Public[int | None] = None
 
     def __post_init__(self) -> None:
         if self.token_chunk_size is None and self.seq_data is not None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from seqtop.sequence.errors import SequenceError
+from seqtop.sequence.privacy import Private, Public
 
 _GREEDY_BELOW: Final = 1e-5  # temperatures under this one mean greedy sampling
 _LOWEST_TEMPERATURE: Final = 1e-2  # lower ones overflow the scaled logits, so they are raised to it
@@ -96,40 +97,40 @@ class SamplingParams(msgspec.Struct, omit_defaults=True):
         ValueError: A value is out of range or contradicts another one.
     """
 
-    n: int = 1
-    best_of: int | None = None
-    _real_n: int | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0  # 0 or -1: no limit
-    min_p: float = 0.0
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool = False
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    detokenize: bool = True
-    skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
-    logits_processors: Any | None = None
-    include_stop_str_in_output: bool = False
-    truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    n: Public[int] = 1
+    best_of: Public[int | None] = None
+    _real_n: Public[int | None] = None
+    presence_penalty: Public[float] = 0.0
+    frequency_penalty: Public[float] = 0.0
+    repetition_penalty: Public[float] = 1.0
+    temperature: Public[float] = 1.0
+    top_p: Public[float] = 1.0
+    top_k: Public[int] = 0  # 0 or -1: no limit
+    min_p: Public[float] = 0.0
+    seed: Public[int | None] = None
+    stop: Private[str | list[str] | None] = None
+    stop_token_ids: Private[list[int] | None] = None
+    ignore_eos: Public[bool] = False
+    max_tokens: Public[int | None] = 16
+    min_tokens: Public[int] = 0
+    logprobs: Public[int | None] = None
+    prompt_logprobs: Public[int | None] = None
+    detokenize: Public[bool] = True
+    skip_special_tokens: Public[bool] = True
+    spaces_between_special_tokens: Public[bool] = True
+    logits_processors: Private[Any | None] = None
+    include_stop_str_in_output: Public[bool] = False
+    truncate_prompt_tokens: Public[Annotated[int, msgspec.Meta(ge=1)] | None] = None
+    output_kind: Public[RequestOutputKind] = RequestOutputKind.CUMULATIVE
     # Characters that the detokenizer holds back, as they may be the start of a stop string.
-    output_text_buffer_length: int = 0
-    _all_stop_token_ids: set[int] = msgspec.field(default_factory=set)
-    guided_decoding: GuidedDecodingParams | None = None
-    logit_bias: dict[int, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    extra_args: dict[str, Any] | None = None
-    bad_words: list[str] | None = None
-    _bad_words_token_ids: list[list[int]] | None = None
+    output_text_buffer_length: Private[int] = 0
+    _all_stop_token_ids: Private[set[int]] = msgspec.field(default_factory=set)
+    guided_decoding: Private[GuidedDecodingParams | None] = None
+    logit_bias: Private[dict[int, float] | None] = None
+    allowed_token_ids: Private[list[int] | None] = None
+    extra_args: Private[dict[str, Any] | None] = None
+    bad_words: Private[list[str] | None] = None
+    _bad_words_token_ids: Private[list[list[int]] | None] = None
 
     def __post_init__(self) -> None:
         self._normalize_counts()
@@ -249,10 +250,10 @@ class PoolingParams(msgspec.Struct, array_like=True, omit_defaults=True):
         SequenceError: `output_kind` is not `FINAL_ONLY`; pooling has no partial output.
     """
 
-    dimensions: int | None = None
-    use_cross_encoder: bool = False
-    additional_data: Any | None = None
-    output_kind: RequestOutputKind = RequestOutputKind.FINAL_ONLY
+    dimensions: Public[int | None] = None
+    use_cross_encoder: Public[bool] = False
+    additional_data: Private[Any | None] = None
+    output_kind: Public[RequestOutputKind] = RequestOutputKind.FINAL_ONLY
 
     def __post_init__(self) -> None:
         if self.output_kind is not RequestOutputKind.FINAL_ONLY:

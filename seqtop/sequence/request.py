@@ -14,6 +14,7 @@ from seqtop.sequence.metadata import (
     SequenceGroupMetadataDelta,
     SequenceGroupState,
 )
+from seqtop.sequence.privacy import Private, Public
 from seqtop.sequence.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -42,19 +43,19 @@ class ExecuteModelRequest(msgspec.Struct, array_like=True, omit_defaults=True):
         async_callback: Called by the worker while the device is busy; never sent.
     """
 
-    seq_group_metadata_list: list[SequenceGroupMetadata | SequenceGroupMetadataDelta]
-    blocks_to_swap_in: list[tuple[int, int]] = msgspec.field(default_factory=list)
-    blocks_to_swap_out: list[tuple[int, int]] = msgspec.field(default_factory=list)
-    blocks_to_copy: list[tuple[int, int]] = msgspec.field(default_factory=list)
-    virtual_engine: int = 0
-    num_lookahead_slots: int = 0
-    running_queue_size: int = 0
-    previous_hidden_states: HiddenStates | None = None
-    num_steps: int = 1
-    spec_step_idx: int | None = None
-    finished_requests_ids: list[str] = msgspec.field(default_factory=list)
-    last_sampled_token_ids: Tensor | None = None
-    async_callback: Callback | None = None
+    seq_group_metadata_list: Public[list[SequenceGroupMetadata | SequenceGroupMetadataDelta]]
+    blocks_to_swap_in: Public[list[tuple[int, int]]] = msgspec.field(default_factory=list)
+    blocks_to_swap_out: Public[list[tuple[int, int]]] = msgspec.field(default_factory=list)
+    blocks_to_copy: Public[list[tuple[int, int]]] = msgspec.field(default_factory=list)
+    virtual_engine: Public[int] = 0
+    num_lookahead_slots: Public[int] = 0
+    running_queue_size: Public[int] = 0
+    previous_hidden_states: Private[HiddenStates | None] = None
+    num_steps: Public[int] = 1
+    spec_step_idx: Public[int | None] = None
+    finished_requests_ids: Public[list[str]] = msgspec.field(default_factory=list)
+    last_sampled_token_ids: Private[Tensor | None] = None
+    async_callback: Private[Callback | None] = None
 
     @property
     def is_first_multi_step(self) -> bool:

@@ -1,18 +1,28 @@
-"""Who holds each block of the KV pools, kept up to date as it changes.
+"""An index from the blocks of the KV pools to the sequences that hold them.
 
-The block tables of a state turned round: an update costs what the tables that changed cost,
-never what the pool does. Blocks are numbered through both pools, those of the device first and
-those in host memory after them.
+It inverts the block tables of a state. An update costs as much as the tables that changed, whatever
+the size of the pools. Blocks are numbered through both pools: those of the device first, then those
+in host memory.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from seqtop.state import EngineState
-from seqtop.state.block_owners import BlockOwners
-from seqtop.state.model import CachedBlock, SequenceState
+from seqtop.state.model import CachedBlock, EngineData, SequenceState
 
-MOST_BLOCKS = 2**31
-"""No pool is taken to be larger than this, whatever an engine says."""
+MAX_BLOCKS = 2**31
+"""The largest pool size accepted from an engine."""
+_MAX_RESERVED = 16
+_NO_OWNERS: Mapping[int, int] = {}
+
+
+class TableChange(NamedTuple):
+    """The difference between a sequence's tables and those in the index."""
+
+    new_positions: list[int]
+    """Logical positions of `block_table` that name another block than before."""
+    blocks: set[int]
+    """The blocks that the sequence got or released, numbered as in `BlockIndex`."""
 
 
 class BlockIndex:
@@ -26,8 +36,8 @@ class BlockIndex:
         self.num_reserved = 0
         """The device's first blocks, which no sequence is given."""
         self.cached: Mapping[int, CachedBlock] = {}
-        """The device's blocks that the prefix cache knows, as far as the engine tells."""
-        self._device, self._groups, self._host = BlockOwners(), BlockOwners(), BlockOwners()
+        """The device's blocks in the prefix cache, if the engine reports them."""
+        self._clear()
 
     def __len__(self) -> int:
         return self.num_device + self.num_host
@@ -35,19 +45,36 @@ class BlockIndex:
     @property
     def num_shared(self) -> int:
         """Blocks of the device that several sequences hold."""
-        reserved = sum(len(holders) > 1 for holders in self._device.below(self.num_reserved))
+        reserved = sum(len(owners) > 1 for owners in self._device.below(self.num_reserved))
         return self._device.num_shared + self._groups.num_shared - reserved
 
     @property
     def num_swapped(self) -> int:
-        """Blocks in host memory that somebody holds."""
+        """Blocks in host memory that a sequence holds."""
         return self._host.num_blocks
 
+    def num_held(self, *, first: int = 0) -> int:
+        """Blocks on the device, numbered `first` or higher, that some table names.
+
+        The pool size that the engine reports does not limit this number.
+        """
+        pools = (self._device, self._groups)
+        below = sum(1 for pool in pools for _ in pool.below(first))
+        return sum(pool.num_blocks for pool in pools) - below
+
     def owners(self, block: int) -> Mapping[int, int]:
-        """The sequences that hold a block, each with the place it has in `blocks`."""
+        """The sequences that hold a block, each with its position in `blocks`."""
         if block < self.num_device:
-            return self._device.of(block) or self._groups.of(block)
+            return self.device_owners(block)
         return self._host.of(block - self.num_device)
+
+    def device_owners(self, block: int) -> Mapping[int, int]:
+        """The same for a block of the device, even one beyond the size of the pool."""
+        return self._device.of(block) or self._groups.of(block)
+
+    def table_owners(self, block: int) -> Mapping[int, int]:
+        """The sequences whose `block_table` names a block, each with its logical position."""
+        return self._device.of(block)
 
     def blocks(self, seq_id: int) -> list[int]:
         """The blocks that a sequence holds, in logical order, one KV-cache group after another."""
@@ -60,55 +87,119 @@ class BlockIndex:
 
     def first_block(self, seq_id: int) -> int | None:
         """The first of a sequence's blocks, if it holds any."""
-        for owners, offset in ((self._device, 0), (self._host, self.num_device)):
-            if table := owners.table(seq_id):
+        for pool, offset in ((self._device, 0), (self._host, self.num_device)):
+            if table := pool.table(seq_id):
                 return offset + table[0]
         return None
 
-    def fits(self, state: EngineState) -> bool:
-        """Whether this is an index of pools as large as those of `state`."""
+    def fits(self, state: EngineData) -> bool:
+        """Whether the pools have the same sizes as those of `state`."""
         return (self.num_device, self.num_host, self.num_reserved) == _sizes(state)
 
-    def rebuild(self, state: EngineState) -> None:
-        """Begin anew with `state`."""
+    def rebuild(self, state: EngineData) -> None:
+        """Indexes all tables of `state`, and sets the sizes of the pools."""
         self.num_device, self.num_host, self.num_reserved = _sizes(state)
-        self._device, self._groups, self._host = BlockOwners(), BlockOwners(), BlockOwners()
+        self._clear()
         self.update(state, state.sequences)
 
-    def update(self, state: EngineState, touched: Iterable[int]) -> set[int]:
-        """Take over the tables of the sequences `touched`; return the blocks that changed hands."""
+    def update(self, state: EngineData, touched: Iterable[int]) -> set[int]:
+        """Indexes the tables of the sequences `touched`; returns the blocks that changed owners."""
         self.cached = state.cached_blocks or {}
         changed: set[int] = set()
         for seq_id in touched:
-            sequence = state.sequences.get(seq_id)
-            changed |= _take(self._device, seq_id, sequence.block_table if sequence else [])
-            changed |= _take(self._groups, seq_id, group_blocks(sequence) if sequence else [])
-            on_host = _take(self._host, seq_id, sequence.host_table if sequence else [])
-            changed.update(self.num_device + block for block in on_host)
+            changed |= self.set_tables(seq_id, state.sequences.get(seq_id)).blocks
         return changed
 
+    def set_tables(self, seq_id: int, sequence: SequenceState | None) -> TableChange:
+        """Indexes the tables of one sequence; `None` if it left the state."""
+        if sequence is None:
+            table, group_blocks, host_table = [], [], []
+        else:
+            table, host_table = sequence.block_table, sequence.host_table
+            group_blocks = [block for each in sequence.group_block_tables for block in each]
+        new_positions, changed = self._device.set_table(seq_id, table)
+        changed |= self._groups.set_table(seq_id, group_blocks)[1]
+        _, on_host = self._host.set_table(seq_id, host_table)
+        changed.update(self.num_device + block for block in on_host)
+        return TableChange(new_positions, changed)
 
-def group_blocks(sequence: SequenceState) -> list[int]:
-    """The blocks of a sequence's KV-cache groups after the first, one group after another."""
-    return [block for table in sequence.group_block_tables for block in table]
+    def _clear(self) -> None:
+        self._device, self._groups, self._host = BlockOwners(), BlockOwners(), BlockOwners()
 
 
-def _take(owners: BlockOwners, seq_id: int, table: list[int]) -> set[int]:
-    """Take over one table; return the blocks that came or went."""
-    old = owners.table(seq_id)
-    if not old and not table:
-        return set()
-    added = owners.update(seq_id, table)
-    changed = {table[position] for position in added}
-    if len(added) == len(table):  # it did not just grow
-        changed.update(old)
-    return changed
+class BlockOwners:
+    """The owners of the blocks of one pool, updated table by table.
+
+    A table that has only grown costs as much as its new blocks.
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[int, dict[int, int]] = {}
+        self._tables: dict[int, list[int]] = {}
+        self.num_shared = 0
+        """Blocks that several sequences hold."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that some table names."""
+        return len(self._owners)
+
+    def below(self, limit: int) -> Iterator[Mapping[int, int]]:
+        """The owners of each block below `limit` that some table names.
+
+        The limit comes from the engine, so the cost is bounded by the size of the tables.
+        """
+        if limit > len(self._owners):
+            return (owners for block, owners in self._owners.items() if block < limit)
+        return (self._owners[block] for block in range(limit) if block in self._owners)
+
+    def of(self, block: int) -> Mapping[int, int]:
+        """The sequences that hold `block`, each with the block's position in its table."""
+        return self._owners.get(block, _NO_OWNERS)
+
+    def table(self, seq_id: int) -> Sequence[int]:
+        """The table of a sequence as it was set last."""
+        return self._tables.get(seq_id, ())
+
+    def set_table(self, seq_id: int, table: list[int]) -> tuple[list[int], set[int]]:
+        """Sets the table of a sequence; an empty table removes it.
+
+        Returns:
+            The positions that are new, and the blocks that the sequence got or released.
+        """
+        known = self._tables.get(seq_id, [])
+        if not known and not table:
+            return [], set()
+        changed: set[int] = set()
+        first_new = len(known)
+        if table[:first_new] != known:
+            self._release(seq_id, known)
+            changed.update(known)
+            first_new = 0
+        for position in range(first_new, len(table)):
+            owners = self._owners.setdefault(table[position], {})
+            self.num_shared += len(owners) == 1 and seq_id not in owners
+            owners[seq_id] = position
+        changed.update(table[first_new:])
+        if table:
+            self._tables[seq_id] = table.copy()
+        else:
+            del self._tables[seq_id]
+        return list(range(first_new, len(table))), changed
+
+    def _release(self, seq_id: int, table: list[int]) -> None:
+        for block in table:
+            owners = self._owners.get(block)
+            if owners is not None and owners.pop(seq_id, None) is not None:
+                self.num_shared -= len(owners) == 1
+                if not owners:
+                    del self._owners[block]
 
 
-def _sizes(state: EngineState) -> tuple[int, int, int]:
+def _sizes(state: EngineData) -> tuple[int, int, int]:
     info = state.info
     if info is None:
         return 0, 0, 0
-    device = max(0, min(info.num_gpu_blocks, MOST_BLOCKS))
-    host = max(0, min(info.num_cpu_blocks or 0, MOST_BLOCKS))
-    return device, host, max(0, min(info.num_reserved_blocks, 16))
+    device = max(0, min(info.num_gpu_blocks, MAX_BLOCKS))
+    host = max(0, min(info.num_cpu_blocks or 0, MAX_BLOCKS))
+    return device, host, max(0, min(info.num_reserved_blocks, _MAX_RESERVED))

@@ -90,7 +90,7 @@ class Filter:
                 search.known.pop(seq_id, None)
 
 
-EVERYTHING = Filter("")
+NO_FILTER = Filter("")
 
 
 def parse(source: str) -> Filter:

@@ -17,6 +17,7 @@ from seqtop.sequence import (
     SamplingParams,
     SequenceStatus,
 )
+from seqtop.sequence.privacy import Masked, Private, Public
 from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.messages import EngineInfo, PreemptionMode, StepStats, WaitReason
 
@@ -29,53 +30,53 @@ SpanKind: TypeAlias = Literal["queued", "prefill", "decode", "preempted", "swapp
 class Span(msgspec.Struct, omit_defaults=True):
     """A phase of a request, for its timeline. Times are epoch seconds."""
 
-    kind: SpanKind
-    start: float
-    end: float | None
+    kind: Public[SpanKind]
+    start: Public[float]
+    end: Public[float | None]
     """`None` while the phase lasts."""
-    num_steps: int = 0
-    num_tokens: int = 0
+    num_steps: Public[int] = 0
+    num_tokens: Public[int] = 0
     """Tokens computed in this phase."""
 
 
 class SequenceState(msgspec.Struct, omit_defaults=True):
     """A sequence after the last applied step."""
 
-    seq_id: int
-    request_id: str
-    status: SequenceStatus = SequenceStatus.WAITING
-    num_prompt_tokens: int = 0
-    num_computed_tokens: int = 0
+    seq_id: Public[int]
+    request_id: Public[str]
+    status: Public[SequenceStatus] = SequenceStatus.WAITING
+    num_prompt_tokens: Public[int] = 0
+    num_computed_tokens: Public[int] = 0
     """Tokens whose keys and values are in the KV cache."""
-    num_cached_tokens: int = 0
+    num_cached_tokens: Public[int] = 0
     """The computed tokens that were found in the prefix cache."""
-    output_token_ids: Ints = msgspec.field(default_factory=partial(Ints, "i"))
-    output_logprobs: Floats = msgspec.field(default_factory=partial(Floats, "f"))
-    top_logprobs: dict[int, dict[int, Logprob]] = {}
+    output_token_ids: Masked[Ints] = msgspec.field(default_factory=partial(Ints, "i"))
+    output_logprobs: Private[Floats] = msgspec.field(default_factory=partial(Floats, "f"))
+    top_logprobs: Private[dict[int, dict[int, Logprob]]] = {}
     """Candidate tokens by output index, where the request asked for log probabilities."""
-    cumulative_logprob: float = 0.0
-    text: str = ""
-    last_delta_length: int = 0
+    cumulative_logprob: Private[float] = 0.0
+    text: Private[str] = ""
+    last_delta_length: Private[int] = 0
     """Characters that the newest delta added to `text`."""
-    block_table: list[int] = []
+    block_table: Public[list[int]] = []
     """Physical blocks on the device, in logical order."""
-    stop_reason: int | str | None = None
-    parent_seq_id: int | None = None
-    last_step: int = -1
+    stop_reason: Private[int | str | None] = None
+    parent_seq_id: Public[int | None] = None
+    last_step: Public[int] = -1
     """The last step that changed this sequence."""
-    engine_status: str = ""
+    engine_status: Public[str] = ""
     """The engine's own name for the status, where it makes finer distinctions."""
-    num_draft_tokens: int | None = None
+    num_draft_tokens: Public[int | None] = None
     """Speculative tokens verified so far; `None` without speculative decoding."""
-    num_accepted_tokens: int | None = None
+    num_accepted_tokens: Public[int | None] = None
     """The draft tokens that became output."""
-    group_block_tables: list[list[int]] = []
+    group_block_tables: Public[list[list[int]]] = []
     """Block tables of the second and later KV-cache groups; the first has `block_table`."""
-    host_table: list[int] = []
+    host_table: Public[list[int]] = []
     """Blocks in host memory that hold a swapped-out sequence, in logical order."""
-    fork_length: int | None = None
+    fork_length: Public[int | None] = None
     """Tokens of prompt and output shared with the parent at the fork."""
-    text_lengths: Ints = msgspec.field(default_factory=partial(Ints, "b"))
+    text_lengths: Masked[Ints] = msgspec.field(default_factory=partial(Ints, "b"))
     """Characters that each output token added to `text`.
 
     Tokens that arrived together have -1, except the last of them, which has the sum. Lengths
@@ -91,41 +92,41 @@ class SequenceState(msgspec.Struct, omit_defaults=True):
 class CachedBlock(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A block in the prefix cache, identified by the sequence that wrote it."""
 
-    request_id: str
-    seq_id: int
-    position: int
+    request_id: Public[str]
+    seq_id: Public[int]
+    position: Public[int]
     """The logical position of the block in the table of that sequence."""
 
 
 class RequestState(msgspec.Struct, omit_defaults=True):
     """A request: its parameters, its progress and the ids of its sequences."""
 
-    request_id: str
-    metrics: RequestMetrics
-    seq_ids: list[int]
-    num_prompt_tokens: int = 0
-    prompt: str | None = None
-    prompt_token_ids: Ints = msgspec.field(default_factory=partial(Ints, "i"))
-    sampling_params: SamplingParams | None = None
-    pooling_params: PoolingParams | None = None
-    priority: int = 0
-    spans: list[Span] = []
+    request_id: Public[str]
+    metrics: Public[RequestMetrics]
+    seq_ids: Public[list[int]]
+    num_prompt_tokens: Public[int] = 0
+    prompt: Private[str | None] = None
+    prompt_token_ids: Private[Ints] = msgspec.field(default_factory=partial(Ints, "i"))
+    sampling_params: Public[SamplingParams | None] = None
+    pooling_params: Public[PoolingParams | None] = None
+    priority: Public[int] = 0
+    spans: Public[list[Span]] = []
     """Phases of the request, oldest first; the last one may still be open."""
-    token_chunk_size: int = 0
+    token_chunk_size: Public[int] = 0
     """Tokens per sequence in the last step that scheduled the request."""
-    num_scheduled_steps: int = 0
-    num_preemptions: int = 0
-    num_lost_tokens: int = 0
+    num_scheduled_steps: Public[int] = 0
+    num_preemptions: Public[int] = 0
+    num_lost_tokens: Public[int] = 0
     """Computed tokens that preemptions discarded."""
-    last_preemption_mode: PreemptionMode | None = None
-    preempted_for: str | None = None
+    last_preemption_mode: Public[PreemptionMode | None] = None
+    preempted_for: Public[str | None] = None
     """Id of the request that the last preemption made room for."""
-    wait_reason: WaitReason | None = None
+    wait_reason: Public[WaitReason | None] = None
     """The reason that the last step gave for leaving this request waiting."""
-    finish_reason: str | None = None
+    finish_reason: Public[str | None] = None
     """`stop`, `length` or `abort`, as in the OpenAI API; `None` while unfinished."""
-    preemption_steps: list[int] = []
-    queue_turn: int = 0
+    preemption_steps: Public[list[int]] = []
+    queue_turn: Public[int] = 0
     """Sort key of the queue of an engine whose `queue_order` is `fcfs`.
 
     Each arrival takes the next positive number, each preemption the next negative one.
@@ -138,37 +139,39 @@ class EngineData(msgspec.Struct):
     `seqtop.state.EngineState` adds `apply`, which is the only writer.
     """
 
-    info: EngineInfo | None = None
-    step: int = -1
+    info: Public[EngineInfo | None] = None
+    step: Public[int] = -1
     """Number of the last applied step; -1 before the first."""
-    time: float = 0.0
+    time: Public[float] = 0.0
     """The engine's clock at the last event, epoch seconds."""
-    stats: StepStats | None = None
-    requests: dict[str, RequestState] = {}
+    stats: Public[StepStats | None] = None
+    requests: Public[dict[str, RequestState]] = {}
     """Unfinished and recently finished requests, in order of arrival."""
-    sequences: dict[int, SequenceState] = {}
-    finished: list[str] = []
+    sequences: Public[dict[int, SequenceState]] = {}
+    finished: Public[list[str]] = []
     """Ids of the finished requests in `requests`, in the order in which they finished."""
-    max_finished: int = DEFAULT_MAX_FINISHED
-    num_by_status: list[int] = msgspec.field(default_factory=lambda: [0] * len(SequenceStatus))
+    max_finished: Public[int] = DEFAULT_MAX_FINISHED
+    num_by_status: Public[list[int]] = msgspec.field(
+        default_factory=lambda: [0] * len(SequenceStatus)
+    )
     """Number of sequences in `sequences` for each `SequenceStatus`."""
-    num_output_tokens: int = 0
+    num_output_tokens: Public[int] = 0
     """Tokens sampled since the first applied step."""
-    num_steps_seen: int = 0
-    stopped: str | None = None
+    num_steps_seen: Public[int] = 0
+    stopped: Public[str | None] = None
     """The reason why the engine stopped; `None` while it runs."""
-    num_anomalies: int = 0
+    num_anomalies: Public[int] = 0
     """Events that contradicted the state."""
-    last_anomaly: str | None = None
-    num_prefill_tokens: int = 0
+    last_anomaly: Public[str | None] = None
+    num_prefill_tokens: Public[int] = 0
     """Prompt tokens computed since the first applied step."""
-    num_finished: int = 0
+    num_finished: Public[int] = 0
     """Requests finished since the first applied event, whether or not they are still here."""
-    wait_reason_ids: list[str] = []
+    wait_reason_ids: Public[list[str]] = []
     """Ids of the requests that the last step gave a reason to wait."""
-    num_queued: int = 0
+    num_queued: Public[int] = 0
     """Arrivals and preemptions so far: how often a request has joined the queue."""
-    cached_blocks: dict[int, CachedBlock] | None = None
+    cached_blocks: Public[dict[int, CachedBlock] | None] = None
     """The blocks in the prefix cache by number, whether or not a block table names them.
 
     `None` where the engine does not report the content of its prefix cache.

@@ -40,7 +40,7 @@ class SnapshotLoader:
     """
 
     def __init__(self, first: bytes | memoryview) -> None:
-        with _without_collector():
+        with without_collector():
             self._state = codec.decode(first, EngineState)
 
     def add(self, data: bytes | memoryview) -> None:
@@ -49,7 +49,7 @@ class SnapshotLoader:
         Raises:
             WireError: The bytes are not a part of a state, or repeat one of its entries.
         """
-        with _without_collector():
+        with without_collector():
             more = codec.decode(data, SnapshotPart)
         state = self._state
         _merge(state.requests, more.requests, "request")
@@ -121,7 +121,7 @@ def carry_finished(new: EngineState, old: EngineState) -> None:
 
 
 @contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """Disables the garbage collector, then moves all new objects to the oldest generation.
 
     None of the new objects is garbage, and traversing them repeatedly takes longer than making

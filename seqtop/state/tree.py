@@ -1,54 +1,55 @@
-"""Which sequences belong together, and how they descend from one another.
+"""Trees of sequences: the sequences that answer one request, and their descent.
 
-A family is what answers one request: its parallel samples, its beams, or the requests
-``<id>_parallel_sample_<i>`` that stand for one request with ``n`` > 1.
+A tree has the parallel samples or the beams of one request, or the requests
+``<id>_parallel_sample_<i>``, as which vLLM runs one request with ``n`` > 1.
 """
 
 import re
 from collections.abc import Collection, Iterable
 from typing import NamedTuple, TypeAlias
 
-from seqtop.state import EngineState
-from seqtop.state.model import RequestState
+from seqtop.state.model import EngineData, RequestState
 
 _INFIX = "_parallel_sample_"
 _PART = re.compile(rf"(.+){_INFIX}\d+", re.DOTALL)
-_DEEPEST = 8
-"""Generations that are told apart; later ones count as children of the last of these."""
+_MAX_DEPTH = 8
+"""Generations that are shown; later ones count as children of the last of these."""
 
-Name: TypeAlias = tuple[str, bool]
-"""A request id, and whether it is that of a whole whose parts are requests of their own."""
+TreeKey: TypeAlias = tuple[str, bool]
+"""A request id, and whether its parts are requests of their own (`_parallel_sample_`)."""
 Path: TypeAlias = tuple[int, ...]
-"""From the head of a family down to a sequence."""
+"""The ids from the root of a tree down to a sequence."""
 
 
 class TreePosition(NamedTuple):
-    """A sequence's place in the tree of its family, as far as that is shown."""
+    """The position of a shown sequence in the tree of its request."""
 
     parent: int | None = None
     rails: tuple[bool, ...] = ()
-    """For each generation below the head down to this one, whether a sibling follows."""
+    """For each generation below the root down to this one, whether a sibling follows."""
     is_parent: bool = False
     num_folded: int = 0
-    """How many descendants are out of sight because this one is folded."""
+    """Descendants that are hidden because this sequence is folded."""
 
 
-class SequenceTree:
-    """Who is whose, of all sequences added and not discarded."""
+class RequestTrees:
+    """An index from sequences to trees, of all sequences added and not discarded."""
 
     def __init__(self) -> None:
         self._parts: dict[str, dict[str, int]] = {}
-        """Wholes, each with its parts' request ids and how many sequences each has here."""
+        """For each request in parts: the request id of each part, and its number of sequences."""
         self._part_of: dict[int, tuple[str, str]] = {}
 
     def clear(self) -> None:
+        """Removes all sequences."""
         self._parts.clear()
         self._part_of.clear()
 
-    def add(self, request: RequestState, seq_id: int) -> Name | None:
-        """Count a sequence of `request` in, once.
+    def add(self, request: RequestState, seq_id: int) -> TreeKey | None:
+        """Adds a sequence of `request`, if it is not there yet.
 
-        Returns the name of its family; `None` if it is the only one of a request of its own.
+        Returns:
+            The key of its tree; `None` if it is the only sequence of a request without parts.
         """
         request_id = request.request_id
         part = _PART.fullmatch(request_id) if _INFIX in request_id else None
@@ -61,8 +62,8 @@ class SequenceTree:
             parts[request.request_id] = parts.get(request.request_id, 0) + 1
         return whole, True
 
-    def discard(self, seq_id: int) -> Name | None:
-        """Forget a sequence; returns the name of the family it leaves behind, if any."""
+    def discard(self, seq_id: int) -> TreeKey | None:
+        """Removes a sequence; returns the key of the tree that remains without it, if any."""
         found = self._part_of.pop(seq_id, None)
         if found is None:
             return None
@@ -76,37 +77,40 @@ class SequenceTree:
             return None
         return whole, True
 
-    def members(self, state: EngineState, name: Name) -> list[int]:
-        """The ids of a family's sequences, the head first."""
-        of, is_whole = name
+    def members(self, state: EngineData, key: TreeKey) -> list[int]:
+        """The ids of the sequences of a tree, the root first."""
+        whole, has_parts = key
         found: list[int] = []
-        for request_id in self._parts.get(of, ()) if is_whole else (of,):
+        for request_id in self._parts.get(whole, ()) if has_parts else (whole,):
             if request := state.requests.get(request_id):
                 found += request.seq_ids
         return found
 
 
-def paths(state: EngineState, members: Collection[int]) -> dict[int, Path]:
-    """How each of `members` descends from the first; siblings sort by id, which is by birth."""
-    head = next(iter(members))
-    found: dict[int, Path] = {head: (head,)}
+def paths(state: EngineData, members: Collection[int]) -> dict[int, Path]:
+    """The path from the root, which is the first of `members`, to each of them."""
+    root = next(iter(members))
+    found: dict[int, Path] = {root: (root,)}
     own = set(members)
 
     def path(seq_id: int) -> Path:
         chain = [seq_id]
         while chain[-1] not in found:
             parent = state.sequences[chain[-1]].parent_seq_id
-            # Whoever names no parent of this family, or goes round in a circle, is the head's.
-            chain.append(parent if parent in own and parent not in chain else head)
+            # A sequence without a parent in this tree, or in a cycle, is a child of the root.
+            chain.append(parent if parent in own and parent not in chain else root)
         for child, known in zip(chain[-2::-1], chain[:0:-1], strict=True):
-            found[child] = (*found[known][: _DEEPEST - 1], child)
+            found[child] = (*found[known][: _MAX_DEPTH - 1], child)
         return found[seq_id]
 
     return {seq_id: path(seq_id) for seq_id in members}
 
 
-def tree(shown: Iterable[Path], folded: Collection[int]) -> dict[int, TreePosition]:
-    """The places of those that are in sight, of a family of which `shown` are to be shown."""
+def tree_positions(shown: Iterable[Path], folded: Collection[int]) -> dict[int, TreePosition]:
+    """The positions of the sequences at the end of `shown` that no folded ancestor hides.
+
+    A sequence whose parent is not shown moves up to its nearest shown ancestor.
+    """
     ordered = sorted(shown)
     present = {path[-1] for path in ordered}
     lines = {path[-1]: [each for each in path if each in present] for path in ordered}

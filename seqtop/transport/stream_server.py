@@ -40,6 +40,11 @@ from seqtop.wire.messages import (
 _ITEMS_PER_ROUND: Final = 1_000
 _SUBSCRIPTIONS_PER_ROUND: Final = 1_000
 
+_YIELD_SECONDS: Final = 0.00005
+"""The pause after each chunk of a snapshot, in which the engine's thread gets the interpreter lock.
+Encoding a large state would otherwise slow the engine down for as long as it takes: CPython passes
+the lock on only every 5 ms, and an engine takes it again after each operation of torch."""
+
 
 class Replica(Protocol):
     """The publisher's copy of the engine's state: receives every event, and is sent as snapshot."""
@@ -174,9 +179,14 @@ class StreamServer:
             for _ in range(_SUBSCRIPTIONS_PER_ROUND):
                 self._live.recv(zmq.DONTWAIT)
 
+    def _snapshot_chunks(self) -> Iterator[bytearray]:
+        for chunk in snapshot_chunks.encode(self._replica):
+            yield chunk
+            time.sleep(_YIELD_SECONDS)
+
     def _encode_snapshot(self) -> Iterator[list[frames.Buffer]]:
         """The messages of a snapshot: the `Snapshot`, and its `SnapshotPart`s if there are any."""
-        chunks = snapshot_chunks.encode(self._replica)
+        chunks = self._snapshot_chunks()
         first, following = next(chunks), next(chunks, None)
         snapshot = Snapshot(
             protocol_version=PROTOCOL_VERSION,

@@ -7,7 +7,7 @@ selected sequence, whether it is followed. Widgets ask it and keep nothing that 
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import NamedTuple
 
 from seqtop.checks.background import BackgroundChecker, LocatedFinding
@@ -17,8 +17,7 @@ from seqtop.history.timeline import RecordingError
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.fields import COLUMNS
-from seqtop.state.filter import EVERYTHING as NO_FILTER
-from seqtop.state.filter import Filter
+from seqtop.state.filter import NO_FILTER, Filter
 from seqtop.state.latency import Latencies, Measured
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.tui.rates import RateMeter, Rates
@@ -49,10 +48,6 @@ class Changes(NamedTuple):
         )
 
 
-PLACED_AT_ONCE = 256
-"""Sequences out of sight whose places in the order are brought up to date for one frame: a batch.
-
-Where more are touched between two frames, it is a few frames until all are where they belong."""
 _UNFINISHED = [each for each in SequenceStatus if not SequenceStatus.is_finished(each)]
 EVERYTHING = Changes(None, ticked=True)
 NOTHING = Changes(set(), ticked=False)
@@ -88,8 +83,6 @@ class Feed:
         """The id of the sequence that the cursor is on."""
         self.chosen = False
         """Whether somebody has put it there."""
-        self.in_sight: Collection[int] = ()
-        """The sequences whose rows are: whatever is left for later, these are right at once."""
         self.following = False
         """Whether the table scrolls along when the selected row moves."""
         self.block: int | None = None
@@ -197,8 +190,6 @@ class Feed:
         if request is None or not request.seq_ids:
             return None
         seq_id = request.seq_ids[0]
-        if self.view.is_behind and seq_id not in self.view:
-            return None  # where its row is to stand is looked at for a later frame
         self.expected, self.settling = None, seq_id
         return seq_id
 
@@ -222,11 +213,7 @@ class Feed:
     @property
     def _has_changed(self) -> bool:
         """Whether anything but time has come."""
-        return (
-            self.source.version != self._version
-            or self._num_found != self._num_reviewed
-            or self._is_behind
-        )
+        return self.source.version != self._version or self._num_found != self._num_reviewed
 
     @property
     def ages_by_itself(self) -> bool:
@@ -337,14 +324,8 @@ class Feed:
         return frame
 
     def _to_the_moment(self) -> Changes:
-        """Have everything be that of a held moment: also what was left for later frames, and what
-        changes with time alone, which is that of its last full second.
-
-        It is as long as the queue, so only for a key that was pressed.
-        """
+        """Updates what changes with time alone to the held moment."""
         self.view.tick(self.state)
-        while self.view.is_behind:
-            self.view.update(self.state, ())
         return Changes(set(), ticked=True)
 
     def point_out(self) -> None:
@@ -402,7 +383,7 @@ class Feed:
         """
         if self.selected is None:
             return False
-        kin = self.view.kin(self.selected)
+        kin = self.view.tree_position(self.selected)
         if not kin.is_parent:
             if kin.parent is None:
                 return False
@@ -415,7 +396,7 @@ class Feed:
         """Fold every family, or unfold all if any is folded."""
         while (
             self.selected is not None
-            and (parent := self.view.kin(self.selected).parent) is not None
+            and (parent := self.view.tree_position(self.selected).parent) is not None
         ):
             self.selected = parent
         self.view.fold_all()
@@ -468,15 +449,10 @@ class Feed:
         if touched is None:
             self.view.rebuild(self.state)
             return EVERYTHING
-        moved = self.view.update(self.state, touched, first=self.in_sight, most=PLACED_AT_ONCE)
+        moved = self.view.update(self.state, touched)
         if ticked:
             self.view.tick(self.state)
         return Changes(touched | moved if moved else touched, ticked)
-
-    @property
-    def _is_behind(self) -> bool:
-        """Whether what was touched is more than is looked at for one frame."""
-        return self.view.is_behind
 
     @property
     def _num_found(self) -> int:

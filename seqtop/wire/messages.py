@@ -20,6 +20,7 @@ from seqtop.sequence import (
     SamplingParams,
     SequenceStatus,
 )
+from seqtop.sequence.privacy import Masked, Private, Public
 
 PROTOCOL_VERSION = 2
 """The only version that is sent and understood."""
@@ -36,103 +37,103 @@ class Message(msgspec.Struct, array_like=True, kw_only=True):
 class EngineInfo(Message, tag="EngineInfo"):
     """Who is speaking: sent when the engine starts, and part of every snapshot."""
 
-    protocol_version: int
-    engine_id: str
+    protocol_version: Public[int]
+    engine_id: Public[str]
     """The name a user gave this engine; several engines in one viewer are told apart by it."""
-    incarnation: str
+    incarnation: Public[str]
     """A random id that changes each time the engine starts."""
-    engine: str
+    engine: Public[str]
     """Software and version, `engine_stub 0.1.0` say."""
-    model: str
-    dtype: str
-    device: str
-    start_time: float
-    block_size: int
+    model: Public[str]
+    dtype: Public[str]
+    device: Public[str]
+    start_time: Public[float]
+    block_size: Public[int]
     """Slots (tokens) per KV-cache block."""
-    num_gpu_blocks: int
+    num_gpu_blocks: Public[int]
     """Blocks of the device's KV pool; vLLM's name, also where the device is a CPU."""
-    num_cpu_blocks: int | None
+    num_cpu_blocks: Public[int | None]
     """Blocks in host memory to swap to."""
-    max_num_seqs: int
-    max_num_batched_tokens: int
+    max_num_seqs: Public[int]
+    max_num_batched_tokens: Public[int]
     """The token budget of one step."""
-    max_model_len: int
-    enable_chunked_prefill: bool
-    enable_prefix_caching: bool
-    preemption_mode: PreemptionMode
-    control: bool = False
+    max_model_len: Public[int]
+    enable_chunked_prefill: Public[bool]
+    enable_prefix_caching: Public[bool]
+    preemption_mode: Public[PreemptionMode]
+    control: Public[bool] = False
     """Whether this engine accepts `Submit` and `Abort`."""
-    redacted: bool = False
+    redacted: Public[bool] = False
     """Whether text and token ids are kept off the wire."""
-    heartbeat_interval: float = 1.0
+    heartbeat_interval: Public[float] = 1.0
     """Seconds between heartbeats while nothing else is sent."""
-    num_reserved_blocks: int = 0
+    num_reserved_blocks: Public[int] = 0
     """The pool's first blocks, where no sequence is ever given them: vLLM V1 has a null block
     that stands in a table for a block needed no more."""
-    queue_order: QueueOrder = "preempted_first"
+    queue_order: Public[QueueOrder] = "preempted_first"
     """Who is next in the waiting queue: what has been preempted, then by priority and arrival;
     or (`fcfs`) the latest arrival is last and the latest preempted is first; or (`priority`) by
     priority and arrival alone."""
-    tokenizer: str | None = None
+    tokenizer: Public[str | None] = None
     """Where the model's tokenizer is to be found: a folder, or an id of the Hugging Face hub."""
-    data_parallel_rank: int | None = None
+    data_parallel_rank: Public[int | None] = None
     """Which of several engines that serve one model side by side this is."""
-    kv_cache_groups: list[str] = []
+    kv_cache_groups: Public[list[str]] = []
     """What kind of layers each block table of a sequence is for, where it has several."""
 
 
 class RequestArrived(Message, tag="RequestArrived"):
     """A request entered the waiting queue; nothing of it is scheduled yet."""
 
-    request_id: str
-    arrival_time: float
-    seq_ids: list[int]
-    num_prompt_tokens: int
-    prompt: str | None = None
-    prompt_token_ids: list[int] = []
-    sampling_params: SamplingParams | None = None
-    pooling_params: PoolingParams | None = None
-    priority: int = 0
-    metrics: RequestMetrics | None = None
+    request_id: Public[str]
+    arrival_time: Public[float]
+    seq_ids: Public[list[int]]
+    num_prompt_tokens: Public[int]
+    prompt: Private[str | None] = None
+    prompt_token_ids: Private[list[int]] = []
+    sampling_params: Public[SamplingParams | None] = None
+    pooling_params: Public[PoolingParams | None] = None
+    priority: Public[int] = 0
+    metrics: Public[RequestMetrics | None] = None
     """Where they start from; by default all but the arrival time is unknown."""
-    engine_status: str = ""
+    engine_status: Public[str] = ""
     """What it waits for, by the engine's own name, where that is not just its turn."""
 
 
 class SequenceUpdate(Message):
     """What one step changed about one sequence. State is that *after* the step."""
 
-    seq_id: int
-    status: SequenceStatus
-    num_computed_tokens: int
-    num_cached_tokens: int = 0
-    new_token_ids: list[int] = []
+    seq_id: Public[int]
+    status: Public[SequenceStatus]
+    num_computed_tokens: Public[int]
+    num_cached_tokens: Public[int] = 0
+    new_token_ids: Masked[list[int]] = []
     """Tokens sampled by this step, the request's last one included (vLLM's deltas never
     carry that one)."""
-    new_logprobs: list[float] = []
+    new_logprobs: Private[list[float]] = []
     """Log-probability of each of `new_token_ids`."""
-    text_delta: str = ""
-    new_blocks: list[int] = []
+    text_delta: Private[str] = ""
+    new_blocks: Public[list[int]] = []
     """Physical blocks appended to the block table."""
-    block_table: list[int] | None = None
+    block_table: Public[list[int] | None] = None
     """The whole block table, where appending does not describe the change."""
-    stop_reason: int | str | None = None
-    top_logprobs: list[dict[int, Logprob]] | None = None
+    stop_reason: Private[int | str | None] = None
+    top_logprobs: Private[list[dict[int, Logprob]] | None] = None
     """For each of `new_token_ids` the candidates a request asked to see (`logprobs=n`)."""
-    parent_seq_id: int | None = None
+    parent_seq_id: Public[int | None] = None
     """The sequence this one was forked from; sent once, with `request_id` and `block_table`. It
     begins with the output that its parent has before the parent's own update."""
-    request_id: str | None = None
-    engine_status: str = ""
+    request_id: Public[str | None] = None
+    engine_status: Public[str] = ""
     """The engine's own name for the status where it tells more than `status` does:
     `WAITING_FOR_REMOTE_KVS`, say."""
-    num_draft_tokens: int | None = None
+    num_draft_tokens: Public[int | None] = None
     """Speculative tokens that this step verified; `None` where none were drafted."""
-    num_accepted_tokens: int | None = None
+    num_accepted_tokens: Public[int | None] = None
     """Of those, tokens that are now part of the output."""
-    group_block_tables: list[list[int]] | None = None
+    group_block_tables: Public[list[list[int]] | None] = None
     """The whole tables of all KV-cache groups but the first, where they have changed."""
-    is_removed: bool = False
+    is_removed: Public[bool] = False
     """Whether its request goes on without this sequence: a beam that others have outdone. Viewers
     forget it."""
 
@@ -140,11 +141,11 @@ class SequenceUpdate(Message):
 class Preemption(Message):
     """A running request lost its place in this step."""
 
-    request_id: str
-    mode: PreemptionMode
-    num_lost_tokens: int
+    request_id: Public[str]
+    mode: Public[PreemptionMode]
+    num_lost_tokens: Public[int]
     """Computed tokens that must be computed again (0 for a swap)."""
-    for_request_id: str | None = None
+    for_request_id: Public[str | None] = None
     """The request whose need for blocks caused it."""
 
 
@@ -154,9 +155,9 @@ class WaitReason(Message):
     A waiting request that a step does not name waits behind one that it does.
     """
 
-    request_id: str
-    cause: WaitCause
-    num_missing: int = 0
+    request_id: Public[str]
+    cause: Public[WaitCause]
+    num_missing: Public[int] = 0
     """Blocks missing for `no_blocks`, tokens of budget missing for `token_budget`, places missing
     for `seq_limit`; 0 if that is not known."""
 
@@ -164,41 +165,41 @@ class WaitReason(Message):
 class StepStats(Message):
     """The engine's figures at the end of a step."""
 
-    num_running: int
+    num_running: Public[int]
     """Sequences, not requests, here and below."""
-    num_waiting: int
-    num_used_blocks: int
+    num_waiting: Public[int]
+    num_used_blocks: Public[int]
     """Blocks in some block table."""
-    num_free_blocks: int
+    num_free_blocks: Public[int]
     """Blocks that hold nothing."""
-    num_cached_blocks: int
+    num_cached_blocks: Public[int]
     """Blocks in no table whose content the prefix cache can still reuse."""
-    num_prefill_tokens: int
+    num_prefill_tokens: Public[int]
     """Prompt tokens this step computed."""
-    num_decode_tokens: int
-    prefix_cache_queries: int
+    num_decode_tokens: Public[int]
+    prefix_cache_queries: Public[int]
     """Prompt tokens looked up in the prefix cache since the engine started."""
-    prefix_cache_hits: int
+    prefix_cache_hits: Public[int]
     """Of those, tokens found."""
-    num_preemptions: int
+    num_preemptions: Public[int]
     """Preemptions since the engine started."""
-    scheduler_time: float
-    model_forward_time: float | None
-    model_execute_time: float | None
+    scheduler_time: Public[float]
+    model_forward_time: Public[float | None]
+    model_execute_time: Public[float | None]
     """Forward pass, sampling and everything between: at least `model_forward_time`."""
-    num_swapped: int | None = None
-    num_free_cpu_blocks: int | None = None
+    num_swapped: Public[int | None] = None
+    num_free_cpu_blocks: Public[int | None] = None
 
 
 class CachedBlocks(Message):
     """Full, computed blocks that the prefix cache has come to know: neighbours in one table."""
 
-    request_id: str
+    request_id: Public[str]
     """Whose tokens they hold."""
-    seq_id: int
-    position: int
+    seq_id: Public[int]
+    position: Public[int]
     """The logical position of the first of `blocks` in the table of that sequence."""
-    blocks: list[int]
+    blocks: Public[list[int]]
 
 
 class Decodes(Message):
@@ -212,13 +213,13 @@ class Decodes(Message):
         ValueError: The columns are not of one length.
     """
 
-    seq_ids: list[int]
-    new_token_ids: list[int]
+    seq_ids: Public[list[int]]
+    new_token_ids: Masked[list[int]]
     """The token that was sampled."""
-    text_deltas: list[str]
-    new_logprobs: list[float] = []
+    text_deltas: Masked[list[str]]
+    new_logprobs: Private[list[float]] = []
     """The log-probability of each token; empty where an engine has none."""
-    new_blocks: dict[int, int] = {}
+    new_blocks: Public[dict[int, int]] = {}
     """By sequence id the physical block appended to its table, of those that were given one."""
 
     def __post_init__(self) -> None:
@@ -241,23 +242,23 @@ class Step(Message, tag="Step"):
     it sampled; `metrics` names only the requests whose metrics changed in another way.
     """
 
-    step: int
-    start_time: float
+    step: Public[int]
+    start_time: Public[float]
     """When scheduling began."""
-    time: float
+    time: Public[float]
     """When the outputs had been processed."""
-    execute: ExecuteModelRequest
-    sequences: list[SequenceUpdate]
-    stats: StepStats
-    metrics: dict[str, RequestMetrics] = {}
-    preemptions: list[Preemption] = []
-    wait_reasons: list[WaitReason] = []
-    newly_cached_blocks: list[CachedBlocks] | None = None
+    execute: Public[ExecuteModelRequest]
+    sequences: Public[list[SequenceUpdate]]
+    stats: Public[StepStats]
+    metrics: Public[dict[str, RequestMetrics]] = {}
+    preemptions: Public[list[Preemption]] = []
+    wait_reasons: Public[list[WaitReason]] = []
+    newly_cached_blocks: Public[list[CachedBlocks] | None] = None
     """Blocks that the prefix cache knows since this step; `None` from engines that do not tell
     which it knows."""
-    uncached_blocks: list[int] = []
+    uncached_blocks: Public[list[int]] = []
     """Blocks that it has forgotten. They come first: such a block may be known anew at once."""
-    decodes: Decodes | None = None
+    decodes: Public[Decodes | None] = None
     """Sequences of which there is no more to say than the token that each has got: they are
     neither in `execute` nor in `sequences`."""
 
@@ -265,15 +266,15 @@ class Step(Message, tag="Step"):
 class RequestFinished(Message, tag="RequestFinished"):
     """A request left the engine; sent after the step that ended it."""
 
-    request_id: str
-    time: float
-    status: SequenceStatus
+    request_id: Public[str]
+    time: Public[float]
+    status: Public[SequenceStatus]
     """The end of every sequence of the request that has not reached one of its own."""
-    metrics: RequestMetrics
-    text_lengths: list[int] = []
+    metrics: Public[RequestMetrics]
+    text_lengths: Private[list[int]] = []
     """Characters of each sequence's whole text, in the order of the request's sequences: what the
     text deltas must add up to. Empty where an engine does not know."""
-    seq_ids: list[int] = []
+    seq_ids: Public[list[int]] = []
     """The request's sequences, best first where they have a rank; others are removed. Empty where
     nothing is to be changed."""
 
@@ -281,15 +282,15 @@ class RequestFinished(Message, tag="RequestFinished"):
 class Heartbeat(Message, tag="Heartbeat"):
     """Sent while nothing else is, so that silence means trouble."""
 
-    time: float
-    step: int
+    time: Public[float]
+    step: Public[int]
 
 
 class EngineStopped(Message, tag="EngineStopped"):
     """The engine says goodbye; nothing follows under this incarnation."""
 
-    time: float
-    reason: str = ""
+    time: Public[float]
+    reason: Public[str] = ""
 
 
 Event: TypeAlias = EngineInfo | RequestArrived | Step | RequestFinished | Heartbeat | EngineStopped
@@ -302,16 +303,16 @@ class InFlight(Message, tag="InFlight"):
     taken of, after messages were lost before they could be numbered.
     """
 
-    time: float
-    step: int
+    time: Public[float]
+    step: Public[int]
     """The last step before; -1 if there was none."""
-    stats: StepStats | None
+    stats: Public[StepStats | None]
     """Of that step."""
-    requests: list[RequestArrived]
+    requests: Public[list[RequestArrived]]
     """In order of arrival."""
-    sequences: list[SequenceUpdate]
+    sequences: Public[list[SequenceUpdate]]
     """Each sequence as if one update had brought all there is of it; tables in `block_table`."""
-    cached_blocks: list[CachedBlocks] | None = None
+    cached_blocks: Public[list[CachedBlocks] | None] = None
     """All blocks that the prefix cache knows."""
 
 

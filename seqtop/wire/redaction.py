@@ -1,204 +1,123 @@
-"""Takes prompts, outputs and token ids out of what travels; numbers and lengths stay.
+"""Removal of prompts, outputs and token ids from messages and states.
 
-What is kept is listed, and everything else is blank, fields of the future among it. Token ids are
-zeros, so that they can still be counted. Log-probabilities go, too: who has the model can tell the
-tokens from them.
+The declarations of the fields (`seqtop.sequence.privacy`) say what remains: numbers and lengths,
+but no text and no tokens. Log-probabilities are removed as well, because a reader who has the model
+can derive the tokens from them.
 """
 
 from __future__ import annotations
 
-import copy
 from array import array
 from functools import cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from seqtop.sequence import (
-    ExecuteModelRequest,
-    PoolingParams,
-    SamplingParams,
-    SequenceData,
-    SequenceDataDelta,
-    SequenceGroupMetadata,
-    SequenceGroupMetadataDelta,
-)
-from seqtop.sequence.tokens import VLLM_TOKEN_ID_ARRAY_TYPE
+from seqtop.sequence.privacy import Privacy
+from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.errors import WireError
-from seqtop.wire.messages import (
-    Decodes,
-    EngineInfo,
-    EngineStopped,
-    Event,
-    Heartbeat,
-    InFlight,
-    RequestArrived,
-    RequestFinished,
-    SequenceUpdate,
-    Step,
-)
+from seqtop.wire.messages import EngineInfo
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-_SAMPLING = """
-    n best_of _real_n presence_penalty frequency_penalty repetition_penalty temperature top_p top_k
-    min_p seed ignore_eos max_tokens min_tokens logprobs prompt_logprobs detokenize
-    skip_special_tokens spaces_between_special_tokens include_stop_str_in_output
-    truncate_prompt_tokens output_kind
-"""
-_POOLING = "dimensions use_cross_encoder output_kind"
-_ARRIVED = "request_id arrival_time seq_ids num_prompt_tokens priority metrics engine_status"
-_UPDATE = """
-    seq_id status num_computed_tokens num_cached_tokens new_blocks block_table parent_seq_id
-    request_id engine_status num_draft_tokens num_accepted_tokens group_block_tables is_removed
-"""
-_FINISHED = "request_id time status metrics seq_ids"
-_EXECUTE = """
-    seq_group_metadata_list blocks_to_swap_in blocks_to_swap_out blocks_to_copy virtual_engine
-    num_lookahead_slots running_queue_size num_steps spec_step_idx finished_requests_ids
-"""
-_FULL = """
-    request_id is_prompt seq_data sampling_params block_tables do_sample computed_block_nums state
-    cross_block_table token_chunk_size num_speculative_tokens
-"""
 
+def redact(struct: S) -> S:
+    """Returns a copy of a message or a state without text and tokens.
 
-def redact(event: Event | InFlight) -> Event | InFlight:
-    """`event` without any text or token; it is left as it is, and shares what may be shared.
+    The original is unchanged. The copy may share values with it.
 
     Raises:
-        WireError: it is nothing of which this knows what may be said.
+        WireError: The object is not a struct whose fields declare their privacy, or the struct is
+            invalid.
     """
-    match event:
-        case Step():
-            return msgspec.structs.replace(
-                event,
-                execute=_execute(event.execute),
-                sequences=[_update(each) for each in event.sequences],
-                decodes=event.decodes and _decodes(event.decodes),
-            )
-        case RequestArrived():
-            return _arrived(event)
-        case RequestFinished():
-            return keep(event, _FINISHED)
-        case InFlight():
-            return msgspec.structs.replace(
-                event,
-                requests=[_arrived(each) for each in event.requests],
-                sequences=[_update(each) for each in event.sequences],
-            )
-        case EngineInfo():
-            return msgspec.structs.replace(event, redacted=True)
-        case Heartbeat() | EngineStopped():
-            return event
-        case _:
-            raise WireError(f"{type(event).__qualname__} cannot be redacted")
+    if not isinstance(struct, msgspec.Struct):
+        raise WireError(f"{type(struct).__qualname__} cannot be redacted")
+    changes: dict[str, Any] = {}
+    for field in _redacted_fields(type(struct)):
+        value = getattr(struct, field.name)
+        match field.privacy:
+            case Privacy.PUBLIC:
+                changes[field.name] = _redact_structs(value)
+            case Privacy.MASKED:
+                changes[field.name] = _mask(value)
+            case _ if field.has_default:
+                changes[field.name] = _default(field.info)
+            case _:
+                changes[field.name] = _mask(value)
+    if isinstance(struct, EngineInfo):
+        changes["redacted"] = True
+    try:
+        return msgspec.structs.replace(struct, **changes)
+    except ValueError as error:  # of `__post_init__`, as in decoding
+        raise WireError(f"{type(struct).__qualname__} cannot be redacted: {error}") from error
 
 
-def keep(struct: S, names: str) -> S:
-    """A copy of `struct` in which all fields but `names` have their defaults."""
-    kept = copy.copy(struct)
-    for name, make in _others(type(struct), names):
-        setattr(kept, name, make())
-    return kept
+def privacy_of(struct: type[msgspec.Struct]) -> dict[str, Privacy | None]:
+    """Returns the declared privacy of each field; `None` for a field without a declaration."""
+    hints = get_type_hints(struct, include_extras=True)
+    return {name: _privacy(hints[name]) for name in struct.__struct_fields__}
 
 
-def blank_ids(token_ids: list[int]) -> list[int]:
-    return [0] * len(token_ids)
+class _Field(NamedTuple):
+    name: str
+    privacy: Privacy
+    info: msgspec.structs.FieldInfo
 
-
-def sampling(params: SamplingParams | None) -> SamplingParams | None:
-    """How to sample, without the words and tokens that it names."""
-    if params is None:
-        return None
-    kept = keep(params, _SAMPLING)
-    kept.stop, kept.stop_token_ids, kept.bad_words = [], [], []  # as construction has them
-    return kept
-
-
-def pooling(params: PoolingParams | None) -> PoolingParams | None:
-    return params and keep(params, _POOLING)
+    @property
+    def has_default(self) -> bool:
+        missing = msgspec.NODEFAULT
+        return self.info.default is not missing or self.info.default_factory is not missing
 
 
 @cache
-def _others(kind: type[msgspec.Struct], names: str) -> list[tuple[str, Any]]:
-    """The fields of a struct that are not among `names`, and what makes each one's default."""
-    kept = names.split()
+def _redacted_fields(struct: type[msgspec.Struct]) -> list[_Field]:
+    """The fields of a struct that redaction changes."""
+    declared = privacy_of(struct)
+    if declared and not any(declared.values()):
+        raise WireError(f"{struct.__qualname__} cannot be redacted: no field declares its privacy")
+    hints = get_type_hints(struct)
     return [
-        (field.name, _maker(field))
-        for field in msgspec.structs.fields(kind)
-        if field.name not in kept
+        _Field(info.name, declared[info.name] or Privacy.PRIVATE, info)
+        for info in msgspec.structs.fields(struct)
+        if declared[info.name] is not Privacy.PUBLIC or _may_hold_structs(hints[info.name])
     ]
 
 
-def _maker(field: msgspec.structs.FieldInfo) -> Any:
-    if field.default_factory is not msgspec.NODEFAULT:
-        return field.default_factory
-    return lambda: None if field.default is msgspec.NODEFAULT else field.default
+def _privacy(hint: Any) -> Privacy | None:
+    if get_origin(hint) is not Annotated:
+        return None
+    return next((each for each in hint.__metadata__ if isinstance(each, Privacy)), None)
 
 
-def _arrived(event: RequestArrived) -> RequestArrived:
-    kept = keep(event, _ARRIVED)
-    kept.sampling_params = sampling(event.sampling_params)
-    kept.pooling_params = pooling(event.pooling_params)
-    return kept
+def _may_hold_structs(hint: Any) -> bool:
+    if arguments := get_args(hint):
+        return any(map(_may_hold_structs, arguments))
+    # Of a class that is not a struct, no part is redacted: dataclasses and enums are kept.
+    return not isinstance(hint, type) or issubclass(hint, msgspec.Struct)
 
 
-def _update(update: SequenceUpdate) -> SequenceUpdate:
-    kept = keep(update, _UPDATE)
-    kept.new_token_ids = blank_ids(update.new_token_ids)
-    return kept
+def _redact_structs(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return redact(value)
+    if isinstance(value, list | tuple):
+        return type(value)(map(_redact_structs, value))
+    if isinstance(value, dict):
+        return {key: _redact_structs(each) for key, each in value.items()}
+    return value
 
 
-def _decodes(decodes: Decodes) -> Decodes:
-    num = len(decodes.seq_ids)
-    return Decodes(
-        seq_ids=decodes.seq_ids,
-        new_token_ids=[0] * num,
-        text_deltas=[""] * num,
-        new_blocks=decodes.new_blocks,
-    )
+def _mask(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(map(_mask, value))
+    if isinstance(value, Ints):  # as narrow as possible: the width would reveal something
+        return Ints("b", bytes(len(value)))
+    if isinstance(value, Floats):
+        return Floats.of([0.0] * len(value))
+    if isinstance(value, array):
+        return array(value.typecode, bytes(len(value) * value.itemsize))
+    return type(value)() if isinstance(value, str | int | float) else None
 
 
-def _execute(request: ExecuteModelRequest) -> ExecuteModelRequest:
-    kept = keep(request, _EXECUTE)
-    kept.seq_group_metadata_list = [
-        _full(each) if isinstance(each, SequenceGroupMetadata) else _delta(each)
-        for each in request.seq_group_metadata_list
-    ]
-    return kept
-
-
-def _full(group: SequenceGroupMetadata) -> SequenceGroupMetadata:
-    kept = keep(group, _FULL)
-    kept.seq_data = {seq_id: _data(data) for seq_id, data in group.seq_data.items()}
-    kept.sampling_params = sampling(group.sampling_params)
-    kept.pooling_params = pooling(group.pooling_params)
-    return kept
-
-
-def _data(data: SequenceData) -> SequenceData:
-    kept = SequenceData(_zeros(data.get_prompt_len()), _zeros(data.get_output_len()))
-    kept._num_computed_tokens = data.get_num_computed_tokens()
-    kept._num_cached_tokens = data.get_num_cached_tokens()
-    kept._stage = data.stage
-    return kept
-
-
-def _delta(group: SequenceGroupMetadataDelta) -> SequenceGroupMetadataDelta:
-    return msgspec.structs.replace(
-        group,
-        seq_data_delta={
-            seq_id: SequenceDataDelta(
-                blank_ids(delta.new_output_token_ids),
-                0.0,
-                delta.new_num_computed_tokens,
-                delta.new_stage,
-            )
-            for seq_id, delta in group.seq_data_delta.items()
-        },
-    )
-
-
-def _zeros(count: int) -> array[int]:
-    return array(VLLM_TOKEN_ID_ARRAY_TYPE, bytes(count * array(VLLM_TOKEN_ID_ARRAY_TYPE).itemsize))
+def _default(info: msgspec.structs.FieldInfo) -> Any:
+    factory = info.default_factory
+    return info.default if factory is msgspec.NODEFAULT else factory()

@@ -104,7 +104,7 @@ def assert_shows(session: Session, scheduler: Scheduler) -> None:
             assert sequence.output_token_ids == request.tokens[request.num_prompt_tokens :]
         view = SequenceView()
         view.rebuild(state)
-        queue = [state.sequences[place[-1]].request_id for place in view.queue]
+        queue = [state.sequences[seq_id].request_id for seq_id in view.queue]
         assert queue == [name(request) for request in scheduler.waiting]
         assert state.stats is not None
         free = list(scheduler.pool.free_queue)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_stub.model_executor.loader import DEFAULT_MODEL
+from engine_stub.config import DEFAULT_MODEL
 from engine_stub.processing.tokenizer import Tokenizer
 from seqtop.adapters.vllm import text
 from seqtop.adapters.vllm.request import Names, end_status, engine_status, sampling_params

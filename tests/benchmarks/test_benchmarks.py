@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from benchmarks import generation, report
+from benchmarks import report
 from benchmarks.figure import Figure, Findings, Growth, Limit, amount
 from benchmarks.machine import Machine
 from benchmarks.report import Row
@@ -38,39 +38,6 @@ def test_rows_are_run_in_processes_of_their_own() -> None:
     rows = in_turn(["seek"], tiny=True, console=Console(quiet=True))
     assert [row.name for row in rows] == ["seek"]
     assert rows[0].machine.cores >= 1
-
-
-def test_the_engines_figures_are_taken_over() -> None:
-    size = {
-        "engine_tokens_per_second": 300.0,
-        "generate_tokens_per_second": 100.0,
-        "batching_tokens_per_second": 60.0,
-        "of_generate": 3.0,
-        "of_batching": 5.0,
-        "decode_step_seconds": 0.002,
-        "plain_products_seconds": 0.001,
-        "of_plain_products": 0.5,
-    }
-    way = {"tokens_per_second": 100.0, "engine_is": 3.0}
-    found = generation.figures(
-        {
-            "rounds": 1,
-            "threads": 1,
-            "all_at_once": {"1": size},
-            "trace": {"requests": 4, "engine": way, "generate": way, "batching": way},
-            "publishing": {"1": {"heard": {"of_cpu_time": 0.02, "step_ratio": 1.0}}},
-        }
-    )
-    assert [figure.met for figure in found.figures] == [True, True, True, True, True, False]
-
-
-def test_targets_are_held_against_figure_and_ratio() -> None:
-    figure = Figure("x", "once", 5.0, "ms", Limit(6.0), "y", 50.0, 10.0, "x", Limit(20.0, True))
-    assert figure.met is False
-    assert figure.target == "≤ 6 ms, ≥ 20×"
-    figure.ratio = 20.0
-    assert figure.met is True
-    assert Figure("x", "once", 5.0, "ms").met is None
 
 
 @pytest.mark.parametrize(("power", "slope"), [(0.0, 0.0), (1.0, 1.0), (2.0, 2.0)])

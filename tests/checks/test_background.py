@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 
 from seqtop.checks import Checker, Finding
-from seqtop.checks.background import MOST_FINDINGS, BackgroundChecker
+from seqtop.checks.background import BackgroundChecker
+from seqtop.checks.stream_checker import MAX_FINDINGS
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import CompressedData, RecordingError
 from seqtop.state import EngineState
@@ -144,7 +145,7 @@ def test_the_newest_findings_of_a_rule_are_kept_and_all_are_counted() -> None:
     stranger = next(
         payload for payload in PAYLOADS if type(parsing.event(payload)).__name__ == "RequestArrived"
     )
-    num_findings = MOST_FINDINGS + 20
+    num_findings = MAX_FINDINGS + 20
     for number in range(num_findings + 1):  # all but the first announce a request anew
         event = parsing.event(stranger)
         state.apply(event)

@@ -10,12 +10,13 @@ import pytest
 from seqtop.checks import RULES
 from seqtop.checks.report import Report, check_live, check_recording
 from seqtop.cli.main import main
-from seqtop.history import FileStore, FileWriter, segments
-from seqtop.history.file_format import EventsCaption, KeyframeCaption
+from seqtop.history import FileWriter, segments
+from seqtop.history.file_format import EventsHeader, KeyframeHeader
 from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.messages import EngineStopped, Event
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, step
+from tests.support.recording import frames_of
 from tests.support.waiting import SECONDS, wait_until
 
 BROKEN: tuple[Event, ...] = (
@@ -101,10 +102,8 @@ def pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def spoil(path: Path, how: str) -> None:
     """Do to a recording what whoever checks it has to be told."""
     whole = path.read_bytes()
-    with FileStore(path) as recording:
-        located = recording._index(len(whole))
-    kind = KeyframeCaption if how == "bad keyframe" else EventsCaption
-    places = [offset for offset, caption in located if isinstance(caption, kind)]
+    kind = KeyframeHeader if how == "bad keyframe" else EventsHeader
+    places = [offset for offset, header in frames_of(path) if isinstance(header, kind)]
     middle = places[len(places) // 2] + 12
     match how:
         case "empty":

@@ -3,7 +3,9 @@
 The run is the bundled engine's own: prefix hits, chunked prefills, preemptions and an abort.
 """
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,9 +14,9 @@ from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from seqtop.checks import RULES, Checker, Finding
+from seqtop.checks.rules import rule
 from seqtop.sequence import SamplingParams, SequenceStatus
 from seqtop.state import EngineState
-from seqtop.state.block_owners import BlockOwners
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import (
     EngineInfo,
@@ -79,7 +81,7 @@ def events(tape: list[bytes]) -> list[Event]:
 def check(run: list[Event], **options: float) -> list[Finding]:
     checker = Checker(**options)
     findings = [finding for event in run for finding in checker.apply(event)]
-    return findings + list(checker.check_pool())
+    return findings + checker.end()
 
 
 def steps_of(run: list[Event]) -> list[Step]:
@@ -295,6 +297,16 @@ def test_every_rule_has_a_mutant() -> None:
     assert MUTANTS.keys() == RULES.keys()
 
 
+def test_the_document_lists_every_rule() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "checks.md").read_text()
+    assert dict(re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", text, re.MULTILINE)) == RULES
+
+
+def test_a_name_is_given_to_one_rule_only() -> None:
+    with pytest.raises(ValueError, match="'budget' is declared twice"):
+        rule("budget", "it is there already")
+
+
 @pytest.mark.parametrize(
     ("rule", "mutate"),
     [
@@ -334,26 +346,3 @@ def test_hostile_figures_are_findings_not_errors() -> None:
     checker = Checker()
     assert checker.apply(info) == []
     assert checker.apply(Heartbeat(time=float("-inf"), step=-(2**63))) == []
-
-
-def test_blocks_below_a_limit_cost_no_more_than_the_tables_do() -> None:
-    owners = BlockOwners()
-    owners.update(1, [0, 5, 9])
-    owners.update(2, [5])
-    for limit in (-1, 0, 1, 5, 6, 10, 2**62):
-        expected = [len(owners.of(block)) for block in (0, 5, 9) if block < limit]
-        assert sorted(map(len, owners.below(limit))) == sorted(expected)
-
-
-def test_owners_follow_tables_that_grow_shrink_and_change() -> None:
-    owners = BlockOwners()
-    assert owners.update(1, [4, 5]) == [0, 1]
-    assert owners.update(2, [4]) == [0]
-    assert owners.update(1, [4, 5, 6]) == [2]
-    assert dict(owners.of(4)) == {1: 0, 2: 0}
-    assert owners.update(1, [7]) == [0]
-    assert dict(owners.of(4)) == {2: 0}
-    assert owners.num_blocks == 2
-    owners.update(1, [])
-    owners.update(2, [])
-    assert owners.num_blocks == 0

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from tests.support.commands import SEQTOP, run
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
@@ -37,3 +38,11 @@ def test_demo_streams_text_obeys_keys_and_leaves_nothing_behind(demo: Terminal) 
     demo.wait_until(lambda: demo.process.poll() is not None)
     assert demo.process.returncode == 0
     wait_until(lambda: not engine[0].is_running())
+
+
+def test_demo_says_why_its_engine_did_not_start() -> None:
+    done = run(*SEQTOP, "demo", "--model", "/nonexistent")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("seqtop: the bundled engine ended:")
+    assert "/nonexistent" in done.stderr
+    assert "Traceback" not in done.stderr

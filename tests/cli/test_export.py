@@ -5,43 +5,37 @@ import io
 import json
 import stat
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.support.commands import SEQTOP, run
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info
 from tests.support.waiting import SECONDS
-
-SEQTOP = (sys.executable, "-m", "seqtop")
-
-
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SEQTOP, *command], capture_output=True, text=True, timeout=SECONDS)
 
 
 def test_a_trace_goes_to_a_file_of_its_owner_s(recording: str, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    done = run("export", recording, "--perfetto", "-o", str(path))
+    done = run(*SEQTOP, "export", recording, "--perfetto", "-o", str(path))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert json.loads(path.read_bytes())["traceEvents"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    again = run("export", recording, "--perfetto", "-o", str(path))
+    again = run(*SEQTOP, "export", recording, "--perfetto", "-o", str(path))
     assert again.returncode == 1
     assert again.stderr == f"seqtop: {path} exists already; --force replaces it\n"
     path.chmod(0o644)
-    assert run("export", recording, "--csv", "-o", str(path), "--force").returncode == 0
+    assert run(*SEQTOP, "export", recording, "--csv", "-o", str(path), "--force").returncode == 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.read_text().startswith("incarnation,request,seq,")
 
 
 def test_csv_goes_to_standard_output(recording: str) -> None:
-    done = run("export", recording, "--csv")
+    done = run(*SEQTOP, "export", recording, "--csv")
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader(io.StringIO(done.stdout), strict=True))
     assert {"req-1", "req-2"} <= {row["id"] for row in rows}
-    steps = run("export", recording, "--csv", "--steps")
+    steps = run(*SEQTOP, "export", recording, "--csv", "--steps")
     assert len(steps.stdout.splitlines()) == 1 + 80
 
 
@@ -51,7 +45,7 @@ def test_a_running_engine_s_requests(endpoint: str) -> None:
         engine.send(arrival(1))
         answering = threading.Thread(target=lambda: (engine.await_viewer(), engine.answer()))
         answering.start()
-        done = run("export", endpoint, "--csv", "--timeout", "60")
+        done = run(*SEQTOP, "export", endpoint, "--csv", "--timeout", "60")
         answering.join()
     assert done.returncode == 0, done.stderr
     (row,) = csv.DictReader(io.StringIO(done.stdout))
@@ -61,7 +55,7 @@ def test_a_running_engine_s_requests(endpoint: str) -> None:
 def test_a_recording_that_was_cut_says_so(recording: str, tmp_path: Path) -> None:
     path = tmp_path / "cut.seqtop"
     path.write_bytes(Path(recording).read_bytes()[:-30])
-    done = run("export", str(path), "--csv")
+    done = run(*SEQTOP, "export", str(path), "--csv")
     assert done.returncode == 0
     assert "its index was rebuilt" in done.stderr
     assert len(done.stdout.splitlines()) > 1
@@ -79,7 +73,9 @@ def test_a_recording_that_was_cut_says_so(recording: str, tmp_path: Path) -> Non
     ],
 )
 def test_mistakes(recording: str, arguments: list[str], status: int, words: str) -> None:
-    done = run("export", *(recording if each == "RECORDING" else each for each in arguments))
+    done = run(
+        *SEQTOP, "export", *(recording if each == "RECORDING" else each for each in arguments)
+    )
     assert done.returncode == status, done.stderr
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1

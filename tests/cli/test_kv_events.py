@@ -9,9 +9,7 @@ from threading import Thread
 import pytest
 from tokenizers import Tokenizer
 
-from seqtop.cli.kv_events import token_decoder
-from seqtop.tokenizer_file import TokenizerError
-from tests.cli.test_main import SEQTOP, assert_one_sentence, run
+from tests.support.commands import SEQTOP, assert_one_sentence, run
 from tests.support.kv_publisher import KvPublisher, removed, stored
 from tests.support.terminal import Terminal
 
@@ -84,8 +82,3 @@ def test_attach_in_a_terminal_shows_tokens_as_the_models_text(endpoints: tuple[s
         finally:
             terminal.close()
             answering.join()
-
-
-def test_a_file_that_is_no_tokenizer_is_called_so() -> None:
-    with pytest.raises(TokenizerError, match="cannot be read"):
-        token_decoder(str(MODEL / "config.json"))

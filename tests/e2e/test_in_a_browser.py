@@ -1,4 +1,4 @@
-"""`seqtop serve`: the app in a real browser, and who may not have it."""
+"""`seqtop serve`: the app in a real browser, and requests of other sites."""
 
 import socket
 import subprocess
@@ -11,7 +11,6 @@ from urllib.request import Request, urlopen
 import pyte
 import pytest
 
-from seqtop.cli.main import main
 from tests.support.browsing import a_page
 from tests.support.waiting import SECONDS, wait_until
 
@@ -97,62 +96,3 @@ def test_other_sites_pages_are_turned_away(url: str) -> None:
     assert status(url, Host="evil.example") == 403, "a name that was bent to point here"
     assert status(url, Origin=f"http://{name}") == 200
     assert status(url, Host=f"localhost:{name.rpartition(':')[2]}") == 200
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--host", "0.0.0.0"], ("no authentication", "--insecure")),
-        (["--host", "example.org"], ("no authentication", "--insecure")),
-        (["--port", "0"], ("'0' is not a port",)),
-        (["show"], ("attach, replay, demo",)),
-        (["--", "attach", "--bogus"], ("seqtop attach: ", "'--bogus'")),
-        (["--", "attach", "foo"], ("'foo' is not an endpoint",)),
-        (["--", "attach", "--server-key", "x"], ("belong together",)),
-        (["--", "attach", "--kv-events", "foo"], ("'foo' is not an endpoint",)),
-    ],
-)
-def test_mistakes(
-    arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        found = main(["serve", *arguments])
-    except SystemExit as exit_:
-        found = exit_.code
-    assert found == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    for word in words:
-        assert word in said.err
-
-
-def test_a_recording_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--", "replay", "/nonexistent"]) == 1
-    said = capsys.readouterr()
-    assert (said.out, said.err) == (
-        "",
-        "seqtop: /nonexistent cannot be opened: No such file or directory\n",
-    )
-
-
-def test_a_port_that_is_taken(recording: str) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        command = [
-            sys.executable,
-            "-m",
-            "seqtop",
-            "serve",
-            "--port",
-            port,
-            "--",
-            "replay",
-            recording,
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 1
-    assert f"127.0.0.1:{port} cannot be used" in done.stderr
-    assert "choose another port with --port" in done.stderr
-    assert "Traceback" not in done.stderr

@@ -232,6 +232,7 @@ def test_the_pool_to_swap_to_is_as_large_as_the_other_within_limits(
     assert make_engine(num_gpu_blocks=24).config.num_cpu_blocks == 0
     assert make_engine(**swapping).config.num_cpu_blocks == 24
     # A block has 2 layers of 4 slots with keys and values of 32 numbers each.
-    monkeypatch.setattr("engine_stub.engine.HOST_POOL_BYTES", 10 * (2 * 4 * 2 * 32 * 4) + 1)
+    most_bytes = 10 * (2 * 4 * 2 * 32 * 4) + 1
+    monkeypatch.setattr("engine_stub.worker.pool_sizes.HOST_POOL_BYTES", most_bytes)
     assert make_engine(**swapping).config.num_cpu_blocks == 10
     assert make_engine(**swapping, num_cpu_blocks=11).config.num_cpu_blocks == 11

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_stub.config import EngineConfig
+from engine_stub.config import DEFAULT_MODEL, EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.model_executor.loader import DEFAULT_MODEL
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import ExecuteModelRequest, SamplingParams, SequenceStatus
 from seqtop.wire import decode, encode

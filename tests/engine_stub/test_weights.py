@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine_stub.model_executor.loader import DEFAULT_MODEL, load_model
+from engine_stub.config import DEFAULT_MODEL
+from engine_stub.model_executor.loader import load_model
 from engine_stub.model_executor.model import Decoder
 from engine_stub.processing.tokenizer import Tokenizer
 from engine_stub.train.loop import causal_attention

@@ -7,28 +7,19 @@ import pytest
 
 from seqtop.connection import ConnectionState, ControlError
 from seqtop.history import FileStore, FileWriter, RecordingError
-from seqtop.history import segments as tape
 from seqtop.history.event_index import EventKind
+from seqtop.history.file_format import KeyframeHeader
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Heartbeat, RequestFinished
-from tests.support.event_script import EventScript
+from tests.support.recording import append, encoded, frames_of
 from tests.support.waiting import wait_until
 
-SCRIPT = [codec.encode(event) for event in EventScript(31, 150, num_blocks=24)]
-OTHER = [codec.encode(event) for event in EventScript(32, 20, incarnation="two", start=1.8e9)]
-
-
-def append(
-    tape_: tape.SegmentBuilder, script: list[bytes], state: EngineState, start: int = 0
-) -> None:
-    for number, payload in enumerate(script[start:], start):
-        event = parsing.event(payload)
-        state.apply(event)
-        tape_.append(number, payload, event, state)
+SCRIPT = encoded(31, 150, num_blocks=24)
+OTHER = encoded(32, 20, incarnation="two", start=1.8e9)
 
 
 @pytest.fixture(scope="module")
@@ -121,53 +112,6 @@ def test_long_silence_is_crossed_at_once() -> None:
     assert seen == [0, 1, 1, 1, 1, 2, 3, 4]
 
 
-def test_seeking_by_step_stays_within_the_start_that_is_shown(
-    history: MemoryStore, source: Playback
-) -> None:
-    assert source.seek(10)
-    assert source.state.step == 10
-    assert source.state.info.incarnation == "one"
-    source.move(history.last)
-    assert source.seek(10)
-    assert source.state.step == 10
-    assert source.state.info.incarnation == "two"
-    source.seek_time(history.index[40].time)
-    assert source.entry.time == history.index[40].time
-
-
-def test_stepping_pauses_and_moves_by_whole_steps(source: Playback) -> None:
-    source.seek(20)
-    assert source.step(+1)
-    assert source.paused
-    assert source.state.step == 21
-    assert source.step(-1)
-    assert source.step(-1)
-    assert source.state.step == 19
-    assert source.step(+5)
-    assert source.state.step == 24
-    source.move(0)
-    assert not source.step(-1)
-    source.move(source.timeline.last)
-    assert not source.step(+1)
-
-
-def test_jumping_finds_what_happened(source: Playback) -> None:
-    assert source.jump(EventKind.PREEMPTION, +1)
-    first = source.position
-    assert source.entry.kind & EventKind.PREEMPTION
-    assert source.state.requests[preempted(source.state)].preemption_steps == [source.state.step]
-    assert source.jump(EventKind.PREEMPTION, +1)
-    assert source.position > first
-    assert source.jump(EventKind.PREEMPTION, -1)
-    assert source.position == first
-    assert not source.jump(EventKind.PREEMPTION, -1)
-    assert source.position == first
-
-
-def preempted(state: EngineState) -> str:
-    return next(request_id for request_id, each in state.requests.items() if each.num_preemptions)
-
-
 def test_drain_tells_what_changed(history: MemoryStore, source: Playback) -> None:
     assert source.drain() is None
     assert source.drain() == set()
@@ -212,9 +156,8 @@ def test_thread_plays_by_itself(history: MemoryStore) -> None:
     assert "seqtop-replay" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_history_that_goes_on_and_forgets_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tape, "BATCH_BYTES", 4_000)
-    monkeypatch.setattr(tape, "SEGMENT_BYTES", 20_000)
+@pytest.mark.usefixtures("short_segments")
+def test_timeline_that_grows_and_drops_segments_is_followed() -> None:
     history, state = MemoryStore(max_bytes=0), EngineState()
     append(history, SCRIPT[:20], state)
     source = Playback(history, "live", position=history.last, paused=True)
@@ -223,8 +166,8 @@ def test_history_that_goes_on_and_forgets_is_followed(monkeypatch: pytest.Monkey
     assert history.first > source.position
     assert source.state is shown  # what is on the screen stays there
     assert source.entry == mark
-    source.step(+1)
-    assert source.position >= history.first
+    source.move(source.position + 1)
+    assert source.position == history.first
     source.move(2)
     assert source.position == history.first
     source.play()
@@ -236,24 +179,24 @@ def test_history_that_goes_on_and_forgets_is_followed(monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileStore:
+def damaged(tmp_path: Path, short_segments: None) -> FileStore:
     """A recording whose first and third segments cannot be read."""
-    monkeypatch.setattr(tape, "BATCH_BYTES", 4_000)
-    monkeypatch.setattr(tape, "SEGMENT_BYTES", 20_000)
     path = tmp_path / "run.seqtop"
     with FileWriter(path) as writer:
         append(writer, SCRIPT, EngineState())
     data = bytearray(path.read_bytes())
-    with FileStore(path) as recording:
-        first, third = recording._segments[0], recording._segments[2]
-    for stored in (first.keyframe, third.batches[0].stored):
-        data[stored.place[0] + 15] ^= 0x10
+    frames = frames_of(path)
+    keyframes = [n for n, each in enumerate(frames) if isinstance(each.header, KeyframeHeader)]
+    for offset in (frames[0].offset, frames[keyframes[2] + 1].offset):
+        data[offset + 15] ^= 0x10
     path.write_bytes(data)
     return FileStore(path)
 
 
 def test_what_cannot_be_read_is_said_and_skipped(damaged: FileStore) -> None:
-    segments = [segment.position for segment in damaged._segments]
+    segments = [0]
+    while (position := damaged.keyframe_after(segments[-1])) is not None:
+        segments.append(position)
     source = Playback(damaged, "run", detail="fine so far")
     assert source.position == segments[1]
     assert "damaged at byte" in source.link.detail
@@ -280,6 +223,6 @@ def test_empty_recording_has_nothing_to_show(tmp_path: Path) -> None:
         source.tick(0.0)
         source.tick(1.0)
         assert source.paused
-        assert not source.step(+1)
-        assert not source.jump(EventKind.FINISH, +1)
+        assert source.move(5)
+        assert source.position == 0
         assert source.state == EngineState()

@@ -1,4 +1,4 @@
-"""`SequenceData`: tokens, progress, deltas and embeddings."""
+"""`SequenceData` and its deltas."""
 
 from array import array
 
@@ -10,15 +10,9 @@ from seqtop.sequence import (
     SequenceDataDelta,
     SequenceError,
     SequenceStage,
-    array_full,
 )
 
 PREFILL, DECODE = SequenceStage.PREFILL, SequenceStage.DECODE
-
-
-def test_array_full() -> None:
-    assert array_full(7, 3) == array("l", [7, 7, 7])
-    assert array_full(7, 0).typecode == "l"
 
 
 def test_from_seqs() -> None:

@@ -12,8 +12,6 @@ from seqtop.sequence import (
     MultiModalKwargs,
     PlaceholderRange,
     PromptAdapterRequest,
-    RequestMetrics,
-    SamplingParams,
     Sequence,
     SequenceError,
     SequenceGroup,
@@ -50,25 +48,6 @@ def multi_modal(seq_id: int, name: str) -> Sequence:
         prompt=name,
     )
     return Sequence(seq_id, inputs, 4)
-
-
-def test_a_new_group() -> None:
-    params = SamplingParams()
-    g = group(sampling_params=params, priority=2, trace_headers={"h": "v"}, draft_size=3)
-    assert (g.request_id, g.arrival_time, g.priority) == ("r", 100.0, 2)
-    assert g.metrics == RequestMetrics(
-        100.0, 100.0, None, None, None, spec_token_acceptance_counts=[0, 0, 0]
-    )
-    assert g.first_seq is g.seqs[0] is g.seqs_dict[0]
-    assert g.is_single_seq
-    assert g.state == SequenceGroupState()
-    assert (g.sampling_params, g.pooling_params, g.pooled_data) == (params, None, None)
-    assert (g.prompt_logprobs, g.cached_request_output, g.last_token_latency) == (None, None, 0.0)
-    assert (g.prompt, g.prompt_token_ids, g.token_type_ids) == ("text", [1, 2, 3], [0, 0, 1])
-    assert g.trace_headers == {"h": "v"}
-    assert (group().priority, group().trace_headers) == (0, None)
-    assert group().metrics.spec_token_acceptance_counts == [0]
-    assert repr(g) == f"SequenceGroup(request_id=r, sampling_params={params!r}, num_seqs=1)"
 
 
 def test_adapters() -> None:

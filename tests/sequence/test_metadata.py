@@ -1,18 +1,11 @@
-"""What goes to the workers: metadata, deltas, the request, and what comes back."""
+"""Metadata of sequence groups and its deltas."""
 
-import operator
 from typing import Any
 
 import pytest
-import torch
 
 from seqtop.sequence import (
-    CompletionSequenceGroupOutput,
-    ExecuteModelRequest,
-    Logprob,
     LoRARequest,
-    PoolerOutput,
-    PoolingSequenceGroupOutput,
     PromptAdapterRequest,
     SamplingParams,
     SequenceData,
@@ -20,9 +13,7 @@ from seqtop.sequence import (
     SequenceError,
     SequenceGroupMetadata,
     SequenceGroupMetadataDelta,
-    SequenceGroupOutput,
     SequenceGroupState,
-    SequenceOutput,
     SequenceStage,
     get_all_seq_ids,
     get_all_seq_ids_and_request_ids,
@@ -130,116 +121,3 @@ def test_all_sequence_ids() -> None:
     assert get_all_seq_ids(groups) == [3, 1, 2, 4]
     assert get_all_seq_ids_and_request_ids(groups) == ([3, 1, 2, 4], {"a": {1, 3, 4}, "b": {2}})
     assert get_all_seq_ids([]) == []
-
-
-def test_step_of_a_request() -> None:
-    request = ExecuteModelRequest([full(state=SequenceGroupState(3, 0)), full()])
-    assert (request.is_first_multi_step, request.is_last_step, request.current_step) == (
-        True,
-        False,
-        0,
-    )
-    request.seq_group_metadata_list[0].state.current_step = 2
-    assert (request.is_first_multi_step, request.is_last_step, request.current_step) == (
-        False,
-        True,
-        2,
-    )
-
-
-@pytest.mark.parametrize("groups", [[], [full(state=None)]], ids=["no group", "no state"])
-def test_a_request_without_a_step(groups: list[Any]) -> None:
-    for name in ("is_first_multi_step", "is_last_step", "current_step"):
-        with pytest.raises(SequenceError, match="no current step"):
-            operator.attrgetter(name)(ExecuteModelRequest(groups))
-
-
-def test_a_clone_shares_no_block_list() -> None:
-    original = ExecuteModelRequest(
-        [full()],
-        [(1, 2)],
-        [(3, 4)],
-        [(5, 6)],
-        virtual_engine=1,
-        num_lookahead_slots=2,
-        running_queue_size=3,
-        num_steps=4,
-        spec_step_idx=5,
-        finished_requests_ids=["x"],
-        last_sampled_token_ids=torch.tensor([7]),
-        async_callback=operator.add,
-    )
-    clone = original.clone([])
-    assert clone.seq_group_metadata_list == []
-    for name in ("blocks_to_swap_in", "blocks_to_swap_out", "blocks_to_copy"):
-        assert getattr(clone, name) == getattr(original, name)
-        assert getattr(clone, name) is not getattr(original, name)
-    for name in ("virtual_engine", "num_lookahead_slots", "running_queue_size", "num_steps"):
-        assert getattr(clone, name) == getattr(original, name)
-    assert clone.spec_step_idx is None
-    assert clone.finished_requests_ids is original.finished_requests_ids
-    assert clone.async_callback is operator.add
-    clone.last_sampled_token_ids += 1
-    assert original.last_sampled_token_ids.tolist() == [7]
-    assert ExecuteModelRequest([]).clone([]).last_sampled_token_ids is None
-
-
-def output(token: int = 5, parent: int = 0) -> SequenceOutput:
-    return SequenceOutput(parent, token, {token: Logprob(-0.5, 1, "x")})
-
-
-def test_sequence_outputs_are_equal_by_token_parent_and_logprobs() -> None:
-    with_embedding = output()
-    with_embedding.output_embed = torch.ones(3)
-    assert output() == with_embedding
-    assert output() != output(token=6)
-    assert output() != output(parent=1)
-    assert output() != SequenceOutput(0, 5, {5: Logprob(-0.25, 1, "x")})
-    assert repr(with_embedding) == (
-        "SequenceOutput(parent_seq_id=0, output_token=5, output_embed.shape=torch.Size([3]), "
-        "logprobs={5: Logprob(logprob=-0.5, rank=1, decoded_token='x')})"
-    )
-    assert "output_embed.shape=None" in repr(output())
-
-
-def test_group_outputs() -> None:
-    one = CompletionSequenceGroupOutput([output()], None)
-    assert one == CompletionSequenceGroupOutput([output()], None, step_index=3)
-    assert one != CompletionSequenceGroupOutput([], None)
-    assert one != CompletionSequenceGroupOutput([output()], [None])
-    assert repr(one) == (
-        f"CompletionSequenceGroupOutput(samples=[{output()!r}], prompt_logprobs=None)"
-    )
-    pooled = PoolingSequenceGroupOutput([1.0])
-    assert pooled == PoolingSequenceGroupOutput([1.0])
-    assert pooled != PoolingSequenceGroupOutput([2.0])
-    assert repr(pooled) == "PoolingSequenceGroupOutput(data=[1.0])"
-    for each in (one, pooled):
-        assert isinstance(each, SequenceGroupOutput)
-        assert type(each).__metaclass__ is SequenceGroupOutput
-
-
-@pytest.mark.parametrize(
-    "each",
-    [output(), CompletionSequenceGroupOutput([], None), PoolingSequenceGroupOutput(1)],
-    ids=lambda each: type(each).__name__,
-)
-def test_outputs_compare_with_their_like_only(each: Any) -> None:
-    with pytest.raises(NotImplementedError):
-        assert each == 5
-
-
-def test_pooler_output_is_a_list_of_outputs() -> None:
-    one, two = PoolingSequenceGroupOutput(1), PoolingSequenceGroupOutput(2)
-    pooled = PoolerOutput([one, one])
-    pooled[1] = two
-    assert (pooled[0], pooled[1], len(pooled)) == (one, two, 2)
-    assert pooled == PoolerOutput([one, two])
-    assert pooled != PoolerOutput([two, one])
-    assert pooled != [one, two]
-
-
-def test_a_group_output_has_to_say_what_it_is() -> None:
-    incomplete: Any = SequenceGroupOutput
-    with pytest.raises(TypeError, match="abstract"):
-        incomplete()

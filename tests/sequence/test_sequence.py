@@ -1,23 +1,16 @@
-"""`Sequence` and its inputs, and the two enums of where it stands."""
+"""`Sequence`."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
 from seqtop.sequence import (
     Logprob,
     LoRARequest,
-    MultiModalInputs,
-    MultiModalKwargs,
-    PlaceholderRange,
     PromptAdapterRequest,
     Sequence,
     SequenceError,
-    SequenceStage,
     SequenceStatus,
-    embeds_inputs,
     token_inputs,
 )
 
@@ -49,19 +42,6 @@ def test_a_new_sequence_waits() -> None:
 @pytest.mark.parametrize(("length", "blocks"), [(1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
 def test_blocks_needed(length: int, blocks: int) -> None:
     assert sequence(list(range(length))).n_blocks == blocks
-
-
-def test_generating() -> None:
-    seq = sequence()
-    seq.data.update_num_computed_tokens(3)
-    generate(seq, 7, 8)
-    assert seq.get_len() == 5
-    assert (seq.get_prompt_len(), seq.get_output_len()) == (3, 2)
-    assert seq.get_token_ids() == [1, 2, 3, 7, 8]
-    assert (seq.get_prompt_token_ids(), seq.get_output_token_ids()) == ((1, 2, 3), (7, 8))
-    assert seq.get_last_token_id() == 8
-    assert seq.get_cumulative_logprob() == -1.0
-    assert seq.output_logprobs == [{7: Logprob(-0.5)}, {8: Logprob(-0.5)}]
 
 
 def test_a_token_without_its_logprob_is_refused_whole() -> None:
@@ -146,87 +126,3 @@ def test_extra_hash_is_for_adapters() -> None:
     assert (sequence().lora_int_id, sequence().prompt_adapter_id) == (0, 0)
     assert None not in {lora.extra_hash(), adapter.extra_hash()}
     assert lora.extra_hash() != adapter.extra_hash()
-
-
-def test_token_inputs() -> None:
-    assert token_inputs([1]) == {"type": "token", "prompt_token_ids": [1]}
-    full = token_inputs([1], "one", [0])
-    assert full["prompt"] == "one"
-    seq = Sequence(0, full, 4)
-    assert seq.token_type_ids == [0]
-    assert sequence().token_type_ids == []
-    assert Sequence(0, token_inputs([1]), 4).prompt is None
-    assert seq.multi_modal_data == {}
-    assert seq.multi_modal_placeholders == {}
-
-
-def test_embeds_inputs() -> None:
-    embeds = torch.ones(3, 2)
-    seq = Sequence(0, embeds_inputs(embeds), 4)
-    assert seq.prompt is None
-    assert seq.prompt_token_ids == [0, 0, 0]
-    assert seq.token_type_ids == []
-    assert seq.data.prompt_embeds is embeds
-    seq.append_token_id(7, {7: Logprob(-0.5)}, torch.zeros(2))
-    assert seq.data.get_token_embeddings().shape == (4, 2)
-
-
-def test_multi_modal_inputs() -> None:
-    placeholders = {"image": [PlaceholderRange(0, 2)]}
-    inputs = MultiModalInputs(
-        type="multimodal",
-        prompt_token_ids=[5, 5],
-        mm_kwargs=MultiModalKwargs(pixels=1),
-        mm_placeholders=placeholders,
-    )
-    seq = Sequence(0, inputs, 4)
-    assert seq.multi_modal_data == {"pixels": 1}
-    assert seq.multi_modal_placeholders == placeholders
-
-
-def test_placeholder_ranges() -> None:
-    mask = torch.tensor([True, False, True])
-    assert PlaceholderRange(1, 3).get_num_embeds() == 3
-    assert PlaceholderRange(1, 3, mask).get_num_embeds() == 2
-    assert PlaceholderRange(1, 3, mask) == PlaceholderRange(1, 3, mask.clone())
-    assert PlaceholderRange(1, 3, mask) != PlaceholderRange(1, 3, ~mask)
-    assert PlaceholderRange(1, 3, mask) != PlaceholderRange(1, 3)
-    assert PlaceholderRange(1, 3) != PlaceholderRange(2, 3)
-    assert PlaceholderRange(1, 3) != (1, 3, None)
-    assert hash(PlaceholderRange(1, 3)) == hash(PlaceholderRange(1, 3))
-
-
-def test_adapter_requests() -> None:
-    assert (LORA.adapter_id, LORA.name, LORA.path) == (3, "lora", "/lora")
-    assert LoRARequest("lora", 7, "/elsewhere") == LORA
-    assert len({LORA, LoRARequest("lora", 7, "/elsewhere"), LoRARequest("b", 3, "/lora")}) == 2
-    assert LoRARequest("old", 1, lora_local_path="/local").path == "/local"
-    assert LoRARequest("both", 1, "/new", "/local").path == "/new"
-    with pytest.raises(SequenceError, match="lora_path"):
-        LoRARequest("none", 1)
-    assert (ADAPTER.adapter_id, ADAPTER.name, ADAPTER.local_path) == (4, "adapter", "/adapter")
-
-
-FINISHED = {
-    SequenceStatus.FINISHED_STOPPED: "stop",
-    SequenceStatus.FINISHED_LENGTH_CAPPED: "length",
-    SequenceStatus.FINISHED_ABORTED: "abort",
-    SequenceStatus.FINISHED_IGNORED: "length",
-}
-
-
-@pytest.mark.parametrize("status", SequenceStatus)
-def test_status(status: SequenceStatus) -> None:
-    assert SequenceStatus.is_finished(status) == (status in FINISHED)
-    assert SequenceStatus.get_finished_reason(status) == FINISHED.get(status)
-    seq = sequence()
-    seq.status = status
-    assert seq.is_finished() == (status in FINISHED)
-
-
-def test_stages_are_no_integers() -> None:
-    stage: Any = SequenceStage.PREFILL
-    assert stage != 1
-    as_int: Callable[[Any], int] = int
-    with pytest.raises(TypeError):
-        as_int(stage)

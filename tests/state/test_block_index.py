@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from seqtop.sequence import ExecuteModelRequest, SequenceStatus
 from seqtop.state import EngineState
-from seqtop.state.block_index import MOST_BLOCKS, BlockIndex
-from seqtop.state.block_owners import BlockOwners
+from seqtop.state.block_index import MAX_BLOCKS, BlockIndex, BlockOwners
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import EngineInfo, Event, Preemption, RequestArrived, SequenceUpdate, Step
 from tests.support.event_script import EventScript
@@ -61,7 +60,7 @@ def test_shared_blocks_are_counted(updates: list[tuple[int, list[int]]]) -> None
     owners = BlockOwners()
     tables: dict[int, list[int]] = {}
     for seq_id, table in updates:
-        owners.update(seq_id, table)
+        owners.set_table(seq_id, table)
         tables[seq_id] = table
         counts = Counter(block for each in tables.values() for block in set(each))
         assert owners.num_blocks == len(counts)
@@ -110,8 +109,31 @@ def test_no_size_of_a_pool_is_believed_blindly(number: int) -> None:
     info.num_gpu_blocks = info.num_cpu_blocks = info.num_reserved_blocks = number
     state.apply(info)
     index.rebuild(state)
-    assert 0 <= len(index) <= 2 * MOST_BLOCKS
+    assert 0 <= len(index) <= 2 * MAX_BLOCKS
     assert index.num_shared == 0
+
+
+def test_blocks_below_a_limit_cost_no_more_than_the_tables_do() -> None:
+    owners = BlockOwners()
+    owners.set_table(1, [0, 5, 9])
+    owners.set_table(2, [5])
+    for limit in (-1, 0, 1, 5, 6, 10, 2**62):
+        expected = [len(owners.of(block)) for block in (0, 5, 9) if block < limit]
+        assert sorted(map(len, owners.below(limit))) == sorted(expected)
+
+
+def test_owners_follow_tables_that_grow_shrink_and_change() -> None:
+    owners = BlockOwners()
+    assert owners.set_table(1, [4, 5]) == ([0, 1], {4, 5})
+    assert owners.set_table(2, [4]) == ([0], {4})
+    assert owners.set_table(1, [4, 5, 6]) == ([2], {6})
+    assert dict(owners.of(4)) == {1: 0, 2: 0}
+    assert owners.set_table(1, [7]) == ([0], {4, 5, 6, 7})
+    assert dict(owners.of(4)) == {2: 0}
+    assert owners.num_blocks == 2
+    owners.set_table(1, [])
+    owners.set_table(2, [])
+    assert owners.num_blocks == 0
 
 
 def started() -> list[Event]:

@@ -18,7 +18,7 @@ def update(seq_id: int, status: SequenceStatus = RUNNING, **fields: object) -> S
 def queue(state: EngineState) -> list[int]:
     view = SequenceView()
     view.rebuild(state)
-    return [place[-1] for place in view.queue]
+    return view.queue
 
 
 def two_preempted(queue_order: str) -> EngineState:

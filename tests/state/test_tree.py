@@ -1,4 +1,4 @@
-"""Families in the view: who stands below whom, whatever changes, and what folding hides."""
+"""Trees in the view: descent, updates and folding."""
 
 import random
 
@@ -8,7 +8,7 @@ from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.filter import parse
 from seqtop.state.ordering import SequenceView, Sort
-from seqtop.state.tree import TreePosition, paths, tree
+from seqtop.state.tree import TreePosition, paths, tree_positions
 
 
 def request(state: EngineState, name: str, seq_ids: list[int], arrival: float = 1.0) -> None:
@@ -36,10 +36,10 @@ def drawn(view: SequenceView) -> list[str]:
     """Each row as its branch and its id."""
     rows = []
     for seq_id in view.page(0, len(view)):
-        kin = view.kin(seq_id)
-        rails = "".join("│" if follows else "." for follows in kin.rails[:-1])
-        rails += "├" * (kin.rails[-1:] == (True,)) + "└" * (kin.rails[-1:] == (False,))
-        rows.append(f"{rails}{seq_id}" + (f"+{kin.num_folded}" if kin.num_folded else ""))
+        position = view.tree_position(seq_id)
+        rails = "".join("│" if follows else "." for follows in position.rails[:-1])
+        rails += "├" * (position.rails[-1:] == (True,)) + "└" * (position.rails[-1:] == (False,))
+        rows.append(f"{rails}{seq_id}" + (f"+{position.num_folded}" if position.num_folded else ""))
     return rows
 
 
@@ -85,7 +85,7 @@ def test_the_parts_of_a_whole_stand_together_though_they_are_requests() -> None:
     assert drawn(view) == ["2", "3", "4"]
 
 
-def test_a_family_stands_where_its_best_would() -> None:
+def test_a_tree_stands_where_its_first_sequence_would() -> None:
     state = EngineState()
     request(state, "pair", [1, 2])
     request(state, "other", [3])
@@ -139,8 +139,8 @@ def test_deep_descent_ends_at_a_depth_that_can_be_drawn() -> None:
         fork(state, "deep", seq_id, seq_id - 1)
     found = paths(state, range(300))
     assert max(map(len, found.values())) == 8
-    assert list(tree(found.values(), ())) == sorted(found, reverse=True)
-    assert tree([(1,)], ()) == {1: TreePosition()}
+    assert list(tree_positions(found.values(), ())) == sorted(found, reverse=True)
+    assert tree_positions([(1,)], ()) == {1: TreePosition()}
 
 
 def test_updates_keep_the_tree_that_a_rebuild_makes() -> None:
@@ -169,10 +169,10 @@ def test_updates_keep_the_tree_that_a_rebuild_makes() -> None:
             touched.update(drop(state, chance.choice(sorted(state.requests))))
         fold = chance.choice(sorted(state.sequences))
         kept.folded ^= {fold}
-        before = {seq_id: kept.kin(seq_id) for seq_id in kept.page(0, len(kept))}
+        before = {seq_id: kept.tree_position(seq_id) for seq_id in kept.page(0, len(kept))}
         changed = kept.update(state, touched | {fold})
         fresh = viewed(state, sort=kept.sort, filter=kept.filter, folded=set(kept.folded))
         assert drawn(kept) == drawn(fresh)
         for seq_id in kept.page(0, len(kept)):
-            if seq_id in before and before[seq_id] != kept.kin(seq_id):
+            if seq_id in before and before[seq_id] != kept.tree_position(seq_id):
                 assert seq_id in changed

@@ -151,7 +151,9 @@ class Bombardment:
                 raise AssertionError(f"{error!r} from {payload!r}") from error
 
     def _frames(self) -> None:
-        parts = frames.pack("one", 7, self._choose.choice(self._events)[:40])
+        parts = [
+            bytes(each) for each in frames.pack("one", 7, self._choose.choice(self._events)[:40])
+        ]
         for _ in range(self._choose.randint(1, 2)):
             at = self._choose.randrange(len(parts))
             parts[at] = bytewise(self._choose, parts[at])

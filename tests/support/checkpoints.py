@@ -126,7 +126,8 @@ def add_draft_head(path: Path, hidden_size: int = 64) -> Path:
 
 def generate(path: Path, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
     """The output tokens that transformers gives each prompt: float32, greedy, one at a time."""
-    reference = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    reference: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    reference.eval()
     outputs = []
     for prompt in prompts:
         inputs = torch.tensor([prompt])

@@ -11,6 +11,7 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from seqtop.sequence import (
     ExecuteModelRequest,
@@ -467,7 +468,7 @@ class EventScript:
         )
 
     def _sample(self, job: Job, seq: Seq, *, samples: bool) -> None:
-        fields: dict[str, object] = {}
+        fields: dict[str, Any] = {}
         if samples:
             token, logprob = self._random.randrange(1024), -self._random.random()
             seq.outputs.append(token)
@@ -497,9 +498,7 @@ class EventScript:
         seq.unsent = []
         self._updates.append(self._update(job, seq, status, **fields))
 
-    def _update(
-        self, job: Job, seq: Seq, status: SequenceStatus, **fields: object
-    ) -> SequenceUpdate:
+    def _update(self, job: Job, seq: Seq, status: SequenceStatus, **fields: Any) -> SequenceUpdate:
         return SequenceUpdate(
             seq_id=seq.seq_id,
             status=status,

@@ -48,7 +48,7 @@ class Queue(deque[Request]):
 class BlockPool:
     def __init__(self, num_gpu_blocks: int) -> None:
         self.num_gpu_blocks = num_gpu_blocks
-        self.blocks = [
+        self.blocks: list[Any] = [
             SimpleNamespace(block_id=number, ref_cnt=0, block_hash=None, is_null=number == 0)
             for number in range(num_gpu_blocks)
         ]
@@ -66,10 +66,11 @@ class BlockPool:
         return blocks
 
     def _maybe_evict_cached_block(self, block: Any) -> bool:
-        if block.block_hash is None:
+        block_hash = block.block_hash
+        if block_hash is None:
             return False
-        if self.by_hash.get(block.block_hash) is block:
-            del self.by_hash[block.block_hash]
+        if self.by_hash.get(block_hash) is block:
+            del self.by_hash[block_hash]
         block.block_hash = None
         return True
 
@@ -148,7 +149,8 @@ class Scheduler:
             scheduled[request.request_id] = chunk
             new_blocks[request.request_id] = blocks
         cached_ids = list(scheduled)
-        new, resumed = [], []
+        new: list[Any] = []
+        resumed: list[Any] = []
         while not has_preempted and self.waiting and len(self.running) < self.max_num_seqs:
             request = self.waiting[0]
             if request.status not in (RequestStatus.WAITING, RequestStatus.PREEMPTED) or not budget:

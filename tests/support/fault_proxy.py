@@ -166,7 +166,7 @@ class FaultProxy:
         return [message, message] if self._happens("duplicate") else [message]
 
     def _happens(self, fault: str) -> bool:
-        happens = self._random.random() < getattr(self.faults, fault)
+        happens: bool = self._random.random() < getattr(self.faults, fault)
         self.counts[fault] += happens
         return happens
 

@@ -1,11 +1,12 @@
 """A hand-driven engine end: real sockets, but the test decides each frame that is sent."""
 
 from types import TracebackType
+from typing import Any
 
 import msgspec
 import zmq
 
-from seqtop.sequence import ExecuteModelRequest
+from seqtop.sequence import ExecuteModelRequest, SequenceGroupMetadataLike
 from seqtop.state import EngineState
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.wire import codec, frames
@@ -21,7 +22,7 @@ from seqtop.wire.messages import (
 from tests.support.waiting import MILLISECONDS
 
 
-def engine_info(**changes: object) -> EngineInfo:
+def engine_info(**changes: Any) -> EngineInfo:
     info = EngineInfo(
         protocol_version=PROTOCOL_VERSION,
         engine_id="test",
@@ -56,7 +57,7 @@ def arrival(number: int) -> RequestArrived:
     )
 
 
-def stats(**changes: object) -> StepStats:
+def stats(**changes: Any) -> StepStats:
     empty = StepStats(
         num_running=0,
         num_waiting=0,
@@ -75,7 +76,7 @@ def stats(**changes: object) -> StepStats:
     return msgspec.structs.replace(empty, **changes)
 
 
-def step(number: int, *groups: object, **fields: object) -> Step:
+def step(number: int, *groups: SequenceGroupMetadataLike, **fields: Any) -> Step:
     return Step(
         step=number,
         start_time=100.0 + number,
@@ -115,7 +116,7 @@ class HandDrivenEngine:
             self.send_frames(frames.pack(self.incarnation, self.next_number, payload))
         self.next_number += 1
 
-    def send_frames(self, parts: list[bytes]) -> None:
+    def send_frames(self, parts: list[frames.Buffer]) -> None:
         self.live.send_multipart(parts)
 
     def answer(self, reply: object | None = None) -> bytes:

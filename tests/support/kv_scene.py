@@ -2,10 +2,11 @@
 
 import hashlib
 import threading
+from typing import Any
 
 from seqtop.connection import Connection, ConnectionState
 from seqtop.kv_events.cache import KvCache
-from seqtop.kv_events.messages import BlockRemoved, BlockStored, EventBatch
+from seqtop.kv_events.messages import BlockRemoved, BlockStored, EventBatch, KvEvent
 
 HOSTILE = "\x1b]52;c;YQ==\x07[red]\u202e"
 
@@ -21,7 +22,7 @@ class ScriptedKvSource:
         self.now = 0.0
         self.has_replay = has_replay
 
-    def send(self, *events: object, time: float | None = None) -> None:
+    def send(self, *events: KvEvent, time: float | None = None) -> None:
         with self.lock:
             self.now = self.now + 1 if time is None else time
             self.cache.apply(EventBatch(self.now, list(events), 0))
@@ -34,9 +35,9 @@ def digest(*parts: int) -> bytes:
 
 
 def run(
-    prefix: int, start: int, count: int, parent: bytes | None = None, **more: object
+    prefix: int, start: int, count: int, parent: bytes | None = None, **more: Any
 ) -> BlockStored:
-    hashes = [digest(prefix, start + index) for index in range(count)]
+    hashes: list[int | bytes] = [digest(prefix, start + index) for index in range(count)]
     tokens = [1_000 * prefix + 16 * start + index for index in range(16 * count)]
     return BlockStored(hashes, parent, tokens, 16, **{"medium": "GPU", "group_idx": 0, **more})
 

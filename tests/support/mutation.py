@@ -1,4 +1,4 @@
-"""Turns good messages into bad ones: by their bytes, and by what they say."""
+"""Mutations of valid messages: of their bytes, and of their values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ HOSTILE: tuple[Any, ...] = (
     Ext(ord("i"), b"\xff" * 8), Ext(ord("q"), b"\x80" * 16), Ext(ord("d"), b"\xff" * 16),
     Ext(ord("h"), b"1"),
 )  # fmt: skip
-"""Values that no field expects, or that each expects a little differently."""
+"""Values that fields do not expect, or interpret differently."""
 
 
 def bytewise(choose: random.Random, data: bytes) -> bytes:
-    """One to four changes to the bytes: flipped, overwritten, cut out, repeated, cut short."""
+    """Changes one to four places: flips, overwrites, removes, repeats or cuts bytes."""
     spoilt = bytearray(data)
     for _ in range(choose.randint(1, 4)):
         size = len(spoilt) or 1
@@ -75,7 +75,9 @@ def _changed(choose: random.Random, node: Any) -> Any:
             case _:
                 return [*node[:at], _changed(choose, node[at]), *node[at + 1 :]]
     if isinstance(node, Ext) and choose.random() < 0.7:
-        return Ext(choose.choice((node.code, *b"bhiqfd", 84, 0)), bytewise(choose, node.data))
+        return Ext(
+            choose.choice((node.code, *b"bhiqfd", 84, 0)), bytewise(choose, bytes(node.data))
+        )
     if isinstance(node, int) and not isinstance(node, bool) and choose.random() < 0.5:
         other = node + choose.choice((-1, 1, -node, 7, 2**31))
         return min(max(other, -(2**63)), 2**64 - 1)

@@ -4,6 +4,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from seqtop.connection import Connection, ConnectionState
 from seqtop.history.memory_store import MemoryStore
@@ -13,6 +14,7 @@ from seqtop.sequence import (
     RequestMetrics,
     SamplingParams,
     SequenceGroupMetadataDelta,
+    SequenceGroupMetadataLike,
     SequenceStatus,
 )
 from seqtop.state import EngineState
@@ -48,8 +50,8 @@ STORY = (
 ).split(" ")
 
 
-def engine_info(**changes: object) -> EngineInfo:
-    values = {
+def engine_info(**changes: Any) -> EngineInfo:
+    values: dict[str, Any] = {
         "protocol_version": 1,
         "engine_id": "demo",
         "incarnation": "a1",
@@ -68,8 +70,9 @@ def engine_info(**changes: object) -> EngineInfo:
         "enable_prefix_caching": True,
         "preemption_mode": "recompute",
         "control": True,
+        **changes,
     }
-    return EngineInfo(**(values | changes))
+    return EngineInfo(**values)
 
 
 class ScriptedSource(Observable):
@@ -253,7 +256,7 @@ class Script:
             self._share(self.actors[name], self.actors[owner])
         decoding = [name for name in self.running if name not in (prefill or {})]
         decoding = decoding if decode is None else decode
-        groups: list[object] = []
+        groups: list[SequenceGroupMetadataLike] = []
         metrics: dict[str, RequestMetrics] = {}
         for name, chunk in [*(prefill or {}).items(), *((name, 1) for name in decoding)]:
             actor = self.actors[name]

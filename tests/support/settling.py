@@ -6,7 +6,6 @@ from typing import Any
 
 from textual._context import active_app
 from textual.app import App
-from textual.message_pump import MessagePump
 from textual.pilot import Pilot
 from textual.screen import Screen
 
@@ -48,11 +47,11 @@ async def settled(app: App[Any]) -> None:
             return
 
 
-def _is_busy(pump: MessagePump) -> bool:
+def _is_busy(pump: Any) -> bool:
     if pump._closed or not pump._running:
         return False
-    is_read = pump._message_queue.empty() and pump._pending_message is None
-    return not is_read or bool(pump._next_callbacks)
+    has_messages = not pump._message_queue.empty() or pump._pending_message is not None
+    return has_messages or bool(pump._next_callbacks)
 
 
 def _is_stale(screen: Screen[Any]) -> bool:

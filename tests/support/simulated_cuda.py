@@ -36,11 +36,11 @@ class OnDevice(Tensor):
     """A tensor on the device that is simulated."""
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         return DEVICE
 
     @property
-    def is_cuda(self) -> bool:
+    def is_cuda(self) -> bool:  # type: ignore[override]
         return True
 
 
@@ -53,7 +53,7 @@ class DeviceGenerator(torch.Generator):
         return super().__new__(cls)
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         return DEVICE
 
 
@@ -156,7 +156,9 @@ class SimulatedCuda(TorchFunctionMode):
         self._transfer(source, kwargs.get("non_blocking", False))
         dtypes = [each for each in (*args[1:], *kwargs.values()) if isinstance(each, torch.dtype)]
         with torch._C.DisableTorchFunction():
-            copied = source.as_subclass(Tensor).clone().to(*dtypes)
+            copied: Tensor = source.as_subclass(Tensor).clone()
+            for dtype in dtypes:
+                copied = copied.to(dtype)
         return copied if target == "cpu" else copied.as_subclass(OnDevice)
 
     def _copy(self, args: Any, kwargs: Any) -> None:
@@ -259,7 +261,7 @@ def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedCuda]:
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(torch, "Generator", DeviceGenerator)
-    has_cudnn = torch.backends.cuda.cudnn_sdp_enabled()
+    has_cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     try:
         with device:
             yield device

@@ -1,4 +1,4 @@
-"""Settings: from the command line, the file, and what was remembered; none can break the app."""
+"""Settings: from the command line, the file, and the saved state; none can break the app."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,6 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
-from seqtop import paths
 from seqtop.cli import main
 from seqtop.state.fields import FIELDS
 from seqtop.state.ordering import Sort
@@ -31,16 +30,6 @@ from tests.support.scripted import ScriptedSource
 def titles(app: SeqtopApp) -> list[str]:
     line = next(line for line in screen(app).splitlines() if line.startswith(" Request"))
     return line.replace("▼", " ").replace("▲", " ").split()
-
-
-def test_files_are_where_the_xdg_variables_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", "/somewhere")
-    monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
-    monkeypatch.setenv("HOME", "/home/you")
-    assert paths.config_file() == Path("/somewhere/seqtop/config.toml")
-    assert paths.state_file() == Path("/home/you/.local/state/seqtop/state.json")
-    monkeypatch.delenv("XDG_CONFIG_HOME")
-    assert paths.config_file() == Path("/home/you/.config/seqtop/config.toml")
 
 
 def test_the_file_is_read(tmp_path: Path) -> None:

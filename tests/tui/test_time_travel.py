@@ -85,7 +85,7 @@ def assert_shows(app: SeqtopApp, count: int) -> None:
     view.rebuild(wanted)
     assert app.feed.view.page(0, 10_000) == view.page(0, 10_000)
     assert app.feed.view.running == view.running
-    assert list(app.feed.view.queue) == list(view.queue)
+    assert app.feed.view.queue == view.queue
     text = screen(app)
     assert "‖ PAUSED" in text
     if wanted.step >= 0:

@@ -1,5 +1,5 @@
-"""The engine's front door for HTTP clients: OpenAI's completions and chat completions.
+"""OpenAI's HTTP API: completions, chat completions and embeddings.
 
-`app` reads requests and writes answers on a thread of its own; `bridge` is the only way between
-it and the engine's thread; `schemas` is what clients send, `answers` what they get.
+`app` handles requests on a thread of its own, and communicates with the engine's thread only
+through `bridge`. `schemas` defines the bodies of requests, `responses` those of responses.
 """

@@ -1,4 +1,4 @@
-"""The application: routes, checks, and answers that end with the client's connection."""
+"""The HTTP application: routes, checks, and responses that end with the client's connection."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from starlette.types import Receive, Scope, Send
 from engine_stub.entrypoints.openai.bridge import AbortedError, Bridge, Completion
 from engine_stub.entrypoints.openai.chat import for_template
 from engine_stub.entrypoints.openai.embeddings import (
-    EmbeddingAnswer,
     EmbeddingRequest,
+    EmbeddingResponse,
     EmbeddingUsage,
     embeddings,
 )
 from engine_stub.entrypoints.openai.errors import ApiError
 from engine_stub.entrypoints.openai.responses import (
-    Answer,
-    ChatWording,
-    TextWording,
-    Wording,
-    Writer,
+    ChatFormat,
+    CompletionResponse,
+    ResponseBuilder,
+    ResponseFormat,
+    TextFormat,
 )
 from engine_stub.entrypoints.openai.schemas import ChatCompletionRequest, CompletionRequest
 from engine_stub.processing.chat_template import ChatTemplate
@@ -51,13 +51,13 @@ _Body = TypeVar("_Body", CompletionRequest, ChatCompletionRequest, EmbeddingRequ
 
 @dataclass(frozen=True)
 class ServedModel:
-    """What the application has to know of the model.
+    """The description of the model for clients.
 
     Attributes:
-        name: What clients call it.
+        name: Its name in the API.
         max_model_len: The longest prompt and output together, in tokens.
-        chat_template: Makes a conversation a prompt; None if the model has none.
-        chat_stops: Strings that end its turn of a conversation, besides its stop tokens.
+        chat_template: The template for conversations; None if the model has none.
+        chat_stops: Stop strings of its turn in a conversation, in addition to stop tokens.
         created: When the engine was started, in seconds since the epoch.
     """
 
@@ -71,11 +71,14 @@ class ServedModel:
 def make_app(
     bridge: Bridge, model: ServedModel, tokenizer: Tokenizer, *, allowed_hosts: list[str]
 ) -> Starlette:
-    """Build the application.
+    """Builds the application.
 
     Args:
-        allowed_hosts: What the Host header may say ("*" for anything), so that no page that a
-            browser has open can reach the engine under a name of its own.
+        bridge: The connection to the engine's thread.
+        model: The description of the model.
+        tokenizer: The model's tokenizer.
+        allowed_hosts: Allowed values of the Host header ("*" for any). They prevent DNS rebinding:
+            a page in a browser that reaches the engine under a host name of its own.
     """
     endpoints = _Endpoints(bridge, model, tokenizer)
     return Starlette(
@@ -94,8 +97,6 @@ def make_app(
 
 
 class _Endpoints:
-    """The endpoints."""
-
     def __init__(self, bridge: Bridge, model: ServedModel, tokenizer: Tokenizer) -> None:
         self._bridge = bridge
         self._model = model
@@ -114,7 +115,7 @@ class _Endpoints:
 
     async def completions(self, request: Request) -> Response:
         body = await _body(request, CompletionRequest)
-        return await self._answer(body, body.engine_prompt, TextWording)
+        return await self._complete(body, body.engine_prompt, TextFormat)
 
     async def chat_completions(self, request: Request) -> Response:
         template = self._model.chat_template
@@ -122,13 +123,13 @@ class _Endpoints:
             raise ApiError(f"{self._model.name} has no chat template; use /v1/completions")
         body = await _body(request, ChatCompletionRequest)
         prompt = partial(self._conversation, body, template)
-        return await self._answer(body, prompt, ChatWording, self._model.chat_stops)
+        return await self._complete(body, prompt, ChatFormat, self._model.chat_stops)
 
     async def embeddings(self, request: Request) -> Response:
         body = await _body(request, EmbeddingRequest)
         self._check_model(body.model)
         request_id = f"embd-{next(self._numbers)}"
-        with contextlib.ExitStack() as unwanted:  # ends what was submitted before a refusal
+        with contextlib.ExitStack() as submitted:  # aborted if a later prompt is refused
             completions = []
             num_tokens = 0
             try:
@@ -138,36 +139,36 @@ class _Endpoints:
                     completion, num_prompt_tokens = await self._bridge.submit(
                         f"{request_id}-{index}", prompt, params
                     )
-                    unwanted.callback(completion.close)
+                    submitted.callback(completion.close)
                     completions.append(completion)
                     num_tokens += num_prompt_tokens
             except ValueError as error:
                 raise ApiError(str(error)) from error
             except AbortedError as error:
                 raise _aborted(error) from error
-            all_of_them = unwanted.pop_all()
+            accepted = submitted.pop_all()
 
-        async def answer() -> EmbeddingAnswer:
+        async def respond() -> EmbeddingResponse:
             data = await embeddings(completions, body.encoding_format)
-            return EmbeddingAnswer(data, self._model.name, EmbeddingUsage(num_tokens, num_tokens))
+            return EmbeddingResponse(data, self._model.name, EmbeddingUsage(num_tokens, num_tokens))
 
-        return _Attended(all_of_them, partial(_send_whole, answer))
+        return _DisconnectingResponse(accepted, partial(_send_whole, respond))
 
     def _conversation(self, body: ChatCompletionRequest, template: ChatTemplate) -> TokenInputs:
-        """The prompt that a conversation is to the model."""
+        """Returns the prompt of a conversation."""
         variables = body.chat_template_kwargs or {}
         text = template.render(for_template(body.messages), **variables)
         return token_inputs(self._tokenizer.encode_with_special_tokens(text), text)
 
-    async def _answer(
+    async def _complete(
         self,
         body: CompletionRequest | ChatCompletionRequest,
         make_prompt: Callable[[], Prompt],
-        wording: type[Wording],
+        response_format: type[ResponseFormat],
         stops: Sequence[str] = (),
     ) -> Response:
         self._check_model(body.model)
-        request_id = f"{wording.id_prefix}-{next(self._numbers)}"
+        request_id = f"{response_format.id_prefix}-{next(self._numbers)}"
         try:
             params = body.params(stops)
             prompt = await asyncio.to_thread(make_prompt)
@@ -177,21 +178,21 @@ class _Endpoints:
             raise ApiError(str(error)) from error
         except AbortedError as error:
             raise _aborted(error) from error
-        tells_logprobs = isinstance(params, SamplingParams) and params.logprobs is not None
-        writer = Writer(
-            wording(with_logprobs=tells_logprobs),
+        with_logprobs = isinstance(params, SamplingParams) and params.logprobs is not None
+        builder = ResponseBuilder(
+            response_format(with_logprobs=with_logprobs),
             request_id,
             model=self._model.name,
             num_prompt_tokens=num_prompt_tokens,
         )
         if body.stream:
-            events = _events(completion, writer, with_usage=body.wants_usage)
-            return _Attended(completion, partial(_send_events, events))
+            events = _events(completion, builder, with_usage=body.wants_usage)
+            return _DisconnectingResponse(completion, partial(_send_events, events))
 
-        async def whole() -> Answer:
-            return writer.whole([piece async for piece in completion.pieces()])
+        async def whole() -> CompletionResponse:
+            return builder.whole([piece async for piece in completion.pieces()])
 
-        return _Attended(completion, partial(_send_whole, whole))
+        return _DisconnectingResponse(completion, partial(_send_whole, whole))
 
     def _check_model(self, name: str | None) -> None:
         if name not in (None, self._model.name):
@@ -203,10 +204,11 @@ class _Endpoints:
             )
 
     async def _check_length(self, prompt: Prompt, *, room: int = 1) -> None:
-        """Refuse a prompt that is too long before the engine's thread spends time on it.
+        """Refuses a prompt that is too long, to save time on the engine's thread.
 
         Args:
-            room: Tokens of output that there has to be room for.
+            prompt: The prompt.
+            room: Tokens of output that must fit in addition.
         """
         if isinstance(prompt, str):
             token_ids = await asyncio.to_thread(self._tokenizer.encode, prompt)
@@ -220,33 +222,34 @@ class _Endpoints:
             )
 
 
-class _Attended(Response):
-    """Sends an answer for as long as the client is there; if it leaves, the request is aborted.
+class _DisconnectingResponse(Response):
+    """A response that aborts the request if the client disconnects.
 
     Args:
-        work: What the answer is made of; closed when the answer has been sent, or can not be.
+        work: The submitted requests; closed when the response has been sent, or cannot be.
+        respond: Sends the response.
     """
 
     def __init__(
         self,
         work: Completion | contextlib.ExitStack,
-        answer: Callable[[Send], Coroutine[Any, Any, None]],
+        respond: Callable[[Send], Coroutine[Any, Any, None]],
     ) -> None:
         super().__init__()
         self._work = work
-        self._answer = answer
+        self._respond = respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = asyncio.ensure_future(self._answer(send))
-        leaving = asyncio.ensure_future(_disconnected(receive))
+        responding = asyncio.ensure_future(self._respond(send))
+        disconnected = asyncio.ensure_future(_disconnected(receive))
         try:
-            await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                answer.result()
+            await asyncio.wait({responding, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+            if responding.done():
+                responding.result()
         finally:
             self._work.close()
-            leaving.cancel()
-            answer.cancel()
+            disconnected.cancel()
+            responding.cancel()
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -254,9 +257,9 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _send_whole(answer: Callable[[], Awaitable[msgspec.Struct]], send: Send) -> None:
+async def _send_whole(respond: Callable[[], Awaitable[msgspec.Struct]], send: Send) -> None:
     try:
-        response = _json(await answer())
+        response = _json(await respond())
     except AbortedError as error:
         response = _error(_aborted(error))
     await send(
@@ -279,25 +282,26 @@ async def _send_events(events: AsyncIterator[bytes], send: Send) -> None:
 
 
 async def _events(
-    completion: Completion, writer: Writer, *, with_usage: bool
+    completion: Completion, builder: ResponseBuilder, *, with_usage: bool
 ) -> AsyncIterator[bytes]:
-    """Yield the stream's events: one for each piece, and what ends it."""
+    """Yields the events of a stream: one for each piece, then the usage and the end."""
     try:
         async for piece in completion.pieces():
-            yield _encode(writer.chunk(piece))
+            yield _encode(builder.chunk(piece))
         if with_usage:
-            yield _encode(writer.usage_chunk())
+            yield _encode(builder.usage_chunk())
         yield b"[DONE]"
     except AbortedError as error:
-        # The status has long been sent; clients know an error by its shape.
-        yield _encode(_aborted(error).answer)
+        # The status has been sent already; clients recognize an error by its format.
+        yield _encode(_aborted(error).response)
 
 
 async def _body(request: Request, kind: type[_Body]) -> _Body:
-    """Read the body, and no more than is allowed."""
+    """Reads and decodes the body; refuses bodies longer than `MAX_BODY_BYTES`."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
-        # Nothing else makes a browser ask before it lets a foreign page send something here.
+        # A browser asks before it sends JSON for a page of another origin (a CORS preflight); other
+        # content types it sends at once.
         raise ApiError("the content type must be application/json", status=415)
     body = bytearray()
     try:
@@ -306,7 +310,7 @@ async def _body(request: Request, kind: type[_Body]) -> _Body:
             if len(body) > MAX_BODY_BYTES:
                 raise ApiError(f"the body is longer than {MAX_BODY_BYTES} bytes", status=413)
     except ClientDisconnect as error:
-        raise ApiError("the client left before its request was complete") from error
+        raise ApiError("the client disconnected before its request was complete") from error
     try:
         return msgspec.json.decode(body, type=kind)
     except ValueError as error:
@@ -333,8 +337,8 @@ def _aborted(error: AbortedError) -> ApiError:
 
 
 def _error(error: ApiError) -> Response:
-    return _json(error.answer, error.status)
+    return _json(error.response, error.status)
 
 
-def _json(answer: Any, status: int = 200) -> Response:
-    return Response(_encode(answer), status, media_type="application/json")
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(_encode(content), status, media_type="application/json")

@@ -1,7 +1,8 @@
-"""Between the HTTP thread, where clients wait, and the engine's, which waits for nobody.
+"""The bridge between the HTTP thread and the engine's thread.
 
 The HTTP thread puts submissions and aborts into a queue that the engine's thread empties before
-each step; what a step brings a request goes into that request's own queue on the event loop.
+each step. The results of a step go into a queue of each request on the event loop. The engine's
+thread never waits.
 """
 
 from __future__ import annotations
@@ -20,18 +21,20 @@ from seqtop.sequence import Logprob, PoolingParams, Sequence, SequenceStatus
 
 
 class AbortedError(Exception):
-    """The request was ended before it was finished, by a viewer or with the engine."""
+    """The request was aborted by a viewer, or because the engine stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one step brought one of a request's samples.
+    """The results of one step for one sample of a request.
 
     Attributes:
-        index: Which of the `n` samples, or of a search's outputs, best first.
+        index: The number of the sample; of a beam search's outputs, best first.
+        text: The new text.
+        token_ids: The new tokens.
         logprobs: For each of `token_ids`, candidates by token id, the sampled one first.
         finish_reason: "stop", "length" or "abort" in a sample's last piece, else None.
-        pooled: The prompt's vector, of a request that pools.
+        pooled: The prompt's vector, for a request with pooling parameters.
     """
 
     index: int
@@ -43,7 +46,7 @@ class Piece:
 
 
 class Completion:
-    """One request, from its submission on. Made and used on the event loop's thread."""
+    """A submitted request. To be used on the event loop's thread, but for `deliver`."""
 
     def __init__(
         self,
@@ -56,17 +59,17 @@ class Completion:
         self.prompt = prompt
         self.params = params
         self.accepted: Future[int] = Future()
-        """Comes to hold the number of prompt tokens, or the `ValueError` of a refusal."""
+        """Resolves to the number of prompt tokens, or to the `ValueError` of a refusal."""
         self._bridge = bridge
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[Piece] = asyncio.Queue()
         self._num_unfinished = _num_outputs(params)
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Yield what the steps bring until all samples are finished; to be iterated once.
+        """Yields the results of steps until all samples are finished; to be iterated once.
 
         Raises:
-            AbortedError: Somebody else ended the request.
+            AbortedError: The request was aborted.
         """
         while self._num_unfinished:
             piece = await self._pieces.get()
@@ -77,56 +80,61 @@ class Completion:
             yield piece
 
     def close(self) -> None:
-        """Have the engine abort what is unfinished; its blocks are free in the next step."""
+        """Aborts the request if it is unfinished."""
         if self._num_unfinished:
             self._bridge.abort(self.request_id)
 
     def deliver(self, piece: Piece) -> None:
-        """Hand over `piece`; the one method for the engine's thread."""
+        """Enqueues `piece`; called on the engine's thread."""
         self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
 
 
 class Bridge:
-    """A `FrontDoor` of the engine's server on one side, `submit` and `abort` on the other."""
+    """A `RequestSource` for the engine's thread, with `submit` and `abort` for the HTTP thread."""
 
     def __init__(self) -> None:
-        self._inbox: queue.SimpleQueue[Completion | str] = queue.SimpleQueue()
-        # Of the engine's thread, by the id of the group that runs these outputs of a request.
+        self._commands: queue.SimpleQueue[Completion | str] = queue.SimpleQueue()
+        # By the id of a group, its request and the numbers of its samples; engine's thread only.
         self._outputs: dict[str, tuple[Completion, range]] = {}
 
     async def submit(
         self, request_id: str, prompt: Prompt, params: Params
     ) -> tuple[Completion, int]:
-        """Submit a request; returns it and its number of prompt tokens once it waits its turn.
+        """Submits a request, and waits until the engine has accepted it.
+
+        Returns:
+            The request and its number of prompt tokens.
 
         Raises:
-            ValueError: The engine refuses it, see `LLMEngine.add_request`.
+            ValueError: The engine refuses the request; see `LLMEngine.add_request`.
+            AbortedError: The engine has stopped.
         """
         completion = Completion(self, request_id, prompt, params)
-        self._inbox.put(completion)
+        self._commands.put(completion)
         return completion, await asyncio.wrap_future(completion.accepted)
 
     def abort(self, request_id: str) -> None:
-        self._inbox.put(request_id)
+        """Aborts a request before the next step."""
+        self._commands.put(request_id)
 
-    # For the engine's thread.
+    # --- For the engine's thread
 
     def serve(self, server: EngineServer) -> None:
-        """Hand what clients asked for since the last call to the engine."""
-        while not self._inbox.empty():
-            command = self._inbox.get()
+        """Passes the requests and aborts since the last call to the engine."""
+        while not self._commands.empty():
+            command = self._commands.get()
             if isinstance(command, Completion):
                 self._add(server, command)
             else:
                 server.abort(command)
 
     def stepped(self, record: StepRecord) -> None:
-        """Deliver what a step brought."""
+        """Delivers the results of a step."""
         for update in record.updates:
             if update.new_token_ids and update.request_id in self._outputs:
                 completion, indices = self._outputs[update.request_id]
                 if isinstance(completion.params, BeamSearchParams):
-                    continue  # which of them are outputs is known when the search is over
+                    continue  # its outputs are known only at the end of the search
                 completion.deliver(
                     Piece(
                         indices[0],
@@ -143,15 +151,15 @@ class Bridge:
                 completion, indices = ended
                 if isinstance(completion.params, BeamSearchParams):
                     for index, seq in zip(indices, group.seqs, strict=True):
-                        completion.deliver(_whole(index, seq))
-        # These ended between steps, so no update tells of it.
+                        completion.deliver(_search_output(index, seq))
+        # These ended between steps, so that the step has no update for them.
         for group in (*record.ignored, *record.aborted):
             self._end(group.request_id, SequenceStatus.get_finished_reason(group.first_seq.status))
 
     def close(self) -> None:
-        """End every request that is under way or waits in the queue: no step will follow."""
-        while not self._inbox.empty():
-            command = self._inbox.get()
+        """Ends all requests with an error, because no step will follow."""
+        while not self._commands.empty():
+            command = self._commands.get()
             if isinstance(command, Completion) and command.accepted.set_running_or_notify_cancel():
                 command.accepted.set_exception(AbortedError("the engine has stopped"))
         for request_id in list(self._outputs):
@@ -159,7 +167,7 @@ class Bridge:
 
     def _add(self, server: EngineServer, completion: Completion) -> None:
         if not completion.accepted.set_running_or_notify_cancel():
-            return  # the client has gone before its turn came
+            return  # the client has disconnected
         try:
             groups = server.add(completion.request_id, completion.prompt, completion.params)
         except ValueError as error:
@@ -180,14 +188,14 @@ class Bridge:
 
 
 def _num_outputs(params: Params) -> int:
-    """How many outputs a request ends up with."""
+    """Returns the number of outputs of a request."""
     if isinstance(params, BeamSearchParams):
         return params.beam_width
     return 1 if isinstance(params, PoolingParams) else params.n
 
 
-def _whole(index: int, seq: Sequence) -> Piece:
-    """One output of a search."""
+def _search_output(index: int, seq: Sequence) -> Piece:
+    """Returns one output of a beam search."""
     return Piece(
         index,
         seq.output_text,

@@ -1,4 +1,4 @@
-"""The messages of a conversation, and what ends the bundled model's turn in it."""
+"""The messages of a conversation, and the stop strings of the bundled model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 BUNDLED_STOPS = ("\nUser:",)
-"""Where the bundled model would begin to speak for the user; it has no token to end a turn."""
+"""Strings that begin the user's next turn; the bundled model has no token to end a turn."""
 
 
 class TextPart(msgspec.Struct, forbid_unknown_fields=True):
+    """A part of a message."""
+
     type: Literal["text"]
     text: str
 
@@ -20,13 +22,15 @@ Content: TypeAlias = str | list[TextPart]
 
 
 class ConversationMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """A message of a conversation."""
+
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
     name: str | None = None
 
 
 def for_template(messages: Iterable[ConversationMessage]) -> list[dict[str, Any]]:
-    """The messages as chat templates know them, the parts of each joined to one text."""
+    """Returns the messages in the form of chat templates, with the parts of each one joined."""
     return [{"role": each.role, "content": _text(each.content)} for each in messages]
 
 

@@ -1,4 +1,4 @@
-"""``/v1/embeddings``: what clients may send, and what they get."""
+"""The endpoint ``/v1/embeddings``: the bodies of its requests and responses."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class EmbeddingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     """The body of ``/v1/embeddings``.
 
     Attributes:
-        input: One input, a text or a list of token ids, or a list of such.
-        encoding_format: How a vector is written: as numbers, or as the base64 of its float32s,
-            little-endian.
+        input: One input, a text or a list of token ids, or a list of inputs.
+        encoding_format: The format of a vector: numbers, or the base64 of its little-endian
+            float32 values.
     """
 
     input: str | Annotated[list[str | int | list[int]], Meta(min_length=1)]
@@ -34,7 +34,7 @@ class EmbeddingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     user: str | None = None
 
     def prompts(self) -> list[Prompt]:
-        """The inputs for the engine.
+        """Returns the inputs for the engine.
 
         Raises:
             ValueError: There are too many, or they are of several kinds.
@@ -52,21 +52,28 @@ class EmbeddingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
         return prompts
 
     def pooling_params(self) -> PoolingParams:
+        """Returns the parameters for the engine."""
         return PoolingParams(dimensions=self.dimensions)
 
 
 class Embedding(msgspec.Struct):
+    """The vector of one input."""
+
     index: int
     embedding: list[float] | str
     object: Literal["embedding"] = "embedding"
 
 
 class EmbeddingUsage(msgspec.Struct):
+    """Numbers of tokens."""
+
     prompt_tokens: int
     total_tokens: int
 
 
-class EmbeddingAnswer(msgspec.Struct):
+class EmbeddingResponse(msgspec.Struct):
+    """The body of a response."""
+
     data: list[Embedding]
     model: str
     usage: EmbeddingUsage
@@ -76,10 +83,10 @@ class EmbeddingAnswer(msgspec.Struct):
 async def embeddings(
     completions: Iterable[Completion], encoding_format: Literal["float", "base64"]
 ) -> list[Embedding]:
-    """Wait for the vectors of all inputs.
+    """Waits for the vectors of all inputs.
 
     Raises:
-        AbortedError: Somebody else ended one of the requests.
+        AbortedError: One of the requests was aborted.
     """
     found = []
     for index, completion in enumerate(completions):

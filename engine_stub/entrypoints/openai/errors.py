@@ -1,4 +1,4 @@
-"""Errors in the shape that OpenAI's clients understand."""
+"""Errors in the format of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ import msgspec
 
 
 class ErrorBody(msgspec.Struct):
+    """The description of an error."""
+
     message: str
     type: str
     param: str | None = None
     code: str | None = None
 
 
-class ErrorAnswer(msgspec.Struct):
+class ErrorResponse(msgspec.Struct):
+    """The body of a response with an error."""
+
     error: ErrorBody
 
 
 class ApiError(Exception):
-    """A request that is answered with an error; `str()` is one sentence for the client.
+    """An error to respond with; `str()` is one sentence for the client.
 
     Attributes:
-        status: Of HTTP; those from 500 on are not the client's fault.
+        status: The HTTP status; from 500 on, the error is not the client's.
+        response: The body of the response.
     """
 
     def __init__(
@@ -29,4 +34,4 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         kind = "invalid_request_error" if status < 500 else "server_error"
-        self.answer = ErrorAnswer(ErrorBody(message, kind, param, code))
+        self.response = ErrorResponse(ErrorBody(message, kind, param, code))

@@ -1,4 +1,4 @@
-"""Serves the application on a thread of its own, for as long as the engine runs."""
+"""Runs the HTTP application on a thread of its own."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ _GRACE_SECONDS = 2
 
 
 class HttpServer:
-    """Listens at ``host:port`` from its construction to `close`; a context manager.
+    """An HTTP server that listens at ``host:port`` until `close`; a context manager.
 
     Attributes:
-        bridge: The front door, for `EngineServer`.
-        url: Where clients find it.
+        bridge: The source of requests, for `EngineServer`.
+        url: The base URL of the API.
 
     Args:
-        insecure: Whether other machines may connect, under whatever name.
+        address: The address to listen at, ``host:port``.
+        engine: The engine; only its tokenizer is used here.
+        model: The description of the model.
+        insecure: Whether other machines may connect, with any Host header.
 
     Raises:
         OSError: The address cannot be bound.
@@ -55,7 +58,7 @@ class HttpServer:
         self._thread.start()
 
     def close(self) -> None:
-        """End all requests, tell their clients so, and stop listening; once the engine rests."""
+        """Ends all requests with an error, and stops listening; call it after the last step."""
         self.bridge.close()
         self._server.should_exit = True
         self._thread.join(timeout=2 * _GRACE_SECONDS)

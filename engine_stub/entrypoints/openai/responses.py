@@ -1,4 +1,4 @@
-"""What clients get: OpenAI's objects, made of the pieces that the engine's steps bring."""
+"""The bodies of responses: OpenAI's objects, made from the results of the engine's steps."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from seqtop.sequence import Logprob
 
 
 class Usage(msgspec.Struct):
-    """Numbers of tokens; those of all `n` samples together."""
+    """Numbers of tokens, summed over all `n` samples."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
 
 
-class Answer(msgspec.Struct):
-    """A whole answer, or one chunk of a stream; without `usage` unless it is to be told."""
+class CompletionResponse(msgspec.Struct):
+    """A whole completion, or one chunk of a stream. `usage` is omitted while unset."""
 
     id: str
     object: str
@@ -32,7 +32,7 @@ class Answer(msgspec.Struct):
 
 
 class TextLogprobs(msgspec.Struct):
-    """One entry a token in each list; offsets are characters from the output's beginning."""
+    """Log probabilities as lists with one entry per token; offsets are characters of output."""
 
     tokens: list[str]
     token_logprobs: list[float]
@@ -41,6 +41,8 @@ class TextLogprobs(msgspec.Struct):
 
 
 class TextChoice(msgspec.Struct):
+    """A sample of a completion, or a part of one."""
+
     index: int
     text: str
     logprobs: TextLogprobs | None
@@ -48,7 +50,7 @@ class TextChoice(msgspec.Struct):
 
 
 class Candidate(msgspec.Struct):
-    """A token that was or could have been sampled; no `bytes` for a part of a character."""
+    """A token that was or could have been sampled; `bytes` is None for a part of a character."""
 
     token: str
     logprob: float
@@ -56,19 +58,27 @@ class Candidate(msgspec.Struct):
 
 
 class ChatToken(Candidate):
+    """A sampled token with its likeliest alternatives."""
+
     top_logprobs: list[Candidate]
 
 
 class ChatLogprobs(msgspec.Struct):
+    """The log probabilities of a message."""
+
     content: list[ChatToken]
 
 
 class ChatMessage(msgspec.Struct):
+    """A message of the model, or a part of one."""
+
     content: str
     role: Literal["assistant"] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct):
+    """A sample of a chat completion."""
+
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
@@ -76,18 +86,20 @@ class ChatChoice(msgspec.Struct):
 
 
 class ChatDelta(msgspec.Struct):
+    """A part of a sample of a chat completion."""
+
     index: int
     delta: ChatMessage
     logprobs: ChatLogprobs | None
     finish_reason: str | None
 
 
-class Wording(Protocol):
-    """How one of the two APIs puts a piece; made anew for each answer.
+class ResponseFormat(Protocol):
+    """The format of one of the two APIs. Each response has its own instance.
 
     Attributes:
-        whole, chunk: What the API calls its objects.
-        id_prefix: How its ids begin.
+        whole, chunk: The types of the API's objects.
+        id_prefix: The beginning of its ids.
     """
 
     whole: str
@@ -97,16 +109,16 @@ class Wording(Protocol):
     def __init__(self, *, with_logprobs: bool) -> None: ...
 
     def choice(self, piece: Piece) -> TextChoice | ChatChoice:
-        """`piece`, which is all there is."""
+        """Formats a complete sample."""
         ...
 
     def delta(self, piece: Piece) -> TextChoice | ChatDelta:
-        """`piece`, which goes on from the ones before."""
+        """Formats the next part of a sample."""
         ...
 
 
-class TextWording:
-    """Of completions."""
+class TextFormat:
+    """The format of completions."""
 
     whole = chunk = "text_completion"
     id_prefix = "cmpl"
@@ -116,6 +128,7 @@ class TextWording:
         self._offsets: dict[int, int] = {}
 
     def choice(self, piece: Piece) -> TextChoice:
+        """Formats a complete sample, or the next part of one."""
         logprobs = self._logprobs(piece) if self._with_logprobs else None
         return TextChoice(piece.index, piece.text, logprobs, piece.finish_reason)
 
@@ -135,8 +148,8 @@ class TextWording:
         return found
 
 
-class ChatWording:
-    """Of chat completions; a stream's first chunk of each sample names the speaker."""
+class ChatFormat:
+    """The format of chat completions; the first chunk of each sample has the role."""
 
     whole = "chat.completion"
     chunk = "chat.completion.chunk"
@@ -147,10 +160,12 @@ class ChatWording:
         self._begun: set[int] = set()
 
     def choice(self, piece: Piece) -> ChatChoice:
+        """Formats a complete sample."""
         message = ChatMessage(piece.text, "assistant")
         return ChatChoice(piece.index, message, self._logprobs(piece), piece.finish_reason)
 
     def delta(self, piece: Piece) -> ChatDelta:
+        """Formats the next part of a sample."""
         message = ChatMessage(piece.text)
         if piece.index not in self._begun:
             self._begun.add(piece.index)
@@ -169,40 +184,47 @@ class ChatWording:
         return ChatLogprobs(tokens)
 
 
-class Writer:
-    """Puts one request's pieces into answers, and counts their tokens."""
+class ResponseBuilder:
+    """Builds the responses to one request, and counts their tokens."""
 
     def __init__(
-        self, wording: Wording, answer_id: str, *, model: str, num_prompt_tokens: int
+        self,
+        response_format: ResponseFormat,
+        response_id: str,
+        *,
+        model: str,
+        num_prompt_tokens: int,
     ) -> None:
-        self._wording = wording
-        self._id = answer_id
+        self._format = response_format
+        self._id = response_id
         self._created = int(time.time())
         self._model = model
         self._num_prompt_tokens = num_prompt_tokens
         self._num_output_tokens = 0
 
-    def chunk(self, piece: Piece) -> Answer:
-        """The next chunk of a stream."""
+    def chunk(self, piece: Piece) -> CompletionResponse:
+        """Returns the next chunk of a stream."""
         self._num_output_tokens += len(piece.token_ids)
-        return self._answer(self._wording.chunk, [self._wording.delta(piece)])
+        return self._response(self._format.chunk, [self._format.delta(piece)])
 
-    def usage_chunk(self) -> Answer:
-        """The chunk after all others, which only tells the usage."""
-        answer = self._answer(self._wording.chunk, [])
-        answer.usage = self._usage()
-        return answer
+    def usage_chunk(self) -> CompletionResponse:
+        """Returns the last chunk of a stream, which contains only the usage."""
+        response = self._response(self._format.chunk, [])
+        response.usage = self._usage()
+        return response
 
-    def whole(self, pieces: Iterable[Piece]) -> Answer:
-        """All in one."""
+    def whole(self, pieces: Iterable[Piece]) -> CompletionResponse:
+        """Returns the whole completion."""
         samples = list(_joined(pieces))
         self._num_output_tokens = sum(len(each.token_ids) for each in samples)
-        answer = self._answer(self._wording.whole, [self._wording.choice(each) for each in samples])
-        answer.usage = self._usage()
-        return answer
+        response = self._response(
+            self._format.whole, [self._format.choice(each) for each in samples]
+        )
+        response.usage = self._usage()
+        return response
 
-    def _answer(self, kind: str, choices: list[Any]) -> Answer:
-        return Answer(self._id, kind, self._created, self._model, choices)
+    def _response(self, kind: str, choices: list[Any]) -> CompletionResponse:
+        return CompletionResponse(self._id, kind, self._created, self._model, choices)
 
     def _usage(self) -> Usage:
         prompt, output = self._num_prompt_tokens, self._num_output_tokens
@@ -210,7 +232,7 @@ class Writer:
 
 
 def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """One piece a sample, in order."""
+    """Yields one piece per sample, in order."""
     by_sample: dict[int, list[Piece]] = {}
     for piece in pieces:
         by_sample.setdefault(piece.index, []).append(piece)

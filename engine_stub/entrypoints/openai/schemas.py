@@ -1,4 +1,4 @@
-"""What clients may send. Fields have OpenAI's names, then vLLM's; unknown ones are refused."""
+"""The bodies of requests. Fields have the names of OpenAI and vLLM; unknown ones are refused."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from engine_stub.entrypoints.openai.chat import ConversationMessage
 from seqtop.sequence import SamplingParams
 
 MAX_SAMPLES = 128
-"""The most `n` may be, as at OpenAI."""
+"""The largest `n`, as in OpenAI's API."""
 
 _SAMPLED = (
     "n stop max_tokens temperature top_p seed presence_penalty frequency_penalty logit_bias"
     " top_k min_p repetition_penalty min_tokens ignore_eos stop_token_ids"
 ).split()
-"""Fields that are `SamplingParams` under the same name."""
+"""Fields that `SamplingParams` has under the same name."""
 
 _NOT_FOR_BEAMS = (
     "stream stop top_p seed presence_penalty frequency_penalty logit_bias top_k min_p"
     " repetition_penalty min_tokens stop_token_ids logprobs"
 ).split()
-"""Fields that mean nothing to a beam search, or that it cannot heed."""
+"""Fields that a beam search does not support."""
 
 _DEFAULT_MAX_TOKENS = 16
-"""Of a beam search, as of samples."""
+"""The longest output of a beam search if none is given, as of samples."""
 
 _Stops: TypeAlias = str | Annotated[list[str], Meta(max_length=16)]
 _Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
@@ -37,14 +37,16 @@ _Seed: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1 - MAX_SAMPLES)]
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """Options of a streamed response."""
+
     include_usage: bool = False
 
 
 class SamplingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What both kinds of request share; None stands for the default, as it does at OpenAI.
+    """The fields that both kinds of request share; None means the default, as in OpenAI's API.
 
     Attributes:
-        unsupported: By field, the only values it may have: those that ask for nothing.
+        unsupported: By unsupported field, the values that are accepted because they have no effect.
     """
 
     model: str | None = None
@@ -73,16 +75,17 @@ class SamplingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def wants_usage(self) -> bool:
+        """Whether a stream ends with the numbers of tokens."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     def params(self, stops: Sequence[str] = ()) -> SamplingParams | BeamSearchParams:
-        """What the engine is asked for.
+        """Returns the parameters for the engine.
 
         Args:
-            stops: Strings to stop at besides the request's own.
+            stops: Stop strings in addition to the request's own.
 
         Raises:
-            ValueError: A value is out of range, or asks for something unsupported.
+            ValueError: A value is out of range or not supported.
         """
         for name, harmless in self.unsupported.items():
             if getattr(self, name) not in harmless:
@@ -103,10 +106,10 @@ class CompletionRequest(SamplingRequest):
     """The body of ``/v1/completions``.
 
     Attributes:
-        prompt: Text or token ids; a list of one text is taken for that text.
-        logprobs: How many of the likeliest tokens to report beside each sampled one.
-        use_beam_search: Whether to answer with the `n` likeliest outputs, best first, as vLLM does.
-        length_penalty: Of a beam search: above 0 favours long outputs, below 0 short ones.
+        prompt: Text or token ids; a list of one text means that text.
+        logprobs: The number of likeliest tokens to report beside each sampled one.
+        use_beam_search: Whether to respond with the `n` likeliest outputs, best first, as vLLM.
+        length_penalty: For a beam search: above 0 favours long outputs, below 0 short ones.
     """
 
     prompt: str | list[int | str]
@@ -124,10 +127,10 @@ class CompletionRequest(SamplingRequest):
     }
 
     def engine_prompt(self) -> str | list[int]:
-        """The prompt for the engine.
+        """Returns the prompt for the engine.
 
         Raises:
-            ValueError: There are several.
+            ValueError: There are several prompts.
         """
         if isinstance(self.prompt, str):
             return self.prompt
@@ -140,6 +143,7 @@ class CompletionRequest(SamplingRequest):
         return texts[0]
 
     def params(self, stops: Sequence[str] = ()) -> SamplingParams | BeamSearchParams:
+        """Returns the parameters for the engine; see `SamplingRequest.params`."""
         if self.use_beam_search:
             return self._beam_search_params()
         if self.length_penalty is not None:
@@ -167,10 +171,10 @@ class ChatCompletionRequest(SamplingRequest):
 
     Attributes:
         logprobs: Whether to report the log probabilities of the sampled tokens.
-        top_logprobs: How many of the likeliest tokens to report beside each.
-        max_completion_tokens: OpenAI's newer name of `max_tokens`. Without either, an answer may
-            take all that the prompt leaves.
-        chat_template_kwargs: Variables for the model's chat template, as at vLLM.
+        top_logprobs: The number of likeliest tokens to report beside each.
+        max_completion_tokens: OpenAI's newer name of `max_tokens`. Without either, the output is
+            limited by the longest sequence.
+        chat_template_kwargs: Variables of the model's chat template, as in vLLM.
     """
 
     messages: Annotated[list[ConversationMessage], Meta(min_length=1)]

@@ -188,8 +188,8 @@ def test_a_search_has_a_place_for_each_beam_from_the_start(make_engine) -> None:
     engine = make_engine(max_num_seqs=5)
     search(engine, [[1] * 4, [2] * 4])
     record = engine.step()
-    assert record.head_wait is not None
-    assert record.head_wait.cause == "seq_limit"
+    assert record.admission_blocked is not None
+    assert record.admission_blocked.cause == "seq_limit"
     assert all(each.num_running <= 5 for each in drain(engine))
 
 

@@ -21,8 +21,8 @@ def make_manager(num_blocks: int, *, caching: bool = True) -> BlockManager:
 
 def allocate(manager: BlockManager, seq: Sequence) -> int:
     """Place and allocate; returns the number of blocks found in the cache."""
-    placement = manager.place([seq])
-    assert manager.num_missing(placement.num_blocks) == 0
+    placement = manager.find_placement([seq])
+    assert manager.num_missing_blocks(placement.num_blocks) == 0
     manager.allocate([seq], placement)
     manager.check()
     return len(placement.hits)
@@ -35,7 +35,7 @@ def compute(manager: BlockManager, seq: Sequence) -> None:
 
 
 def can_append(manager: BlockManager, seq: Sequence) -> bool:
-    return manager.num_to_append([seq]) <= manager.num_available
+    return manager.num_blocks_to_append([seq]) <= manager.num_available
 
 
 def append(seq: Sequence, token_id: int) -> None:
@@ -140,15 +140,15 @@ def test_the_least_recently_used_is_evicted_and_last_blocks_first() -> None:
     other = make_seq(2, [3] * 12)
     allocate(manager, other)
     manager.free(other)
-    assert len(manager.place([make_seq(3, [1] * 9)]).hits) == 1
-    assert len(manager.place([make_seq(4, [2] * 9)]).hits) == 2
+    assert len(manager.find_placement([make_seq(3, [1] * 9)]).hits) == 1
+    assert len(manager.find_placement([make_seq(4, [2] * 9)]).hits) == 2
     # Finding the older one has made it the newer.
     revived = make_seq(5, [1] * 5)
     assert allocate(manager, revived) == 1
     manager.free(revived)
     allocate(manager, make_seq(6, [4] * 20))
-    assert len(manager.place([make_seq(7, [1] * 9)]).hits) == 1
-    assert len(manager.place([make_seq(8, [2] * 9)]).hits) == 0
+    assert len(manager.find_placement([make_seq(7, [1] * 9)]).hits) == 1
+    assert len(manager.find_placement([make_seq(8, [2] * 9)]).hits) == 0
 
 
 def test_blocks_revived_for_a_placement_are_not_counted_as_available() -> None:
@@ -157,10 +157,10 @@ def test_blocks_revived_for_a_placement_are_not_counted_as_available() -> None:
     allocate(manager, seq)
     compute(manager, seq)
     manager.free(seq)
-    placement = manager.place([make_seq(1, [1] * 8 + [2] * 9)])
-    assert (len(placement.hits), placement.num_new, placement.num_revived) == (2, 3, 2)
-    assert manager.num_missing(placement.num_blocks) == 1
-    assert manager.num_missing(placement.num_blocks, reserve=2) == 3
+    placement = manager.find_placement([make_seq(1, [1] * 8 + [2] * 9)])
+    assert (len(placement.hits), placement.num_new, placement.num_unused_hits) == (2, 3, 2)
+    assert manager.num_missing_blocks(placement.num_blocks) == 1
+    assert manager.num_missing_blocks(placement.num_blocks, reserve=2) == 3
 
 
 def test_without_prefix_caching_nothing_is_kept() -> None:
@@ -209,7 +209,7 @@ class Blocks(RuleBasedStateMachine):
         self.manager = make_manager(12)
         self.seqs: list[Sequence] = []
         self.num_made = 0
-        self.known: set[int] = set()
+        self.cached: set[int] = set()
         """What the changes that the manager tells of add up to."""
 
     @rule(
@@ -219,9 +219,9 @@ class Blocks(RuleBasedStateMachine):
     def admit(self, start: list[int], rest: list[int]) -> None:
         seq = make_seq(self.num_made, start + rest)
         self.num_made += 1
-        placement = self.manager.place([seq])
+        placement = self.manager.find_placement([seq])
         assert len(placement.hits) + placement.num_new == seq.n_blocks
-        if self.manager.num_missing(placement.num_blocks):
+        if self.manager.num_missing_blocks(placement.num_blocks):
             self.manager.free(seq)
             return
         self.manager.allocate([seq], placement)
@@ -260,12 +260,12 @@ class Blocks(RuleBasedStateMachine):
     @invariant()
     def changes_of_the_cache_add_up(self) -> None:
         changes = self.manager.take_cache_changes()
-        forgotten, known = changes.forgotten, {block for block, _, _ in changes.known}
-        assert len(set(forgotten)) == len(forgotten)
-        assert len(known) == len(changes.known)
-        assert self.known.issuperset(forgotten)
-        self.known = self.known.difference(forgotten) | known
-        assert self.known == set(self.manager.device._hash_of_block)
+        removed, stored = changes.removed, {block for block, _, _ in changes.stored}
+        assert len(set(removed)) == len(removed)
+        assert len(stored) == len(changes.stored)
+        assert self.cached.issuperset(removed)
+        self.cached = self.cached.difference(removed) | stored
+        assert self.cached == set(self.manager.device._hash_of_block)
 
     @invariant()
     def shared_blocks_hold_the_same_tokens(self) -> None:

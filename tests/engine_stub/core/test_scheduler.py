@@ -70,7 +70,7 @@ def test_the_head_waits_for_a_place(make_engine) -> None:
     engine.add_request("b", [2] * 5, greedy(2))
     engine.add_request("c", [3] * 5, greedy(2))
     record = engine.step()
-    assert record.head_wait == AdmissionBlocked("b", "seq_limit", 1)
+    assert record.admission_blocked == AdmissionBlocked("b", "seq_limit", 1)
     assert (record.num_running, record.num_waiting) == (1, 2)
     engine.step()
     assert ran(engine.step()) == {"b": 5}
@@ -80,15 +80,15 @@ def test_the_head_waits_for_budget(make_engine) -> None:
     engine = make_engine(max_num_batched_tokens=8, max_num_seqs=4)
     engine.add_request("a", [1] * 8, greedy(2))
     engine.add_request("b", [2] * 5, greedy(2))
-    assert engine.step().head_wait == AdmissionBlocked("b", "token_budget", 1)
-    assert engine.step().head_wait is None
+    assert engine.step().admission_blocked == AdmissionBlocked("b", "token_budget", 1)
+    assert engine.step().admission_blocked is None
 
     engine = make_engine(
         max_num_batched_tokens=16, max_num_seqs=4, max_model_len=16, enable_chunked_prefill=False
     )
     engine.add_request("a", [1] * 12, greedy(2))
     engine.add_request("b", [2] * 9, greedy(2))
-    assert engine.step().head_wait == AdmissionBlocked("b", "token_budget", 5)
+    assert engine.step().admission_blocked == AdmissionBlocked("b", "token_budget", 5)
 
 
 def test_the_head_waits_for_blocks(make_engine) -> None:
@@ -96,7 +96,7 @@ def test_the_head_waits_for_blocks(make_engine) -> None:
     engine.add_request("a", [1] * 20, greedy(4))
     engine.add_request("b", [2] * 19, greedy(4))
     record = engine.step()
-    assert record.head_wait == AdmissionBlocked("b", "no_blocks", 2)
+    assert record.admission_blocked == AdmissionBlocked("b", "no_blocks", 2)
     assert (record.blocks.used, record.blocks.free) == (5, 3)
     records = drain(engine)
     assert [ran(each) for each in records[3:5]] == [{"b": 19}, {"b": 1}]
@@ -118,7 +118,7 @@ def test_the_last_to_arrive_is_preempted(make_engine) -> None:
     assert preemption.num_lost_tokens == 12
     assert set(ran(record)) == {"a", "b"}
     # c has 12 tokens and the one sampled: 4 blocks, where 1 is free.
-    assert record.head_wait == AdmissionBlocked("c", "no_blocks", 3)
+    assert record.admission_blocked == AdmissionBlocked("c", "no_blocks", 3)
     group = engine.seq_groups["c"]
     assert group.first_seq.status is SequenceStatus.WAITING
     assert group.first_seq.get_num_computed_tokens() == 0
@@ -137,7 +137,7 @@ def test_a_step_that_preempts_admits_nobody(make_engine) -> None:
     engine.add_request("small", [3] * 3, greedy(4), priority=0)
     record = engine.step()
     assert [each.request_id for each in record.preemptions] == ["low"]
-    assert record.head_wait == AdmissionBlocked("small", "no_blocks", 0)
+    assert record.admission_blocked == AdmissionBlocked("small", "no_blocks", 0)
     assert "small" in ran(engine.step())
 
 
@@ -148,7 +148,7 @@ def test_an_admission_leaves_blocks_for_those_who_run(make_engine) -> None:
     engine.add_request("b", [2] * 180, greedy(2))
     record = engine.step()
     assert record.blocks.free == 90
-    assert record.head_wait == AdmissionBlocked("b", "no_blocks", 1)
+    assert record.admission_blocked == AdmissionBlocked("b", "no_blocks", 1)
     # With nobody running, there is nobody to leave them for.
     engine = make_engine(**settings)
     engine.add_request("b", [2] * 199, greedy(1))
@@ -381,7 +381,7 @@ class Workload:
         assert num_tokens <= self.config.max_num_batched_tokens
         assert len(self.scheduler.running) <= self.config.max_num_seqs
         assert bool(outputs.scheduled) == bool(self.unfinished)
-        assert (outputs.head_wait is not None) == bool(self.scheduler.waiting)
+        assert (outputs.admission_blocked is not None) == bool(self.scheduler.waiting)
         running = {group.request_id for group in self.scheduler.running}
         scheduled = [each.seq_group.request_id for each in outputs.scheduled]
         assert len(set(scheduled)) == len(scheduled)

@@ -3,12 +3,94 @@
 import dataclasses
 
 import pytest
+import zmq
 
 from engine_stub.config import EngineConfig
 from engine_stub.entrypoints.cli import _parser
+from engine_stub.entrypoints.cli import main as engine_main
+from seqtop.cli.main import main
+from tests.support.commands import ENGINE, assert_one_sentence, run
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(EngineConfig)])
 def test_every_setting_is_an_option(name: str) -> None:
     options = _parser().parse_args(["serve"])
     assert getattr(options, name) is None
+
+
+def test_port_in_use() -> None:
+    with zmq.Context() as context, context.socket(zmq.PUB) as other:
+        port = other.bind_to_random_port("tcp://127.0.0.1", min_port=20_000, max_port=60_000)
+        endpoint = f"tcp://127.0.0.1:{port}"
+        done = run(*ENGINE, "serve", "--bind", endpoint, "--device", "cpu")
+        assert_one_sentence(done, 1, endpoint, "already in use", "--bind")
+
+
+def test_engine_refuses_to_bind_in_the_open_unasked() -> None:
+    done = run(*ENGINE, "serve", "--bind", "tcp://0.0.0.0:5557")
+    assert_one_sentence(done, 2, "can be reached from other machines", "--insecure")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "/nonexistent"], ("/nonexistent",)),
+        (["--block-size", "0"], ("block_size",)),
+        (["--device", "abacus"], ("abacus",)),
+        (["--max-model-len", "1000000"], ("max_model_len",)),
+    ],
+)
+def test_engine_that_cannot_start(arguments: list[str], words: tuple[str, ...]) -> None:
+    assert_one_sentence(run(*ENGINE, "serve", *arguments), 1, *words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--http", "0.0.0.0:8000"], ("--http 0.0.0.0:8000 can be", "no authentication")),
+        (["--http", "example.org:8000"], ("can be reached from other machines",)),
+        (["--http", "8000"], ("--http '8000' is no HOST:PORT, such as 127.0.0.1:8000",)),
+        (["--http", "http://127.0.0.1:8000"], ("is no HOST:PORT",)),
+        (["--http", "127.0.0.1:0"], ("is no HOST:PORT",)),
+    ],
+)
+def test_http_in_the_open_or_nowhere(
+    arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert engine_main(["serve", *arguments]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("engine-stub: ")
+    for word in words:
+        assert word in said
+    assert "tcp://" not in said
+    assert "key" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve", "--modle", "x"], ("engine-stub serve: ", "'--modle', perhaps --model;")),
+        (["serve", "--pace", "-3"], ("--pace: '-3' is not a number from 0 on",)),
+        (["sevre"], ("engine-stub: ", "'sevre'", "engine-stub --help")),
+    ],
+)
+def test_the_engine_has_the_same_manners(
+    arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        engine_main(arguments)
+    assert exit_.value.code == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    for word in words:
+        assert word in said
+
+
+def test_models_are_described_in_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
+    described = []
+    for help_of in (lambda: main(["demo", "--help"]), lambda: engine_main(["serve", "--help"])):
+        with pytest.raises(SystemExit):
+            help_of()
+        words = " ".join(capsys.readouterr().out.split())
+        described.append(words[words.index("--model MODEL ") :].partition("(default")[0])
+    assert described[0] == described[1]
+    assert "Hugging Face Hub" in described[0]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from engine_stub.model_executor.loader import DEFAULT_MODEL
+from engine_stub.config import DEFAULT_MODEL
 from engine_stub.processing.chat_template import ChatTemplate, ChatTemplateError
 from engine_stub.processing.tokenizer import Tokenizer
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from engine_stub.model_executor.loader import DEFAULT_MODEL
+from engine_stub.config import DEFAULT_MODEL
 from engine_stub.processing.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer(DEFAULT_MODEL)

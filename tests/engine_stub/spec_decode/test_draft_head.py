@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from engine_stub.config import EngineConfig
+from engine_stub.config import DEFAULT_MODEL, EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.model_executor.loader import DEFAULT_MODEL, WeightsError, load_model
+from engine_stub.model_executor.loader import WeightsError, load_model
 from engine_stub.model_executor.stages import Stage
 from engine_stub.spec_decode.draft_head import (
     FILE_NAME,

@@ -14,7 +14,8 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from engine_stub.model_executor.loader import DEFAULT_MODEL, load_model
+from engine_stub.config import DEFAULT_MODEL
+from engine_stub.model_executor.loader import load_model
 from engine_stub.model_executor.model import Decoder
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.processing.tokenizer import Tokenizer

@@ -1,12 +1,8 @@
 """How a step's sequences are laid out for attention."""
 
-from random import Random
-
-import pytest
 import torch
 
-from engine_stub.model_executor.attention import DecodeContext, PagedKVCache
-from engine_stub.model_executor.cpu.decode_cache import DecodeCache
+from engine_stub.model_executor.attention import PagedKVCache
 from engine_stub.worker.input_batch import InputBatch, prepare_batch
 from seqtop.sequence import SamplingParams, SequenceData, SequenceGroupMetadata
 
@@ -75,84 +71,3 @@ def test_a_segment_of_decodes_fits_a_cpus_cache() -> None:
     groups = [group(index, 100, 99, 1) for index in range(5)]
     batch = prepare_batch(groups, make_cache(head_dim=512), {})
     assert [each.num_seqs for each in batch.attend.segments] == [2, 2, 1]
-
-
-def advanced(groups: list[SequenceGroupMetadata]) -> None:
-    """Let each group have computed its last token and sampled another."""
-    for each in groups:
-        ((seq_id, data),) = each.seq_data.items()
-        data.update_num_computed_tokens(1)
-        data.append_token_id(7, 0.0)
-        table = each.block_tables[seq_id]
-        if data.get_len() > len(table) * BLOCK_SIZE:
-            table.append(table[-1] + 1)
-
-
-def write(cache: PagedKVCache, batch: InputBatch) -> torch.Tensor:
-    """Attend in both layers with random inputs that the step's first position decides."""
-    num_tokens = len(batch.input_ids)
-    random = torch.Generator().manual_seed(int(batch.positions.sum()))
-    outputs = []
-    for layer in range(2):
-        q = torch.randn(num_tokens, 4, cache.head_dim, generator=random)
-        kv = torch.randn(num_tokens, 2, 2 * cache.head_dim, generator=random)
-        # By sequence, whatever order the batch is in.
-        order = torch.tensor([row.group_index for row in batch.sampling_rows])
-        out = batch.attend(layer, q[order], kv[order])
-        outputs.append(torch.empty_like(out).index_copy(0, order, out))
-    return torch.stack(outputs)
-
-
-@pytest.mark.parametrize("window", [None, 6])
-def test_decodes_attend_to_a_copy_of_the_same(window: int | None) -> None:
-    cpu = torch.device("cpu")
-    caches = [
-        PagedKVCache(
-            2, 4096, 2, BLOCK_SIZE, 8, device=cpu, dtype=torch.float32, windows=(None, window)
-        )
-        for _ in range(2)
-    ]
-    for cache in caches:
-        cache.pool.normal_(generator=torch.Generator().manual_seed(1))
-    decode_cache = DecodeCache(caches[0])
-    lengths = [9, 40, 6, 640, 33, 120, 11]
-    groups = [group(index, length, length - 1, 1) for index, length in enumerate(lengths)]
-    random = Random(2)
-    some = groups[:4]
-    # More steps than a copy has room for, with sequences that come, pause, and come back.
-    for step in range(150):
-        if step % 4 == 3:
-            some = random.sample(groups, random.randint(1, len(groups)))
-        with_copy = prepare_batch(some, caches[0], {}, decode_cache)
-        plain = prepare_batch(some, caches[1], {})
-        torch.testing.assert_close(write(caches[0], with_copy), write(caches[1], plain))
-        assert all(isinstance(each.context, DecodeContext) for each in with_copy.attend.segments)
-        advanced(some)
-    assert torch.equal(caches[0].pool, caches[1].pool)
-
-
-def test_a_sequence_that_leaves_or_joins_moves_no_other_from_its_place() -> None:
-    cache = make_cache()
-    decode_cache = DecodeCache(cache)
-    groups = [group(index, 50 + index, 49 + index, 1) for index in range(5)]
-
-    def seq_ids(some: list[SequenceGroupMetadata]) -> list[int]:
-        batch = prepare_batch(some, cache, {}, decode_cache)
-        advanced(some)
-        return [row.seq_id for row in batch.sampling_rows]
-
-    assert seq_ids(groups[:4]) == [0, 1, 2, 3]
-    # The last one takes the place that is free, and who comes goes behind.
-    assert seq_ids([groups[0], groups[2], groups[3]]) == [0, 3, 2]
-    assert seq_ids([groups[0], groups[2], groups[3], groups[4]]) == [0, 3, 2, 4]
-
-
-def test_a_copy_is_never_larger_than_the_pool() -> None:
-    cpu = torch.device("cpu")
-    cache = PagedKVCache(2, 16, 2, BLOCK_SIZE, 8, device=cpu, dtype=torch.float32)
-    decode_cache = DecodeCache(cache)
-    groups = [group(0, 58, 57, 1)]
-    for _ in range(2):
-        batch = prepare_batch(groups, cache, {}, decode_cache)
-        assert not isinstance(batch.attend.segments[0].context, DecodeContext)
-        advanced(groups)

@@ -8,7 +8,7 @@ from textual.widgets import Input, Label, Static
 
 from seqtop import format as fmt
 from seqtop.sanitize import safe_line
-from seqtop.state.filter import EVERYTHING, Filter, FilterError, parse
+from seqtop.state.filter import NO_FILTER, Filter, FilterError, parse
 
 
 class FilterBar(Vertical):
@@ -46,7 +46,7 @@ class FilterBar(Vertical):
         self._count = Static("", classes="filter-count", markup=False)
         self._error = Static("", classes="filter-error", markup=False)
         self._error.display = False
-        self._active = EVERYTHING
+        self._active = NO_FILTER
 
     def compose(self) -> ComposeResult:
         with Horizontal():
@@ -71,7 +71,7 @@ class FilterBar(Vertical):
         """Clears the filter, so that all rows show."""
         self._input.value = ""
         self._close()
-        self.post_message(self.Changed(self, EVERYTHING))
+        self.post_message(self.Changed(self, NO_FILTER))
         self.post_message(self.Left())
 
     def show_count(self, shown: int, total: int) -> None:

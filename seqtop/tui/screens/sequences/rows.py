@@ -52,7 +52,6 @@ class SequenceRows(ListView):
         self.set_height(self.num_rows)
         self._update_selection()
         self.refresh_changed()
-        self._feed.in_sight = list(self.visible_keys())
 
     def select(self, key: int | None) -> None:
         """Puts the cursor on a sequence and scrolls to it."""

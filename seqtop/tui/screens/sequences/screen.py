@@ -9,7 +9,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from seqtop.state.fields import FIELDS
-from seqtop.state.filter import EVERYTHING as NO_FILTER
+from seqtop.state.filter import NO_FILTER
 from seqtop.state.ordering import Sort
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.feed import EVERYTHING, NOTHING, Changes, Feed

@@ -108,10 +108,10 @@ class Rows(SequenceRows):
         late = missed(self._feed.latencies.slo, *found, now)
         info = self._feed.state.info
         redacted = info is not None and info.redacted
-        position = self.view.kin(key)
+        position = self.view.tree_position(key)
         line = cells.row(self._columns, *found, now, position, late, redacted=redacted)
         if self.view.is_hit(key):
-            line = highlighted(line, self.view.wanted.patterns)
+            line = highlighted(line, self.view.search_filter.patterns)
         return line
 
 

@@ -1,4 +1,4 @@
-"""The engine's HTTP front door: the real server, driven by the clients that people use."""
+"""The HTTP server, driven by the clients that people use."""
 
 import json
 import shutil
@@ -17,7 +17,7 @@ import openai
 import pytest
 from transformers import AutoTokenizer
 
-from engine_stub.model_executor.loader import DEFAULT_MODEL
+from engine_stub.config import DEFAULT_MODEL
 from engine_stub.processing.tokenizer import Tokenizer
 from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus

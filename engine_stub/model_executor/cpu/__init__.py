@@ -1,1 +1,0 @@
-"""Fast paths for decode steps on a CPU."""

@@ -1,0 +1,97 @@
+"""Declaration of rules, and the base class of groups of them.
+
+A rule is a method of a group that is decorated with `rule`. The decorator registers its name and
+its sentence in `RULES`, and puts the name into its findings:
+
+    @rule("late-token", "a sequence got tokens after its end")
+    def _late_token(self, sequence: SequenceState) -> Iterator[Finding]:
+        ...
+            yield self.of_sequence(sequence, "1 token after its end")
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
+
+from seqtop.checks.finding import Finding
+from seqtop.state import EngineState
+from seqtop.state.model import RequestState, SequenceState
+from seqtop.wire.messages import Event
+
+RULES: dict[str, str] = {}
+"""The rules by name, each with a sentence on the violation that it finds."""
+
+_Group = TypeVar("_Group", bound="RuleGroup")
+_Args = ParamSpec("_Args")
+_Check: TypeAlias = Callable[Concatenate[_Group, _Args], Iterator[Finding]]
+
+
+class rule:  # noqa: N801 (a decorator)
+    """Registers a rule; decorates each method that checks it.
+
+    Args:
+        name: The name of the rule in findings, reports and documents.
+        violation: One sentence on what the rule finds, without a period.
+
+    Raises:
+        ValueError: There is a rule of this name already.
+    """
+
+    def __init__(self, name: str, violation: str) -> None:
+        if name in RULES:
+            raise ValueError(f"rule {name!r} is declared twice")
+        RULES[name] = violation
+        self._name = name
+
+    def __call__(self, check: _Check[_Group, _Args]) -> _Check[_Group, _Args]:
+        """Makes `check` yield findings of this rule."""
+
+        @functools.wraps(check)
+        def named(group: _Group, /, *args: _Args.args, **kwargs: _Args.kwargs) -> Iterator[Finding]:
+            for finding in check(group, *args, **kwargs):
+                finding.rule = self._name
+                yield finding
+
+        return named
+
+
+class RuleGroup:
+    """Rules that look at the same data; each checks only what an event changed.
+
+    Subclasses override the hooks that they need.
+
+    Args:
+        state: The state of the engine, which the `Checker` updates.
+    """
+
+    def __init__(self, state: EngineState) -> None:
+        self.state = state
+
+    def before(self, event: Event) -> Iterator[Finding]:
+        """Checks the state before `event` is applied."""
+        yield from ()
+
+    def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
+        """Checks the state after `event` was applied, which changed the sequences `touched`."""
+        yield from ()
+
+    def ran(self, request: RequestState) -> Iterator[Finding]:
+        """Checks an unfinished request that was in the batch of the step just applied."""
+        yield from ()
+
+    def end(self) -> Iterator[Finding]:
+        """Checks the state after the last event."""
+        yield from ()
+
+    def of_engine(
+        self, message: str, *, request_id: str | None = None, block: int | None = None
+    ) -> Finding:
+        """A finding about the engine, a request or a block, as of the last step."""
+        return Finding("", message, self.state.step, request_id, block=block)
+
+    def of_sequence(
+        self, sequence: SequenceState, message: str, *, block: int | None = None
+    ) -> Finding:
+        """A finding about a sequence, as of the last step."""
+        ids = sequence.request_id, sequence.seq_id
+        return Finding("", message, self.state.step, *ids, block)

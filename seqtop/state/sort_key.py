@@ -1,0 +1,100 @@
+"""Sort keys of sequences: by the value of a field, or by lifecycle."""
+
+import math
+import re
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Any, TypeAlias
+
+from seqtop.sequence import SequenceStatus
+from seqtop.state.fields import FIELDS, Value
+from seqtop.state.model import EngineData, RequestState, SequenceState
+
+SortKey: TypeAlias = tuple[Any, ...]
+"""A flat tuple that compares as its sequence is ordered."""
+
+_DIGITS = re.compile(r"(\d+)")
+_MAX_TEXT = 200
+"""Characters of a text that are compared."""
+
+
+@dataclass(frozen=True)
+class Sort:
+    """A sort order: by the field named `key`, or by lifecycle if `key` is empty.
+
+    By lifecycle, running sequences come first in order of arrival, then the waiting and swapped in
+    the order of the queue, then the finished, latest first. So a row keeps its place for as long
+    as the status of its sequence stays the same.
+    """
+
+    key: str = ""
+    descending: bool = False
+
+
+def sort_key(
+    state: EngineData, request: RequestState, sequence: SequenceState, sort: Sort, now: float
+) -> SortKey:
+    """The key that orders `sequence` by `sort` at the engine's time `now` (epoch seconds)."""
+    field = FIELDS.get(sort.key)
+    if field is None:
+        place = _lifecycle_key(state, request, sequence)
+        return (_Reversed(place),) if sort.descending else place
+    key = _comparable(field.sort_value(request, sequence, now))
+    if key is None:
+        return (1,)
+    if sort.descending:
+        return (0, -key if isinstance(key, float) else _Reversed(key))
+    return (0, key)
+
+
+def grows(request: RequestState, sequence: SequenceState, sort: Sort) -> bool:
+    """Whether the value that `sequence` is sorted by grows as time passes."""
+    field = FIELDS.get(sort.key)
+    return field is not None and field.grows is not None and field.grows(request, sequence)
+
+
+def queue_key(state: EngineData, request: RequestState) -> SortKey:
+    """The key that orders waiting requests as the engine will schedule them."""
+    order = state.info.queue_order if state.info else "preempted_first"
+    if order == "fcfs":
+        return (request.queue_turn,)
+    preempted = order == "preempted_first" and request.num_preemptions > 0
+    return (not preempted, request.priority, _ordered(request.metrics.arrival_time))
+
+
+def _lifecycle_key(state: EngineData, request: RequestState, sequence: SequenceState) -> SortKey:
+    if SequenceStatus.is_finished(sequence.status):
+        return (2, -_ordered(request.metrics.finished_time or request.metrics.last_token_time))
+    if sequence.status == SequenceStatus.RUNNING:
+        return (0, _ordered(request.metrics.arrival_time))
+    return (1, *queue_key(state, request))
+
+
+def _comparable(value: Value) -> float | SortKey | None:
+    """A value that orders `req-7` before `req-10`; numbers become floats."""
+    if not isinstance(value, str):
+        return None if value is None else _ordered(value)
+    parts = _DIGITS.split(value[:_MAX_TEXT].casefold())
+    return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
+
+
+def _ordered(value: float) -> float:
+    """A float with a total order: NaN counts as zero."""
+    number = float(value)
+    return 0.0 if math.isnan(number) else number
+
+
+@total_ordering
+class _Reversed:
+    """A key with the opposite order."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: SortKey) -> None:
+        self.key = key
+
+    def __lt__(self, other: "_Reversed") -> bool:
+        return bool(other.key < self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Reversed) and self.key == other.key

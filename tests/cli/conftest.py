@@ -1,0 +1,26 @@
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import ENGINE
+from tests.support.waiting import SECONDS
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[str]:
+    """The endpoint of an engine in a process of its own with the demo's workload."""
+    with tempfile.TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{Path(directory, 'e')}"
+        process = subprocess.Popen(
+            [*ENGINE, "serve", "--demo", "--bind", endpoint, "--device", "cpu"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert "published at" in process.stdout.readline()
+        yield endpoint
+        process.terminate()
+        assert process.wait(SECONDS) == 0

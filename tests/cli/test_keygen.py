@@ -1,0 +1,41 @@
+"""`seqtop keygen`, and engines that require keys."""
+
+import subprocess
+from pathlib import Path
+
+from tests.support.commands import ENGINE, SEQTOP, assert_one_sentence, run
+from tests.support.waiting import SECONDS
+
+
+def test_keys_open_an_engine_to_their_holders_alone(tmp_path: Path) -> None:
+    for name in ("engine", "viewers", "stranger"):
+        done = run(*SEQTOP, "keygen", "-o", str(tmp_path / name))
+        assert done.returncode == 0, done.stderr
+        assert f"{name}.key_secret: the secret key, for you alone" in done.stdout
+    assert_one_sentence(run(*SEQTOP, "keygen", "-o", str(tmp_path / "engine")), 1, "exists already")
+    endpoint = f"ipc://{tmp_path}/e"
+    process = subprocess.Popen(
+        [
+            *ENGINE, "serve", "--demo", "--bind", endpoint, "--device", "cpu",
+            "--server-secret-key", str(tmp_path / "engine.key_secret"),
+            "--authorized-clients", str(tmp_path / "viewers.key"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert "published at" in process.stdout.readline()
+        public, mine = str(tmp_path / "engine.key"), "--client-key YOURS.key_secret"
+        assert f"seqtop attach {endpoint} --server-key {public} {mine}" in process.stdout.readline()
+        keys = ("--server-key", str(tmp_path / "engine.key"), "--client-key")
+        done = run(*SEQTOP, "show", endpoint, *keys, str(tmp_path / "viewers.key_secret"))
+        assert "typed-1" in done.stdout, done.stderr
+        done = run(*SEQTOP, "show", endpoint, *keys, str(tmp_path / "stranger.key_secret"))
+        assert_one_sentence(done, 1, "refused this viewer's key")
+        assert_one_sentence(run(*SEQTOP, "check", endpoint), 1, "expects --server-key")
+        half = run(*SEQTOP, "record", endpoint, "-o", "/dev/null", *keys[:2])
+        assert_one_sentence(half, 2, "belong together")
+    finally:
+        process.terminate()
+        assert process.wait(SECONDS) == 0

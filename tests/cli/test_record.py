@@ -1,0 +1,166 @@
+"""`seqtop record`, from outside."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from seqtop.cli import main
+from seqtop.history import FileStore
+from seqtop.state import EngineState
+from seqtop.transport.publisher import Publisher
+from seqtop.wire import codec, parsing
+from tests.support.commands import SEQTOP, assert_one_sentence, run
+from tests.support.event_script import EventScript
+from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info
+from tests.support.recording import final_state
+from tests.support.waiting import SECONDS, wait_until
+
+
+def command(*arguments: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "seqtop", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_record_command_ends_cleanly_on_a_signal(
+    endpoint: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    path = tmp_path / "run.seqtop"
+    info, *events, _ = EventScript(21, 60)
+    with Publisher(endpoint, info, EngineState()) as engine:
+        recording = command("record", endpoint, "-o", path)
+        try:
+            wait_until(path.exists)
+            wait_until(lambda: path.stat().st_size > 26)  # it holds the first keyframe
+            for event in events:
+                engine.publish(event)
+            wait_until(lambda: final_state(path).step == 59)
+            recording.send_signal(number)
+            out, err = recording.communicate(timeout=SECONDS)
+        finally:
+            recording.kill()
+    assert recording.returncode == 0, err
+    assert err == f"seqtop: recording {endpoint} to {path}\n"
+    assert "60 steps" in out
+    assert ", 0 gaps" in out
+    assert f"{path.stat().st_size:,} bytes" in out
+    assert path.stat().st_mode & 0o777 == 0o600
+    wanted = EngineState()
+    for event in (info, *events):
+        wanted.apply(parsing.event(codec.encode(event)))
+    with FileStore(path) as read:
+        assert read.damage is None
+        found = read.at(read.last)
+    assert found.requests == wanted.requests
+    assert found.sequences == wanted.sequences
+
+
+def test_record_command_ends_after_its_duration(
+    endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.seqtop"
+    arguments = ["record", endpoint, "-o", str(path), "--duration", "0.2"]
+    with Publisher(endpoint, engine_info(), EngineState()):
+        assert main.main(arguments) == 0
+        assert "messages" in capsys.readouterr().out
+        assert main.main(arguments) == 1
+        assert f"{path} exists already" in capsys.readouterr().err
+        assert main.main([*arguments, "--force"]) == 0
+    assert final_state(path).info == engine_info()
+
+
+def test_record_command_says_when_nobody_answers(
+    endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.seqtop"
+    assert main.main(["record", endpoint, "-o", str(path), "--timeout", "0.1"]) == 1
+    assert f"no engine answered at {endpoint} within 0.1 s" in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_record_command_says_when_the_engine_went_silent(
+    endpoint: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = tmp_path / "run.seqtop"
+    arguments = ["record", endpoint, "-o", str(path), "--duration", "0.3", "--force"]
+    with Publisher(endpoint, engine_info(), EngineState()):  # which has its heartbeats
+        assert main.main(arguments) == 0
+    assert "no message" not in capsys.readouterr().err
+    monkeypatch.setattr("seqtop.cli.record._SILENCE_SECONDS", 0.2)
+    with HandDrivenEngine(endpoint) as engine:  # which has none, as if it had been killed
+
+        def be_found() -> None:
+            engine.await_viewer()
+            engine.answer()
+
+        engine.send(engine_info())
+        thread = threading.Thread(target=be_found)
+        thread.start()
+        assert main.main(arguments) == 0
+        thread.join()
+    told = capsys.readouterr()
+    assert ", 0 messages" in told.out
+    silent = rf"seqtop: no message from {endpoint} for \d+\.\d s; is the engine still running"
+    assert re.search(silent, told.err)
+
+
+def test_record_command_says_that_the_engine_stopped(endpoint: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.seqtop"
+    recording = command("record", endpoint, "-o", path)
+    try:
+        with Publisher(endpoint, engine_info(), EngineState()):
+            wait_until(path.exists)
+            wait_until(lambda: path.stat().st_size > 26)  # it holds the first keyframe
+        wait_until(lambda: final_state(path).stopped is not None)
+        recording.send_signal(signal.SIGINT)
+        _, err = recording.communicate(timeout=SECONDS)
+    finally:
+        recording.kill()
+    assert recording.returncode == 0, err
+    assert re.search(rf"no message from {endpoint} for \d+\.\d s: ", err)
+
+
+def test_killed_recorder_leaves_what_it_had_flushed(endpoint: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.seqtop"
+    with Publisher(endpoint, engine_info(), EngineState()) as engine:
+        recording = command("record", endpoint, "-o", path)
+        try:
+            wait_until(path.exists)
+            engine.publish(arrival(1))
+            wait_until(lambda: "req-1" in final_state(path).requests)
+        finally:
+            os.kill(recording.pid, signal.SIGKILL)
+            recording.communicate()
+    with FileStore(path) as read:
+        assert "was not closed" in (read.damage or "")
+        assert "req-1" in read.at(read.last).requests
+
+
+def test_record_then_check_the_recording(engine: str, tmp_path: Path) -> None:
+    file = str(tmp_path / "run.seqtop")
+    assert run(*SEQTOP, "record", engine, "-o", file, "--duration", "2").returncode == 0
+    done = run(*SEQTOP, "check", file, "--json")
+    assert done.returncode == 0, done.stdout
+    report = json.loads(done.stdout)
+    assert report["findings"] == []
+    assert report["num_steps"] > 0
+    assert report["num_gaps"] == 0
+    again = run(*SEQTOP, "record", engine, "-o", file, "--duration", "2")
+    assert_one_sentence(again, 1, f"{file} exists already; --force replaces it")
+    shown = run(*SEQTOP, "show", file, "--json")
+    assert json.loads(shown.stdout)["link"]["state"] == "replay"
+    assert "typed-1" in run(*SEQTOP, "show", file).stdout

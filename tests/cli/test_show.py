@@ -1,0 +1,94 @@
+"""`seqtop show`."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from seqtop.cli.main import main
+from tests.support.commands import SEQTOP, run
+
+
+def test_show_json_is_the_state(engine: str) -> None:
+    done = run(*SEQTOP, "show", engine, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["engine"]["engine"].startswith("engine_stub")
+    assert document["link"]["state"] == "live"
+    assert document["requests"][0]["request_id"] == "typed-1"
+    assert document["requests"][0]["sequences"][0]["num_prompt_tokens"] > 0
+
+
+def test_show_text_is_plain(engine: str) -> None:
+    done = run(*SEQTOP, "show", engine, "--text")
+    assert done.returncode == 0, done.stderr
+    assert "typed-1" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_show_into_a_closed_pipe_is_quiet(engine: str) -> None:
+    done = run("sh", "-c", f"{' '.join(SEQTOP)} show {engine} --json | head -n 1")
+    assert done.stdout == "{\n"
+    assert done.stderr == ""
+
+
+def test_a_closed_pipe_has_its_exit_status(engine: str) -> None:
+    closed = run("bash", "-c", f"set -o pipefail; {' '.join(SEQTOP)} show {engine} --json | true")
+    assert (closed.returncode, closed.stderr) == (141, "")
+
+
+def test_every_without_follow_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "run.seqtop", "--every", "3"]) == 2
+    assert capsys.readouterr().err == "seqtop: --every needs --follow\n"
+
+
+def show(*options: str) -> subprocess.CompletedProcess[str]:
+    return run(*SEQTOP, "show", *options, env=os.environ | {"COLUMNS": "120"})
+
+
+def test_table_of_chosen_columns_rows_and_order(recording: str) -> None:
+    done = show(recording, "--columns", "id,out,e2e", "--filter", "status:length", "--sort", "out")
+    heading, *rows = (row.split() for row in done.stdout.splitlines())
+    assert heading == ["Id", "Out", "E2E"]
+    outs = [int(row[1]) for row in rows]
+    assert len(outs) > 2
+    assert outs == sorted(outs, reverse=True), "largest first, as in the app"
+    turned = show(recording, "--columns", "out", "--filter", "status:length", "--sort=-out")
+    assert [int(row) for row in turned.stdout.split()[1:]] == sorted(outs)
+
+
+def test_a_step_of_a_recording(recording: str) -> None:
+    done = show(recording, "--json", "--at", "10")
+    assert json.loads(done.stdout)["step"] == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--columns", "request,nope,out"], ("no column 'nope'", "there are request, seq,")),
+        (["--sort", "ot"], ("cannot sort by 'ot'", "perhaps out")),
+        (["--filter", "promt>1"], ("no field 'promt'", "perhaps prompt")),
+        (["--follow"], ("add --json",)),
+        (["--follow", "--json", "RECORDING"], ("needs a running engine",)),
+        (["--at", "3"], ("needs a recording",)),
+        (["--json", "--sort", "out"], ("orders the table",)),
+        (["--json", "--columns", "out"], ("jq",)),
+        (["--every", "-1"], ("'-1' is not a number from 0 on",)),
+    ],
+)
+def test_conflicts_of_options(
+    recording: str,
+    options: list[str],
+    words: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    try:
+        status = main(["show", *(recording if each == "RECORDING" else each for each in options)])
+    except SystemExit as exit_:
+        status = exit_.code
+    assert status == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    for word in words:
+        assert word in said.err

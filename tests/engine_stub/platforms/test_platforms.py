@@ -1,0 +1,45 @@
+"""Only the platforms contain code for one kind of device."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import engine_stub
+from engine_stub.platforms import platform_of, resolve_device, resolve_dtype
+
+DEVICE_CODE = re.compile(
+    r"torch\.cuda|torch\.backends|\.is_cuda|pin_memory|device\.type"
+    r"|(==|!=|\bin\b) *\(?\"(cuda|cpu)|startswith\(\"(cuda|cpu)|\"nccl\"|\"gloo\""
+)
+
+
+def test_only_the_platforms_contain_code_for_one_kind_of_device() -> None:
+    package = Path(engine_stub.__file__).parent
+    platforms, training = package / "platforms", package / "train"
+    found = [
+        f"{file.relative_to(package)}:{number}: {line.strip()}"
+        for file in package.rglob("*.py")
+        if not ({platforms, training} & {*file.parents})
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+        if DEVICE_CODE.search(line)
+    ]
+    assert found == []
+
+
+def test_each_device_has_its_platform() -> None:
+    assert platform_of("cpu") is platform_of(torch.device("cpu"))
+    assert platform_of("cuda") is platform_of(torch.device("cuda", 1))
+    assert not platform_of("cpu").captures_graphs
+    assert platform_of("cuda").captures_graphs
+
+
+def test_an_unknown_device_or_dtype_is_refused() -> None:
+    assert resolve_device("cpu") == "cpu"
+    with pytest.raises(ValueError, match="device must be auto, cpu or cuda, got 'abacus'"):
+        resolve_device("abacus")
+    assert resolve_dtype("auto", "cpu", "bfloat16") == "float32"
+    assert resolve_dtype("auto", "cuda", "bfloat16") == "bfloat16"
+    with pytest.raises(ValueError, match="dtype must be auto or a floating-point type"):
+        resolve_dtype("int8", "cpu", "float32")

@@ -1,0 +1,217 @@
+"""Decodes padded to fixed shapes give the same tokens; here each is computed, not replayed."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine_stub.config import EngineConfig
+from engine_stub.core.beam_search import BeamSearchParams
+from engine_stub.engine import LLMEngine
+from engine_stub.model_executor.attention import AttentionSegment, PagedAttention, PagedKVCache
+from engine_stub.model_executor.loader import load_model
+from engine_stub.model_executor.stages import Stage
+from engine_stub.worker import decode_graphs
+from engine_stub.worker.decode_graphs import DecodeGraph, DecodeGraphs, batch_sizes, table_widths
+from engine_stub.worker.worker import Worker
+from seqtop.sequence import IntermediateTensors, SamplingParams
+from tests.support.checkpoints import add_draft_head, generate, make_checkpoint
+from tests.support.running import drain, greedy, run, tokens
+
+MAX_TOKENS = 31
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _short_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the tests' sequences, too, grow from one width of tables into the next."""
+    monkeypatch.setattr(decode_graphs, "_FEWEST_TOKENS", 16)
+
+
+def with_graphs(engine: LLMEngine) -> DecodeGraphs:
+    """Have an engine on a CPU run its decodes as one on CUDA does."""
+    worker = engine.worker
+    assert isinstance(worker, Worker)
+    runner = worker.model_runner
+    num_draft_tokens = engine.config.num_speculative_tokens if engine.config.speculative else 0
+    graphs = DecodeGraphs(
+        worker.model,
+        worker.cache,
+        engine.config.max_num_seqs,
+        engine.max_model_len,
+        num_draft_tokens,
+    )
+    runner.graphs = graphs
+    return graphs
+
+
+def test_shapes() -> None:
+    assert batch_sizes(1) == [1]
+    assert batch_sizes(3) == [1, 2, 4]
+    assert batch_sizes(8) == [1, 2, 4, 8]
+    assert batch_sizes(20) == [1, 2, 4, 8, 16, 24]
+    assert table_widths(16, 4) == [4]
+    assert table_widths(100, 4) == [4, 8, 16, 25]
+    assert table_widths(7, 4) == [2]
+
+
+def test_a_graph_is_made_once_and_not_for_what_is_too_large(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model(tiny_model, device=CPU, dtype=torch.float32)
+    cache = PagedKVCache(2, 8, 2, 4, 16, device=CPU, dtype=torch.float32)
+    monkeypatch.setattr(decode_graphs, "_MOST_BYTES", 32 * cache.pool[0, 0].nbytes)
+    graphs = DecodeGraphs(model, cache, 5, max_model_len=64, num_draft_tokens=2)
+    few = [(size, width) for size in (1, 2) for width in (4, 8, 16)]
+    shapes = [*few, (4, 4), (4, 8), (8, 4)]
+    assert graphs.shapes == [(*shape, tokens) for tokens in (1, 3) for shape in shapes]
+    assert graphs.fitting(3, 4) is graphs.fitting(4, 1) is graphs.made[4, 4, 1]
+    assert graphs.fitting(3, 4, 2) is None
+    assert graphs.fitting(3, 9) is None
+    assert graphs.fitting(3, 17) is None
+    assert graphs.fitting(9, 1) is None
+    assert list(graphs.made) == [(4, 4, 1)]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_only_the_steps_own_slots_and_the_scratch_block_are_written(
+    tiny_model: Path, rank: int
+) -> None:
+    """In either of two stages; and the result is that of the step as it is."""
+    model = load_model(tiny_model, device=CPU, dtype=torch.float32, stage=Stage(rank, 2))
+    cache = PagedKVCache(1, 9, 2, 4, 16, device=CPU, dtype=torch.float32)
+    cache.pool.normal_(generator=torch.Generator().manual_seed(0))
+    before = cache.pool.clone()
+    input_ids, positions, tables = [17, 5, 99], [6, 0, 9], [[3, 1], [7], [8, 0, 2]]
+    slots = [1 * 4 + 2, 7 * 4, 2 * 4 + 1]
+    received = None
+    if rank > 0:
+        hidden = torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
+        received = IntermediateTensors({"hidden_states": hidden})
+    graph = DecodeGraphs(model, cache, max_num_seqs=8, max_model_len=64).fitting(3, 3)
+    assert isinstance(graph, DecodeGraph)
+    with torch.inference_mode():
+        graph.load([1, 2, 3, 4], [9, 9, 9, 9], [[4, 5, 6]] * 4)  # left from a larger step
+        graph.load(input_ids, positions, tables)
+        output = graph.run(3, received)
+        changed = (cache.pool != before).flatten(3).any(-1)[0]
+        written = cache.pool[0].flatten(0, 1)[slots]
+        expected = torch.zeros_like(changed)
+        expected.view(-1)[slots] = True
+        expected[cache.scratch_block, 0] = True
+        assert torch.equal(changed, expected)
+
+        cache.pool.copy_(before)
+        segments = []
+        for row, table in enumerate(tables):
+            (context,) = cache.contexts([table], torch.tensor([[positions[row]]]), [1])
+            # Each has to be read before the next one's is gathered to the same memory.
+            segments.append((row, AttentionSegment(0, 1, 1, context)))
+        alone = [
+            model(
+                torch.tensor([input_ids[row]]),
+                torch.tensor([positions[row]]),
+                PagedAttention(cache, torch.tensor([slots[row]]), [segment]),
+                received and IntermediateTensors({"hidden_states": hidden[row : row + 1]}),
+            )
+            for row, segment in segments
+        ]
+        assert torch.allclose(output, torch.cat(alone), atol=1e-5)
+        assert torch.allclose(written, cache.pool[0].flatten(0, 1)[slots], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral-sliding", "qwen2-sliding", "qwen3"])
+def test_tokens_are_those_of_transformers_as_batches_grow_and_shrink(
+    tmp_path: Path, name: str
+) -> None:
+    checkpoint = make_checkpoint(name, tmp_path)
+    rng = random.Random(5)
+    prompts = [
+        [rng.randrange(1, 257) for _ in range(rng.choice([1, 3, 17, 60]))] for _ in range(11)
+    ]
+    expected = generate(checkpoint, prompts, MAX_TOKENS)
+    engine = LLMEngine(
+        EngineConfig(
+            model=checkpoint, device="cpu", block_size=4, num_gpu_blocks=400, max_num_seqs=9
+        )
+    )
+    graphs = with_graphs(engine)
+    # Two at first, the others one by one; some end earlier, so that each number comes up twice.
+    groups = []
+    for index, prompt in enumerate(prompts):
+        params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS - index % 4 * 9)
+        groups += engine.add_request(f"r{index}", prompt, params)
+        for _ in range(index and 3):
+            engine.step()
+    drain(engine)
+    assert tokens(groups) == [
+        tuple(each[: MAX_TOKENS - index % 4 * 9]) for index, each in enumerate(expected)
+    ]
+    assert {size for size, _, _ in graphs.made} >= {1, 2, 4, 8}
+    assert len({width for _, width, _ in graphs.made}) >= 3
+    assert set(graphs.made) <= set(graphs.shapes)
+
+
+SETTINGS = {
+    "recomputation": {"num_gpu_blocks": 30},
+    "swap": {"num_gpu_blocks": 30, "preemption_mode": "swap", "num_cpu_blocks": 30},
+    "several steps": {"num_scheduler_steps": 5},
+    "prompt lookup": {"speculative": "ngram", "num_speculative_tokens": 3},
+    "draft head": {"speculative": "draft-head", "num_speculative_tokens": 2},
+    "chunks beside": {"max_num_batched_tokens": 12},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_tokens_are_those_of_the_ordinary_path(tmp_path: Path, settings: str) -> None:
+    checkpoint = add_draft_head(make_checkpoint("mistral-sliding", tmp_path))
+    prompts = [[index + 1, *range(3, 3 + 4 * index), 7, 8, 7, 8] for index in range(6)]
+    params = [
+        greedy(24),
+        SamplingParams(temperature=0.8, seed=3, top_k=20, logprobs=2, max_tokens=20),
+        greedy(30, repetition_penalty=1.3),
+        SamplingParams(n=2, seed=5, max_tokens=12),
+        BeamSearchParams(beam_width=3, max_tokens=10),
+    ]
+    found = []
+    for graphed in (False, True):
+        engine = LLMEngine(
+            EngineConfig(
+                model=checkpoint,
+                device="cpu",
+                **(
+                    {"block_size": 4, "max_num_seqs": 8, "num_gpu_blocks": 200} | SETTINGS[settings]
+                ),
+            )
+        )
+        graphs = with_graphs(engine) if graphed else None
+        groups, records = run(engine, prompts, *params)
+        found.append(tokens(groups))
+        if "num_gpu_blocks" in SETTINGS[settings]:
+            assert sum(len(each.preemptions) for each in records) >= 2
+        if graphs is not None:
+            assert graphs.made
+    assert found[0] == found[1]
+
+
+def test_steps_with_drafts_of_one_length_have_shapes_of_their_own(tmp_path: Path) -> None:
+    checkpoint = add_draft_head(make_checkpoint("qwen2-sliding", tmp_path))
+    prompts = [[index + 1, *range(3, 3 + 5 * index), 7] for index in range(5)]
+    engine = LLMEngine(
+        EngineConfig(
+            model=checkpoint,
+            device="cpu",
+            block_size=4,
+            num_gpu_blocks=200,
+            speculative="draft-head",
+            num_speculative_tokens=3,
+        )
+    )
+    graphs = with_graphs(engine)
+    groups, _ = run(engine, prompts, greedy(20))
+    assert tokens(groups) == [tuple(each) for each in generate(checkpoint, prompts, 20)]
+    drafted = {shape for shape in graphs.made if shape[2] == 4}
+    # Five sequences are padded to eight.
+    assert {size for size, _, _ in drafted} >= {8}
+    assert len({width for _, width, _ in drafted}) > 1

@@ -1,0 +1,141 @@
+"""JSON lines of `seqtop show --follow`, from an engine driven by hand."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from seqtop.sequence import SequenceStatus
+from seqtop.wire.messages import EngineStopped, Heartbeat, SequenceUpdate
+from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, stats, step
+from tests.support.waiting import SECONDS
+
+SEQTOP = (sys.executable, "-m", "seqtop")
+
+
+def running(seq_id: int, num_computed_tokens: int = 3) -> SequenceUpdate:
+    return SequenceUpdate(
+        seq_id=seq_id, status=SequenceStatus.RUNNING, num_computed_tokens=num_computed_tokens
+    )
+
+
+@contextmanager
+def following(
+    engine: HandDrivenEngine, endpoint: str, *options: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The command, connected and with a snapshot on its way."""
+    process = subprocess.Popen(
+        [*SEQTOP, "show", endpoint, "--follow", "--json", "--every", "0", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    with process:
+        try:
+            engine.await_viewer()
+            engine.answer()
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert process.stdout is not None
+    text = process.stdout.readline()
+    assert text.endswith(b"\n")
+    assert b": " not in text, "it is to be compact"
+    return json.loads(text)
+
+
+@pytest.fixture
+def engine(endpoint: str) -> Iterator[HandDrivenEngine]:
+    with HandDrivenEngine(endpoint) as engine:
+        engine.send(engine_info(heartbeat_interval=1000.0))
+        engine.send(arrival(1))
+        engine.send(arrival(2))
+        yield engine
+
+
+def test_each_step_is_a_line_of_what_changed(engine: HandDrivenEngine, endpoint: str) -> None:
+    with following(engine, endpoint) as process:
+        first = line(process)
+        assert (first["version"], first["kind"], first["step"]) == (1, "state", -1)
+        assert first["engine"]["engine_id"] == "test"
+        assert first["stats"] is None
+        assert [each["seq"] for each in first["sequences"]] == [1, 2]
+        assert first["sequences"][0]["status"] == "waiting"
+        assert "text" not in first["sequences"][0]
+        engine.send(step(0, sequences=[running(2)], stats=stats(num_running=1)))
+        second = line(process)
+        assert (second["kind"], second["step"], second["link"]) == ("change", 0, "live")
+        assert second["stats"]["num_running"] == 1
+        (changed,) = second["sequences"]
+        assert (changed["seq"], changed["status"], changed["computed"]) == (2, "running", 3)
+        assert second["gone"] == []
+        engine.send(Heartbeat(time=200.0, step=0))  # nothing to say
+        engine.send(step(1))
+        assert line(process)["step"] == 1
+        engine.send(EngineStopped(time=300.0, reason="maintenance"))
+        end = line(process)
+        while end["kind"] == "change":
+            end = line(process)
+        assert (end["kind"], end["reason"], end["time"]) == ("end", "maintenance", 300.0)
+        assert process.wait(SECONDS) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def test_a_filter_lets_sequences_come_and_go(engine: HandDrivenEngine, endpoint: str) -> None:
+    options = ("--filter", "status:running", "--columns", "request,text")
+    with following(engine, endpoint, *options) as process:
+        assert line(process)["sequences"] == []
+        engine.send(step(0, sequences=[running(2)]))
+        assert line(process)["sequences"] == [{"seq": 2, "request": "req-2", "text": ""}]
+        waiting = SequenceUpdate(
+            seq_id=2, status=SequenceStatus.WAITING, num_computed_tokens=0, text_delta="x"
+        )
+        engine.send(step(1, sequences=[waiting]))
+        third = line(process)
+        assert (third["sequences"], third["gone"]) == ([], [2])
+
+
+def test_after_a_gap_comes_a_whole_state(engine: HandDrivenEngine, endpoint: str) -> None:
+    with following(engine, endpoint) as process:
+        line(process)
+        engine.send(arrival(3), lose=True)
+        engine.send(arrival(4))
+        engine.answer()
+        found = line(process)
+        while found["kind"] == "change":
+            found = line(process)
+        assert [each["seq"] for each in found["sequences"]] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_in_good_order(
+    engine: HandDrivenEngine, endpoint: str, number: signal.Signals
+) -> None:
+    with following(engine, endpoint) as process:
+        line(process)
+        process.send_signal(number)
+        end = line(process)
+        assert (end["kind"], end["reason"]) == ("end", "interrupted")
+        assert process.wait(SECONDS) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def test_a_reader_that_goes_ends_it_though_the_engine_is_idle(
+    engine: HandDrivenEngine, endpoint: str
+) -> None:
+    with following(engine, endpoint) as process:
+        line(process)
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(SECONDS) == 141
+        assert process.stderr is not None
+        assert process.stderr.read() == b""

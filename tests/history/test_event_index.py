@@ -1,0 +1,88 @@
+"""Searches in the index against a look at every event."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from seqtop.history.event_index import EventIndex, EventKind
+from seqtop.history.memory_store import MemoryStore
+from seqtop.wire.messages import RequestFinished, Step
+
+
+def scan(history: MemoryStore) -> Iterator[tuple[int, EventKind]]:
+    """Yields each position and the kind of its event."""
+    for position, event in history.events(0, history.last):
+        kind = EventKind(0)
+        if isinstance(event, RequestFinished):
+            kind |= EventKind.FINISH
+        if isinstance(event, Step) and event.preemptions:
+            kind |= EventKind.PREEMPTION
+        if isinstance(event, Step) and (
+            event.execute.blocks_to_swap_in or event.execute.blocks_to_swap_out
+        ):
+            kind |= EventKind.SWAP
+        yield position, kind
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        EventKind.FINISH,
+        EventKind.PREEMPTION,
+        EventKind.SWAP,
+        EventKind.PREEMPTION | EventKind.FINISH,
+    ],
+)
+def test_next_and_previous_of_a_kind(long: MemoryStore, kind: EventKind) -> None:
+    places = [position for position, found in scan(long) if found & kind]
+    assert len(places) > 20
+    for position in range(0, long.last + 1, 7):
+        after = [place for place in places if place > position]
+        before = [place for place in places if place < position]
+        assert long.index.next(kind, position) == (after[0] if after else None)
+        assert long.index.previous(kind, position) == (before[-1] if before else None)
+
+
+def test_position_at_a_time(long: MemoryStore) -> None:
+    times = [long.index[position].time for position in range(long.last + 1)]
+    assert times == sorted(times)
+    draw = random.Random(5)
+    for _ in range(100):
+        time = draw.uniform(times[1] - 1, times[-1] + 1)
+        wanted = max((p for p, at in enumerate(times) if at <= time), default=0)
+        assert long.index.at_time(time) == wanted
+
+
+def test_walking_by_steps_visits_the_end_of_each_step_once(long: MemoryStore) -> None:
+    ends = {}
+    for position, event in long.events(0, long.last):
+        ends[event.step if isinstance(event, Step) else max(ends, default=-1)] = position
+    position, forward = long.first, []
+    while (found := long.index.next_step(position)) is not None:
+        position = found
+        forward.append(position)
+    assert forward == [place for step, place in ends.items() if step >= 0]
+    backward = [position]
+    while (found := long.index.previous_step(position)) is not None:
+        position = found
+        backward.append(position)
+    assert backward[::-1] == list(ends.values())
+
+
+def test_runs_of_the_engine_are_searched_apart() -> None:
+    index = EventIndex()
+    for number in range(5):
+        index.append(number, 10.0 + number, number, EventKind(0))
+    index.append(2, 5.0, 1, EventKind.RESYNC | EventKind.RESTART)
+    index.append(3, 16.0, 2, EventKind(0))
+    assert index[5] == (2, 14.0, 1, EventKind.RESYNC | EventKind.RESTART)
+    assert index.at_step(2) == 6
+    assert index.at_step(0) == 5  # the nearest of this start
+    assert index.at_step(2, near=3) == 2
+    assert index.at_step(99, near=0) == 4
+    assert index.next_step(4) == 5
+    index.drop_before(5)
+    assert (index.first, index.last, len(index)) == (5, 6, 2)
+    assert index.at_step(2) == 6
+    assert index.previous_step(5) is None

@@ -1,0 +1,100 @@
+"""Keyframes: what they contain, and those that contradict themselves."""
+
+from copy import deepcopy
+
+import msgspec
+import pytest
+
+from seqtop.history import keyframe
+from seqtop.wire import codec
+from seqtop.wire.columns import Ints
+from seqtop.wire.errors import WireError
+from tests.support.recording import assert_same, encoded, fed
+
+SHORT = encoded(2, 120)
+
+
+def restored(encoded_keyframes: list[keyframe.EncodedKeyframe]):
+    """The states of consecutive keyframes of one timeline."""
+    finished = [each for frame in encoded_keyframes for each in frame.finished]
+    return [keyframe.restore(frame.data, finished.__getitem__) for frame in encoded_keyframes]
+
+
+def test_a_finished_request_is_stored_once() -> None:
+    encoder = keyframe.KeyframeEncoder()
+    state = fed(SHORT)
+    first, second = encoder.encode(state), encoder.encode(state)
+    assert len(first.finished) == len(state.finished) > 2
+    assert (first.first_finished, first.lowest_finished) == (0, 0)
+    assert (second.finished, second.lowest_finished) == ([], 0)
+    for found in restored([first, second]):
+        assert_same(found, state)
+
+
+def test_a_request_that_changed_after_its_end_is_stored_again_with_those_after_it() -> None:
+    encoder = keyframe.KeyframeEncoder()
+    before, state = fed(SHORT), fed(SHORT)
+    first = encoder.encode(state)
+    name = state.finished[1]
+    state.requests[name] = deepcopy(state.requests[name])
+    state.requests[name].num_preemptions += 7
+    second = encoder.encode(state)
+    assert [each.request.request_id for each in second.finished] == state.finished[1:]
+    found = restored([first, second])
+    assert_same(found[0], before)
+    assert_same(found[1], state)
+
+
+def test_requests_that_finished_in_another_order_keep_it() -> None:
+    encoder = keyframe.KeyframeEncoder()
+    state = fed(SHORT)
+    first = encoder.encode(state)
+    state.finished.reverse()
+    second = encoder.encode(state)
+    assert_same(restored([first, second])[1], state)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda frame: frame.requests.append(10**6),
+        lambda frame: frame.requests.append(frame.requests[0]),
+        lambda frame: frame.requests.append(-1),
+        lambda frame: frame.requests.pop(),
+        lambda frame: setattr(frame, "requests", Ints.of([])),
+        lambda frame: setattr(frame, "unfinished", msgspec.Raw(b"\x80\x80")),
+        lambda frame: setattr(frame, "unfinished", msgspec.Raw(codec.encode(fed(SHORT)))),
+    ],
+)
+def test_keyframe_that_contradicts_itself_is_refused(spoil: object) -> None:
+    state = fed(SHORT)
+    found = keyframe.KeyframeEncoder().encode(state)
+    stored = dict(enumerate(found.finished))
+
+    def finished(number: int) -> keyframe.FinishedRequest:
+        if number not in stored:
+            raise WireError("not stored")
+        return stored[number]
+
+    assert_same(keyframe.restore(found.data, finished), state)
+    frame = codec.decode(found.data, keyframe.Keyframe)
+    spoil(frame)
+    with pytest.raises(WireError):
+        keyframe.restore(codec.encode(frame), finished)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda entry: setattr(entry.request, "finish_reason", None),
+        lambda entry: entry.request.spans.clear(),
+        lambda entry: entry.request.seq_ids.append(10**6),
+        lambda entry: setattr(entry.sequences[0], "request_id", "another"),
+    ],
+)
+def test_finished_request_that_contradicts_itself_is_refused(spoil: object) -> None:
+    entries = keyframe.KeyframeEncoder().encode(fed(SHORT)).finished
+    assert keyframe.decode_finished(keyframe.encode_finished(entries)) == entries
+    spoil(entries[0])
+    with pytest.raises(WireError, match="finished request"):
+        keyframe.decode_finished(keyframe.encode_finished(entries))

@@ -1,0 +1,57 @@
+"""A state with texts, names and numbers that an export must not print as they are."""
+
+from seqtop.sequence import ExecuteModelRequest, SequenceStatus
+from seqtop.state import EngineState
+from seqtop.wire.messages import RequestArrived, SequenceUpdate, Step, StepStats
+
+NASTY = "plain \x1b]52;c;AAAA\x07 \x1b[2J [red]markup[/red] \u202e日本語\n=SUM(A1)"
+
+
+def awkward_state() -> EngineState:
+    """Returns three requests with control characters, wide names and non-finite numbers."""
+    state = EngineState()
+    for seq_id, name in enumerate(("req-0", "日本語-リクエスト", "evil\x1b[31m")):
+        state.apply(
+            RequestArrived(
+                request_id=name,
+                arrival_time=10.0,
+                seq_ids=[seq_id],
+                num_prompt_tokens=2,
+                prompt="x",
+            )
+        )
+    update = SequenceUpdate(
+        seq_id=0,
+        status=SequenceStatus.RUNNING,
+        num_computed_tokens=2,
+        new_token_ids=[5],
+        new_logprobs=[float("-inf")],
+        text_delta=NASTY * 3,
+        new_blocks=[1],
+    )
+    stats = StepStats(
+        num_running=1,
+        num_waiting=2,
+        num_used_blocks=1,
+        num_free_blocks=3,
+        num_cached_blocks=0,
+        num_prefill_tokens=2,
+        num_decode_tokens=0,
+        prefix_cache_queries=0,
+        prefix_cache_hits=0,
+        num_preemptions=0,
+        scheduler_time=0.1,
+        model_forward_time=float("nan"),
+        model_execute_time=0.3,
+    )
+    state.apply(
+        Step(
+            step=0,
+            start_time=11.0,
+            time=12.0,
+            execute=ExecuteModelRequest([]),
+            sequences=[update],
+            stats=stats,
+        )
+    )
+    return state

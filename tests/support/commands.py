@@ -1,0 +1,25 @@
+"""Runs of the commands as a user starts them."""
+
+import subprocess
+import sys
+from typing import Any
+
+from tests.support.waiting import SECONDS
+
+SEQTOP = (sys.executable, "-m", "seqtop")
+ENGINE = (sys.executable, "-m", "engine_stub")
+
+
+def run(*command: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a command to its end."""
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, **options)
+
+
+def assert_one_sentence(done: subprocess.CompletedProcess[str], status: int, *words: str) -> None:
+    """Checks the exit status, and that the only output is one line with `words` on stderr."""
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    (sentence,) = done.stderr.strip().splitlines()
+    for word in words:
+        assert word in sentence
+    assert done.stdout == ""

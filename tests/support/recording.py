@@ -1,0 +1,59 @@
+"""Recorded scripts: events fed to states, timelines and files."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from seqtop.history import FileStore, file_format
+from seqtop.history.file_format import FrameLocation
+from seqtop.history.segments import SegmentBuilder
+from seqtop.state import EngineState
+from seqtop.wire import codec, parsing
+from tests.support.event_script import EventScript
+
+MAX_FINISHED = 40
+
+
+def encoded(*args: Any, **options: Any) -> list[bytes]:
+    """The payloads of an `EventScript`."""
+    return [codec.encode(event) for event in EventScript(*args, **options)]
+
+
+def fed(script: list[bytes], *, max_finished: int = MAX_FINISHED) -> EngineState:
+    """A new state after all events of `script`."""
+    state = EngineState(max_finished=max_finished)
+    for payload in script:
+        state.apply(parsing.event(payload))
+    return state
+
+
+def append(
+    store: SegmentBuilder, script: list[bytes], state: EngineState, start: int = 0
+) -> EngineState:
+    """Applies the events of `script` from index `start` on to `state` and adds them to `store`."""
+    for number, payload in enumerate(script[start:], start):
+        event = parsing.event(payload)
+        state.apply(event)
+        store.append(number, payload, event, state)
+    return state
+
+
+def assert_same(found: EngineState, wanted: EngineState) -> None:
+    for field in msgspec.structs.fields(EngineState):
+        assert getattr(found, field.name) == getattr(wanted, field.name), field.name
+    assert list(found.requests) == list(wanted.requests)  # in order of arrival
+
+
+def final_state(path: Path) -> EngineState:
+    """The state at the end of a recording."""
+    with FileStore(path) as recording:
+        return recording.at(recording.last)
+
+
+def frames_of(path: Path) -> list[FrameLocation]:
+    """The data frames of a complete recording, from its index."""
+    data = path.read_bytes()
+    offset, checksum, _ = struct.unpack("<QI8s", data[-20:])
+    return file_format.unpack_index(data[offset + 8 : -20], checksum, max_length=len(data))
