@@ -57,10 +57,10 @@ def zoom_level_for(length: float, width: int) -> int:
     """Returns the finest zoom level at which `length` seconds fit into `width` cells."""
     if not math.isfinite(length) or length <= 0:
         return _MIN_LEVEL
-    wanted = length / max(width, 1)
-    guess = math.floor(math.log10(wanted) * len(SCALES)) - 1
+    cell = length / max(width, 1)
+    guess = math.floor(math.log10(cell) * len(SCALES)) - 1
     zoom_level = zoomed(guess, 0)
-    while zoom_level < _MAX_LEVEL and scale(zoom_level) < wanted:
+    while zoom_level < _MAX_LEVEL and scale(zoom_level) < cell:
         zoom_level += 1
     return zoom_level
 

@@ -168,10 +168,10 @@ def _cached(known: CachedBlock, block_size: int, *, in_use: bool) -> str:
     """Returns a sentence about a block in the prefix cache."""
     start = known.position * block_size
     held = "Also in the prefix cache" if in_use else "In no block table, but in the prefix cache"
-    until = "" if in_use else ", until it is taken for something else"
+    until = "" if in_use else " until it is evicted"
     return (
         f"{held}: tokens {start} to {start + block_size - 1}, written by"
-        f" {safe_text(known.request_id)}; a request that begins alike can have it{until}."
+        f" {safe_text(known.request_id)}; a request with the same prefix can reuse it{until}."
     )
 
 
@@ -195,16 +195,16 @@ def _unheld(state: EngineState, index: BlockIndex, block: int) -> str:
     match unheld_word(state):
         case "cached":
             return (
-                "In no block table, but the prefix cache knows what is in it: a request that"
-                " begins alike can have it, until it is taken for something else."
+                "In no block table, but in the prefix cache: a request with the same prefix can"
+                " reuse it until it is evicted."
             )
         case "free or cached" if stats is not None:
             return (
-                f"In no block table. Of such blocks {fmt.count(stats.num_free_blocks)} hold nothing"
+                f"In no block table. Of such blocks {fmt.count(stats.num_free_blocks)} are empty"
                 f" and {fmt.count(stats.num_cached_blocks)} are still in the prefix cache; the"
-                " engine does not say which."
+                " engine does not publish which."
             )
-    return "It holds nothing."
+    return "It is empty."
 
 
 def _flowed(line: list[StyledText], width: int) -> list[Line]:

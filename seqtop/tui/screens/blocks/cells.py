@@ -78,7 +78,7 @@ class BlockGrid(NamedTuple):
         line = self.line(block)
         column = block - self.blocks(line).start
         target = max(0, min(line + lines, self.height - 1))
-        if not self.blocks(target):  # the host's title: nobody stops there
+        if not self.blocks(target):  # the cursor skips the host's title
             target += 1 if lines > 0 else -1
         reached = self.blocks(target)
         return reached[min(column, len(reached) - 1)] if reached else block

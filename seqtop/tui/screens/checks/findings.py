@@ -22,7 +22,7 @@ _COLUMNS = (("step", 6), ("rule", _RULE_WIDTH), ("where", 12))
 
 
 class Findings(ListView):
-    """The findings, oldest first. Those after the moment on show are dim."""
+    """The findings, oldest first. Those after the moment on display are dim."""
 
     class Moved(Message):
         """The cursor is on another finding."""
@@ -55,7 +55,7 @@ class Findings(ListView):
         """Shows the findings so far. Called under the feed's lock."""
         self._found = review.found()
         self.set_height(len(self._found))
-        if self._found:  # the cursor stays on its finding, or goes to the next that is kept
+        if self._found:  # the cursor stays on its finding, or moves to the next one
             self._feed.finding = self._found[self.cursor_row or 0].number
         self.refresh_changed()
 

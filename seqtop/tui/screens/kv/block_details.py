@@ -163,9 +163,9 @@ def _tokens(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
         )
     ids = block.token_ids[:MOST_TOKENS]
     more = " …" if len(ids) < block.size else ""
-    told = f"{fmt.plural(block.size, 'token')}: {' '.join(map(str, ids))}{more}"
+    tokens = f"{fmt.plural(block.size, 'token')}: {' '.join(map(str, ids))}{more}"
     text = feed.text(ids)
     return [
-        *wrapped(told, PLAIN, width),
+        *wrapped(tokens, PLAIN, width),
         *(wrapped(safe_line(text), "computed", width) if text else []),
     ]

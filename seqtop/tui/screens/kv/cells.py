@@ -76,7 +76,7 @@ class KvGrid(NamedTuple):
         line = self.line(place)
         target = max(1, min(line + lines, self.starts[-1] - 1))
         medium, cells = self.row(target)
-        if not cells:  # a title: nobody stops there
+        if not cells:  # the cursor skips titles
             target = max(1, target + (1 if lines > 0 else -1))
             medium, cells = self.row(target)
         if not cells:

@@ -219,8 +219,8 @@ def _computed(_: RequestState, s: SequenceState, __: float, width: int) -> Line:
 def _text(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
     finished = SequenceStatus.is_finished(s.status)
     if not s.text:
-        asked = safe_text((r.prompt or "")[: 2 * width])
-        return fitted(((asked, "dim"),), width) if asked else ((" " * width, PLAIN),)
+        prompt = safe_text((r.prompt or "")[: 2 * width])
+        return fitted(((prompt, "dim"),), width) if prompt else ((" " * width, PLAIN),)
     cut = len(s.text) - max(min(s.last_delta_length, len(s.text)), 0)
     if s.status != SequenceStatus.RUNNING:  # no part is new
         cut = len(s.text)

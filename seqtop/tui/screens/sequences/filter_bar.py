@@ -61,11 +61,11 @@ class FilterBar(Vertical):
         self._input.can_focus = True
         self.screen.set_focus(self._input)
 
-    def fill(self, wanted: Filter) -> None:
+    def fill(self, new_filter: Filter) -> None:
         """Shows a filter that became active in another way."""
-        self._input.value = wanted.source
-        self._active = wanted
-        self.display = bool(wanted.source)
+        self._input.value = new_filter.source
+        self._active = new_filter
+        self.display = bool(new_filter.source)
 
     def clear(self) -> None:
         """Clears the filter, so that all rows show."""
@@ -84,13 +84,13 @@ class FilterBar(Vertical):
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
         try:
-            wanted = parse(event.value)
+            new_filter = parse(event.value)
         except FilterError as error:
             self._show_error(error)
             return
-        self._active = wanted
+        self._active = new_filter
         self._show_error(None)
-        self.post_message(self.Changed(self, wanted))
+        self.post_message(self.Changed(self, new_filter))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()

@@ -80,9 +80,9 @@ class Transcript:
 
     def _draw(self, first_changed: int) -> None:
         """Makes the lines again from the one that holds character `first_changed`."""
-        kept = bisect_right(self._breaks, first_changed, key=lambda line: line[0])
-        kept = min(max(kept - 1, 0), len(self.lines))
-        self.lines[kept:] = [self._line(start, end) for start, end in self._breaks[kept:]]
+        unchanged = bisect_right(self._breaks, first_changed, key=lambda line: line[0])
+        unchanged = min(max(unchanged - 1, 0), len(self.lines))
+        self.lines[unchanged:] = [self._line(start, end) for start, end in self._breaks[unchanged:]]
 
     def _line(self, start: int, end: int) -> Line:
         spans: list[StyledText] = []

@@ -15,7 +15,7 @@ from seqtop.tui.screens.steps import cells
 from seqtop.tui.screens.steps.step_log import StepLog
 
 SHOWN_MARK = "▸"
-"""The mark of the step on show, while that is not the newest."""
+"""The mark of the step on display, while that is not the newest."""
 
 
 class StepTable(Vertical):
@@ -39,7 +39,7 @@ class StepTitles(LineView):
 
 
 class StepRows(ListView):
-    """The steps on record. The cursor is on the step on show until the user moves it."""
+    """The steps on record. The cursor is on the step on display until the user moves it."""
 
     class Moved(Message):
         """The cursor is on another step."""
@@ -115,12 +115,12 @@ class StepRows(ListView):
 
     @property
     def _is_held(self) -> bool:
-        """Whether the moment on show may not be the newest."""
+        """Whether the moment on display may not be the newest."""
         return self._feed.paused or self._feed.replay is not None
 
     @property
     def _step_on_show(self) -> int | None:
-        """The step on show; `None` if that is the newest."""
+        """The step on display; `None` if that is the newest."""
         if not self._is_held:
             return None
         row = self._log.row(self._feed.position)
@@ -128,7 +128,7 @@ class StepRows(ListView):
         return found[0] if found and found[0] <= self._feed.position else None
 
     def _update_chosen(self) -> None:
-        """Follows the moment on show, and leaves a step that is no longer on record."""
+        """Follows the moment on display, and leaves a step that is no longer on record."""
         position = self._feed.position
         if self._feed.paused and position != self._shown:
             self._chosen = None

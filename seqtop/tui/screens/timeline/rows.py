@@ -22,7 +22,7 @@ from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.screens.timeline.viewport import Extent, Viewport
 
 MOMENT: StyledText = ("│", "accent")
-"""The mark of the moment on show, while that is not the newest."""
+"""The mark of the moment on display, while that is not the newest."""
 _FIGURE = 7
 _NAME, _LONG_NAME = 10, 18
 _WIDE = 120
@@ -72,7 +72,7 @@ class TimelineRows(SequenceRows):
 
     @property
     def moment(self) -> int | None:
-        """The column of the moment on show; `None` if that is the newest moment."""
+        """The column of the moment on display; `None` if that is the newest moment."""
         return self._moment
 
     @property
@@ -139,9 +139,9 @@ class TimelineRows(SequenceRows):
         )
 
     def _arrange(self, frame: Changes) -> None:
-        view, wanted = self._arrivals, self._feed.view.filter
-        if frame.touched is None or view.filter is not wanted:
-            view.filter = wanted
+        view, current = self._arrivals, self._feed.view.filter
+        if frame.touched is None or view.filter is not current:
+            view.filter = current
             view.rebuild(self._feed.state)
             return
         view.update(self._feed.state, frame.touched)
@@ -150,7 +150,7 @@ class TimelineRows(SequenceRows):
 
 
 class TimeAxis(LineView):
-    """The titles and times of day, and a ruler with ticks, steps and the moment on show."""
+    """The titles and times of day, and a ruler with ticks, steps and the moment on display."""
 
     def __init__(self, feed: Feed) -> None:
         super().__init__(id="axis")
@@ -207,7 +207,7 @@ def legend(width: int) -> Line:
         (timeline_bars.BREAKS["preempted"], "preemption"),
         (timeline_bars.BREAKS["swapped"], "swap"),
     ]
-    named += [(GLYPHS["stop"], "end"), (MOMENT, "moment on show")]
+    named += [(GLYPHS["stop"], "end"), (MOMENT, "moment on display")]
     return row(
         [(rank, (piece, (f" {name}", "dim"))) for rank, (piece, name) in enumerate(named)], width
     )

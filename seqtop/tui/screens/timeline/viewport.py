@@ -27,7 +27,7 @@ class Extent(NamedTuple):
     last: float
     """The newest moment, or the end of the recording."""
     now: float
-    """The moment on show."""
+    """The moment on display."""
     ends: bool
     """Whether the record is complete: a recording."""
 
@@ -37,7 +37,7 @@ class Mode(enum.Enum):
     """All recorded time while that is short, then the most recent."""
     ALL = "all"
     NOW = "now"
-    """The time up to the moment on show."""
+    """The time up to the moment on display."""
     FREE = "free"
 
 
@@ -68,7 +68,7 @@ class Viewport:
     def zoom(self, extent: Extent, width: int, by: int) -> None:
         """Halves the visible time `by` times, or doubles it if negative.
 
-        The moment on show keeps its column if it is visible, otherwise the middle does.
+        The moment on display keeps its column if it is visible, otherwise the middle does.
         """
         old = self.window(extent, width)
         zoom_level = zoomed(zoom_level_for(old.cell, 1), -by * LEVELS_PER_DOUBLE)
@@ -90,12 +90,12 @@ class Viewport:
         self.mode = Mode.FREE
 
     def follow(self, extent: Extent, width: int) -> None:
-        """Follows the moment on show from now on, at the current scale."""
+        """Follows the moment on display from now on, at the current scale."""
         self._zoom_level = zoom_level_for(self.window(extent, width).cell, 1)
         self.mode = Mode.NOW
 
     def reveal(self, extent: Extent, width: int) -> None:
-        """Moves to the moment on show, if that is not visible."""
+        """Moves to the moment on display, if that is not visible."""
         old = self.window(extent, width)
         if old.column(extent.now) is None:
             self._zoom_level = zoom_level_for(old.cell, 1)

@@ -231,7 +231,7 @@ def test_nobodys_block_has_no_owner_to_go_to(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("b", *"255", "enter")
         await pilot.pause()
-        assert "107 hold nothing and 10 are still in the prefix cache" in " ".join(
+        assert "107 are empty and 10 are still in the prefix cache" in " ".join(
             screen(app).split()
         )
         before = app.feed.selected
