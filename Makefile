@@ -8,11 +8,11 @@ PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .PHONY: demo test lint format screenshots man bench test-vllm clean
 
-## Watch the bundled engine.
+## Start the bundled engine and show it.
 demo: $(VENV)/engine
 	$(BIN)/seqtop demo
 
-## Lint, then every test. One torch thread a worker: two would fight over the same cores.
+## Lint, then run every test. One torch thread per worker, as there are as many workers as cores.
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
 
@@ -26,20 +26,20 @@ format: $(VENV)/dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-## Draw screenshots/ anew from a seeded run.
+## Draw screenshots/ from a seeded run.
 screenshots: $(VENV)/dev
 	$(BIN)/python screenshots/make.py
 
-## Write docs/seqtop.1 anew from the command's own help.
+## Write docs/seqtop.1 from the command's help.
 man: $(VENV)/dev
 	$(BIN)/python docs/make_man.py
 
-## Measure, each figure beside a peer's in the same run: one table, in docs/performance.md, too.
+## Measure, compared with alternatives in the same run; writes docs/performance.md.
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks --json docs/performance.json --markdown docs/performance.md
 
-## The adapter against a real vLLM, without a GPU. It downloads some 2 GB the first time, and takes
-## its time, as vLLM is slow to start. Another version: make test-vllm VLLM_VERSION=0.32.0
+## Test the adapter with a real vLLM, without a GPU. It downloads about 2 GB the first time, and vLLM is
+## slow to start. Another version: make test-vllm VLLM_VERSION=0.32.0
 test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
 	export PYTHONPATH=$(CURDIR)/$(VENV)-vllm/vllm/$(VLLM_VERSION):$(CURDIR):$(CURDIR)/tests/vllm; \
 	export VLLM_TARGET_DEVICE=cpu VLLM_LOGGING_LEVEL=WARNING HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1; \
@@ -53,7 +53,7 @@ clean:
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# A stamp a set of extras, so that changed requirements are installed and unchanged ones are not.
+# One stamp per set of extras, so that only changed requirements are installed again.
 $(VENV)/engine: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[engine]'
 	touch $@

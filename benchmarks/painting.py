@@ -161,8 +161,8 @@ async def _seqtop(size: int, rounds: int) -> dict[str, list[float]]:
         found[what] = spent[min(WARM_UP, count - 1) :]
 
     async with terminal.shown(app):
-        app._pulse.stop()  # frames are drawn on request only
-        visible = app.feed.view.page(0, terminal.SIZE[1])
+        app._refresher.stop()  # frames are drawn on request only
+        visible = app.ui.view.page(0, terminal.SIZE[1])
         await show("every row in sight", visible, rounds)
         await show("one row", visible[7:8], rounds)
         await show("every row", range(size), max(min(rounds, 20_000 // size), 2))

@@ -64,9 +64,8 @@ def publish(endpoint: str, rate: float, ended: Flag, counts: object) -> None:
 def follow(endpoint: str, ended: Flag) -> None:
     """Runs a viewer that stays connected."""
     history = MemoryStore(max_bytes=HISTORY_BYTES, max_events=20_000)
-    with Session(endpoint, max_finished=MAX_FINISHED, history=history) as session:
-        while not ended.wait(0.05):
-            session.drain()
+    with Session(endpoint, max_finished=MAX_FINISHED, history=history):
+        ended.wait()
 
 
 def visit(endpoint: str, ended: Flag, counts: object) -> None:

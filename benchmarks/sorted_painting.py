@@ -52,9 +52,9 @@ async def _frames(size: int, rounds: int) -> list[float]:
     crowd, draw = Crowd(size), random.Random(0)
     app = SeqtopApp(source := ScriptedSource(*crowd.arrivals()), clock=lambda: 0.0)
     async with terminal.shown(app) as pilot:
-        app._pulse.stop()  # frames are drawn on request only
-        app.feed.sort_by(Sort("out", descending=True))
-        app.feed.filter_by(parse("prompt>100 id:req"))
+        app._refresher.stop()  # frames are drawn on request only
+        app.ui.sort_by(Sort("out", descending=True))
+        app.ui.filter_by(parse("prompt>100 id:req"))
         app.draw()
         await pilot.pause()
 

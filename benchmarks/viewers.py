@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from statistics import median, quantiles
@@ -37,9 +38,7 @@ WARM_UP_SECONDS = 1.0
 def watch(endpoint: str) -> None:
     """Runs a viewer that reads."""
     with Session(endpoint) as session:
-        while True:
-            session.drain()
-            time.sleep(0.03)
+        session.wait_until(lambda: False, threading.TIMEOUT_MAX)
 
 
 def stop_reading(endpoint: str) -> None:

@@ -126,13 +126,13 @@ async def draw() -> None:
     async with app.run_test(size=SIZES[-1]) as pilot:
         for number in itertools.count():
             run.tick(number)
-            app.feed.poll()
+            app.ui.update()
             if run.is_ready_to_draw():
                 break
             if number == _MAX_TICKS:
                 raise SystemExit(f"{SELECTED} never resumed after a preemption: choose another")
-        app.feed.selected = run.source.state.requests[SELECTED].seq_ids[0]
-        app.feed.chosen = True
+        app.ui.selected = run.source.state.requests[SELECTED].seq_ids[0]
+        app.ui.is_user_selection = True
         for width, height in SIZES:
             await picture(pilot, run, f"sequences-{width}x{height}", (width, height))
         for name, keys in SCREENS:

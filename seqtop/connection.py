@@ -1,4 +1,4 @@
-"""How a viewer's connection to its engine stands."""
+"""The state of a viewer's connection to its engine."""
 
 import enum
 
@@ -6,44 +6,46 @@ import msgspec
 
 
 class ConnectionState(enum.Enum):
+    """A state of the connection."""
+
     CONNECTING = "connecting"
-    """Nothing has been heard of the engine yet."""
+    """No message of the engine has arrived yet."""
     SYNCING = "syncing"
-    """Messages were missed (or it has just been found): waiting for a snapshot."""
+    """Waiting for a snapshot: messages were missed, or the first one has just arrived."""
     LIVE = "live"
     LOST = "lost"
-    """The engine has been silent for longer than its heartbeats allow; what is shown is old."""
+    """The engine has missed its heartbeats; the state is old."""
     STOPPED = "stopped"
-    """The engine said goodbye."""
+    """The engine has announced its end."""
     INCOMPATIBLE = "incompatible"
-    """What is publishing there speaks another version of the protocol, or none at all."""
+    """The publisher uses another version of the protocol, or another protocol."""
     REFUSED = "refused"
-    """The keys of engine and viewer do not fit, or only one of the two has any."""
+    """The CurveZMQ keys of engine and viewer do not match, or only one of them has keys."""
     REPLAY = "replay"
-    """There is no connection: a recording is played."""
+    """A recording is played; there is no connection."""
 
 
 class Connection(msgspec.Struct):
-    """State of the connection and the figures that say how well it has worked so far."""
+    """The state of a connection, and its counters."""
 
     endpoint: str
     state: ConnectionState = ConnectionState.CONNECTING
     detail: str = ""
-    """One sentence for the user on why the state is what it is; may be empty when LIVE."""
+    """The reason for the state, in one sentence; may be empty when LIVE."""
     num_messages: int = 0
     num_bytes: int = 0
     num_missed: int = 0
-    """Messages that gaps in the sequence numbers say were lost on the way."""
+    """Messages lost on the way, counted by gaps in the sequence numbers."""
     num_resyncs: int = 0
-    """Snapshots taken because of a gap, a restart or a message that could not be read."""
+    """Snapshots received after a gap, a restart or an unreadable message."""
     num_errors: int = 0
-    """Messages that were refused."""
+    """Messages that could not be read."""
     last_error: str = ""
 
 
 class ControlError(Exception):
-    """A submit or abort did not happen; `str()` is one sentence for the user."""
+    """A submit or an abort failed; `str()` is one sentence for the user."""
 
 
 class UnreachableError(Exception):
-    """No engine answered, or none that can be understood; `str()` is one sentence for the user."""
+    """No compatible engine answered; `str()` is one sentence for the user."""

@@ -1,32 +1,58 @@
-"""What one thread changes and another looks at now and then."""
+"""A version number that one thread increases and others watch."""
 
+import threading
+import time
 from collections.abc import Callable
 
 
 class Observable:
-    """Says how often it has changed, and calls somebody once when it does again."""
+    """Counts its changes and calls back at each of them."""
 
     def __init__(self) -> None:
         self.version = 0
-        """Grows with every change; cheap to ask for, from any thread."""
-        self._call: Callable[[], object] | None = None
+        """Grows with every change. Any thread may read it."""
+        self._callbacks: tuple[Callable[[], object], ...] = ()
+        self._callbacks_lock = threading.Lock()
 
-    def call_once(self, call: Callable[[], object]) -> None:
-        """Have `call`, and nobody who asked before, called at the next change, once.
+    def add_callback(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` after each change, on the thread that makes the change.
 
-        It is called on whichever thread makes the change, maybe under a lock: it is to be quick,
-        and never to raise. Who then finds that `version` has grown already need not wait for it.
+        It may be called under a lock, so it has to return quickly and must not raise.
         """
-        self._call = call
+        with self._callbacks_lock:
+            self._callbacks = (*self._callbacks, callback)
+
+    def remove_callback(self, callback: Callable[[], object]) -> None:
+        """Removes a callback that `add_callback` added."""
+        with self._callbacks_lock:
+            self._callbacks = tuple(each for each in self._callbacks if each != callback)
+
+    def wait_until(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Waits up to `timeout` seconds for a change that makes `condition` true.
+
+        Returns:
+            Whether `condition` is true.
+        """
+        deadline = time.monotonic() + timeout
+        has_changed = threading.Event()
+        self.add_callback(has_changed.set)
+        try:
+            while not condition():
+                left = deadline - time.monotonic()
+                if left <= 0 or not has_changed.wait(left):
+                    return condition()
+                has_changed.clear()
+            return True
+        finally:
+            self.remove_callback(has_changed.set)
+
+    def wait_for_change(self, version: int, timeout: float) -> bool:
+        """Waits up to `timeout` seconds for a change after `version`; returns whether one came."""
+        return self.wait_until(lambda: self.version != version, timeout)
 
     def changed(self) -> None:
-        """Take note of a change."""
-        # In this order: who asks to be called in between sees that the version has grown.
+        """Counts a change and calls back."""
+        # In this order: a callback that compares versions sees the change.
         self.version += 1
-        self.passed()
-
-    def passed(self) -> None:
-        """Call whoever waits, although nothing has changed but the time."""
-        call, self._call = self._call, None
-        if call is not None:
-            call()
+        for callback in self._callbacks:
+            callback()

@@ -33,12 +33,12 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Free blocks."""
+        """The number of free blocks."""
         return len(self._free)
 
     @property
     def num_cached(self) -> int:
-        """Cached blocks."""
+        """The number of cached blocks."""
         return len(self._cached)
 
     @property

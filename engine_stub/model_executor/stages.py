@@ -20,12 +20,12 @@ class Stage:
 
     @property
     def is_first(self) -> bool:
-        """Whether this stage holds the embedding."""
+        """True if this stage holds the embedding."""
         return self.rank == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether this stage holds the final norm and the vocabulary projection."""
+        """True if this stage holds the final norm and the vocabulary projection."""
         return self.rank == self.size - 1
 
     def layers(self, num_layers: int) -> range:

@@ -127,7 +127,7 @@ class OutputProcessor:
     def _advance(
         self, scheduled: ScheduledSequenceGroup, model_output: ModelOutput, index: int
     ) -> list[SequenceRecord]:
-        """Advances the group at `index` of the batch, whatever kind of group it is."""
+        """Advances the group at `index` of the batch, of any kind."""
         seq_group, result = scheduled.seq_group, model_output.outputs[index]
         num_computed_before = seq_group.first_seq.get_num_computed_tokens()
         seq_group.update_num_computed_tokens(scheduled.token_chunk_size)
@@ -205,12 +205,12 @@ class OutputProcessor:
         """
         for candidates in prompt_logprobs:
             self._name_tokens(candidates or {})
-        known = seq_group.prompt_logprobs or [None]
+        stored = seq_group.prompt_logprobs or [None]
         # After a preemption, some or all of them are computed again.
         seq_group.prompt_logprobs = [
-            *known[: num_computed_before + 1],
+            *stored[: num_computed_before + 1],
             *prompt_logprobs,
-            *known[num_computed_before + 1 + len(prompt_logprobs) :],
+            *stored[num_computed_before + 1 + len(prompt_logprobs) :],
         ]
 
     def _append(

@@ -47,15 +47,15 @@ def draft_loss(head: DraftHead, model: Decoder, tokens: Tensor) -> tuple[Tensor,
         said = model.compute_logits(states).softmax(-1).view(rows, context, -1)
         states = states.view(rows, context, -1)
         embedded = model.embed_tokens(tokens)
-    # Place i of a row takes in tokens i + 1, i + 2, …, each with the state before it.
+    # Place i of a row processes tokens i + 1, i + 2, …, each with the state before it.
     length = context - _NUM_CONTEXT - _NUM_PREDICTED
     memory = torch.zeros_like(states[:, :length])
     guess = memory
     losses: list[Tensor] = []
     hits: list[float] = []
     for step in range(_NUM_CONTEXT + _NUM_PREDICTED - 1):
-        known = step < _NUM_CONTEXT
-        hidden = states[:, step : step + length] if known else guess
+        is_context = step < _NUM_CONTEXT
+        hidden = states[:, step : step + length] if is_context else guess
         guess, memory = head(hidden, embedded[:, step + 1 : step + 1 + length], memory)
         if step >= _NUM_CONTEXT - 1:
             logits = model.compute_logits(guess)

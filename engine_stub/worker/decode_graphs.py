@@ -83,7 +83,7 @@ class DecodeGraph:
 
     @property
     def is_captured(self) -> bool:
-        """Whether `run` replays the step."""
+        """True if `run` replays the step."""
         return self._captured is not None
 
     def capture(self, memory: Any) -> None:

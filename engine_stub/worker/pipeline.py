@@ -47,7 +47,7 @@ _EXIT_SECONDS = 0.5
 
 
 class StageError(RuntimeError):
-    """A stage's process has ended or failed; the engine cannot go on."""
+    """A stage's process ended or failed, so that the engine cannot continue."""
 
 
 class Pipeline:

@@ -22,9 +22,9 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.sanitize import safe_json, safe_line
 from seqtop.session import Session
 from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
 from seqtop.transport.curve_keys import ViewerKeys
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import Event
 
 
 class Report(msgspec.Struct):
@@ -90,15 +90,18 @@ def sentence(finding: Finding) -> str:
 
 
 class _LiveChecker(StreamChecker):
-    """A listener of a session that checks all its events."""
+    """A stream checker that listens to a session."""
 
-    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        """Checks an event. It is decoded again, as a state stores parts of the events applied."""
-        self.apply(number, parsing.event(payload))
+    def observe(self, change: StateChange) -> None:
+        """Checks an event, or starts again from a snapshot.
 
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
-        """Starts anew from a copy of `state`, which belongs to the session."""
-        self.start(codec.decode(codec.encode(state), EngineState))
+        States keep parts of the events applied, so the event is decoded again and a snapshot
+        copied.
+        """
+        if change.event is None:
+            self.start(codec.decode(codec.encode(change.state), EngineState))
+        else:
+            self.apply(change.sequence_number, parsing.event(change.payload))
 
 
 def check_recording(path: str | os.PathLike[str]) -> Report:
@@ -142,11 +145,11 @@ def check_live(
     """
     session = Session(endpoint, history=MemoryStore(max_bytes=0), keys=keys)
     checker = _LiveChecker(stored="first")
-    session.listen(checker)  # before it starts, so that no message is missed
+    session.add_listener(checker.observe)  # before it starts, so that no message is missed
     with session:
         session.await_engine(timeout)
         _wait(session, ended, duration)
-        session.unlisten(checker)
+        session.remove_listener(checker.observe)
     return _report(endpoint, checker)
 
 

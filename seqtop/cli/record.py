@@ -71,14 +71,14 @@ def run(options: argparse.Namespace) -> int:
         except RecordingError as error:
             exists = isinstance(error.__cause__, FileExistsError)
             return fail(f"{error}; --force replaces it" if exists else str(error))
-        session.listen(recorder)
+        session.add_listener(recorder.record)
         started = time.monotonic()
         try:
             with until_signalled() as ended:
                 _wait(session, recorder, options.output, ended, options.duration)
             warning = _describe_silence(session.link, recorder.silence)
         finally:
-            session.unlisten(recorder)
+            session.remove_listener(recorder.record)
             recorder.close()
     if recorder.error is not None:
         return fail(recorder.error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -36,7 +35,6 @@ def run_app(
     """
     if not has_terminal():
         return fail(NO_TERMINAL)
-    gc.disable()  # imported objects stay; the app enables collection again
     from seqtop import paths
     from seqtop.tui.app import SeqtopApp
     from seqtop.tui.settings import SavedState, Settings, read
@@ -52,7 +50,7 @@ def run_app(
     app = SeqtopApp(
         *sources,
         settings=from_options.over(from_file).over(saved.settings),
-        memory=saved,
+        saved_state=saved,
         problems=[*notices, *problems, *saved.problems],
     )
     status = app.run()

@@ -21,7 +21,7 @@ from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS
 from seqtop.state.filter import NO_FILTER, Filter
-from seqtop.wire.messages import Event
+from seqtop.state.listener import StateChange
 
 VERSION = 1
 """The version of the format. Added fields and kinds do not change it; other changes do."""
@@ -114,13 +114,22 @@ def follow(
         UnreachableError: An incompatible engine has taken the endpoint.
         BrokenPipeError: The reader of `file` has closed it.
     """
-    news = _News()
-    session.listen(news)
+    touched: set[int] | None = None
+
+    def note(change: StateChange) -> None:
+        nonlocal touched
+        if change.touched is None or touched is None:
+            touched = None
+        else:
+            touched.update(change.touched)
+
+    session.add_listener(note)
     while True:
-        news.clear()
+        version = session.version
         with session.lock:
             state, link = session.state, session.link
-            line = writer.line(state, link, session.drain())
+            line = writer.line(state, link, touched)
+            touched = set()
             link_state = link.state
             stopped = link_state is ConnectionState.STOPPED
             is_over = stopped or ended.is_set()
@@ -141,18 +150,8 @@ def follow(
             left = earliest - time.monotonic()
             if left > 0:
                 ended.wait(min(left, _POLL_SECONDS))
-            elif news.wait(_POLL_SECONDS):
+            elif session.wait_for_change(version, _POLL_SECONDS):
                 break
-
-
-class _News(threading.Event):
-    """A session's listener that is set by every event."""
-
-    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        self.set()
-
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
-        self.set()
 
 
 def _is_closed(file: BinaryIO) -> bool:

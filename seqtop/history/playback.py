@@ -12,7 +12,7 @@ from seqtop.history.timeline import Cursor, RecordingError, Timeline
 from seqtop.observable import Observable
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
-from seqtop.state.listener import Watcher
+from seqtop.state.listener import Listener, StateChange
 
 _TICK_SECONDS = 1 / 30
 _LONGEST_PAUSE = 5.0
@@ -64,8 +64,7 @@ class Playback(Observable):
         self._time = self.entry.time
         """The recorded time that playing has reached, in epoch seconds."""
         self._last_tick: float | None = None
-        self._watchers: tuple[Watcher, ...] = ()
-        self._touched: set[int] | None = None
+        self._listeners: tuple[Listener, ...] = ()
         self._playing = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="seqtop-replay", daemon=True)
@@ -84,16 +83,11 @@ class Playback(Observable):
         """The timeline that is played."""
         return self.timeline
 
-    def drain(self) -> set[int] | None:
-        """Returns the ids of the sequences changed since the last call; `None` means all."""
+    def add_listener(self, listener: Listener) -> None:
+        """Calls `listener` with the current state, and with each later change of the state."""
         with self.lock:
-            touched, self._touched = self._touched, set()
-            return touched
-
-    def watch(self, watcher: Watcher) -> None:
-        """Calls `watcher` at every change from now on."""
-        with self.lock:
-            self._watchers = (*self._watchers, watcher)
+            listener(StateChange(self.state, None))
+            self._listeners = (*self._listeners, listener)
 
     def submit(self, prompt: str, params: SamplingParams) -> str:
         """Raises `ControlError`: a recording accepts no requests."""
@@ -154,19 +148,12 @@ class Playback(Observable):
             try:
                 touched = self._cursor.move(position)
             except RecordingError as error:
-                self._touched = None
                 self.link.detail = str(error)
-                self.changed()
+                self._publish(None)  # reading may have ended on the way
                 return False
-            for watcher in self._watchers:
-                watcher(self.state, touched)
-            if touched is None or self._touched is None:
-                self._touched = None
-            else:
-                self._touched |= touched
             self.entry = self._current_entry()
             self._time = self.entry.time
-            self.changed()
+            self._publish(touched)
             return True
 
     def tick(self, now: float) -> None:
@@ -188,6 +175,11 @@ class Playback(Observable):
             if target > self.position and not self.move(target):
                 self._skip(target)
             self._time = reached
+
+    def _publish(self, touched: set[int] | None) -> None:
+        for listener in self._listeners:
+            listener(StateChange(self.state, touched))
+        self.changed()
 
     def _end(self) -> None:
         if self.loop:

@@ -7,16 +7,15 @@ import time
 
 from seqtop.history.file_writer import FileWriter
 from seqtop.history.timeline import RecordingError
-from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
 from seqtop.wire.errors import WireError
-from seqtop.wire.messages import Event
 
 FLUSH_SECONDS = 1.0
 """Maximum time in seconds until an event is in the file."""
 
 
 class Recorder:
-    """A `Listener` that records its session until `close`.
+    """Records a session, from the first call of `record` until `close`.
 
     A full disk must not end the session: it ends the recording, and `error` says why.
 
@@ -58,24 +57,14 @@ class Recorder:
         """Seconds since the last message."""
         return time.monotonic() - self._last_message
 
-    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        """Records message `number`."""
+    def record(self, change: StateChange) -> None:
+        """Records a change of the session's state; a `Listener`."""
         self._last_message = time.monotonic()
         with self._lock:
             if self.error is None:
                 try:
-                    self._writer.append(number, payload, event, state)
-                    self.num_messages += 1
-                except (RecordingError, WireError) as error:
-                    self.error = str(error)
-
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
-        """Records a snapshot."""
-        self._last_message = time.monotonic()
-        with self._lock:
-            if self.error is None:
-                try:
-                    self._writer.restore(incarnation, number, state)
+                    self._writer.record(change)
+                    self.num_messages += change.event is not None
                 except (RecordingError, WireError) as error:
                     self.error = str(error)
 

@@ -16,6 +16,7 @@ import msgspec
 from seqtop.history.event_index import ORDINARY, EventKind, IndexEntry, kind_of
 from seqtop.history.keyframe import EncodedKeyframe, FinishedRequest, KeyframeEncoder
 from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
 from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import Event
@@ -85,6 +86,18 @@ class SegmentBuilder(ABC):
         self._number = -1
         self._weight = 0
         self._keyframe_size = 0
+
+    def record(self, change: StateChange) -> None:
+        """Records a change of a session's state; a `Listener`.
+
+        Raises:
+            WireError: The new state cannot be encoded.
+            RecordingError: The change cannot be stored.
+        """
+        if change.event is None:
+            self.restore(change.incarnation, change.sequence_number, change.state)
+        else:
+            self.append(change.sequence_number, change.payload, change.event, change.state)
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
         """Adds message `number`; its `event` has just been applied to `state`.

@@ -9,9 +9,10 @@ from seqtop.connection import Connection, ConnectionState, UnreachableError
 from seqtop.kv_events.cache import DEFAULT_MAX_BLOCKS, KvCache
 from seqtop.kv_events.messages import EventBatch
 from seqtop.kv_events.subscriber import KvSubscriber
+from seqtop.observable import Observable
 
 
-class KvSession:
+class KvSession(Observable):
     """Follows a publisher from `start` to `close`. A context manager that does both.
 
     Args:
@@ -38,11 +39,10 @@ class KvSession:
         topic: str = "",
         max_blocks: int = DEFAULT_MAX_BLOCKS,
     ) -> None:
+        super().__init__()
         self.lock = threading.RLock()
         self.cache = KvCache(max_blocks=max_blocks)
-        self.version = 0
         self.has_replay = replay is not None
-        self._changed = threading.Condition(self.lock)
         self._subscriber = KvSubscriber(endpoint, self, replay=replay, topic=topic)
 
     @property
@@ -69,8 +69,7 @@ class KvSession:
 
     def wait_for(self, *states: ConnectionState, timeout: float) -> bool:
         """Waits up to `timeout` seconds for a connection state; returns whether it was reached."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.link.state in states, timeout)
+        return self.wait_until(lambda: self.link.state in states, timeout)
 
     def await_publisher(self, timeout: float) -> None:
         """Waits up to `timeout` seconds for a connection and the first replay.
@@ -90,25 +89,23 @@ class KvSession:
         """Updates the cache by a batch. Called on the subscriber's thread, as the next three."""
         with self.lock:
             self.cache.apply(batch)
-            self.version += 1
+            self.changed()
 
     def missed(self, reason: str) -> None:
         """Marks the cache as incomplete."""
         with self.lock:
             self.cache.mark_gap(reason)
-            self.version += 1
+            self.changed()
 
     def restarted(self) -> None:
         """Empties the cache."""
         with self.lock:
             self.cache.restart()
-            self.version += 1
+            self.changed()
 
     def connection_changed(self) -> None:
         """Wakes the threads that wait for a connection state."""
-        with self._changed:
-            self.version += 1
-            self._changed.notify_all()
+        self.changed()
 
     def __enter__(self) -> KvSession:
         self.start()

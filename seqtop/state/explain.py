@@ -1,30 +1,35 @@
-"""Why a sequence is where it is, in one sentence."""
+"""Explanations of the status of a sequence, in one or two sentences."""
 
 import itertools
 
 from seqtop.sequence import SequenceStage, SequenceStatus
-from seqtop.state import EngineState
 from seqtop.state.fields import stage
-from seqtop.state.model import RequestState, SequenceState
+from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.state.ordering import SequenceView
-from seqtop.state.step_summary import for_whom
+from seqtop.state.step_summary import preemption_cause
 from seqtop.wire.messages import WaitReason
 
-MOST_NAMED = 4
-"""Writers of blocks, and runs of neighbouring blocks, that are named."""
+_MAX_NAMED = 4
+"""Writers of blocks, and ranges of blocks, that are listed."""
 
 
-def why(state: EngineState, view: SequenceView, sequence: SequenceState) -> str:
-    """What `sequence` is doing, what it waits for or how it ended; `view` knows the queue."""
+def explain(state: EngineData, view: SequenceView, sequence: SequenceState) -> str:
+    """Explains what `sequence` is doing, what it waits for, or how it finished.
+
+    Args:
+        state: The state of the engine.
+        view: A view of `state`, for the place in the queue.
+        sequence: A sequence of `state`.
+    """
     request = state.requests[sequence.request_id]
     if SequenceStatus.is_finished(sequence.status):
         redacted = state.info is not None and state.info.redacted
-        return _ended(request, sequence, redacted=redacted)
+        return _finished(request, sequence, redacted=redacted)
     if sequence.status == SequenceStatus.RUNNING:
-        said = [_running(request, sequence), _hits(state, request, sequence)]
+        parts = [_running(request, sequence), _prefix_hits(state, request, sequence)]
     else:
-        said = [_preempted(request, sequence), _waiting(state, view, request, sequence)]
-    return " ".join(filter(None, (*said, _fork(state, sequence))))
+        parts = [_preempted(request, sequence), _waiting(state, view, request, sequence)]
+    return " ".join(filter(None, (*parts, _fork(state, sequence))))
 
 
 def _running(request: RequestState, sequence: SequenceState) -> str:
@@ -44,42 +49,42 @@ def _running(request: RequestState, sequence: SequenceState) -> str:
     return f"Decoding: {_tokens(count)} so far.{drafts}"
 
 
-def _hits(state: EngineState, request: RequestState, sequence: SequenceState) -> str:
-    """Which blocks the prefix cache had for it, and whose they are."""
+def _prefix_hits(state: EngineData, request: RequestState, sequence: SequenceState) -> str:
+    """The blocks found in the prefix cache, and the requests that wrote them."""
     found, block_size = sequence.num_cached_tokens, state.info.block_size if state.info else 0
     if found <= 0:
         return ""
-    said = f"{_tokens(found)} found in the prefix cache"
-    # What was swapped out has come back to other blocks.
+    total = f"{_tokens(found)} found in the prefix cache"
+    # Blocks swapped out come back as other blocks.
     if block_size <= 0 or request.last_preemption_mode == "swap":
-        return f"{said}."
+        return f"{total}."
     by_writer: dict[str, list[int]] = {}
     for block in sequence.block_table[: found // block_size]:
-        known = (state.cached_blocks or {}).get(block)
-        by_writer.setdefault(known.request_id if known else "", []).append(block)
+        cached = (state.cached_blocks or {}).get(block)
+        by_writer.setdefault(cached.request_id if cached else "", []).append(block)
     parts: list[str] = []
-    for writer, blocks in itertools.islice(by_writer.items(), MOST_NAMED):
+    for writer, blocks in itertools.islice(by_writer.items(), _MAX_NAMED):
         by = "that it wrote itself" if writer == request.request_id else f"written by {writer}"
-        said_by = f" {by}" if writer else ""
-        parts.append(f"{_tokens(len(blocks), 'block')}{said_by} ({_numbers(blocks)})")
-    if len(by_writer) > MOST_NAMED:
-        parts.append(f"and of {_tokens(len(by_writer) - MOST_NAMED, 'other')}")
-    return f"{said}: {'; '.join(parts)}." if parts else f"{said}."
+        written_by = f" {by}" if writer else ""
+        parts.append(f"{_tokens(len(blocks), 'block')}{written_by} ({_numbers(blocks)})")
+    if len(by_writer) > _MAX_NAMED:
+        parts.append(f"and of {_tokens(len(by_writer) - _MAX_NAMED, 'other')}")
+    return f"{total}: {'; '.join(parts)}." if parts else f"{total}."
 
 
 def _numbers(blocks: list[int]) -> str:
-    """Block numbers, neighbours as a range: `4-6, 9`."""
+    """Block numbers, consecutive ones as a range: `4-6, 9`."""
     runs: list[list[int]] = []
     for block in blocks:
         if runs and block == runs[-1][-1] + 1:
             runs[-1][1:] = [block]
         else:
             runs.append([block])
-    more = " and more" if len(runs) > MOST_NAMED else ""
-    return ", ".join("-".join(map(str, run)) for run in runs[:MOST_NAMED]) + more
+    more = " and more" if len(runs) > _MAX_NAMED else ""
+    return ", ".join("-".join(map(str, run)) for run in runs[:_MAX_NAMED]) + more
 
 
-def _fork(state: EngineState, sequence: SequenceState) -> str:
+def _fork(state: EngineData, sequence: SequenceState) -> str:
     if sequence.fork_length is None:
         return ""
     parent = state.sequences.get(-1 if sequence.parent_seq_id is None else sequence.parent_seq_id)
@@ -94,21 +99,21 @@ def _preempted(request: RequestState, sequence: SequenceState) -> str:
     if not request.num_preemptions or not request.preemption_steps:
         return ""
     step = request.preemption_steps[-1]
-    who = for_whom(request.request_id, request.preempted_for)
+    cause = preemption_cause(request.request_id, request.preempted_for)
     if request.last_preemption_mode == "swap":
         blocks = len(sequence.host_table)
         where = f", {_tokens(blocks, 'block')} to host memory" if blocks else ""
-        return f"Swapped out at step {step:,}{who}{where}; nothing is lost."
+        return f"Swapped out at step {step:,}{cause}{where}; nothing is lost."
     lost = request.num_lost_tokens
     if request.num_preemptions == 1:
         then = f"{_tokens(lost, 'computed token')} will be recomputed"
     else:
         then = f"{request.num_preemptions} preemptions have cost it {_tokens(lost)}"
-    return f"Preempted at step {step:,}{who}; {then}."
+    return f"Preempted at step {step:,}{cause}; {then}."
 
 
 def _waiting(
-    state: EngineState, view: SequenceView, request: RequestState, sequence: SequenceState
+    state: EngineData, view: SequenceView, request: RequestState, sequence: SequenceState
 ) -> str:
     if sequence.engine_status not in ("", "PREEMPTED"):
         return f"It waits for something other than its turn: {sequence.engine_status}."
@@ -128,12 +133,12 @@ def _waiting(
     return f"{behind}, {_tokens(ahead, 'sequence')} ahead of it in the queue."
 
 
-def _is_more_urgent(state: EngineState, one: RequestState, other: RequestState) -> bool:
+def _is_more_urgent(state: EngineData, one: RequestState, other: RequestState) -> bool:
     by_arrival = state.info is not None and state.info.queue_order == "fcfs"
     return one.priority < other.priority and not by_arrival
 
 
-def _reason(state: EngineState, reason: WaitReason) -> str:
+def _reason(state: EngineData, reason: WaitReason) -> str:
     missing, info = reason.num_missing, state.info
     match reason.cause:
         case "no_blocks":
@@ -151,7 +156,7 @@ def _reason(state: EngineState, reason: WaitReason) -> str:
             return f"Waiting for {_tokens(missing, 'more place')}{most and f' of the{most}'}."
 
 
-def _ended(request: RequestState, sequence: SequenceState, *, redacted: bool) -> str:
+def _finished(request: RequestState, sequence: SequenceState, *, redacted: bool) -> str:
     count = len(sequence.output_token_ids)
     match sequence.status:
         case SequenceStatus.FINISHED_STOPPED:

@@ -1,6 +1,6 @@
-"""The filter language: which sequences to show.
+"""The filter language, which selects sequences.
 
-A filter is words separated by spaces, all of which must hold:
+A filter is a list of words separated by spaces. All of them must match:
 
     story                   in the request id, the prompt or the output; any case
     "once upon"             the same with a space in it
@@ -8,9 +8,9 @@ A filter is words separated by spaces, all of which must hold:
     status:waiting          the field holds this text; `status:waiting,swapped` for either
     request=req-7           the field is exactly this
     prompt>1000  itl<=50ms  comparisons; numbers take k, M, G, and durations us, ms, s, m, h
-    -status:stop  !preempt  a leading - or ! turns a word round
+    -status:stop  !preempt  a leading - or ! negates a word
 
-A field whose value is unknown satisfies no comparison.
+A field with an unknown value matches no comparison.
 """
 
 import difflib
@@ -40,7 +40,7 @@ _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9} | {
     "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0
 }  # fmt: skip
 UNITS = tuple(unit for unit in _UNITS if unit)
-"""What a number may end in; `us` may be written with either of Unicode's micro signs, too."""
+"""Units of numbers; `us` may also be written with either of Unicode's micro signs."""
 _MICRO = str.maketrans("µμ", "uu")
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -55,34 +55,35 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 
 
 class FilterError(ValueError):
-    """A filter that cannot be understood; `str()` is one sentence that says why."""
+    """An invalid filter; `str()` is one sentence with the reason."""
 
 
 class UnknownFieldError(FilterError):
-    """It names nothing like a field; `str()` leaves it to a help to list those there are."""
+    """A filter with an unknown field; `str()` refers to the help for the list of fields."""
 
 
 @dataclass(frozen=True)
 class Filter:
-    """A parsed filter. `grows` tells whether time alone can change what matches."""
+    """A parsed filter."""
 
     source: str
     tests: tuple[Test, ...] = ()
     grows: bool = False
+    """Whether the result can change with time alone."""
     patterns: tuple[re.Pattern[str], ...] = ()
-    """What it looks for in texts, to be marked there."""
+    """The patterns searched for in texts, for highlighting."""
     searches: tuple["TextSearch", ...] = ()
-    """Those of its tests that remember how far they have looked."""
+    """The tests that store how much of a text they have searched."""
 
     def matches(self, request: RequestState, sequence: SequenceState, now: float) -> bool:
-        """Whether this sequence of `request` is to be shown at the engine's time `now`."""
+        """Whether a sequence of `request` matches at the engine's time `now`."""
         for test in self.tests:  # noqa: SIM110 (a generator costs more than most tests)
             if not test(request, sequence, now):
                 return False
         return True
 
     def forget(self, seq_id: int | None = None) -> None:
-        """Search a sequence again from the beginning of its text, or all of them."""
+        """Resets the search of a sequence to the beginning of its text; `None` resets all."""
         for search in self.searches:
             if seq_id is None:
                 search.known.clear()
@@ -94,10 +95,10 @@ NO_FILTER = Filter("")
 
 
 def parse(source: str) -> Filter:
-    """Understand a filter as typed.
+    """Parses a filter as typed.
 
     Raises:
-        FilterError: a field or a number is unknown, or a regular expression is broken.
+        FilterError: A field or a unit is unknown, or a regular expression is invalid.
     """
     tests: list[Test] = []
     searches: list[TextSearch] = []
@@ -107,7 +108,7 @@ def parse(source: str) -> Filter:
     while (position := _skip_spaces(source, position)) < len(source):
         word = _WORD.match(source, position)
         if word is None:
-            raise FilterError(f"cannot read {source[position:].split()[0]!r}")
+            raise FilterError(f"cannot parse {source[position:].split()[0]!r}")
         position = word.end()
         test = _test(word)
         if isinstance(test, TextSearch):
@@ -121,15 +122,17 @@ def parse(source: str) -> Filter:
 
 
 class TextSearch:
-    """Looks for a text in a request. Outputs grow at their end, so only what is new is looked at.
+    """A search for a text in requests; of a growing output, only the new part is searched.
 
-    Whoever uses it has it `Filter.forget` what it knows when the outputs are others'.
+    Call `Filter.forget` when an output is replaced instead of extended.
     """
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self.known: dict[int, int | None] = {}
-        """By sequence how much of its output has been looked at in vain, and prompt and name, too;
-        `None` where the name or the prompt have the text."""
+        """The characters of each sequence's output searched without a match.
+
+        `None` if the request id or the prompt matches. A sequence in it has had both searched.
+        """
         self._pattern = pattern
 
     def __call__(self, request: RequestState, sequence: SequenceState, _: float) -> bool:
@@ -144,7 +147,7 @@ class TextSearch:
             known = 0
         if known > len(text):
             known = 0
-        # No longer than its source, in which some characters are escaped.
+        # A match is no longer than the pattern, in which some characters are escaped.
         found = search(text, max(known - len(self._pattern.pattern), 0))
         self.known[sequence.seq_id] = found.start() if found else len(text)
         return found is not None
@@ -164,14 +167,14 @@ def _test(word: re.Match[str]) -> Test:
 
 
 def _pattern(word: re.Match[str]) -> re.Pattern[str] | None:
-    """What a word looks for in texts; `None` if it is about a field."""
+    """The pattern that a word searches texts for; `None` for a word on a field."""
     if word["regex"] is not None:
         if not word["slash"]:
             raise FilterError("the regular expression has no closing /")
         try:
             return re.compile(word["regex"], re.IGNORECASE)
         except re.error as error:
-            raise FilterError(f"the regular expression is broken: {error}") from error
+            raise FilterError(f"the regular expression is invalid: {error}") from error
     if word["field"] is not None:
         return None
     text = word["plain"] if word["quoted"] is None else word["quoted"]
@@ -192,17 +195,17 @@ def _search(pattern: re.Pattern[str]) -> Test:
 def _field(name: str, comparison: str, wanted: str) -> Test:
     column = FIELDS.get(name)
     if column is None and name == "re":
-        raise FilterError(f"a regular expression stands between slashes: re:/{wanted.strip('/')}/")
+        raise FilterError(f"a regular expression needs slashes: re:/{wanted.strip('/')}/")
     if column is None:
         close = difflib.get_close_matches(name, FIELDS, n=1)
         if close:
             raise FilterError(f"no field {name!r}: perhaps {close[0]}")
         raise UnknownFieldError(f"no field {name!r}: the help lists them all")
     if not wanted:
-        raise FilterError(f"{name}{comparison} compares with nothing yet")
+        raise FilterError(f"{name}{comparison} needs a value")
     alternatives = [_compare(column, comparison, part) for part in wanted.split(",") if part]
     if not alternatives:
-        raise FilterError(f"{name}{comparison} compares with nothing yet")
+        raise FilterError(f"{name}{comparison} needs a value")
     if len(alternatives) == 1:
         return alternatives[0]
     combine = all if comparison == "!=" else any
@@ -243,10 +246,10 @@ def _compare(column: Field, comparison: str, wanted: str) -> Test:
 
 
 def quantity(text: str) -> float | None:
-    """A number with its unit as typed, durations in seconds; `None` if it is none.
+    """The value of a number with a unit as typed, durations in seconds; `None` if it is no number.
 
     Raises:
-        FilterError: the unit is unknown.
+        FilterError: The unit is unknown.
     """
     word = _NUMBER.fullmatch(text)
     if word is None:

@@ -1,29 +1,33 @@
-"""The ways to be told of changes of an engine's state."""
+"""Changes of an engine's state, as a session reports them to its listeners."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from seqtop.state import EngineState
 from seqtop.wire.messages import Event
 
 
-class Listener(Protocol):
-    """Told of everything that happens to a session's state, on the thread that makes it happen.
+class StateChange(NamedTuple):
+    """One change of an engine's state: an event was applied, or a snapshot replaced the state."""
 
-    Called while the session's lock is held, so it is to be quick, and never to raise.
-    """
+    state: EngineState
+    """The state after the change."""
+    touched: Iterable[int] | None
+    """Ids of the sequences that changed, to be iterated as often as needed; `None` if the state was
+    replaced."""
+    event: Event | None = None
+    """The event that was applied; `None` if the state was replaced or a recording was moved."""
+    payload: bytes = b""
+    """The event, encoded."""
+    sequence_number: int = -1
+    """Number of the last message that `state` contains."""
+    incarnation: str = ""
+    """The engine's incarnation, given with a new state."""
 
-    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        """Message `number`, decoded to `event`, has just been applied to `state`."""
 
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
-        """The state is now `state`, which contains everything up to message `number`."""
+Listener: TypeAlias = Callable[[StateChange], object]
+"""Called with each change, on the thread that makes it and under the source's lock.
 
-
-Watcher: TypeAlias = Callable[[EngineState, Iterable[int] | None], object]
-"""Told of each change of a source's state, and of the sequences that it touched, or `None` for all.
-
-Called as a `Listener` is. On the thread that has just changed them, they are at hand: looking at
-each again from another thread later takes several times as long."""
+It has to return quickly and must not raise."""

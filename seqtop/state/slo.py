@@ -1,4 +1,4 @@
-"""Service-level objectives: how long a request may take, and who has taken longer."""
+"""Service-level objectives: limits on latencies, and the sequences that exceed them."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,20 +17,23 @@ FIGURES = {
     "queue": "Queue",
     "e2e": "E2E",
 }
-"""What can be limited, and its title: time to first token, inter-token latency, time per output
-token, time in the queue, end-to-end latency."""
+"""The titles of the figures that an objective can limit.
+
+They are the time to first token, inter-token latency, time per output token, time in the queue and
+end-to-end latency.
+"""
 
 
 class SloError(ValueError):
-    """Objectives that cannot be understood; `str()` is one sentence that says why."""
+    """Invalid objectives; `str()` is one sentence with the reason."""
 
 
 @dataclass(frozen=True)
 class Slo:
-    """The most seconds each figure of a request may be; `None` where it does not matter.
+    """The limit of each figure of a request in seconds; `None` for no limit.
 
-    `itl` holds for the mean time between tokens so far, `tpot` for that from the first token to
-    the end, as it is known once a request has ended.
+    `itl` limits the mean time between tokens so far. `tpot` limits the mean from the first token to
+    the end, which is known once a request has finished.
     """
 
     ttft: float | None = None
@@ -41,7 +44,7 @@ class Slo:
 
     @cached_property
     def limits(self) -> Mapping[str, float]:
-        """Those that are set."""
+        """The limits that are set, by figure."""
         return {key: limit for key, limit in asdict(self).items() if limit is not None}
 
     def __bool__(self) -> bool:
@@ -52,10 +55,10 @@ class Slo:
 
 
 def parse(text: str) -> Slo:
-    """Objectives as typed, such as `ttft=0.5,itl=50ms`; seconds where no unit is given.
+    """Parses objectives as typed, such as `ttft=0.5,itl=50ms`; the default unit is seconds.
 
     Raises:
-        SloError: it cannot be understood.
+        SloError: The text is invalid.
     """
     values: dict[str, float | str] = {}
     for word in filter(None, text.split(",")):
@@ -67,10 +70,10 @@ def parse(text: str) -> Slo:
 
 
 def from_values(values: Mapping[str, float | str]) -> Slo:
-    """Objectives by name, each seconds or a text with a unit.
+    """Objectives from values by name, each in seconds or a text with a unit.
 
     Raises:
-        SloError: a name or a value cannot be.
+        SloError: A name or a value is invalid.
     """
     limits: dict[str, float] = {}
     for key, value in values.items():
@@ -87,7 +90,7 @@ def from_values(values: Mapping[str, float | str]) -> Slo:
 
 
 def measured(request: RequestState, sequence: SequenceState, now: float) -> dict[str, float | None]:
-    """Each figure in seconds: what it is, or what it has come to by now if that is still open."""
+    """The figures of a sequence in seconds; an open one is measured up to `now`."""
     metrics = request.metrics
     num_tokens = len(sequence.output_token_ids)
     ended = request.finish_reason is not None
@@ -105,7 +108,7 @@ def measured(request: RequestState, sequence: SequenceState, now: float) -> dict
 def missed(
     slo: Slo, request: RequestState, sequence: SequenceState, now: float
 ) -> dict[str, float]:
-    """What of `slo` this sequence has missed, and the seconds it has come to."""
+    """The objectives that this sequence has missed, with its figures in seconds."""
     limits = slo.limits
     if not limits:
         return {}

@@ -1,7 +1,7 @@
-"""One step of an engine in figures and sentences: what it ran, what it could not, and why.
+"""Summaries of a step in figures and sentences.
 
-Pure functions of a `Step` as it came over the wire. Times are seconds, amounts are tokens unless a
-name says blocks or sequences.
+Pure functions of a `Step` message. Times are in seconds. Amounts are in tokens unless a name says
+blocks or sequences.
 """
 
 import msgspec
@@ -12,7 +12,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from seqtop.state import EngineState
+from seqtop.state.model import EngineData
 from seqtop.wire import decode_rows
 from seqtop.wire.decode_rows import Decode
 from seqtop.wire.messages import (
@@ -26,21 +26,21 @@ from seqtop.wire.messages import (
 
 
 class StepSummary(msgspec.Struct, frozen=True):
-    """What a list of steps shows of one."""
+    """The figures of a step in a list of steps."""
 
     step: int
     time: float
-    """When its outputs had been processed, epoch seconds."""
+    """The time at which its outputs had been processed, epoch seconds."""
     duration: float
-    """From the beginning of scheduling to `time`."""
+    """Seconds from the start of scheduling to `time`."""
     stats: StepStats
     chunks: tuple[int, ...]
     """Tokens of each prefill chunk, per sequence."""
     num_decodes: int
-    """Sequences that decoded: of a beam search as many as it has beams."""
+    """Sequences that decoded; each beam of a beam search counts."""
     num_preemptions: int
     num_swapped_in: int
-    """Blocks that came back from host memory."""
+    """Blocks swapped in from host memory."""
     num_swapped_out: int
     num_copied: int
     """Blocks copied on the device."""
@@ -48,11 +48,12 @@ class StepSummary(msgspec.Struct, frozen=True):
 
     @property
     def num_tokens(self) -> int:
+        """Tokens computed, of prompts and outputs."""
         return self.stats.num_prefill_tokens + self.stats.num_decode_tokens
 
     @property
     def rest(self) -> float | None:
-        """Time that neither scheduling nor executing the model takes; `None` if not told."""
+        """Seconds beside scheduling and executing the model; `None` if unknown."""
         executing = self.stats.model_execute_time
         if executing is None:
             return None
@@ -60,7 +61,7 @@ class StepSummary(msgspec.Struct, frozen=True):
 
 
 def summary(step: Step) -> StepSummary:
-    """The figures of `step`."""
+    """Returns the figures of `step`."""
     groups = [(group, _num_sequences(group)) for group in step.execute.seq_group_metadata_list]
     return StepSummary(
         step=step.step,
@@ -84,23 +85,23 @@ def summary(step: Step) -> StepSummary:
 
 
 def _num_sequences(group: SequenceGroupMetadata | SequenceGroupMetadataDelta) -> int:
-    """How many sequences of a request are in the batch; an engine that names none has one each."""
+    """The sequences of a request in the batch; one, if the engine names none."""
     data = group.seq_data if isinstance(group, SequenceGroupMetadata) else group.seq_data_delta
     return len(data) or 1
 
 
 def limit(step: StepSummary, info: EngineInfo | None) -> str:
-    """Why the step ran no more than it did, in a few words.
+    """The limit that kept the step from running more, in a few words.
 
-    The head of the queue decides: what is behind it waits for it. Where the engine gives no
-    reason, nothing waiting is one and a spent budget another.
+    The reason of the head of the queue counts, as the others wait behind it. If the engine gives no
+    reason, an empty queue or a spent budget is one.
     """
     if step.waits:
         return _limit(step.waits[0], info)
     if info is not None and step.num_tokens >= info.max_num_batched_tokens:
         return "budget spent"
     if step.num_preemptions:
-        return "no free blocks: preempted"  # how many, the column beside it says
+        return "no free blocks: preempted"  # the next column has their number
     if not step.stats.num_waiting:
         return "nothing waits"
     return f"{fmt.count(step.stats.num_waiting)} wait, no reason given"
@@ -118,36 +119,39 @@ def _limit(reason: WaitReason, info: EngineInfo | None) -> str:
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One sequence in the batch of a step."""
+    """A sequence in the batch of a step."""
 
     request_id: str | None
-    """`None` where neither the step nor the state at hand tells."""
+    """`None` if neither the step nor the state has it."""
     seq_id: int
     is_prompt: bool
     chunk: int
-    """Tokens computed, drafts that were verified among them."""
+    """Tokens computed, including verified drafts."""
     num_drafted: int = 0
     status: SequenceStatus | None = None
-    """What the step made of it, if it says; so are all that follow."""
+    """The status after the step, if the step reports it; likewise all fields below."""
     num_computed_tokens: int | None = None
     num_new_blocks: int = 0
     text_delta: str = ""
 
 
-def members(step: Step, state: EngineState) -> list[Member]:
-    """The sequences in the batch, in its order, those in columns last.
+def members(step: Step, state: EngineData) -> list[Member]:
+    """The sequences in the batch, in its order; those in columns come last.
 
-    `state` helps to tell whose each is, and what is computed of those whose last step this was.
+    Args:
+        step: The step.
+        state: A state of the same engine, which has the request ids of sequences in columns, and
+            the computed tokens of those whose last step this was.
     """
     owners: dict[int, str] = {}
     listed: dict[str, list[int]] = {}
     for group in step.execute.seq_group_metadata_list:
         data = group.seq_data if isinstance(group, SequenceGroupMetadata) else group.seq_data_delta
-        known = list(data)
-        if not known and (request := state.requests.get(group.request_id)):
-            known = request.seq_ids
-        listed[group.request_id] = known
-        owners.update(dict.fromkeys(known, group.request_id))
+        seq_ids = list(data)
+        if not seq_ids and (request := state.requests.get(group.request_id)):
+            seq_ids = request.seq_ids
+        listed[group.request_id] = seq_ids
+        owners.update(dict.fromkeys(seq_ids, group.request_id))
     updates = {update.seq_id: update for update in step.sequences}
     found = [
         _member(group.request_id, seq_id, group.is_prompt, group.token_chunk_size or 1,
@@ -156,9 +160,9 @@ def members(step: Step, state: EngineState) -> list[Member]:
         for seq_id in listed[group.request_id]
     ]  # fmt: skip
     for seq_id, update in updates.items():
-        # Such as lost their place are told of too, and are not in the batch.
-        lost = update.status in (SequenceStatus.WAITING, SequenceStatus.SWAPPED)
-        if seq_id not in owners and not lost:
+        # Updates also report preempted sequences, which are not in the batch.
+        is_preempted = update.status in (SequenceStatus.WAITING, SequenceStatus.SWAPPED)
+        if seq_id not in owners and not is_preempted:
             sequence = state.sequences.get(seq_id)
             owner = update.request_id or (sequence.request_id if sequence else None)
             found.append(_member(owner, seq_id, False, 1, update))
@@ -176,7 +180,7 @@ def _member(
         request_id,
         seq_id,
         is_prompt,
-        # A decode may go on for several iterations.
+        # A decode may run several iterations.
         chunk if is_prompt else max(chunk + drafted, len(update.new_token_ids)),
         drafted,
         update.status,
@@ -186,7 +190,7 @@ def _member(
     )
 
 
-def _decode(step: int, decode: Decode, state: EngineState) -> Member:
+def _decode(step: int, decode: Decode, state: EngineData) -> Member:
     sequence = state.sequences.get(decode.seq_id)
     is_newest = sequence is not None and sequence.last_step == step
     return Member(
@@ -201,24 +205,24 @@ def _decode(step: int, decode: Decode, state: EngineState) -> Member:
     )
 
 
-def for_whom(request_id: str, other: str | None) -> str:
-    """How a sentence on a preemption goes on: whose need for blocks caused it, if that is told."""
+def preemption_cause(request_id: str, other: str | None) -> str:
+    """The cause of a preemption, as the end of a sentence; empty if it is unknown."""
     if other == request_id:
-        return " for want of blocks, making way itself"
+        return " because no blocks were free for it"
     return f" to make room for {other}" if other else ""
 
 
 def preempted(preemption: Preemption) -> str:
-    """A preemption in a sentence."""
-    who = for_whom(preemption.request_id, preemption.for_request_id)
+    """A sentence on a preemption."""
+    cause = preemption_cause(preemption.request_id, preemption.for_request_id)
     if preemption.mode == "swap":
-        return f"{preemption.request_id} was swapped out{who}; nothing is lost."
+        return f"{preemption.request_id} was swapped out{cause}; nothing is lost."
     lost = fmt.plural(preemption.num_lost_tokens, "computed token")
-    return f"{preemption.request_id} was preempted{who}; {lost} will be recomputed."
+    return f"{preemption.request_id} was preempted{cause}; {lost} will be recomputed."
 
 
 def waits(reason: WaitReason, info: EngineInfo | None) -> str:
-    """Why one request was left waiting, in a sentence."""
+    """A sentence on the reason why a request was left waiting."""
     missing = max(reason.num_missing, 0)
     match reason.cause:
         case "no_blocks":

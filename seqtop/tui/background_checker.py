@@ -1,4 +1,4 @@
-"""Has a review go on, on a thread of its own and for a small share of the time."""
+"""A thread that checks a history for a small share of the time."""
 
 import threading
 import time
@@ -6,20 +6,20 @@ import time
 from seqtop.checks.background import BackgroundChecker
 
 _SLICE_SECONDS = 0.01
-"""Checked at a time."""
-_REST = 2.0
-"""Rests for so many times as long as it checked: others need the interpreter too."""
+"""Time for which it checks without a pause."""
+_PAUSE = 2.0
+"""Length of a pause, in multiples of the time it checked: other threads need the interpreter."""
 _IDLE_SECONDS = 0.1
-"""Between looks at a record of which everything has been checked."""
+"""Pause once everything has been checked."""
 
 
 class CheckThread:
-    """Runs `review` from `start` to `close`."""
+    """Runs `checker` from `start` to `close`."""
 
-    def __init__(self, review: BackgroundChecker) -> None:
-        self._review = review
+    def __init__(self, checker: BackgroundChecker) -> None:
+        self._checker = checker
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="seqtop-review", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="seqtop-check", daemon=True)
 
     @property
     def is_running(self) -> bool:
@@ -33,8 +33,8 @@ class CheckThread:
         self._thread.join()
 
     def _run(self) -> None:
-        rest = 0.0
-        while not self._closing.wait(rest):
+        pause = 0.0
+        while not self._closing.wait(pause):
             begun = time.monotonic()
-            is_behind = self._review.advance(_SLICE_SECONDS)
-            rest = _REST * (time.monotonic() - begun) if is_behind else _IDLE_SECONDS
+            is_behind = self._checker.advance(_SLICE_SECONDS)
+            pause = _PAUSE * (time.monotonic() - begun) if is_behind else _IDLE_SECONDS

@@ -1,28 +1,33 @@
-"""Several engines in one app: a feed for each, one of them on show."""
+"""The engines of one app, one of them on show."""
 
 from collections.abc import Callable, Sequence
 
-from seqtop.tui.feed import Feed
+from seqtop.tui.settings import Settings
 from seqtop.tui.source import Source
+from seqtop.tui.ui_state import UiState
 
 
 class Engines:
-    """The engines, in the order in which they were named; `shown` is the index of one."""
+    """A `UiState` for each engine, in the order of the command line."""
 
-    def __init__(self, sources: Sequence[Source], clock: Callable[[], float]) -> None:
-        self.feeds = [Feed(source, clock) for source in sources]
+    def __init__(
+        self, sources: Sequence[Source], clock: Callable[[], float], settings: Settings
+    ) -> None:
+        self.all = [UiState(source, clock, settings) for source in sources]
         self.shown = 0
+        """Index of the engine on show."""
 
     def __len__(self) -> int:
-        return len(self.feeds)
+        return len(self.all)
 
     @property
-    def feed(self) -> Feed:
-        """The feed of the engine on show."""
-        return self.feeds[self.shown]
+    def ui(self) -> UiState:
+        """The engine on show."""
+        return self.all[self.shown]
 
-    def glance(self) -> None:
-        """Take the rates of the engines that are not on show."""
-        for index, feed in enumerate(self.feeds):
-            if index != self.shown:
-                feed.glance()
+    def update_rates(self) -> None:
+        """Samples the rates of the engines that are not on show."""
+        for ui in self.all:
+            if ui is not self.ui:
+                with ui.lock:
+                    ui.update_rates()

@@ -1,4 +1,4 @@
-"""Groups of keys, as the help lists them: the first part of a binding's id names its group.
+"""Groups of keys in the help. The first part of a binding's id names its group.
 
 (Textual's own binding groups would fold the keys of a group into one entry of the footer.)
 """
@@ -23,9 +23,9 @@ APP_KEYS = [
     Binding("ctrl+q", "quit", "Quit", show=False, priority=True, id="app.leave"),
     Binding("ctrl+c", "quit", "Quit", show=False, priority=True, id="app.interrupt"),
 ]
-"""What works on every screen of every app, last in the footer and in the help."""
+"""Keys of every screen of every app, last in the footer and in the help."""
 
 
 def group_of(binding: Binding) -> str:
-    """The title of the group that a binding belongs to."""
+    """Returns the title of a binding's group."""
     return GROUPS.get((binding.id or "").partition(".")[0], GROUPS["app"])

@@ -1,19 +1,19 @@
-"""What one types to go somewhere in time: a step, a time on record, a time from here, of day."""
+"""Parses a moment that the user types: a step, a time in the history, or a time of day."""
 
 import re
 import time
 from dataclasses import dataclass
 
 from seqtop.history.timeline import Timeline
-from seqtop.tui.time_travel import bounds
+from seqtop.tui.seek import bounds
 
 EXAMPLES = (
     ("1234", "that step"),
-    ("12.5s", "so long after the record's beginning"),
-    ("-3s", "so long before the moment on show; +3s after it"),
+    ("12.5s", "this long after the start of the history"),
+    ("-3s", "this long before the moment on show; +3s after it"),
     ("14:03:22", "that time of day"),
 )
-"""What can be typed, and what it means."""
+"""Examples of input, and their meanings."""
 
 _UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"([+-]?)((?:[0-9]+(?:\.[0-9]*)?(?:ms|[smh]))+)")
@@ -25,26 +25,31 @@ _DAY = 86_400.0
 
 @dataclass(frozen=True)
 class TypedMoment:
-    """A wanted moment: exactly one of these is given."""
+    """A moment; exactly one attribute is set."""
 
     step: int | None = None
     since: float | None = None
-    """Seconds after the record's beginning."""
+    """Seconds after the start of the history."""
     shift: float | None = None
     """Seconds from the moment on show."""
     clock: float | None = None
     """Seconds after midnight, in local time."""
 
     def find(self, timeline: Timeline, position: int) -> tuple[int | None, str]:
-        """The nearest position on record, and a sentence if it is not quite what was wanted.
+        """Finds the nearest moment.
 
-        `position` is that of the moment on show. There is no position for a time of day when the
-        engine's clock is none that a calendar knows.
+        Args:
+            timeline: The history to search.
+            position: Position of the moment on show.
+
+        Returns:
+            The position, or `None` if the engine's clock has no time of day, and a sentence if the
+            moment is not exactly the wanted one.
         """
         marks = timeline.index
         if self.step is not None:
             found = marks.at_step(self.step, near=position)
-            near = f"Step {self.step:,} is not on record; this is the nearest."
+            near = f"Step {self.step:,} is not in the history; this is the nearest."
             return found, near if marks[found].step != self.step else ""
         begin, end = bounds(timeline)
         here = marks[position].time
@@ -56,18 +61,18 @@ class TypedMoment:
             try:
                 wanted = _on_the_day(self.clock or 0.0, here, begin, end)
             except (OverflowError, ValueError, OSError):
-                return None, "The engine's clock tells no time of day."
+                return None, "The engine's clock has no time of day."
         if wanted < begin:
-            return marks.at_time(begin), "The record begins only later: here."
-        note = "The record ends before that: here." if wanted > end else ""
+            return marks.at_time(begin), "The history starts later: this is its first moment."
+        note = "The history ends earlier: this is its last moment." if wanted > end else ""
         return marks.at_time(wanted), note
 
 
 def parse(text: str) -> TypedMoment:
-    """Read what was typed.
+    """Parses what the user typed.
 
     Raises:
-        ValueError: it is none of `EXAMPLES`.
+        ValueError: It has none of the forms of `EXAMPLES`.
     """
     text = text.strip().replace(" ", "")
     if _STEP.fullmatch(text):
@@ -87,7 +92,8 @@ def parse(text: str) -> TypedMoment:
 
 
 def _on_the_day(clock: float, here: float, begin: float, end: float) -> float:
-    """The time of day on the day of `here`, or on the day before or after if on record there."""
+    """Returns the time of day on the day of `here`, or on the next or previous day if that is in
+    the history."""
     local = time.localtime(here)
     hours, minutes = divmod(int(clock) // 60, 60)
     whole = (local.tm_year, local.tm_mon, local.tm_mday, hours, minutes, int(clock) % 60, 0, 0, -1)

@@ -1,25 +1,25 @@
-"""Where in time the picture is, in words."""
+"""Sentences on the moment on show."""
 
 from seqtop.history.event_index import EventKind
 from seqtop.history.playback import Playback
 from seqtop.history.timeline import Timeline
-from seqtop.tui.feed import Feed
-from seqtop.tui.time_travel import bounds
+from seqtop.tui.seek import bounds
+from seqtop.tui.ui_state import UiState
 
 _ENDLESS = 2**62
-"""No engine makes so many steps."""
+"""More steps than any engine runs."""
 
 
-def held(feed: Feed, step_keys: str) -> str:
-    """Which moment a paused picture shows, how far the record reaches back, and how to go on."""
-    record = feed.source.history
+def held(ui: UiState, step_keys: str) -> str:
+    """Describes the moment of a paused display, the history, and the keys to go on."""
+    record = ui.source.history
     reach = f"; {_reach(record)}" if record is not None else ""
     keys = f"{step_keys} step, space goes on." if record is not None else "Space goes on."
-    return " ".join(filter(None, (f"{_behind(feed)}{reach}.", feed.missed or feed.remark, keys)))
+    return " ".join(filter(None, (f"{_behind(ui)}{reach}.", ui.time_travel.status_message, keys)))
 
 
 def replayed(replay: Playback, remark: str, step_keys: str) -> str:
-    """Which moment of a recording is shown, how long it is and how fast it is played."""
+    """Describes the moment of a recording on show, its length and the playing speed."""
     record = replay.history
     marks = record.index
     start, end = bounds(record)
@@ -32,9 +32,9 @@ def replayed(replay: Playback, remark: str, step_keys: str) -> str:
     return " ".join(filter(None, (f"{moment}, {times}.", remark, keys)))
 
 
-def _behind(feed: Feed) -> str:
-    shown, newest = feed.state.step, feed.source.state.step
-    if not feed.is_of_this_start:
+def _behind(ui: UiState) -> str:
+    shown, newest = ui.state.step, ui.source.state.step
+    if not ui.time_travel.is_same_incarnation:
         return f"{_step(shown)} of an earlier start of the engine"
     if shown >= newest:
         return f"{_step(shown)}, the newest" if shown >= 0 else _step(shown)
@@ -55,7 +55,7 @@ def _step(step: int) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """A place in a recording, as players show it."""
+    """Returns a time in a recording as players show it."""
     whole = int(min(seconds, 1e9))
     hours, rest = divmod(whole, 3600)
     clock = f"{rest // 60:02}:{rest % 60:02}"

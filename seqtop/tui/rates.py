@@ -1,4 +1,4 @@
-"""How fast the engine goes: sums of the state, sampled once a second of the engine's time."""
+"""Rates of the engine: differences of the state's sums, sampled each second of engine time."""
 
 import math
 from bisect import bisect_right
@@ -11,8 +11,8 @@ INTERVAL = 1.0
 """Seconds between samples."""
 HISTORY = 120
 """Samples that the sparklines show."""
-KEPT = 36_000
-"""Samples kept for looking back: ten hours."""
+MAX_SAMPLES = 36_000
+"""Samples kept for time travel: ten hours."""
 
 
 class Rates(NamedTuple):
@@ -39,7 +39,7 @@ class RateSample(NamedTuple):
 
 
 class RateMeter:
-    """Turns the growing sums of an `EngineState` into rates."""
+    """Computes rates from the growing sums of an `EngineState`."""
 
     def __init__(self) -> None:
         self.rates = Rates()
@@ -48,10 +48,10 @@ class RateMeter:
         self._samples: list[RateSample] = []
 
     def sample(self, state: EngineState) -> None:
-        """Look at `state`, as often as one likes; takes a sample when an interval has passed."""
+        """Takes a sample of `state` if an interval has passed since the last one."""
         now = (state.time, state.num_steps_seen, state.num_prefill_tokens, state.num_output_tokens)
         if self._last is None or any(new < old for new, old in zip(now, self._last, strict=True)):
-            # The first look, or another engine (or a restarted one) in the old one's place.
+            # The first sample, or another or a restarted engine.
             self._last = now if state.time > 0 else None
             del self._samples[self._count_until(state.time) :]
             known = self.at(state.time)
@@ -71,13 +71,13 @@ class RateMeter:
             tokens_out,
             kv,
         ):
-            return  # nothing goes on: the sparklines stand still as well
+            return  # an idle engine: the sparklines stand still
         self._samples.append(RateSample(now[0], steps, tokens_in, tokens_out, kv))
-        del self._samples[:-KEPT]
+        del self._samples[:-MAX_SAMPLES]
         self.rates = self.at(now[0])
 
     def at(self, time: float) -> Rates:
-        """The rates as they were at `time`, epoch seconds; unknown before the first sample."""
+        """Returns the rates at `time`, in epoch seconds; unknown before the first sample."""
         count = self._count_until(time)
         if not count:
             return Rates()
@@ -93,7 +93,7 @@ class RateMeter:
 
 
 def kv_use(state: EngineState) -> float | None:
-    """Share of the device's KV blocks that some sequence holds, from 0 to 1."""
+    """Returns the share of the device's KV blocks that sequences hold, from 0 to 1."""
     if state.stats is None or state.info is None or state.info.num_gpu_blocks <= 0:
         return None
     return min(max(state.stats.num_used_blocks / state.info.num_gpu_blocks, 0.0), 1.0)

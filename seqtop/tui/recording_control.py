@@ -1,4 +1,4 @@
-"""Writes down what a live source shows while one looks on: one recording at a time."""
+"""Starting and ending recordings of a live source from the app, one at a time."""
 
 import threading
 import time
@@ -13,24 +13,23 @@ from seqtop.state.listener import Listener
 
 @runtime_checkable
 class Recordable(Protocol):
-    """A source that tells a listener of everything; `seqtop.session.Session` does."""
+    """A source whose events can be recorded; `seqtop.session.Session` is one."""
 
-    def listen(self, listener: Listener) -> None:
-        """Tell `listener` the state as it is, and all that happens from now on."""
+    def add_listener(self, listener: Listener) -> None:
+        """Calls `listener` with the current state and with each later change."""
 
-    def unlisten(self, listener: Listener) -> None:
-        """Tell it nothing more."""
+    def remove_listener(self, listener: Listener) -> None: ...
 
 
 class RecordingControl:
-    """Starts and ends recordings of `source`, in files named by the time in `folder`.
+    """Starts and ends recordings of `source`, in files in `folder` that are named by the time.
 
-    `toggle` and `finish` wait for the disk and for the source: call them on no thread that draws.
+    `toggle` and `finish` wait for the disk and for the source: do not call them on the event loop.
     """
 
     def __init__(self, source: Recordable, folder: Path | None = None) -> None:
         self.path: Path | None = None
-        """Of the recording that is being made."""
+        """Path of the recording that is being made."""
         self._source = source
         self._folder = folder
         self._recorder: Recorder | None = None
@@ -38,30 +37,30 @@ class RecordingControl:
 
     @property
     def num_bytes(self) -> int | None:
-        """What is in the file so far; `None` while nothing is recorded."""
+        """Bytes in the file so far; `None` while nothing is recorded."""
         recorder = self._recorder
         return None if recorder is None else recorder.num_bytes
 
     @property
     def error(self) -> str | None:
-        """Why nothing more is recorded although it should be, in one sentence."""
+        """The reason why the recording ended early, in one sentence."""
         recorder = self._recorder
         return None if recorder is None else recorder.error
 
     def toggle(self) -> str:
-        """Start recording, or end it; returns a sentence for the user.
+        """Starts recording, or ends it; returns a sentence for the user.
 
         Raises:
-            RecordingError: the file cannot be written.
+            RecordingError: The file cannot be written.
         """
         with self._lock:
             return self._start() if self._recorder is None else self._finish()
 
     def finish(self) -> str | None:
-        """End the recording, if one is being made; returns a sentence for the user.
+        """Ends the recording, if one is being made; returns a sentence for the user.
 
         Raises:
-            RecordingError: not all of it could be written.
+            RecordingError: Not all of it could be written.
         """
         with self._lock:
             return None if self._recorder is None else self._finish()
@@ -70,7 +69,7 @@ class RecordingControl:
         name = time.strftime("seqtop-%Y%m%d-%H%M%S.seqtop")
         path = (self._folder or Path.cwd()) / name
         recorder = Recorder(FileWriter(path))
-        self._source.listen(recorder)
+        self._source.add_listener(recorder.record)
         self.path, self._recorder = path, recorder
         return f"Recording to {path}."
 
@@ -78,7 +77,7 @@ class RecordingControl:
         recorder, self._recorder = self._recorder, None
         path, self.path = self.path, None
         assert recorder is not None, "a recording is being made"
-        self._source.unlisten(recorder)
+        self._source.remove_listener(recorder.record)
         recorder.close()
         if recorder.error is not None:
             raise RecordingError(recorder.error)

@@ -1,4 +1,4 @@
-"""What ends the app, or halts it, from outside: signals, and a terminal that goes away."""
+"""Signal handlers that end or suspend the app, and a check for a closed terminal."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from types import FrameType
 from textual.app import App
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""End the app in an orderly way, as they would a shell's other programs, the terminal restored."""
+"""Signals that end the app in order, with the terminal restored."""
 
 
-def heed(app: App[int]) -> None:
-    """Have `app` heed all that from now on; called on its own thread, as it starts.
+def install(app: App[int]) -> None:
+    """Installs the handlers. Call it on the app's thread, when the app starts.
 
-    One without a terminal is part of another program, whose signals are that program's.
+    An app without a terminal is part of another program, which handles its own signals.
     """
     if app.is_headless:
         return
@@ -30,24 +30,24 @@ def heed(app: App[int]) -> None:
 
 
 def _watch_terminal(app: App[int], loop: asyncio.AbstractEventLoop) -> None:
-    """End `app` when its terminal is closed, also where no signal tells of it.
+    """Ends `app` when its terminal is closed, even without a signal.
 
-    A terminal that closes sends SIGHUP only to whoever it controls; to others it is a file that has
-    ended, which Textual would read for ever.
+    A closing terminal sends SIGHUP only to the processes that it controls. For others it is a file
+    at its end, which Textual would read for ever.
     """
     assert sys.__stdin__ is not None
     watch = select.poll()
-    watch.register(sys.__stdin__.fileno(), 0)  # a hang-up is always told
+    watch.register(sys.__stdin__.fileno(), 0)  # POLLHUP is always reported
     ((_, happened),) = watch.poll()
     if happened & select.POLLHUP:
         loop.call_soon_threadsafe(app.exit, 128 + signal.SIGHUP)
 
 
 def _resume_only_what_was_suspended() -> None:
-    """Textual takes every SIGCONT for the end of a Ctrl-Z, and reads keys with one thread more."""
+    """Ignores SIGCONT without a Ctrl-Z: Textual would start another thread that reads keys."""
     suspend, resume = signal.getsignal(signal.SIGTSTP), signal.getsignal(signal.SIGCONT)
     if not callable(suspend) or not callable(resume):
-        return  # a driver that takes no notice of either
+        return  # a driver that handles neither
     is_suspended = False
 
     def halted(number: int, frame: FrameType | None) -> None:

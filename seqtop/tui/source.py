@@ -1,4 +1,4 @@
-"""What the app looks at: a state that somebody else keeps up to date."""
+"""The interface of what the app shows: a live engine or a recording."""
 
 import threading
 from collections.abc import Callable
@@ -8,53 +8,47 @@ from seqtop.connection import Connection
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
-from seqtop.state.listener import Watcher
+from seqtop.state.listener import Listener
 
 
 class Source(Protocol):
-    """One engine, live or recorded. `seqtop.session.Session` is the live one."""
+    """One engine, live (`seqtop.session.Session`) or recorded (`Playback`)."""
 
     @property
     def state(self) -> EngineState:
-        """Read it only while holding `lock`; another object may take its place any time."""
+        """The state. Read it only while holding `lock`; the object may be replaced at any time."""
 
     @property
     def lock(self) -> threading.RLock:
-        """Held by whoever writes `state`; hold it briefly."""
+        """Held while `state` is written; hold it briefly."""
 
     @property
     def link(self) -> Connection:
-        """How the connection stands."""
-
-    @property
-    def version(self) -> int:
-        """Grows whenever the state, time aside, or the link changed; cheap to ask for."""
-
-    def call_once(self, call: Callable[[], object]) -> None:
-        """Have `call`, and nobody who asked before, called once as soon as `version` grows or time
-        passes by the engine's clock, on whichever thread makes it."""
+        """State of the connection."""
 
     @property
     def history(self) -> Timeline | None:
-        """Every moment on record, if any is. It changes under `lock` and has a lock of its own:
-        take `lock` first."""
+        """The history, if one is kept. It changes under `lock` and has a lock of its own: take
+        `lock` first."""
 
-    def drain(self) -> set[int] | None:
-        """Ids of the sequences touched since the last call; `None` means everything."""
+    def add_listener(self, listener: Listener) -> None:
+        """Calls `listener` with the current state, if there is one, and with each later change."""
 
-    def watch(self, watcher: Watcher) -> None:
-        """Have `watcher` told of every change of the state, on the thread that makes it."""
+    def add_callback(self, callback: Callable[[], object]) -> None:
+        """Calls `callback` after each change of the state, the time or the connection.
+
+        It is called on the thread that makes the change."""
 
     def submit(self, prompt: str, params: SamplingParams) -> str:
-        """Run a prompt; returns the request id. May block for seconds.
+        """Submits a prompt and returns its request id. May block for seconds.
 
         Raises:
-            ControlError: the engine refused or did not answer.
+            ControlError: The engine refused or did not answer.
         """
 
     def abort(self, request_id: str) -> None:
-        """End a request. May block for seconds.
+        """Aborts a request. May block for seconds.
 
         Raises:
-            ControlError: the engine refused or did not answer.
+            ControlError: The engine refused or did not answer.
         """

@@ -1,7 +1,7 @@
-"""Two themes on the palette of Okabe and Ito, which colour-blind eyes tell apart.
+"""Two themes in the colour-blind safe palette of Okabe and Ito.
 
-The dark one lightens the hues and the light one darkens them, for contrast with the ground. Any
-other Textual theme works too: it gets the styles of the one that is as dark.
+The dark theme lightens the hues and the light one darkens them, for contrast with the background.
+Any other Textual theme works too, with the styles of the dark or of the light theme.
 """
 
 from typing import Any
@@ -103,10 +103,10 @@ LIGHT = Theme(
 
 
 def begin_with(app: App[Any], name: str) -> None:
-    """Have `app`, which does not run yet, begin with a theme."""
+    """Sets the first theme of `app`, before it runs."""
     if name == DARK.name:
-        # As dark as the one Textual begins with, of which nothing but the colours is to change:
-        # set as any other is, it would have all style sheets parsed once more.
+        # Setting the attribute would parse all style sheets again. Only the colours change, as this
+        # theme is as dark as Textual's default.
         app.set_reactive(App.theme, name)
         app.stylesheet.set_variables(app.get_css_variables())
     else:
@@ -114,7 +114,7 @@ def begin_with(app: App[Any], name: str) -> None:
 
 
 def styles(*, dark: bool) -> dict[str, str]:
-    """The colours of the styles on a dark or on a light ground."""
+    """Returns the colours of the styles on a dark or a light background."""
     source = _DARK_STYLES if dark else _LIGHT_STYLES
     return {
         name: colour for name, colour in source.items() if name.startswith(("style-", "badge-"))

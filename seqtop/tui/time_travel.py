@@ -1,138 +1,212 @@
-"""Going through what is on record: finding a moment, and holding the state there.
+"""Pausing the display and moving it through the history of a source."""
 
-Positions are those of `seqtop.history.event_index`.
-"""
+from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Iterable
 
 from seqtop import format as fmt
 from seqtop.history.event_index import EventKind
+from seqtop.history.playback import Playback
 from seqtop.history.segments import Gap
 from seqtop.history.timeline import Cursor, RecordingError, Timeline
 from seqtop.state import EngineState
 from seqtop.state.freeze import freeze
-from seqtop.wire.messages import Preemption, RequestFinished, Step
-
-Seek: TypeAlias = Callable[[Timeline, int], int | None]
-"""From a position on a timeline to another; `None` if there is none. The timeline is locked."""
-
-_MOST_LOOKED_INTO = 1_000
+from seqtop.state.listener import StateChange
+from seqtop.tui.seek import Seek
+from seqtop.tui.source import Source
 
 
-def by_steps(count: int) -> Seek:
-    """So many steps on, or back if negative; fewer where the record ends."""
+class TimeTravel:
+    """The moment of a source that is on show: the newest one, or one of its history while paused.
 
-    def find(timeline: Timeline, position: int) -> int | None:
-        move = timeline.index.next_step if count > 0 else timeline.index.previous_step
-        reached = None
-        for _ in range(abs(count)):
-            found = move(position)
-            if found is None:
-                break
-            reached = position = found
-        return reached
-
-    return find
-
-
-def to_kind(kind: EventKind, direction: int) -> Seek:
-    """The next moment of `kind`, or the previous one if `direction` is negative."""
-
-    def find(timeline: Timeline, position: int) -> int | None:
-        marks = timeline.index
-        return (marks.next if direction > 0 else marks.previous)(kind, position)
-
-    return find
-
-
-def to_preemption_of(request_id: str, direction: int) -> Seek:
-    """The next preemption of one request, or the previous one if `direction` is negative.
-
-    Looks into no more than `_MOST_LOOKED_INTO` preemptions, as each has to be read.
+    Call everything under the source's lock.
     """
 
-    def find(timeline: Timeline, position: int) -> int | None:
-        move = timeline.index.next if direction > 0 else timeline.index.previous
-        for _ in range(_MOST_LOOKED_INTO):
-            found = move(EventKind.PREEMPTION, position)
-            if found is None:
-                return None
-            position = found
-            with contextlib.suppress(RecordingError):
-                if request_id in describe_moment(timeline, position)[1]:
-                    return position
-        return None
+    def __init__(self, source: Source) -> None:
+        self.playback = source if isinstance(source, Playback) else None
+        """The source, if it is a recording: then the recording itself is paused and moved."""
+        self.state: EngineState = source.state
+        """The state on show, as of the last `take_touched`, `pause` or `go`."""
+        self.moment_message = ""
+        """One sentence about the moment on show."""
+        self.key_message = ""
+        """One sentence on why the last key did nothing; the next key clears it."""
+        self._source = source
+        self._held: HeldMoment | None = None
+        self._touched: set[int] | None = None
+        source.add_listener(self._note)
 
-    return find
+    @property
+    def status_message(self) -> str:
+        """The message on the last key, else the one about the moment on show."""
+        return self.key_message or self.moment_message
+
+    @property
+    def paused(self) -> bool:
+        return self.is_holding if self.playback is None else self.playback.paused
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether the moment on show is held while the source goes on."""
+        return self._held is not None
+
+    @property
+    def position(self) -> int:
+        """The position on show, as in `seqtop.history.event_index`; 0 without a history."""
+        moving = self.playback or self._held
+        if moving is not None:
+            return moving.position
+        return 0 if self._source.history is None else self._source.history.last
+
+    @property
+    def is_same_incarnation(self) -> bool:
+        """Whether the state on show is of the incarnation that runs, or is played, now."""
+        shown, newest = self.state.info, self._source.state.info
+        return shown is None or newest is None or shown.incarnation == newest.incarnation
+
+    def take_touched(self) -> set[int] | None:
+        """Follows the source, unless a moment is held.
+
+        Returns:
+            Ids of the sequences that changed since the last call; `None` means all.
+        """
+        touched, self._touched = self._touched, set()
+        if self._held is None:
+            self.state = self._source.state
+        return touched
+
+    def pause(self) -> None:
+        """Holds the moment on show."""
+        self.moment_message = ""
+        if self.playback is not None:
+            self.playback.pause()
+        else:
+            self._held = HeldMoment(self._source.state, self._source.history)
+            self.state = self._held.state
+
+    def resume(self) -> None:
+        """Shows the newest moment again; a recording goes on playing."""
+        self.moment_message = ""
+        if self.playback is not None:
+            self.playback.play()
+        self._held = None
+        self._touched = None
+
+    def go(self, seek: Seek, otherwise: str) -> bool:
+        """Pauses and shows the moment that `seek` finds.
+
+        If it finds none, or the one on show, `otherwise` becomes the key message; if it finds none,
+        nothing is paused.
+
+        Returns:
+            Whether another moment is on show.
+        """
+        timeline = self._source.history
+        if timeline is None:
+            self.key_message = "No history yet."
+            return False
+        with timeline.lock:
+            position = self.position
+            start = max(position, timeline.first)
+            found = seek(timeline, start)
+            if found is None and start > position:
+                found = start  # the moment on show has been dropped: this is the nearest one
+        if found is None:
+            self.key_message = otherwise
+            return False
+        if not self.paused:
+            self.pause()
+        if found == self.position:
+            self.key_message = otherwise
+            return False
+        with timeline.lock:
+            self.moment_message = self._move(found) or gap_message(timeline, start, self.position)
+        return True
+
+    def _move(self, position: int) -> str:
+        """Moves the paused display; returns a sentence if the moment cannot be read."""
+        if self.playback is not None:
+            self.playback.move(position)  # if that fails, the connection's detail says so
+            return ""
+        assert self._held is not None, "the display is paused"
+        try:
+            self._add_touched(self._held.move(position))
+        except RecordingError as error:
+            self._touched = None
+            return f"That cannot be shown: {error}."
+        finally:
+            self.state = self._held.state
+        return ""
+
+    def _note(self, change: StateChange) -> None:
+        if self._held is None:
+            self._add_touched(change.touched)
+
+    def _add_touched(self, touched: Iterable[int] | None) -> None:
+        if touched is None or self._touched is None:
+            self._touched = None
+        else:
+            self._touched.update(touched)
 
 
-def to_step(step: int, *, near: int | None = None) -> Seek:
-    """The end of `step`, or the nearest on record, of the engine's start that ran at `near`.
+class HeldMoment:
+    """A frozen state of a session that goes on; it can be moved through the session's history.
 
-    `near` is a position; by default the one on show.
+    Args:
+        state: The session's state.
+        timeline: The session's history, if there is one, up to this very state.
     """
 
-    def find(timeline: Timeline, position: int) -> int | None:
-        return timeline.index.at_step(step, near=position if near is None else near)
+    def __init__(self, state: EngineState, timeline: Timeline | None) -> None:
+        self._timeline = timeline
+        self._frozen = freeze(state)
+        self._position = 0 if timeline is None else timeline.last
+        # Made at the first move: a frozen state costs less, and often nothing else is needed.
+        self._cursor: Cursor | None = None
 
-    return find
+    @property
+    def state(self) -> EngineState:
+        return self._frozen if self._cursor is None else self._cursor.state
 
+    @property
+    def position(self) -> int:
+        return self._position if self._cursor is None else self._cursor.position
 
-def to_end(direction: int) -> Seek:
-    """The newest moment, or the oldest if `direction` is negative."""
-    return lambda timeline, _: timeline.last if direction > 0 else timeline.first
+    def move(self, position: int) -> set[int]:
+        """Goes to `position`, or the nearest in the history.
 
+        Returns:
+            Ids of the sequences that changed, came or went.
 
-def to_share(share: float) -> Seek:
-    """The moment at a share of the recorded time, from 0 to 1."""
-
-    def find(timeline: Timeline, position: int) -> int | None:
-        begin, end = bounds(timeline)
-        if share <= 0:
-            return timeline.first
-        return timeline.index.at_time(begin + min(share, 1.0) * (end - begin))
-
-    return find
-
-
-def by_share(share: float) -> Seek:
-    """On by a share of the recorded time, or back if negative; by a step at the least."""
-
-    def find(timeline: Timeline, position: int) -> int | None:
-        begin, end = bounds(timeline)
-        wanted = max(timeline.index[position].time, begin) + share * (end - begin)
-        found = timeline.index.at_time(wanted) if wanted >= begin else timeline.first
-        if (found - position) * share > 0:
-            return found
-        return by_steps(1 if share > 0 else -1)(timeline, position)
-
-    return find
-
-
-def bounds(timeline: Timeline) -> tuple[float, float]:
-    """When the record begins and ends, epoch seconds."""
-    marks = timeline.index
-    # The state before the first event has no time of its own.
-    return marks[min(timeline.first + 1, timeline.last)].time, marks[timeline.last].time
+        Raises:
+            RecordingError: The moment cannot be read.
+        """
+        assert self._timeline is not None, "only a moment of a history can be found"
+        before, touched = self.state, None
+        if self._cursor is None:
+            self._cursor = Cursor(self._timeline, position)
+        else:
+            touched = self._cursor.move(position)
+        return _differing(before, self.state) if touched is None else touched
 
 
 def gap_message(timeline: Timeline, start: int, stop: int) -> str:
-    """What is missing right before `stop` and on the way there from `start`, as sentences; empty if
-    nothing is."""
+    """Describes the gaps right before `stop` and on the way there from `start`, as sentences.
+
+    Empty if there is no gap.
+    """
     low, high = min(start, stop), max(start, stop)
     gaps = [gap for gap in timeline.gaps if gap.restarted or gap.num_missed]
     here = [gap for gap in gaps if _is_at(timeline, gap, stop)]
     between = [gap for gap in gaps if low < gap.position <= high and gap not in here]
-    told = [f"{str(gap)[:1].upper()}{str(gap)[1:]} here." for gap in here]
+    sentences = [f"{str(gap)[:1].upper()}{str(gap)[1:]} here." for gap in here]
     if len(between) > 1:
-        told.append(f"{fmt.plural(len(between), 'hole')} in the record lie between.")
+        sentences.append(f"{fmt.plural(len(between), 'gap')} in the history in between.")
     elif between and between[0].restarted:
-        told.append("A restart of the engine lies between.")
+        sentences.append("The engine was restarted in between.")
     else:
-        told += [f"{gap} between." for gap in between]
-    return " ".join(told)
+        sentences += [f"{gap} in between." for gap in between]
+    return " ".join(sentences)
 
 
 def _is_at(timeline: Timeline, gap: Gap, position: int) -> bool:
@@ -143,72 +217,6 @@ def _is_at(timeline: Timeline, gap: Gap, position: int) -> bool:
     following = marks.next(EventKind.RESTART, gap.position)
     same_start = following is None or position < following
     return same_start and marks[gap.position].step == marks[position].step
-
-
-def describe_moment(timeline: Timeline, position: int) -> tuple[str, dict[str, str]]:
-    """What befell whom at a moment: in a word, and by the requests' ids what it cost them, if it
-    is told. Nobody at most moments.
-
-    Of blocks that came back from host memory no step says whose they are: they are counted.
-
-    Raises:
-        RecordingError: it cannot be read.
-    """
-    for _, event in timeline.events(position - 1, position):
-        if isinstance(event, RequestFinished):
-            return "Ended", {event.request_id: ""}
-        if isinstance(event, Step):
-            if event.preemptions:
-                return "Preempted", {each.request_id: _cost(each) for each in event.preemptions}
-            swapped = len(event.execute.blocks_to_swap_in)
-            return ("Swapped in", {fmt.plural(swapped, "block"): ""}) if swapped else ("", {})
-    return "", {}
-
-
-def _cost(preemption: Preemption) -> str:
-    """What a preemption makes to be done again."""
-    if preemption.mode == "swap":
-        return "swapped out"
-    return f"{fmt.plural(preemption.num_lost_tokens, 'token')} lost"
-
-
-class HeldMoment:
-    """A held picture of a session that goes on: as it was last, until moved along its record.
-
-    Args:
-        state: The session's own, which a still is taken of.
-        timeline: The session's record, if it keeps one, up to this very state.
-    """
-
-    def __init__(self, state: EngineState, timeline: Timeline | None) -> None:
-        self._timeline = timeline
-        self._still = freeze(state)
-        self._position = 0 if timeline is None else timeline.last
-        self._cursor: Cursor | None = None  # a still costs less, and often is all that is wanted
-
-    @property
-    def state(self) -> EngineState:
-        return self._still if self._cursor is None else self._cursor.state
-
-    @property
-    def position(self) -> int:
-        return self._position if self._cursor is None else self._cursor.position
-
-    def move(self, position: int) -> set[int]:
-        """Go to `position`, or the nearest on record.
-
-        Returns the ids of the sequences that changed, came or went.
-
-        Raises:
-            RecordingError: it cannot be read.
-        """
-        assert self._timeline is not None, "only what is on record can be found"
-        before, touched = self.state, None
-        if self._cursor is None:
-            self._cursor = Cursor(self._timeline, position)
-        else:
-            touched = self._cursor.move(position)
-        return _differing(before, self.state) if touched is None else touched
 
 
 def _differing(old: EngineState, new: EngineState) -> set[int]:

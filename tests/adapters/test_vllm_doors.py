@@ -14,9 +14,8 @@ from seqtop.adapters.vllm.hook import follow
 from seqtop.adapters.vllm.settings import AdapterSettings, endpoint_of, from_environment
 from seqtop.connection import ConnectionState
 from seqtop.session import Session
-from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
 from seqtop.transport.curve_keys import create_pair, viewer_keys
-from seqtop.wire.messages import Event
 from tests.adapters.test_vllm_follow import step
 from tests.support.fake_vllm import Request, Scheduler
 from tests.support.waiting import SECONDS, wait_until
@@ -84,11 +83,9 @@ class Tape:
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
 
-    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        self.payloads.append(bytes(payload))
-
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
-        pass
+    def note(self, change: StateChange) -> None:
+        if change.event is not None:
+            self.payloads.append(bytes(change.payload))
 
 
 @pytest.mark.parametrize("redact", [True, False])
@@ -98,7 +95,7 @@ def test_texts_and_token_ids_stay_where_they_are(
     assert follow(scheduler, AdapterSettings(bind=endpoint, redact=redact))
     tape = Tape()
     session = Session(endpoint)
-    session.listen(tape)
+    session.add_listener(tape.note)
     with session:
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         scheduler.add_request(Request("one-00000000", [SECRET_ID] * 4, 3))

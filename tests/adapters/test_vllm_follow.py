@@ -14,11 +14,11 @@ from seqtop.checks import Checker, Finding
 from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
-from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
 from seqtop.wire import parsing
 from seqtop.wire.decode_rows import num_decodes
-from seqtop.wire.messages import Event, Step
+from seqtop.wire.messages import Step
 from tests.support.fake_vllm import Request, RequestStatus, Scheduler
 from tests.support.waiting import SECONDS, wait_until
 
@@ -37,13 +37,14 @@ class Watch:
         self.findings: list[Finding] = []
         self.num_in_rows = self.num_in_columns = 0
 
-    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        self.findings += self.checker.apply(parsing.event(payload))
-        if isinstance(event, Step):
-            self.num_in_rows += len(event.sequences)
-            self.num_in_columns += num_decodes(event)
-
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
+    def note(self, change: StateChange) -> None:
+        event, state = change.event, change.state
+        if event is not None:
+            self.findings += self.checker.apply(parsing.event(change.payload))
+            if isinstance(event, Step):
+                self.num_in_rows += len(event.sequences)
+                self.num_in_columns += num_decodes(event)
+            return
         assert state.step == -1, "the viewer was there before the first step"
         self.checker = Checker()
         if state.info is not None:
@@ -119,7 +120,7 @@ def test_viewer_shows_the_scheduler_at_every_step(
 ) -> None:
     watch = Watch()
     session = Session(endpoint)
-    session.listen(watch)
+    session.add_listener(watch.note)
     with session:
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         for request in REQUESTS:

@@ -16,7 +16,7 @@ from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.messages import EngineStopped, Event
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, step
-from tests.support.recording import frames_of
+from tests.support.recordings import frames_of
 from tests.support.waiting import SECONDS, wait_until
 
 BROKEN: tuple[Event, ...] = (

@@ -19,7 +19,7 @@ from seqtop.wire import codec, parsing
 from tests.support.commands import SEQTOP, assert_one_sentence, run
 from tests.support.event_script import EventScript
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info
-from tests.support.recording import final_state
+from tests.support.recordings import final_state
 from tests.support.waiting import SECONDS, wait_until
 
 

@@ -67,7 +67,7 @@ class Watched:
     def drain(self) -> None:
         while self.engine.has_unfinished_requests():
             self.step()
-        self.findings += self.checker.check_pool()
+        self.findings += self.checker.end()
 
     def assert_same_ends(self) -> None:
         state = self.checker.state

@@ -66,7 +66,7 @@ def test_neither_stream_nor_snapshot_nor_recording_says_a_word(
         assert live.poll(MILLISECONDS)  # greeted
         session.await_engine(SECONDS)
         recorder = Recorder(FileWriter(file))
-        session.listen(recorder)
+        session.add_listener(recorder.record)
         steps = StepPublisher(publisher)
         groups = []
         for number, prompt in enumerate(PROMPTS):
@@ -88,7 +88,7 @@ def test_neither_stream_nor_snapshot_nor_recording_says_a_word(
                     steps.in_flight(engine.clock(), engine.block_manager.get_block_table)
                 )
         wait_until(lambda: len(session.state.finished) == len(PROMPTS))
-        session.unlisten(recorder)
+        session.remove_listener(recorder.record)
         recorder.close()
         while live.poll(0):
             parts = live.recv_multipart()

@@ -21,7 +21,7 @@ from seqtop.session import Session
 from seqtop.tui.app import SeqtopApp
 class Broken(SeqtopApp):
     def draw(self):
-        if self.feed.source.version > 0:
+        if self.ui.source.version > 0:
             raise RuntimeError("a bug")
 with Session("ipc:///nowhere/e") as session:
     app = Broken(session)

@@ -1,64 +1,10 @@
 """The engine as its callers see it: results, times, samples, and what a step record tells."""
 
-import itertools
-
 import pytest
 
 from engine_stub.engine import LLMEngine
 from seqtop.sequence import SamplingParams, SequenceStatus
-
-
-class Clock:
-    """Goes on by a second each time it is read."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        self.now += 1.0
-        return self.now
-
-
-def greedy(max_tokens: int) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-
-
-def test_times_of_a_request(make_engine) -> None:
-    engine = make_engine(clock=Clock(), max_num_batched_tokens=4, max_num_seqs=1)
-    (group,) = engine.add_request("r", [1] * 6, greedy(2))
-    metrics = group.metrics
-    assert (metrics.arrival_time, metrics.first_scheduled_time) == (1001.0, None)
-    first = engine.step()
-    assert (first.start_time, first.time) == (1002.0, 1003.0)
-    assert metrics.first_scheduled_time == 1002.0
-    assert metrics.time_in_queue == 1.0
-    # The first chunk samples nothing.
-    assert metrics.first_token_time is None
-    assert metrics.last_token_time == metrics.arrival_time
-    second = engine.step()
-    assert metrics.first_token_time == metrics.last_token_time == second.time == 1005.0
-    third = engine.step()
-    assert third.finished == [group]
-    assert metrics.finished_time == metrics.last_token_time == third.time == 1007.0
-    assert group.last_token_latency == 2.0
-    assert [first.step, second.step, third.step] == [0, 1, 2]
-
-
-def test_durations_add_up_over_the_steps_a_group_took_part_in(make_engine) -> None:
-    engine = make_engine()
-    (long,) = engine.add_request("long", [1] * 5, greedy(4))
-    records = [engine.step()]
-    (short,) = engine.add_request("short", [2] * 5, greedy(2))
-    while engine.has_unfinished_requests():
-        records.append(engine.step())
-    for group, steps in ((long, records[:4]), (short, records[1:3])):
-        for name in ("scheduler_time", "model_forward_time", "model_execute_time"):
-            total = sum(getattr(each, name) for each in steps)
-            assert getattr(group.metrics, name) == pytest.approx(total)
-    for record in records:
-        assert 0 < record.model_execute_time < record.step_time
-        assert record.model_forward_time <= record.model_execute_time
-        assert 0 < record.scheduler_time < record.step_time
+from tests.support.running import Clock, greedy
 
 
 def test_arrival_time_can_be_given(make_engine) -> None:
@@ -75,44 +21,6 @@ def test_an_aborted_request_has_an_end(make_engine) -> None:
     assert group.metrics.finished_time == 1002.0
 
 
-def test_updates_bring_tokens_logprobs_and_text(make_engine) -> None:
-    engine = make_engine()
-    params = SamplingParams(temperature=0, max_tokens=12, logprobs=3, ignore_eos=True)
-    (group,) = engine.add_request("r", "Hi there", params)
-    updates = []
-    while engine.has_unfinished_requests():
-        record = engine.step()
-        assert [each.seq_group for each in record.scheduled] == [
-            engine.seq_groups.get(each.request_id, group) for each in record.updates
-        ]
-        updates += record.updates
-    seq = group.first_seq
-    tokens = list(itertools.chain.from_iterable(each.new_token_ids for each in updates))
-    logprobs = list(itertools.chain.from_iterable(each.new_logprobs for each in updates))
-    assert tokens == list(seq.get_output_token_ids())
-    assert len(tokens) == 12
-    assert logprobs == seq.output_logprobs
-    assert "".join(each.text_delta for each in updates) == seq.output_text
-    assert seq.get_cumulative_logprob() == pytest.approx(
-        sum(each[token].logprob for token, each in zip(tokens, logprobs, strict=True))
-    )
-    for token, candidates in zip(tokens, logprobs, strict=True):
-        assert len(candidates) == 3
-        assert candidates[token].rank == 1
-        assert candidates[token].decoded_token == engine.tokenizer.decode([token])
-
-
-def test_text_prompts_are_encoded(make_engine) -> None:
-    engine = make_engine()
-    (group,) = engine.add_request("r", "Hi", greedy(1))
-    assert group.prompt == "Hi"
-    assert group.prompt_token_ids == engine.tokenizer.encode("Hi")
-    (group,) = engine.add_request(
-        "s", "Hello", SamplingParams(truncate_prompt_tokens=2, temperature=0)
-    )
-    assert group.prompt_token_ids == engine.tokenizer.encode("lo")
-
-
 def test_generate_keeps_the_order(make_engine) -> None:
     engine = make_engine()
     prompts = [[3] * 9, "abc", [5, 6]]
@@ -120,13 +28,6 @@ def test_generate_keeps_the_order(make_engine) -> None:
     alone = [make_engine().generate([prompt], greedy(5))[0] for prompt in prompts]
     outputs = [group.first_seq.get_output_token_ids() for group in groups]
     assert outputs == [group.first_seq.get_output_token_ids() for group in alone]
-
-
-def test_the_callers_parameters_are_left_alone(make_engine) -> None:
-    params = SamplingParams(stop_token_ids=[5])
-    before = params.clone()
-    make_engine().generate([[1]], params)
-    assert params == before
 
 
 def draw(engine: LLMEngine, **params: object) -> list[tuple[int, ...]]:
@@ -223,16 +124,3 @@ def test_the_model_computes_what_the_record_counts(make_engine) -> None:
 def test_the_engines_seed_decides_for_requests_without(make_engine) -> None:
     assert draw(make_engine(seed=1)) == draw(make_engine(seed=1))
     assert draw(make_engine(seed=1)) != draw(make_engine(seed=2))
-
-
-def test_the_pool_to_swap_to_is_as_large_as_the_other_within_limits(
-    make_engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    swapping = {"num_gpu_blocks": 24, "preemption_mode": "swap"}
-    assert make_engine(num_gpu_blocks=24).config.num_cpu_blocks == 0
-    assert make_engine(**swapping).config.num_cpu_blocks == 24
-    # A block has 2 layers of 4 slots with keys and values of 32 numbers each.
-    most_bytes = 10 * (2 * 4 * 2 * 32 * 4) + 1
-    monkeypatch.setattr("engine_stub.worker.pool_sizes.HOST_POOL_BYTES", most_bytes)
-    assert make_engine(**swapping).config.num_cpu_blocks == 10
-    assert make_engine(**swapping, num_cpu_blocks=11).config.num_cpu_blocks == 11

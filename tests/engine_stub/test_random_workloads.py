@@ -74,7 +74,7 @@ class Inspected:
                 break
             self.step()
         assert not self.engine.has_unfinished_requests(), "somebody starves"
-        assert not list(self._checker.check_pool())
+        assert not self._checker.end()
         assert all(group.is_finished() for group in self.groups)
         stats = self.engine.block_manager.stats
         assert stats.used == 0

@@ -5,7 +5,7 @@ import pytest
 from seqtop.history import segments
 from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
-from tests.support.recording import MAX_FINISHED, append, encoded
+from tests.support.recordings import MAX_FINISHED, append, encoded
 
 
 @pytest.fixture

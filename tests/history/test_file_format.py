@@ -14,7 +14,7 @@ from seqtop.history import FileWriter, file_format
 from seqtop.history.segments import EventColumns
 from seqtop.state import EngineState
 from seqtop.wire.columns import Floats, Ints
-from tests.support.recording import append, encoded
+from tests.support.recordings import append, encoded
 
 SCRIPT = encoded(11, 220)
 

@@ -1,4 +1,4 @@
-"""Recordings: read, cut anywhere, damaged at will."""
+"""Recordings that are complete, cut at any byte, or damaged."""
 
 import random
 from contextlib import suppress
@@ -15,7 +15,7 @@ from seqtop.history.file_format import EventsHeader
 from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
 from seqtop.wire import codec
-from tests.support.recording import (
+from tests.support.recordings import (
     MAX_FINISHED,
     append,
     assert_same,
@@ -101,7 +101,7 @@ def test_payloads_are_the_bytes_that_were_received(recorded: Path) -> None:
     assert found == SCRIPT[:150]
 
 
-def test_cut_at_any_byte_keeps_what_is_whole_and_says_what_is_lost(
+def test_cut_file_keeps_complete_frames_and_reports_the_rest(
     recorded: Path, tmp_path: Path
 ) -> None:
     data, draw = recorded.read_bytes(), random.Random(2)
@@ -135,7 +135,7 @@ def test_damaged_index_is_rebuilt(recorded: Path, tmp_path: Path) -> None:
         assert_same(recording.at(recording.last), fed(OTHER))
 
 
-def test_damaged_frame_loses_that_frame_alone(recorded: Path, tmp_path: Path) -> None:
+def test_damaged_frame_affects_only_that_frame(recorded: Path, tmp_path: Path) -> None:
     data = bytearray(recorded.read_bytes())
     batches = [each for each in frames_of(recorded) if isinstance(each.header, EventsHeader)]
     offset, header = batches[6]
@@ -177,10 +177,10 @@ def test_flipped_bytes_raise_nothing_but_recording_errors(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_content_that_is_wrong_under_right_checksums_raises_nothing_else(
+def test_malformed_content_with_valid_checksums_raises_nothing_else(
     recorded: Path, tmp_path: Path, data: st.DataObject
 ) -> None:
-    """As a hostile writer would make it: whole frames of malformed states and events."""
+    """Valid frames with malformed states and events, as a hostile writer would make them."""
     whole = recorded.read_bytes()
     located = frames_of(recorded)
     spoilt = data.draw(st.integers(0, len(located) - 1))
@@ -215,7 +215,7 @@ def test_content_that_is_wrong_under_right_checksums_raises_nothing_else(
         ),
     ],
 )
-def test_what_is_no_recording_is_refused(tmp_path: Path, content: bytes, sentence: str) -> None:
+def test_other_files_are_refused(tmp_path: Path, content: bytes, sentence: str) -> None:
     path = tmp_path / "other"
     path.write_bytes(content)
     with pytest.raises(RecordingError, match=sentence):

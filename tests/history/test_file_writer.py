@@ -12,7 +12,7 @@ from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.messages import Heartbeat
 from tests.support.hand_driven import arrival
-from tests.support.recording import (
+from tests.support.recordings import (
     MAX_FINISHED,
     append,
     assert_same,

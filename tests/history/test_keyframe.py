@@ -9,7 +9,7 @@ from seqtop.history import keyframe
 from seqtop.wire import codec
 from seqtop.wire.columns import Ints
 from seqtop.wire.errors import WireError
-from tests.support.recording import assert_same, encoded, fed
+from tests.support.recordings import assert_same, encoded, fed
 
 SHORT = encoded(2, 120)
 

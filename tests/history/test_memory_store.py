@@ -9,7 +9,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import SequenceUpdate, Step
-from tests.support.recording import MAX_FINISHED, append, assert_same, encoded, fed
+from tests.support.recordings import MAX_FINISHED, append, assert_same, encoded, fed
 
 SHORT = encoded(2, 120)
 

@@ -1,4 +1,4 @@
-"""Playing what was recorded: time is what the test says it is."""
+"""Playback of timelines, with a clock that the test sets."""
 
 import threading
 from pathlib import Path
@@ -13,9 +13,10 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Heartbeat, RequestFinished
-from tests.support.recording import append, encoded, frames_of
+from tests.support.recordings import append, encoded, frames_of
 from tests.support.waiting import wait_until
 
 SCRIPT = encoded(31, 150, num_blocks=24)
@@ -40,7 +41,7 @@ def source(history: MemoryStore) -> Playback:
     return Playback(history, "run.seqtop")
 
 
-def test_time_moves_it_at_its_speed(history: MemoryStore, source: Playback) -> None:
+def test_time_moves_the_position_at_the_given_speed(history: MemoryStore, source: Playback) -> None:
     start = history.index[0].time
     source.move(1)  # the first moment that has a time
     start = source.entry.time
@@ -59,7 +60,7 @@ def test_first_tick_only_sets_the_clock(source: Playback) -> None:
     assert source.position == 0
 
 
-def test_paused_it_stands_still_and_goes_on_where_it_stood(source: Playback) -> None:
+def test_pausing_and_playing_keep_the_position(source: Playback) -> None:
     source.move(50)
     source.tick(10.0)
     source.pause()
@@ -73,7 +74,7 @@ def test_paused_it_stands_still_and_goes_on_where_it_stood(source: Playback) -> 
     assert source.position > 50
 
 
-def test_it_stops_at_the_end_or_begins_again(history: MemoryStore) -> None:
+def test_playback_pauses_at_the_end_or_starts_again(history: MemoryStore) -> None:
     source = Playback(history, "run", position=history.last - 1)
     source.tick(0.0)
     source.tick(1e6)
@@ -90,7 +91,7 @@ def test_it_stops_at_the_end_or_begins_again(history: MemoryStore) -> None:
     assert not looping.paused
 
 
-def test_hole_in_the_record_is_crossed_at_once(history: MemoryStore) -> None:
+def test_gap_is_crossed_at_once(history: MemoryStore) -> None:
     (gap,) = history.gaps
     source = Playback(history, "run", position=gap.position - 1)
     source.tick(0.0)
@@ -100,7 +101,7 @@ def test_hole_in_the_record_is_crossed_at_once(history: MemoryStore) -> None:
     assert source.state.info.incarnation == "two"
 
 
-def test_long_silence_is_crossed_at_once() -> None:
+def test_long_pause_is_crossed_at_once() -> None:
     history, state = MemoryStore(), EngineState()
     beats = [Heartbeat(time=time, step=0) for time in (1e9, 1e9 + 4.0, 1e9 + 60.0, 1e9 + 61.0)]
     append(history, [codec.encode(beat) for beat in beats], state)
@@ -112,21 +113,24 @@ def test_long_silence_is_crossed_at_once() -> None:
     assert seen == [0, 1, 1, 1, 1, 2, 3, 4]
 
 
-def test_drain_tells_what_changed(history: MemoryStore, source: Playback) -> None:
-    assert source.drain() is None
-    assert source.drain() == set()
+def test_listeners_are_given_what_changed(history: MemoryStore, source: Playback) -> None:
+    changes: list[StateChange] = []
+    source.add_listener(changes.append)
+    assert changes == [StateChange(source.state, None)]
     finish = history.index.next(EventKind.FINISH, 0)
     source.move(finish - 1)
-    source.drain()
+    changes.clear()
     before = source.version
     source.move(finish)
     event = next(event for _, event in history.events(finish - 1, finish))
     assert isinstance(event, RequestFinished)
-    assert source.drain() == set(source.state.requests[event.request_id].seq_ids)
+    (change,) = changes
+    assert set(change.touched or ()) == set(source.state.requests[event.request_id].seq_ids)
+    assert change.state is source.state
     assert source.version > before
     source.move(0)
     source.move(finish)
-    assert source.drain() is None
+    assert changes[-2].touched is None
 
 
 def test_recording_cannot_be_changed(source: Playback) -> None:
@@ -164,7 +168,7 @@ def test_timeline_that_grows_and_drops_segments_is_followed() -> None:
     shown, mark = source.state, source.entry
     append(history, SCRIPT, state, 20)
     assert history.first > source.position
-    assert source.state is shown  # what is on the screen stays there
+    assert source.state is shown  # the shown state is unaffected
     assert source.entry == mark
     source.move(source.position + 1)
     assert source.position == history.first
@@ -193,7 +197,7 @@ def damaged(tmp_path: Path, short_segments: None) -> FileStore:
     return FileStore(path)
 
 
-def test_what_cannot_be_read_is_said_and_skipped(damaged: FileStore) -> None:
+def test_unreadable_segments_are_skipped_with_a_message(damaged: FileStore) -> None:
     segments = [0]
     while (position := damaged.keyframe_after(segments[-1])) is not None:
         segments.append(position)
@@ -209,7 +213,7 @@ def test_what_cannot_be_read_is_said_and_skipped(damaged: FileStore) -> None:
     source.tick(1e6 + 1)
     assert source.at_end
     assert not source.move(segments[2] + 1)
-    assert source.position == damaged.last  # it stays where it can be read
+    assert source.position == damaged.last  # the position stays readable
     with pytest.raises(RecordingError):
         damaged.at(0)
     damaged.close()

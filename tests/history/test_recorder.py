@@ -10,10 +10,10 @@ from seqtop.history.recorder import Recorder
 from seqtop.history.timeline import Timeline
 from seqtop.session import Session
 from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
 from seqtop.wire import codec
-from seqtop.wire.messages import Event
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, step
-from tests.support.recording import final_state
+from tests.support.recordings import final_state
 from tests.support.waiting import SECONDS, wait_until
 
 
@@ -23,12 +23,10 @@ class StateCopier:
     def __init__(self) -> None:
         self.states: list[EngineState] = []
 
-    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        assert codec.encode(event) == payload
-        self.states.append(codec.decode(codec.encode(state), EngineState))
-
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
-        self.states.append(codec.decode(codec.encode(state), EngineState))
+    def note(self, change: StateChange) -> None:
+        if change.event is not None:
+            assert codec.encode(change.event) == change.payload
+        self.states.append(codec.decode(codec.encode(change.state), EngineState))
 
 
 def live_through_a_gap_and_a_restart(endpoint: str, session: Session) -> None:
@@ -71,8 +69,8 @@ def test_session_is_recorded_across_a_gap_and_a_restart(endpoint: str, tmp_path:
     copier, path = StateCopier(), tmp_path / "run.seqtop"
     recorder = Recorder(FileWriter(path))
     session = Session(endpoint)
-    session.listen(copier)
-    session.listen(recorder)
+    session.add_listener(copier.note)
+    session.add_listener(recorder.record)
     try:
         live_through_a_gap_and_a_restart(endpoint, session)
     finally:
@@ -102,10 +100,10 @@ def test_recording_begins_in_the_middle_of_a_session_and_ends_there(
         engine.send(arrival(1))
         wait_until(lambda: session.sequence_number == 1)
         recorder = Recorder(FileWriter(path))
-        session.listen(recorder)
+        session.add_listener(recorder.record)
         engine.send(arrival(2))
         wait_until(lambda: recorder.num_messages == 1)
-        session.unlisten(recorder)
+        session.remove_listener(recorder.record)
         recorder.close()
         engine.send(arrival(3))
         wait_until(lambda: session.sequence_number == 3)
@@ -125,10 +123,10 @@ def test_recorder_flushes_by_itself(
     path = tmp_path / "run.seqtop"
     recorder = Recorder(FileWriter(path))
     state = EngineState()
-    recorder.restore("one", -1, state)
+    recorder.record(StateChange(state, None, incarnation="one"))
     event = arrival(1)
     state.apply(event)
-    recorder.append(0, codec.encode(event), event, state)
+    recorder.record(StateChange(state, [1], event, codec.encode(event), 0))
     wait_until(lambda: list(final_state(path).requests) == ["req-1"])
     recorder.close()
 
@@ -142,7 +140,7 @@ def test_disk_that_fails_ends_the_recording_and_not_the_session(
         raise OSError(28, "No space left on device")
 
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
-        session.listen(recorder)
+        session.add_listener(recorder.record)
         monkeypatch.setattr("seqtop.history.file_writer.os.write", full)
         engine.await_viewer()
         engine.answer()

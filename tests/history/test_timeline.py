@@ -11,7 +11,7 @@ from seqtop.state import EngineState
 from seqtop.state.freeze import freeze
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Step
-from tests.support.recording import MAX_FINISHED, append, assert_same, encoded, fed
+from tests.support.recordings import MAX_FINISHED, append, assert_same, encoded, fed
 
 SHORT = encoded(2, 120)
 

@@ -3,7 +3,7 @@
 from seqtop.checks import Checker
 from seqtop.sequence import SequenceGroupMetadataDelta, SequenceStatus
 from seqtop.state import EngineState
-from seqtop.state.explain import why
+from seqtop.state.explain import explain
 from seqtop.state.ordering import SequenceView
 from seqtop.wire.messages import Preemption, SequenceUpdate
 from tests.support.hand_driven import arrival, engine_info, stats, step
@@ -73,8 +73,8 @@ def test_why_says_what_only_the_engine_has_a_word_for() -> None:
     drafts.num_computed_tokens = 4
     state.apply(step(3, sequences=[held, drafts]))
     view.rebuild(state)
-    assert "WAITING_FOR_REMOTE_KVS" in why(state, view, state.sequences[4])
-    assert why(state, view, state.sequences[1]).endswith("Of 3 drafts 1 were right.")
+    assert "WAITING_FOR_REMOTE_KVS" in explain(state, view, state.sequences[4])
+    assert explain(state, view, state.sequences[1]).endswith("Of 3 drafts 1 were right.")
 
 
 def test_unknown_forward_time_stays_unknown() -> None:
@@ -98,7 +98,7 @@ def test_pool_with_a_null_block_and_two_groups_adds_up() -> None:
         update(2, block_table=[0, 3], group_block_tables=[[0, 4]]),
     ]
     findings += checker.apply(step(0, sequences=updates, stats=pool))
-    findings += checker.check_pool()
+    findings += checker.end()
     assert findings == []
     findings = checker.apply(step(1, sequences=[update(1, group_block_tables=[[]])], stats=pool))
-    assert [each.rule for each in checker.check_pool()] == ["block-leak"]
+    assert [each.rule for each in checker.end()] == ["block-leak"]

@@ -4,7 +4,7 @@ import pytest
 
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.explain import why
+from seqtop.state.explain import explain
 from seqtop.state.model import CachedBlock
 from seqtop.state.ordering import SequenceView
 from seqtop.wire.messages import WaitReason
@@ -33,7 +33,7 @@ def sentence(
         setattr(asked, name, value)
     view = SequenceView()
     view.rebuild(state)
-    return why(state, view, asked)
+    return explain(state, view, asked)
 
 
 def reason(cause: str, missing: int = 0) -> dict[str, object]:
@@ -91,7 +91,7 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         ),
         (
             (
-                "Preempted at step 1,120 for want of blocks, making way itself; 212 computed "
+                "Preempted at step 1,120 because no blocks were free for it; 212 computed "
                 "tokens will be recomputed. Waiting for 3 more free blocks."
             ),
             WAITING,
@@ -239,7 +239,7 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         ),
     ],
 )
-def test_why(
+def test_explanation(
     expected: str,
     status: SequenceStatus,
     request_changes: dict[str, object],

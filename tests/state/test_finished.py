@@ -1,11 +1,88 @@
-"""Finished requests, which states share, and late events about them."""
+"""Finished requests: the cap on their number, and copies before late changes."""
 
-from seqtop.sequence import SequenceStatus
+import pytest
+
+from seqtop.sequence import (
+    SequenceStatus,
+)
+from seqtop.state import EngineState
 from seqtop.state.freeze import freeze
 from seqtop.wire import codec
-from seqtop.wire.messages import SequenceUpdate
-from tests.support.hand_driven import step
-from tests.support.recording import encoded, fed
+from seqtop.wire.messages import (
+    Preemption,
+    RequestFinished,
+    SequenceUpdate,
+    Step,
+    WaitReason,
+)
+from tests.support import hand_driven
+from tests.support.recordings import encoded, fed
+from tests.support.reducer_events import arrived, delta, full, metrics, prefilled, step, update
+
+
+def finish(state: EngineState) -> None:
+    """Finishes request `a` of `prefilled`."""
+    state.apply(
+        RequestFinished(
+            request_id="a", time=21.0, status=SequenceStatus.FINISHED_ABORTED, metrics=metrics()
+        )
+    )
+
+
+def test_history_is_bounded_and_drops_are_reported() -> None:
+    state = EngineState(max_finished=8)
+    dropped: list[int] = []
+    for number in range(20):
+        state.apply(arrived(str(number), number))
+        touched = state.apply(
+            RequestFinished(
+                request_id=str(number),
+                time=11.0,
+                status=SequenceStatus.FINISHED_ABORTED,
+                metrics=metrics(),
+            )
+        )
+        dropped += [seq_id for seq_id in touched if seq_id not in state.sequences]
+        assert len(state.finished) <= 8
+        assert len(state.requests) == len(state.sequences) == len(state.finished)
+        assert sum(state.num_by_status) == len(state.sequences)
+    assert dropped == list(range(20 - len(state.finished)))
+    assert state.num_finished == 20
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        step(9, sequences=[update(1, SequenceStatus.RUNNING, 9, text_delta="late")]),
+        step(9, full("a", 1, [3], chunk=4)),
+        step(9, delta("a", 1, [5], 3)),
+        step(9, metrics={"a": metrics(time_in_queue=7.0)}),
+        step(9, preemptions=[Preemption(request_id="a", mode="recompute", num_lost_tokens=3)]),
+        step(9, wait_reasons=[WaitReason(request_id="a", cause="no_blocks", num_missing=1)]),
+    ],
+)
+def test_a_late_event_changes_a_copy(late: Step) -> None:
+    state = prefilled()
+    finish(state)
+    other = freeze(state)
+    request, sequence = other.requests["a"], other.sequences[1]
+    assert state.requests["a"] is request
+    before = codec.encode(request), codec.encode(sequence)
+    state.apply(late)
+    assert other.requests["a"] is request
+    assert (codec.encode(request), codec.encode(sequence)) == before
+    after = codec.encode(state.requests["a"]), codec.encode(state.sequences[1])
+    assert after != before
+
+
+def test_other_finished_requests_stay_shared() -> None:
+    state = prefilled()
+    finish(state)
+    other = freeze(state)
+    state.apply(arrived("b", 2))
+    state.apply(step(9, sequences=[update(2, SequenceStatus.RUNNING, 3)]))
+    assert state.requests["a"] is other.requests["a"]
+    assert state.sequences[1] is other.sequences[1]
 
 
 def test_a_late_event_does_not_change_a_finished_request_of_another_state() -> None:
@@ -16,6 +93,6 @@ def test_a_late_event_does_not_change_a_finished_request_of_another_state() -> N
     update = SequenceUpdate(
         seq_id=seq_id, status=SequenceStatus.RUNNING, num_computed_tokens=1, text_delta="boo"
     )
-    state.apply(step(99, sequences=[update]))
+    state.apply(hand_driven.step(99, sequences=[update]))
     assert state.sequences[seq_id].text.endswith("boo")
     assert codec.encode(frozen.sequences[seq_id]) == before

@@ -1,130 +1,28 @@
-"""The reducer, event by event, on a hand-written life of two requests."""
+"""The reducer, event by event, on the hand-written lifecycle of two requests."""
 
 import msgspec
 import pytest
 
 from seqtop.sequence import (
-    ExecuteModelRequest,
     Logprob,
-    RequestMetrics,
-    SamplingParams,
-    SequenceData,
     SequenceDataDelta,
-    SequenceGroupMetadata,
     SequenceGroupMetadataDelta,
     SequenceStage,
     SequenceStatus,
 )
 from seqtop.state import EngineState
 from seqtop.state.model import CachedBlock
-from seqtop.state.snapshot import carry_finished, load
-from seqtop.wire import codec
 from seqtop.wire.messages import (
     CachedBlocks,
     EngineStopped,
     Heartbeat,
     Preemption,
-    RequestArrived,
     RequestFinished,
-    SequenceUpdate,
-    Step,
-    StepStats,
     WaitReason,
 )
+from tests.support.reducer_events import arrived, delta, full, metrics, prefilled, step, update
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
-
-
-def arrived(name: str, seq_id: int, *, time: float = 10.0, prompt: str = "abc") -> RequestArrived:
-    return RequestArrived(
-        request_id=name,
-        arrival_time=time,
-        seq_ids=[seq_id],
-        num_prompt_tokens=len(prompt),
-        prompt=prompt,
-        prompt_token_ids=list(range(len(prompt))),
-        sampling_params=SamplingParams(max_tokens=5),
-    )
-
-
-def full(name: str, seq_id: int, table: list[int], *, chunk: int, do_sample: bool = True) -> object:
-    return SequenceGroupMetadata(
-        name,
-        True,
-        {seq_id: SequenceData.from_seqs([0, 1, 2])},
-        SamplingParams(max_tokens=5),
-        {seq_id: table},
-        do_sample=do_sample,
-        token_chunk_size=chunk,
-    )
-
-
-def delta(name: str, seq_id: int, tokens: list[int], computed: int) -> object:
-    return SequenceGroupMetadataDelta(
-        {seq_id: SequenceDataDelta(tokens, -1.5, computed, SequenceStage.DECODE)},
-        name,
-        {},
-        False,
-        token_chunk_size=1,
-    )
-
-
-def step(number: int, *groups: object, **fields: object) -> Step:
-    stats = StepStats(
-        num_running=1,
-        num_waiting=0,
-        num_used_blocks=2,
-        num_free_blocks=6,
-        num_cached_blocks=0,
-        num_prefill_tokens=3,
-        num_decode_tokens=1,
-        prefix_cache_queries=0,
-        prefix_cache_hits=0,
-        num_preemptions=0,
-        scheduler_time=0.25,
-        model_forward_time=0.5,
-        model_execute_time=1.0,
-    )
-    return Step(
-        step=number,
-        start_time=20.0 + number,
-        time=20.5 + number,
-        execute=ExecuteModelRequest(list(groups)),
-        stats=stats,
-        **({"sequences": []} | fields),
-    )
-
-
-def update(seq_id: int, status: SequenceStatus, computed: int, **fields: object) -> SequenceUpdate:
-    return SequenceUpdate(seq_id=seq_id, status=status, num_computed_tokens=computed, **fields)
-
-
-def metrics(**changes: object) -> RequestMetrics:
-    values = {
-        "arrival_time": 10.0,
-        "last_token_time": 20.5,
-        "first_scheduled_time": 20.0,
-        "first_token_time": 20.5,
-        "time_in_queue": 10.0,
-    }
-    return RequestMetrics(**(values | changes))
-
-
-def prefilled() -> EngineState:
-    """One request that has been prefilled and has its first token."""
-    state = EngineState()
-    state.apply(arrived("a", 1))
-    state.apply(
-        step(
-            0,
-            full("a", 1, [7], chunk=3),
-            sequences=[
-                update(1, RUNNING, 3, new_token_ids=[5], new_logprobs=[-0.5], text_delta="Hi")
-            ],
-            metrics={"a": metrics(scheduler_time=0.25)},
-        )
-    )
-    return state
 
 
 def test_arrival_waits() -> None:
@@ -373,27 +271,6 @@ def test_what_does_not_fit_is_counted_and_harms_nothing(event: object) -> None:
     assert msgspec.structs.asdict(state.sequences[1]) == sequence
 
 
-def test_history_is_bounded_and_drops_are_reported() -> None:
-    state = EngineState(max_finished=8)
-    dropped: list[int] = []
-    for number in range(20):
-        state.apply(arrived(str(number), number))
-        touched = state.apply(
-            RequestFinished(
-                request_id=str(number),
-                time=11.0,
-                status=SequenceStatus.FINISHED_ABORTED,
-                metrics=metrics(),
-            )
-        )
-        dropped += [seq_id for seq_id in touched if seq_id not in state.sequences]
-        assert len(state.finished) <= 8
-        assert len(state.requests) == len(state.sequences) == len(state.finished)
-        assert sum(state.num_by_status) == len(state.sequences)
-    assert dropped == list(range(20 - len(state.finished)))
-    assert state.num_finished == 20
-
-
 def test_clock_never_goes_back() -> None:
     state = EngineState()
     state.apply(Heartbeat(time=50.0, step=3))
@@ -401,24 +278,3 @@ def test_clock_never_goes_back() -> None:
     assert state.time == 50.0
     state.apply(EngineStopped(time=51.0))
     assert state.stopped == "the engine stopped"
-
-
-def test_snapshot_round_trip_is_equal() -> None:
-    state = prefilled()
-    assert load(codec.encode(state), max_finished=state.max_finished) == state
-
-
-def test_history_of_an_older_state_is_kept_in_front() -> None:
-    old = prefilled()
-    old.apply(
-        RequestFinished(
-            request_id="a", time=21.0, status=SequenceStatus.FINISHED_ABORTED, metrics=metrics()
-        )
-    )
-    new = EngineState()
-    new.apply(arrived("b", 2))
-    carry_finished(new, old)
-    assert list(new.requests) == ["a", "b"]
-    assert new.finished == ["a"]
-    assert set(new.sequences) == {1, 2}
-    assert sum(new.num_by_status) == 2

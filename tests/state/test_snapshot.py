@@ -1,15 +1,55 @@
-"""Loading of snapshots: the objects that states share, the garbage collector."""
+"""Snapshots: loading, and the finished requests of the state before."""
 
 import gc
 
 import pytest
 
-from seqtop.state import snapshot
+from seqtop.sequence import (
+    SequenceStatus,
+)
+from seqtop.state import EngineState, snapshot
+from seqtop.state.snapshot import carry_finished, load
 from seqtop.wire import codec
 from seqtop.wire.errors import WireError
-from tests.support.recording import encoded, fed
+from seqtop.wire.messages import (
+    RequestFinished,
+)
+from tests.support.recordings import encoded, fed
+from tests.support.reducer_events import arrived, metrics, prefilled
 
 SCRIPT = encoded(2, 120)
+
+
+def test_snapshot_round_trip_is_equal() -> None:
+    state = prefilled()
+    assert load(codec.encode(state), max_finished=state.max_finished) == state
+
+
+def test_history_of_an_older_state_is_kept_in_front() -> None:
+    old = prefilled()
+    old.apply(
+        RequestFinished(
+            request_id="a", time=21.0, status=SequenceStatus.FINISHED_ABORTED, metrics=metrics()
+        )
+    )
+    new = EngineState()
+    new.apply(arrived("b", 2))
+    carry_finished(new, old)
+    assert list(new.requests) == ["a", "b"]
+    assert new.finished == ["a"]
+    assert set(new.sequences) == {1, 2}
+    assert sum(new.num_by_status) == 2
+
+
+def test_a_state_that_contradicts_itself_is_refused() -> None:
+    state = prefilled()
+    state.num_by_status[0] += 1
+    with pytest.raises(WireError, match="counts by status"):
+        load(codec.encode(state), max_finished=8)
+    state = prefilled()
+    del state.sequences[1]
+    with pytest.raises(WireError, match="sequence 1 is missing"):
+        load(codec.encode(state), max_finished=8)
 
 
 def test_only_equal_finished_requests_are_shared() -> None:

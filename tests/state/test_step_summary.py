@@ -204,8 +204,7 @@ def test_a_preemption_is_told_in_a_sentence() -> None:
     assert step_summary.preempted(swapped) == "a was swapped out; nothing is lost."
     itself = msgspec.structs.replace(lost, for_request_id="a")
     assert step_summary.preempted(itself) == (
-        "a was preempted for want of blocks, making way itself; "
-        "1 computed token will be recomputed."
+        "a was preempted because no blocks were free for it; 1 computed token will be recomputed."
     )
 
 

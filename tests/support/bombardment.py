@@ -24,7 +24,7 @@ from seqtop.export import json_document, text
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState, snapshot
-from seqtop.state.explain import why
+from seqtop.state.explain import explain
 from seqtop.state.filter import parse as parse_filter
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.wire import WireError, codec, frames, parsing, snapshot_chunks
@@ -74,7 +74,7 @@ class Viewer:
         self.view.rebuild(state)
         self.view.tick(state)
         for seq_id in self.view.page(0, 1_000):
-            why(state, self.view, state.sequences[seq_id])
+            explain(state, self.view, state.sequences[seq_id])
         text.table(state)
         json_document.encode(state, LINK)
         position = choose.randint(self.history.first, self.history.last)

@@ -87,7 +87,7 @@ def kill_engine(seed: int, directory: str) -> str:
         with engine(endpoint, seed):
             assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
             recorder = Recorder(FileWriter(path))
-            session.listen(recorder)
+            session.add_listener(recorder.record)
             target = session.sequence_number + choose.randint(1, 400)
             wait_until(lambda: session.sequence_number >= target)
         seen = session.history.last
@@ -96,7 +96,7 @@ def kill_engine(seed: int, directory: str) -> str:
         with engine(endpoint, seed + 1, "two"):
             wait_until(lambda: _incarnation(session) == "two")
             assert codec.encode(session.history.at(seen)) == remembered
-        session.unlisten(recorder)
+        session.remove_listener(recorder.record)
         recorder.close()
     with FileStore(path) as recording:
         assert recording.gaps[-1].restarted

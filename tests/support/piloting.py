@@ -9,12 +9,13 @@ from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.screens.registry import TABS, screen_type
+from seqtop.tui.screens import TABS
+from seqtop.tui.screens.engine_screen import EngineScreen
 from tests.support.waiting import SECONDS
 
 Play = Callable[[Pilot[int]], Awaitable[None]]
 KEYS = {"\r": "enter", "\x1b": "escape", "\t": "tab", "\x7f": "backspace", "↓": "down"}
-SCREENS = tuple(map(screen_type, TABS))
+SCREENS = tuple(map(EngineScreen.of, TABS))
 
 
 def play(app: SeqtopApp, act: Play, size: tuple[int, int] = (100, 30)) -> None:
@@ -44,7 +45,7 @@ def burst(app: SeqtopApp, keys: str) -> None:
 
 async def checked(app: SeqtopApp, pilot: Pilot[int]) -> None:
     """Wait until all that is on record has been checked, which was asked for, and is shown."""
-    await until(pilot, lambda: app.feed.review is not None and not app.feed.review.is_behind)
+    await until(pilot, lambda: app.ui.checker is not None and not app.ui.checker.is_behind)
     app.draw()
     await pilot.pause()
 

@@ -1,19 +1,65 @@
-"""Recordings for tests."""
+"""Scripted events, applied to states and recorded in memory and in files."""
 
+import struct
 from pathlib import Path
+from typing import Any
 
-from seqtop.history import FileWriter
+import msgspec
+
+from seqtop.history import FileStore, FileWriter, file_format
+from seqtop.history.file_format import FrameLocation
+from seqtop.history.segments import SegmentBuilder
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from tests.support.event_script import EventScript
 
+MAX_FINISHED = 40
+
+
+def encoded(seed: int, num_steps: int, **options: Any) -> list[bytes]:
+    """The payloads of an `EventScript`."""
+    return [codec.encode(event) for event in EventScript(seed, num_steps, **options)]
+
+
+def fed(script: list[bytes], *, max_finished: int = MAX_FINISHED) -> EngineState:
+    """A new state after all events of `script`."""
+    state = EngineState(max_finished=max_finished)
+    for payload in script:
+        state.apply(parsing.event(payload))
+    return state
+
+
+def append(
+    store: SegmentBuilder, script: list[bytes], state: EngineState, start: int = 0
+) -> EngineState:
+    """Applies the events of `script` from index `start` on to `state` and adds them to `store`."""
+    for number, payload in enumerate(script[start:], start):
+        event = parsing.event(payload)
+        state.apply(event)
+        store.append(number, payload, event, state)
+    return state
+
+
+def assert_same(found: EngineState, wanted: EngineState) -> None:
+    for field in msgspec.structs.fields(EngineState):
+        assert getattr(found, field.name) == getattr(wanted, field.name), field.name
+    assert list(found.requests) == list(wanted.requests)  # in order of arrival
+
 
 def record_script(path: Path) -> None:
     """Writes a recording of a scripted run of eighty steps."""
-    state = EngineState()
     with FileWriter(path) as writer:
-        for number, event in enumerate(EventScript(8, 80)):
-            payload = codec.encode(event)
-            event = parsing.event(payload)
-            state.apply(event)
-            writer.append(number, payload, event, state)
+        append(writer, encoded(8, 80), EngineState())
+
+
+def final_state(path: Path) -> EngineState:
+    """The state at the end of a recording."""
+    with FileStore(path) as recording:
+        return recording.at(recording.last)
+
+
+def frames_of(path: Path) -> list[FrameLocation]:
+    """The data frames of a complete recording, from its index."""
+    data = path.read_bytes()
+    offset, checksum, _ = struct.unpack("<QI8s", data[-20:])
+    return file_format.unpack_index(data[offset + 8 : -20], checksum, max_length=len(data))

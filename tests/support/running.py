@@ -30,3 +30,14 @@ def tokens(groups: list[SequenceGroup]) -> list[tuple[int, ...]]:
 
 def greedy(max_tokens: int, **more: Any) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
+
+
+class Clock:
+    """A clock that advances by a second each time it is read."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now

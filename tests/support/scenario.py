@@ -12,9 +12,10 @@ import msgspec
 from seqtop.connection import ConnectionState
 from seqtop.session import Session
 from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec
-from seqtop.wire.messages import EngineInfo, Event, Step
+from seqtop.wire.messages import EngineInfo, Step
 from tests.support.event_script import EventScript
 from tests.support.fault_proxy import HARMLESS, FaultProxy, Faults
 from tests.support.waiting import SECONDS, wait_until
@@ -67,11 +68,11 @@ class _Numbers:
     taken: int = 0
     restored: list[tuple[str, int]] = field(default_factory=list)
 
-    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        self.taken += 1
-
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
-        self.restored.append((incarnation, number))
+    def note(self, change: StateChange) -> None:
+        if change.event is None:
+            self.restored.append((change.incarnation, change.sequence_number))
+        else:
+            self.taken += 1
 
 
 class _Engine:
@@ -161,7 +162,7 @@ def run(seed: int, directory: str) -> Outcome:
     ):
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         numbers = _Numbers()
-        session.listen(numbers)
+        session.add_listener(numbers.note)
         engine.play(STEPS_BEFORE)
         wait_until(lambda: same(session, engine.replica))
         with session.lock:

@@ -1,5 +1,6 @@
 """A source whose events are written by hand, and a scene with one of everything."""
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable
@@ -18,13 +19,13 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 from seqtop.state import EngineState
-from seqtop.state.listener import Listener, Watcher
+from seqtop.state.listener import Listener, StateChange
 from seqtop.wire import codec
+from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
     CachedBlocks,
     EngineInfo,
     Event,
-    Heartbeat,
     Preemption,
     RequestArrived,
     RequestFinished,
@@ -94,71 +95,61 @@ class ScriptedSource(Observable):
         self.submitted: list[tuple[str, SamplingParams]] = []
         self.aborted: list[str] = []
         self.error: Exception | None = None
-        self.listener: Callable[[], object] | None = None
+        self.after_event: Callable[[], object] | None = None
         """Called after each event, as a timer would be in between."""
-        self.listeners: list[Listener] = []
-        self._watchers: list[Watcher] = []
-        self._touched: set[int] | None = None
+        self.listeners: list[Listener] = [] if history is None else [history.record]
         for event in events:
             self.apply(event)
 
     def apply(self, event: Event) -> None:
         with self.lock:
-            recorded = self.history is not None or self.listeners
-            payload = codec.encode(event) if recorded else b""
+            payload = b""
+            with contextlib.suppress(WireError):  # scenes have text that is not fit for the wire
+                payload = codec.encode(event)
             touched = self.state.apply(event)
-            if self._touched is not None:
-                self._touched.update(touched)
-            if self.history is not None:
-                self.history.append(self.number, payload, event, self.state)
-            for listener in self.listeners:
-                listener.append(self.number, payload, event, self.state)
+            change = StateChange(self.state, touched, event, payload, self.number)
             self.number += 1
             self.link.num_messages += 1
-            for watcher in self._watchers:
-                watcher(self.state, touched)
-            if isinstance(event, Heartbeat):
-                self.passed()
-            else:
-                self.changed()
-        if self.listener is not None:
-            self.listener()
+            self._publish(change)
+        if self.after_event is not None:
+            self.after_event()
 
     def replace(self, state: EngineState, *, num_missed: int = 0) -> None:
         """Take a snapshot, after so many messages were missed."""
         with self.lock:
             self.number += num_missed
-            if self.history is not None:
-                incarnation = state.info.incarnation if state.info else ""
-                self.history.restore(incarnation, self.number - 1, state)
-            self.state, self._touched = state, None
-            for watcher in self._watchers:
-                watcher(state, None)
-            self.changed()
+            self.state = state
+            self._publish(self._replaced())
 
     def connect(self, state: ConnectionState, detail: str = "") -> None:
         with self.lock:
             self.link.state, self.link.detail = state, detail
             self.changed()
 
-    def drain(self) -> set[int] | None:
+    def touch(self, touched: set[int]) -> None:
+        """Reports sequences that a test has changed."""
         with self.lock:
-            touched, self._touched = self._touched, set()
-            return touched
+            self._publish(StateChange(self.state, touched))
 
-    def watch(self, watcher: Watcher) -> None:
+    def add_listener(self, listener: Listener) -> None:
         with self.lock:
-            self._watchers.append(watcher)
-
-    def listen(self, listener: Listener) -> None:
-        with self.lock:
-            incarnation = self.state.info.incarnation if self.state.info else ""
-            listener.restore(incarnation, self.number - 1, self.state)
+            listener(self._replaced())
             self.listeners.append(listener)
 
-    def unlisten(self, listener: Listener) -> None:
+    def remove_listener(self, listener: Listener) -> None:
         with self.lock:
             self.listeners.remove(listener)
+
+    def _replaced(self) -> StateChange:
+        incarnation = self.state.info.incarnation if self.state.info else ""
+        return StateChange(
+            self.state, None, sequence_number=self.number - 1, incarnation=incarnation
+        )
+
+    def _publish(self, change: StateChange) -> None:
+        for listener in self.listeners:
+            listener(change)
+        self.changed()
 
     def submit(self, prompt: str, params: SamplingParams) -> str:
         if self.error is not None:

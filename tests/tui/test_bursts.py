@@ -37,40 +37,40 @@ def on(app: SeqtopApp, screen: type) -> bool:
 
 
 def row(app: SeqtopApp) -> int | None:
-    return app.feed.view.index(app.feed.selected)
+    return app.ui.view.index(app.ui.selected)
 
 
 CASES: dict[str, Callable[[SeqtopApp], object]] = {
     # sort
-    "sq\rb17\r": lambda app: app.feed.block == 17 and on(app, BlocksScreen),
+    "sq\rb17\r": lambda app: app.ui.block == 17 and on(app, BlocksScreen),
     "so\rr/req\r↓↓": lambda app: (
-        (app.feed.view.sort, row(app), app.feed.view.filter.source)
+        (app.ui.view.sort, row(app), app.ui.view.filter.source)
         == (Sort("out", descending=False), 2, "req")
     ),
     # columns
-    "c↓ \rsq\r": lambda app: len(app.feed.columns) > 1 and app.feed.view.sort.key == "queue",
+    "c↓ \rsq\r": lambda app: len(app.ui.columns) > 1 and app.ui.view.sort.key == "queue",
     # blocks
     "b1234\rcb\x1b1/b": lambda app: typed(app) == "b" and on(app, SequencesScreen),
     # moments
     ":x\x1b/:\x1b:12\rb1\x7f8\r3": lambda app: (
-        (app.feed.state.step, app.feed.block) == (12, 8) and on(app, TimelineScreen)
+        (app.ui.state.step, app.ui.block) == (12, 8) and on(app, TimelineScreen)
     ),
     # copying
-    "yry\x1b↓": lambda app: app.clipboard in app.feed.state.requests and row(app) == 1,
+    "yry\x1b↓": lambda app: app.clipboard in app.ui.state.requests and row(app) == 1,
     # confirming
-    "xnxqxy↓": lambda app: row(app) == 1 and app.feed.source.aborted == ["req-1"],
+    "xnxqxy↓": lambda app: row(app) == 1 and app.ui.source.aborted == ["req-1"],
     # submitting
     "nnbx\t\x7f\x7f9\r↓": lambda app: (
-        [(prompt, params.max_tokens) for prompt, params in app.feed.source.submitted]
+        [(prompt, params.max_tokens) for prompt, params in app.ui.source.submitted]
         == [("nbx", 9)] and row(app) == 1
     ),
     "n/\x1bnq": lambda app: on(app, SubmitDialog) and typed(app) == "q",
     # filter and search
     "/status:wait\rsq\r": lambda app: (
-        len(app.feed.view) == 4 and app.feed.view.sort.key == "queue"
+        len(app.ui.view) == 4 and app.ui.view.sort.key == "queue"
     ),
-    "/1\\\x1bb": lambda app: on(app, BlockPrompt) and not app.feed.view.filter.source,
-    "\\done\rmd": lambda app: app.feed.selection[0].request_id == "done-1",
+    "/1\\\x1bb": lambda app: on(app, BlockPrompt) and not app.ui.view.filter.source,
+    "\\done\rmd": lambda app: app.ui.selection[0].request_id == "done-1",
     # help and screens
     "?q3?": lambda app: on(app, HelpScreen),
     "5b4\x1b1↓": lambda app: row(app) == 1 and on(app, SequencesScreen),
@@ -83,6 +83,6 @@ def test_a_burst_of_keys_does_what_the_keys_do(keys: str, kept: ScriptedSource) 
 
     async def act(pilot: Pilot[int]) -> None:
         burst(app, keys)
-        await until(pilot, lambda: app._handing is None and bool(CASES[keys](app)))
+        await until(pilot, lambda: not app.has_pending_keys and bool(CASES[keys](app)))
 
     play(app, act, (80, 24))

@@ -23,17 +23,17 @@ from tests.support.scripted import HOSTILE, MIXED, Script, ScriptedSource
 
 def test_a_search_hides_nothing_and_is_gone_through(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        total = len(app.feed.view)
+        total = len(app.ui.view)
 
         def at() -> str:
-            assert app.feed.selection is not None
-            return app.feed.selection[0].request_id
+            assert app.ui.selection is not None
+            return app.ui.selection[0].request_id
 
         await pilot.press("m")
         assert app._notifications
         await pilot.press("backslash", *"done", "enter")
         await pilot.pause()
-        assert len(app.feed.view) == total
+        assert len(app.ui.view) == total
         assert at() == "done-3"
         assert "1 of 4" in screen(app)
         await pilot.press("m", "m", "m")
@@ -153,7 +153,7 @@ def test_the_detail_pane_has_the_size_one_likes(
     source: ScriptedSource, tmp_path: object, size: tuple[int, int], side: str
 ) -> None:
     memory = SavedState(tmp_path / "remembered.json")  # type: ignore[operator]
-    app = SeqtopApp(source, memory=memory)
+    app = SeqtopApp(source, saved_state=memory)
 
     async def act(pilot: Pilot[int]) -> None:
         detail = app.screen.query_one(Detail)

@@ -19,9 +19,9 @@ def recorded() -> SeqtopApp:
     source = ScriptedSource(history=MemoryStore())
     settings = Settings(slo={"ttft": 0.1, "itl": 0.06})
     app = SeqtopApp(source, clock=lambda: 0.0, settings=settings)
-    source.listener = app.feed.poll
+    source.after_event = app.ui.update
     scene(source, hostile=HOSTILE.replace("\ud800", ""))  # which the wire does not carry
-    app.feed.latencies.take_news()
+    app.ui.latencies.take_alerts()
     return app
 
 

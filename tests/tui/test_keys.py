@@ -31,8 +31,8 @@ from tests.support.scripted import START, Script, ScriptedSource, scene
 
 
 def selected(app: SeqtopApp) -> str:
-    assert app.feed.selection is not None
-    return app.feed.selection[0].request_id
+    assert app.ui.selection is not None
+    return app.ui.selection[0].request_id
 
 
 def notices(app: SeqtopApp) -> list[str]:
@@ -41,11 +41,11 @@ def notices(app: SeqtopApp) -> list[str]:
 
 def test_moving(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        order = app.feed.view.page(0, 100)
+        order = app.ui.view.page(0, 100)
         height = app.screen.query_one(Rows).size.height
 
         def row() -> int:
-            return order.index(app.feed.selected)
+            return order.index(app.ui.selected)
 
         assert row() == 0
         for keys, expected in [
@@ -154,17 +154,17 @@ def test_follow(source: ScriptedSource, app: SeqtopApp) -> None:
         rows = app.screen.query_one(Rows)
         name = selected(app)
         await pilot.press("f")
-        assert app.feed.following
+        assert app.ui.following
         source.apply(finish(source, name))
         app.draw()
         await pilot.pause()
         assert selected(app) == name
-        index = app.feed.view.index(app.feed.selected)
+        index = app.ui.view.index(app.ui.selected)
         assert index is not None
         assert index > 8
         assert rows.scroll_offset.y <= index < rows.scroll_offset.y + rows.size.height
         await pilot.press("f")
-        assert not app.feed.following
+        assert not app.ui.following
 
     play(app, act, (100, 12))
 
@@ -193,8 +193,8 @@ def test_until_somebody_chooses_the_first_row_is_selected(
         app.draw()
         await pilot.pause()
         assert selected(app) != name
-        with app.feed.lock:
-            assert app.feed.view.index(app.feed.selected) == 0
+        with app.ui.lock:
+            assert app.ui.view.index(app.ui.selected) == 0
 
     play(app, act, (100, 12))
 
@@ -217,13 +217,13 @@ def test_pause(source: ScriptedSource, app: SeqtopApp) -> None:
         assert "‖ PAUSED" in screen(app)
         assert "Step 40, the newest." in screen(app)
         name = selected(app)
-        step = app.feed.state.step
+        step = app.ui.state.step
         for _ in range(3):
             scene_goes_on(source)
         app.draw()
         await pilot.pause()
         assert "3 behind." in screen(app)
-        assert app.feed.state.step == step
+        assert app.ui.state.step == step
         assert "PAUSED" in screen(app)
         await pilot.press("down", "up")
         assert selected(app) == name
@@ -264,11 +264,11 @@ def test_sort(app: SeqtopApp) -> None:
         keys = ["", *(column.key for column in COLUMNS)]
         for index in range(1, len(keys) + 1):
             await pilot.press("greater_than_sign")
-            assert app.feed.view.sort.key == keys[index % len(keys)]
+            assert app.ui.view.sort.key == keys[index % len(keys)]
         await pilot.press("less_than_sign")
-        assert app.feed.view.sort.key == "text"
+        assert app.ui.view.sort.key == "text"
         await pilot.press("r")
-        assert app.feed.view.sort == Sort("text", descending=True)
+        assert app.ui.view.sort == Sort("text", descending=True)
         assert "Text▼" in screen(app)
         await pilot.press("r")
         assert "Text▲" in screen(app)
@@ -281,42 +281,40 @@ def test_sort_chooser(app: SeqtopApp) -> None:
         await pilot.press("s")
         assert isinstance(app.screen, SortChooser)
         await pilot.press("escape")
-        assert app.feed.view.sort == Sort()
+        assert app.ui.view.sort == Sort()
         await pilot.press("s")
         options = app.screen.query_one(OptionList)
         options.highlighted = options.get_option_index("out")
         await pilot.press("enter")
         await pilot.pause()
-        assert app.feed.view.sort == Sort("out", descending=True)
-        outs = [
-            len(app.feed.state.sequences[i].output_token_ids) for i in app.feed.view.page(0, 99)
-        ]
+        assert app.ui.view.sort == Sort("out", descending=True)
+        outs = [len(app.ui.state.sequences[i].output_token_ids) for i in app.ui.view.page(0, 99)]
         assert outs == sorted(outs, reverse=True)
         assert "Out▼" in screen(app)
         await pilot.press("s")
         assert app.screen.query_one(OptionList).highlighted == 9
         await pilot.press("home", "enter")
-        assert app.feed.view.sort == Sort()
+        assert app.ui.view.sort == Sort()
 
     play(app, act)
 
 
 def test_filter(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        total = len(app.feed.view)
+        total = len(app.ui.view)
         await pilot.press("slash")
         assert isinstance(app.focused, Input)
         await pilot.press(*"status:wait")
         await pilot.pause()
-        assert len(app.feed.view) == 4
+        assert len(app.ui.view) == 4
         assert f"4 of {total}" in screen(app)
         await pilot.press("enter")
         assert isinstance(app.focused, Rows)
-        assert len(app.feed.view) == 4
+        assert len(app.ui.view) == 4
         assert "status:wait" in screen(app)
         await pilot.press("escape")
         await pilot.pause()
-        assert len(app.feed.view) == total
+        assert len(app.ui.view) == total
         assert not app.screen.query_one(FilterBar).display
 
     play(app, act)
@@ -336,11 +334,11 @@ def test_a_slip_in_the_filter_is_said_and_does_no_harm(app: SeqtopApp) -> None:
         await write("req-1 promt>5")
         assert "no field 'promt': perhaps prompt." in screen(app)
         await write("re:/req-1[0/")
-        assert "regular expression is broken" in screen(app)
+        assert "regular expression is invalid" in screen(app)
         await pilot.press("enter")  # not while the table shows something else than what it says
         assert app.focused is field
         await write("re:/^req-(8|9)/")
-        assert len(app.feed.view) == 2
+        assert len(app.ui.view) == 2
         assert "broken" not in screen(app)
         await write("nowhere")
         await until(pilot, lambda: "No sequence matches the filter." in screen(app))
@@ -405,14 +403,14 @@ def test_what_was_submitted_is_in_sight_until_it_runs(
 
         await pilot.press("G", "n", *"Hi", "enter")
         if not early:
-            await until(pilot, lambda: app.feed.expected == "new-1")
+            await until(pilot, lambda: app.ui.pending_selection == "new-1")
             script.arrive("new-1", num_prompt=4)
             app.draw()
         await until(pilot, lambda: selected(app) == "new-1")
         await until(pilot, is_in_sight)
         script.step(prefill={"new-1": 4})
         app.draw()
-        assert app.feed.view.index(app.feed.selected) == 12
+        assert app.ui.view.index(app.ui.selected) == 12
         await until(pilot, is_in_sight)
         script.step(stop={"runs-0": SequenceStatus.FINISHED_STOPPED})
         app.draw()
@@ -469,7 +467,7 @@ def test_abort(source: ScriptedSource, app: SeqtopApp) -> None:
         await until(pilot, lambda: source.aborted == ["req-1"])
         await until(pilot, lambda: "Aborted req-1." in notices(app))
         await pilot.press("G", "x")
-        assert any("has finished already" in notice for notice in notices(app))
+        assert any("has already finished" in notice for notice in notices(app))
 
     play(app, act)
 
@@ -485,8 +483,8 @@ def test_an_engine_that_is_only_watched_says_so() -> None:
         await pilot.press("n", "x")
         assert isinstance(app.screen, SequencesScreen)
         assert notices(app) == [
-            "Cannot submit prompts to this engine: it lets others only watch.",
-            "Cannot abort requests of this engine: it lets others only watch.",
+            "Control is disabled (start the engine with --control).",
+            "Control is disabled (start the engine with --control).",
         ]
         source.connect(ConnectionState.LOST)
         await pilot.press("n")
@@ -502,7 +500,7 @@ def test_a_recording_has_no_engine_to_control() -> None:
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("right", "n", "x")
-        assert notices(app)[:1] == ["Cannot submit prompts to a recording: no engine is there."]
+        assert notices(app)[:1] == ["Cannot submit prompts to a recording."]
         assert "n New" not in screen(app)
         assert "x Abort" not in screen(app)
 
@@ -517,9 +515,9 @@ def test_mouse(app: SeqtopApp) -> None:
         assert selected(app) == "req-3"
         at = screen(app).splitlines()[4].index("Out")
         await pilot.click(Titles, offset=(at, 0))
-        assert app.feed.view.sort == Sort("out", descending=True)
+        assert app.ui.view.sort == Sort("out", descending=True)
         await pilot.click(Titles, offset=(at, 0))
-        assert app.feed.view.sort == Sort("out")
+        assert app.ui.view.sort == Sort("out")
         await pilot.press("d")
         await pilot.click("DetailTabs", offset=(10, 0))
         assert "slots filled" in screen(app)
@@ -584,9 +582,9 @@ def test_the_palette_has_the_actions(app: SeqtopApp) -> None:
             if active.binding.id and active.binding.action != "quit":
                 assert (active.binding.tooltip or active.binding.description) in commands
         await commands["Reverse the order"].callback()
-        assert app.feed.view.sort.descending
+        assert app.ui.view.sort.descending
         await commands["Hold the picture, or let it go on"].callback()
-        assert app.feed.paused
+        assert app.ui.paused
 
     play(app, act)
 
@@ -686,6 +684,6 @@ def test_keys_pressed_before_there_is_a_screen_are_not_lost() -> None:
     app = Hasty(source, clock=lambda: 0.0)
 
     async def act(pilot: Pilot[int]) -> None:
-        await until(pilot, lambda: app.feed.view.index(app.feed.selected) == 2)
+        await until(pilot, lambda: app.ui.view.index(app.ui.selected) == 2)
 
     play(app, act)

@@ -24,7 +24,7 @@ def test_an_unknown_key_does_nothing(app: SeqtopApp) -> None:
 
 def test_a_value_that_cannot_be_is_named(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        total = len(app.feed.view)
+        total = len(app.ui.view)
         await pilot.press("slash")
         field = app.screen.query_one("#filter-input", Input)
         for text, said in (
@@ -34,9 +34,9 @@ def test_a_value_that_cannot_be_is_named(app: SeqtopApp) -> None:
         ):
             field.value = text
             await until(pilot, lambda said=said: said in screen(app))  # type: ignore[misc]
-            assert len(app.feed.view) == total
+            assert len(app.ui.view) == total
         field.value = "status:wait"
-        await until(pilot, lambda: len(app.feed.view) == 4)
+        await until(pilot, lambda: len(app.ui.view) == 4)
 
     play(app, act, (80, 24))
 
@@ -51,7 +51,7 @@ def test_a_broken_filter_says_what_is_in_force_and_why_enter_stays(app: SeqtopAp
             "no status 'waitng': perhaps waiting. Not applied; the active filter is status:wait."
         )
         assert broken in words()
-        assert len(app.feed.view) == 4
+        assert len(app.ui.view) == 4
         await pilot.press("enter")
         assert f"{broken} Correct it, or press Esc to clear it." in words()
         await pilot.press("backspace", "backspace", *"ing", "enter")
@@ -68,7 +68,7 @@ def test_a_broken_filter_says_what_is_in_force_and_why_enter_stays(app: SeqtopAp
 
 def test_an_engine_that_goes_while_one_looks(source: ScriptedSource) -> None:
     app = SeqtopApp(source, clock=lambda: 0.0)
-    source.listener = app.feed.poll
+    source.after_event = app.ui.update
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("enter", "l", "down", "slash", *"req")
@@ -86,12 +86,12 @@ def test_an_engine_that_goes_while_one_looks(source: ScriptedSource) -> None:
 def test_rates_of_a_lost_engine_are_dim(source: ScriptedSource, app: SeqtopApp) -> None:
     from seqtop.tui.chrome.header import throughput
 
-    app.feed.rates = app.feed.rates._replace(steps=5.0, tokens_in=6.0, tokens_out=7.0)
+    app.ui.rates = app.ui.rates._replace(steps=5.0, tokens_in=6.0, tokens_out=7.0)
     rates = ("5.0", "6.0", "7.0")
-    inks = {text: ink for text, ink in throughput(app.feed, 200) if text in rates}
+    inks = {text: ink for text, ink in throughput(app.ui, 200) if text in rates}
     assert set(inks.values()) == {"strong"}
     source.link.state = ConnectionState.LOST
-    inks = {text: ink for text, ink in throughput(app.feed, 200) if text in rates}
+    inks = {text: ink for text, ink in throughput(app.ui, 200) if text in rates}
     assert (len(inks), set(inks.values())) == (3, {"dim"})
 
 

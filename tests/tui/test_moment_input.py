@@ -69,9 +69,12 @@ def test_times_lead_to_the_last_moment_before_them(timeline: Timeline) -> None:
     # The script begins at 22:13:20 UTC.
     assert at("22:13:21") == (marks[marks.at_time(START + 1.0)].time, "")
     assert at("0s")[1] == ""
-    assert at("1h") == (marks[marks.last].time, "The record ends before that: here.")
-    assert at("-1h") == (START, "The record begins only later: here.")
-    assert at("9999")[1] == "Step 9,999 is not on record; this is the nearest."
+    assert at("1h") == (
+        marks[marks.last].time,
+        "The history ends earlier: this is its last moment.",
+    )
+    assert at("-1h") == (START, "The history starts later: this is its first moment.")
+    assert at("9999")[1] == "Step 9,999 is not in the history; this is the nearest."
 
 
 def test_a_clock_that_no_calendar_knows_is_said() -> None:
@@ -80,4 +83,4 @@ def test_a_clock_that_no_calendar_knows_is_said() -> None:
     scene(source, hostile="?", start_time=1e300)
     found, remark = parse("14:03").find(history, history.last)
     assert found is None
-    assert remark == "The engine's clock tells no time of day."
+    assert remark == "The engine's clock has no time of day."

@@ -63,6 +63,7 @@ def test_a_key_starts_and_ends_it(folder: Path) -> None:
 
 def test_leaving_the_app_ends_it_properly(folder: Path) -> None:
     script, source, app = make()
+    before = [*source.listeners]
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("R")
@@ -74,7 +75,7 @@ def test_leaving_the_app_ends_it_properly(folder: Path) -> None:
     path = written(folder)
     assert app.farewell is not None
     assert app.farewell.startswith(f"Recorded 1 step to {path} (")
-    assert not source.listeners
+    assert source.listeners == before
     with FileStore(path) as recording:
         assert recording.at(recording.last).sequences == source.state.sequences
 
@@ -93,7 +94,7 @@ def test_a_replay_is_not_recorded(folder: Path) -> None:
 
         async def act(pilot: Pilot[int]) -> None:
             await pilot.press("R")
-            assert notices(replayed) == ["What you see is a recording already."]
+            assert notices(replayed) == ["This is a recording already."]
 
         play(replayed, act)
     assert len(list(folder.iterdir())) == 1
@@ -124,8 +125,8 @@ def test_a_full_disk_ends_the_recording_and_not_the_app(
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("R")
         await until(pilot, lambda: bool(notices(app)))
-        assert app.feed.taper is not None
-        recorder = app.feed.taper._recorder
+        assert app.ui.recording is not None
+        recorder = app.ui.recording._recorder
         assert recorder is not None
         recorder.error = "run.seqtop cannot be written: No space left on device"
         script.step()

@@ -69,11 +69,11 @@ def test_a_low_terminal_has_no_room_for_tabs_but_the_keys_work(app: SeqtopApp) -
 def test_selection_pause_and_moment_carry_over(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("down", "down", "space")
-        chosen = app.feed.selected
+        chosen = app.ui.selected
         for key in range(len(SCREENS), 0, -1):
             await pilot.press(str(key))
             await pilot.pause()
             assert "‖ PAUSED" in screen(app)
-            assert app.feed.selected == chosen
+            assert app.ui.selected == chosen
 
     play(app, act, (100, 24))

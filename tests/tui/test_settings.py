@@ -126,7 +126,7 @@ def test_what_is_chosen_is_there_the_next_time(source: ScriptedSource, tmp_path:
         await pilot.press("c", "down", "space", "enter")
         await pilot.pause()
 
-    play(SeqtopApp(source, memory=memory), choose, (100, 24))
+    play(SeqtopApp(source, saved_state=memory), choose, (100, 24))
     later = SavedState(tmp_path / "remembered.json").settings
     assert later == Settings(
         columns=tuple(key for key in DEFAULT_COLUMNS if key != "seq"),
@@ -137,7 +137,7 @@ def test_what_is_chosen_is_there_the_next_time(source: ScriptedSource, tmp_path:
     )
 
     async def look(pilot: Pilot[int]) -> None:
-        assert app.feed.view.sort == Sort("request", descending=True)
+        assert app.ui.view.sort == Sort("request", descending=True)
         assert app.screen.query_one(Detail).display
         assert not app.current_theme.dark
         assert "▾pair" not in screen(app)
@@ -177,9 +177,9 @@ def test_columns_are_chosen_and_ordered(source: ScriptedSource) -> None:
         options.highlighted = options.get_option_index("prio")
         await pilot.press("space", "left", "enter")
         await pilot.pause()
-        assert app.feed.columns == ("out", "request", "prio", "text")
+        assert app.ui.columns == ("out", "request", "prio", "text")
         await pilot.press("c", "r", "right", "J", "enter")
-        assert app.feed.columns[:3] == ("seq", "status", "request")
+        assert app.ui.columns[:3] == ("seq", "status", "request")
 
     play(app, act, (100, 24))
 
@@ -189,7 +189,7 @@ def test_one_column_stays(source: ScriptedSource) -> None:
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("c", "space", "enter")
-        assert app.feed.columns == ("request",)
+        assert app.ui.columns == ("request",)
 
     play(app, act, (40, 10))
 

@@ -89,7 +89,7 @@ def test_a_widget_that_awaits_something_slow_is_not_at_rest() -> None:
 
 
 def test_an_app_that_never_rests_fails_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("settling.SECONDS", 0.05)
+    monkeypatch.setattr("tests.support.settling.SECONDS", 0.05)
 
     async def run() -> None:
         app = Small()

@@ -21,7 +21,7 @@ def lively() -> SeqtopApp:
     """The app having watched the scene from its beginning, so that it knows the rates."""
     source = ScriptedSource()
     app = SeqtopApp(source, clock=lambda: 0.0)
-    source.listener = app.feed.poll
+    source.after_event = app.ui.update
     scene(source)
     return app
 
@@ -31,7 +31,7 @@ def recorded() -> SeqtopApp:
     """The same, with a source that keeps what was."""
     source = ScriptedSource(history=MemoryStore())
     app = SeqtopApp(source, clock=lambda: 0.0)
-    source.listener = app.feed.poll
+    source.after_event = app.ui.update
     scene(source, hostile=HOSTILE.replace("\ud800", ""))  # which the wire does not carry
     return app
 
@@ -130,7 +130,7 @@ def test_without_colour(monkeypatch: pytest.MonkeyPatch, snap_compare: Callable[
 def test_lost(lively: SeqtopApp, snap_compare: Callable[..., bool]) -> None:
     async def lose(pilot: Pilot[int]) -> None:
         await pilot.pause()
-        source = lively.feed.source
+        source = lively.ui.source
         assert isinstance(source, ScriptedSource)
         source.connect(ConnectionState.LOST, "No word from the engine at ipc:///run/demo.")
         lively.draw()

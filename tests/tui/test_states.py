@@ -157,8 +157,8 @@ def test_what_the_state_drops_leaves_the_table() -> None:
             )
             app.draw()
             await pilot.pause()
-        assert len(app.feed.view) == len(source.state.sequences) == 2
-        assert app.feed.selected in source.state.sequences
+        assert len(app.ui.view) == len(source.state.sequences) == 2
+        assert app.ui.selected in source.state.sequences
         assert "6 finished" in screen(app)
 
     play(app, act)
@@ -248,7 +248,7 @@ def test_odd_terminals_are_survived(app: SeqtopApp, size: tuple[int, int]) -> No
                     "question_mark", "escape", "d", "space"):  # fmt: skip
             await pilot.press(key)
         await pilot.pause()
-        assert app.feed.paused
+        assert app.ui.paused
         await pilot.press("q")
         assert app._exit
 

@@ -79,13 +79,13 @@ def live(recorded: ScriptedSource) -> SeqtopApp:
 def assert_shows(app: SeqtopApp, count: int) -> None:
     """The picture is that of the first `count` events, in every part."""
     wanted = fed(count)
-    assert app.feed.state == wanted
+    assert app.ui.state == wanted
     view = SequenceView()
-    view.sort, view.filter = app.feed.view.sort, app.feed.view.filter
+    view.sort, view.filter = app.ui.view.sort, app.ui.view.filter
     view.rebuild(wanted)
-    assert app.feed.view.page(0, 10_000) == view.page(0, 10_000)
-    assert app.feed.view.running == view.running
-    assert app.feed.view.queue == view.queue
+    assert app.ui.view.page(0, 10_000) == view.page(0, 10_000)
+    assert app.ui.view.running == view.running
+    assert app.ui.view.queue == view.queue
     text = screen(app)
     assert "‖ PAUSED" in text
     if wanted.step >= 0:
@@ -95,7 +95,7 @@ def assert_shows(app: SeqtopApp, count: int) -> None:
 
 def test_stepping_back_and_on_shows_exactly_what_was(live: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        live.feed.sort_by(Sort("out", descending=True))
+        live.ui.sort_by(Sort("out", descending=True))
         last = len(STEPS) - 1
         for step in range(last - 1, last - 26, -1):
             await pilot.press("left")
@@ -149,8 +149,8 @@ def test_jumps(live: SeqtopApp, back: str, on: str, preemption: bool) -> None:
                 cost = "swapped out" if whom.mode == "swap" else lost
                 told = f"Preempted here: {whom.request_id} ({cost})."
             assert told in " ".join(screen(live).split())
-            assert live.feed.selection is not None
-            assert live.feed.selection[0].request_id == whom.request_id
+            assert live.ui.selection is not None
+            assert live.ui.selection[0].request_id == whom.request_id
         await pilot.press(on)
         await pilot.pause()
         assert_shows(live, before[1])
@@ -160,7 +160,7 @@ def test_jumps(live: SeqtopApp, back: str, on: str, preemption: bool) -> None:
         await pilot.press(back)
         await pilot.pause()
         assert_shows(live, before[-1])
-        assert "is on record before this." in screen(live)
+        assert "before this moment in the history." in " ".join(screen(live).split())
 
     play(live, act)
 
@@ -173,13 +173,13 @@ def test_the_ends_of_the_record_are_said(live: SeqtopApp) -> None:
         assert_shows(live, len(PAYLOADS))
         await pilot.press("0")
         await pilot.pause()
-        assert live.feed.state == EngineState()
-        assert "No sequence had arrived yet at this moment." in screen(live)
+        assert live.ui.state == EngineState()
+        assert "Nothing had arrived yet at this moment." in screen(live)
         assert "Before the first step" in screen(live)
         for key in ("left", "left_curly_bracket", "0"):
             await pilot.press(key)
             await pilot.pause()
-            assert "This is the oldest moment on record." in screen(live)
+            assert "This is the oldest moment in the history." in screen(live)
         await pilot.press("right")
         await pilot.pause()
         assert "oldest" not in screen(live)
@@ -195,12 +195,12 @@ def test_a_key_that_leads_nowhere_pauses_nothing_and_says_so_until_the_next() ->
     script.step(prefill={"req-1": 40})
     script.step()
     app = SeqtopApp(source, clock=lambda: 0.0)
-    missing = "No preemption is on record before this."
+    missing = "No preemption before this moment in the history."
 
     async def act(pilot: Pilot[int]) -> None:
         for key in ("p", "P", "e", "w", "right"):
             await pilot.press(key)
-            assert not app.feed.paused, key
+            assert not app.ui.paused, key
             assert "● LIVE" in screen(app)
         assert missing in {notice.message for notice in app._notifications}
         app.clear_notifications()
@@ -209,7 +209,7 @@ def test_a_key_that_leads_nowhere_pauses_nothing_and_says_so_until_the_next() ->
         assert missing in screen(app)
         await pilot.press("down")
         await pilot.pause()
-        assert app.feed.paused
+        assert app.ui.paused
         assert missing not in screen(app)
 
     play(app, act)
@@ -235,7 +235,7 @@ def test_the_engine_goes_on_behind(key: str) -> None:
         await pilot.pause()
         assert "● LIVE" in screen(app)
         assert "PAUSED" not in screen(app)
-        assert app.feed.state is source.state
+        assert app.ui.state is source.state
         assert f"step {len(STEPS) - 1} " in screen(app)
 
     play(app, act)
@@ -250,10 +250,10 @@ def test_to_a_step_of_ones_choice(live: SeqtopApp) -> None:
         await choose("1", "7")
         assert isinstance(live.screen, SequencesScreen)
         assert_shows(live, until_step_ends(17))
-        assert "not on record" not in screen(live)
+        assert "not in the history" not in screen(live)
         await choose(*"9999")
         assert_shows(live, len(PAYLOADS))
-        assert "Step 9,999 is not on record; this is the nearest." in screen(live)
+        assert "Step 9,999 is not in the history; this is the nearest." in screen(live)
         await pilot.press("colon")
         assert isinstance(live.screen, MomentPrompt)
         await pilot.press("x", "enter")
@@ -284,7 +284,7 @@ def test_what_is_missing_is_said() -> None:
         assert "12 messages missing here." in screen(app)
         await pilot.press("left")
         await pilot.pause()
-        assert "12 messages missing between." in screen(app)
+        assert "12 messages missing in between." in screen(app)
         assert_shows(app, STEPS[20])
         await pilot.press("left")
         await pilot.pause()
@@ -315,11 +315,11 @@ def test_another_start_of_the_engine_is_said_where_it_was(recorded: ScriptedSour
         assert "The engine was restarted here." in await told("left")
         earlier = await told("left")
         assert f"Step {len(STEPS) - 1} of an earlier start of the engine" in earlier
-        assert "A restart of the engine lies between." in earlier
+        assert "The engine was restarted in between." in earlier
         assert_shows(app, len(PAYLOADS))
         assert "restart" not in await told("left")
         await pilot.press("space", "space", "left")
-        assert "A restart of the engine lies between." in await told("0")
+        assert "The engine was restarted in between." in await told("0")
         assert "restart" not in await told("right")
 
     play(app, act, (160, 30))
@@ -332,7 +332,7 @@ def test_without_a_record_one_is_told(app: SeqtopApp) -> None:
             if binding.action not in {"newest", "go_to_moment"}:
                 await pilot.press(*binding.key.split(","))
         await pilot.pause()
-        assert "Nothing of the past is on record." in screen(app)
+        assert "No history yet." in screen(app)
         await pilot.press("colon", "1", "enter", "L")
         await pilot.pause()
         assert "● LIVE" in screen(app)
@@ -364,12 +364,12 @@ def test_the_past_may_be_dropped_while_one_looks_at_it() -> None:
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("left")
-        state = app.feed.state
+        state = app.ui.state
         source.replace(fed(len(PAYLOADS)), num_missed=5)
         app.draw()
         await pilot.pause()
         assert history.first == history.last > 0
-        assert app.feed.state is state
+        assert app.ui.state is state
         assert_shows(app, until_step_ends(len(STEPS) - 2))
         await pilot.press("left")
         await pilot.pause()
@@ -394,7 +394,7 @@ def test_while_one_types_no_key_goes_through_time(live: SeqtopApp) -> None:
         await pilot.press("slash", *"p.e,0L{", "left", "right")
         await pilot.pause()
         assert live.screen.query_one("#filter-input", Input).value == "p.e,0L{"
-        assert not live.feed.paused
+        assert not live.ui.paused
 
     play(live, act)
 
@@ -427,7 +427,7 @@ def test_a_recording_is_gone_through_with_the_same_keys(recorded: ScriptedSource
         assert_shows(app, place)
         await pilot.press("0", "left")
         await pilot.pause()
-        assert "This is the oldest moment on record." in screen(app)
+        assert "This is the oldest moment in the history." in screen(app)
         await pilot.press("space")
         await pilot.pause()
         assert not replay.paused
@@ -438,7 +438,7 @@ def test_a_recording_is_gone_through_with_the_same_keys(recorded: ScriptedSource
         app.draw()
         await pilot.pause()
         assert replay.position > 1
-        assert app.feed.state == fed(replay.position)
+        assert app.ui.state == fed(replay.position)
         await pilot.press("space")
         assert replay.paused
 
@@ -455,7 +455,7 @@ def test_rates_are_those_of_the_moment() -> None:
         taken.append((source.state.time, meter.rates))
 
     app = SeqtopApp(source, clock=lambda: 0.0)
-    source.listener = lambda: (look(), app.feed.poll())
+    source.after_event = lambda: (look(), app.ui.update())
     scene(source, hostile="?")
     assert len({rates for _, rates in taken}) > 2
     for time, rates in taken:
@@ -463,11 +463,11 @@ def test_rates_are_those_of_the_moment() -> None:
     assert meter.at(0.0).tokens_out is None
 
     async def act(pilot: Pilot[int]) -> None:
-        newest = app.feed.rates
+        newest = app.ui.rates
         await pilot.press("left_curly_bracket", "left_curly_bracket")
-        assert app.feed.rates == meter.at(app.feed.state.time) != newest
+        assert app.ui.rates == meter.at(app.ui.state.time) != newest
         await pilot.press("space")
-        assert app.feed.rates == newest
+        assert app.ui.rates == newest
 
     play(app, act)
 
@@ -488,7 +488,7 @@ def test_sparklines_of_a_replay_end_at_the_moment_on_show() -> None:
         async def shown(*keys: str) -> int:
             await pilot.press(*keys)
             await pilot.pause()
-            rates = app.feed.rates
+            rates = app.ui.rates
             assert len(rates.kv_history) == len(rates.out_history)
             titles = [title for title in ("   tok/s ", "KV use ") if title in screen(app)]
             assert len(titles) == (2 if rates.out_history else 0)

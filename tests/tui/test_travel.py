@@ -30,14 +30,14 @@ def test_a_time_is_as_good_as_a_step(live: SeqtopApp) -> None:
             await pilot.pause()
 
         await choose("1s")
-        assert live.feed.now == pytest.approx(START + 1.0, abs=0.06)
-        before = live.feed.now
+        assert live.ui.now == pytest.approx(START + 1.0, abs=0.06)
+        before = live.ui.now
         await choose("-500ms")
-        assert live.feed.now == pytest.approx(before - 0.5, abs=0.06)
+        assert live.ui.now == pytest.approx(before - 0.5, abs=0.06)
         await choose("22:13:21.5")
-        assert live.feed.now == pytest.approx(START + 1.5, abs=0.06)
+        assert live.ui.now == pytest.approx(START + 1.5, abs=0.06)
         await choose("2h")
-        assert "The record ends before that: here." in screen(live)
+        assert "The history ends earlier: this is its last moment." in screen(live)
 
     play(live, act, (120, 30))
 
@@ -52,15 +52,15 @@ def test_swaps_are_found() -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("w")
         await pilot.pause()
-        first = app.feed.position
+        first = app.ui.time_travel.position
         assert history.index[first].kind & EventKind.SWAP
         await pilot.press("w")
-        assert app.feed.position < first
+        assert app.ui.time_travel.position < first
         await pilot.press("W")
-        assert app.feed.position == first
+        assert app.ui.time_travel.position == first
         await pilot.press("0", "w")
         await pilot.pause()
-        assert "No swap is on record before this." in " ".join(screen(app).split())
+        assert "No swap before this moment in the history." in " ".join(screen(app).split())
 
     play(app, act, (120, 30))
 
@@ -75,16 +75,16 @@ def test_a_line_shows_where_and_the_mouse_drags_it(live: SeqtopApp) -> None:
         assert re.search("├─+●─+┤", screen(live))
         await pilot.mouse_down(Scrubber, offset=(60, 0))
         await pilot.pause()
-        half = live.feed.state.step
+        half = live.ui.state.step
         assert 15 < half < 30
         await pilot.hover(Scrubber, offset=(30, 0))
         await pilot.pause()
-        assert live.feed.state.step < half
+        assert live.ui.state.step < half
         await pilot.mouse_up(Scrubber, offset=(30, 0))
-        reached = live.feed.state.step
+        reached = live.ui.state.step
         await pilot.hover(Scrubber, offset=(90, 0))
         await pilot.pause()
-        assert live.feed.state.step == reached
+        assert live.ui.state.step == reached
         await pilot.press("space")
         await pilot.pause()
         assert not scrubber.display
@@ -94,14 +94,14 @@ def test_a_line_shows_where_and_the_mouse_drags_it(live: SeqtopApp) -> None:
 
 def test_by_a_twentieth_of_the_record(live: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        begin, end = START, live.feed.now
+        begin, end = START, live.ui.now
         await pilot.press(*["ctrl+left"] * 4)
-        assert live.feed.now == pytest.approx(end - (end - begin) / 5, abs=0.25)
+        assert live.ui.now == pytest.approx(end - (end - begin) / 5, abs=0.25)
         await pilot.press("ctrl+right")
-        assert live.feed.now == pytest.approx(end - (end - begin) * 0.15, abs=0.25)
+        assert live.ui.now == pytest.approx(end - (end - begin) * 0.15, abs=0.25)
         await pilot.press(*["ctrl+left"] * 25)
         await pilot.pause()
-        assert "This is the oldest moment on record." in screen(live)
+        assert "This is the oldest moment in the history." in screen(live)
 
     play(live, act, (120, 30))
 
@@ -129,7 +129,7 @@ def test_every_screen_shows_the_moment(live: SeqtopApp, name: str) -> None:
 
 
 def test_a_recording_always_shows_the_line(live: SeqtopApp) -> None:
-    history = live.feed.source.history
+    history = live.ui.source.history
     assert history is not None
     app = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
 

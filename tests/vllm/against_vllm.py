@@ -23,9 +23,10 @@ from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
+from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
 from seqtop.wire import parsing
-from seqtop.wire.messages import Event, Step
+from seqtop.wire.messages import Step
 
 HERE = Path(__file__).resolve().parent
 START_SECONDS = 400.0
@@ -48,15 +49,16 @@ class Seen:
         self.findings: list[Finding] = []
         self._checker = Checker()
 
-    def restore(self, incarnation: str, number: int, state: EngineState) -> None:
+    def note(self, change: StateChange) -> None:
+        state = change.state
+        if change.event is not None:
+            self.findings += self._checker.apply(parsing.event(change.payload))
+            if isinstance(change.event, Step):
+                self.steps.append(shown(state))
+            return
         assert state.step == -1, "the viewer was there before the first step"
         if state.info is not None:  # else it is the first message, which is still to come
             self._checker.apply(state.info)
-
-    def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
-        self.findings += self._checker.apply(parsing.event(payload))
-        if isinstance(event, Step):
-            self.steps.append(shown(state))
 
 
 def shown(state: EngineState) -> dict[str, Any]:
@@ -154,7 +156,7 @@ def test_viewer_shows_what_the_scheduler_holds_at_every_step(run: str, directory
     seen = Seen()
     with vllm(directory, *arguments, SEQTOP_BIND=endpoint, **environ) as process:
         session = Session(endpoint)
-        session.listen(seen)
+        session.add_listener(seen.note)
         with session:
             assert session.wait_for(ConnectionState.LIVE, timeout=60)
             ended = serve(process, directory)

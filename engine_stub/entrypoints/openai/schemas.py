@@ -75,7 +75,7 @@ class SamplingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def wants_usage(self) -> bool:
-        """Whether a stream ends with the numbers of tokens."""
+        """True if a stream ends with the numbers of tokens."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     def params(self, stops: Sequence[str] = ()) -> SamplingParams | BeamSearchParams:

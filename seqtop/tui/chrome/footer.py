@@ -1,25 +1,25 @@
-"""The line of keys at the bottom: where there is no room for all, those that matter most."""
+"""The line of keys at the bottom."""
 
 from textual.app import ComposeResult
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
 _FIRST = ("quit", "help", "pause", "filter")
-"""Actions whose keys stay longest; of the others the leftmost."""
+"""Actions whose keys are left out last; of the others, the rightmost are left out first."""
 
 
 class KeyFooter(Footer):
-    """Textual's footer, cut to the width at hand."""
+    """Textual's footer without the keys that do not fit into the width."""
 
     def __init__(self) -> None:
         super().__init__(compact=True, show_command_palette=False)
         self._width = 0
-        self._without: frozenset[str] = frozenset()
+        self._hidden: frozenset[str] = frozenset()
 
-    def leave_out(self, actions: frozenset[str]) -> None:
-        """Offer no keys of these actions, which would only say that they cannot be."""
-        if actions != self._without:
-            self._without = actions
+    def hide_actions(self, actions: frozenset[str]) -> None:
+        """Hides the keys of actions that are disabled."""
+        if actions != self._hidden:
+            self._hidden = actions
             self.refresh(recompose=True)
 
     def compose(self) -> ComposeResult:
@@ -27,7 +27,7 @@ class KeyFooter(Footer):
         keys = [
             each
             for each in super().compose()
-            if isinstance(each, FooterKey) and _name(each) not in self._without
+            if isinstance(each, FooterKey) and _name(each) not in self._hidden
         ]
         while len(keys) > 1 and sum(map(_cells, keys)) > self._width:
             keys.remove(max(keys, key=lambda key: (_rank(key), keys.index(key))))

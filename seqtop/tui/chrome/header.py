@@ -1,4 +1,4 @@
-"""The header strip: which engine, how it is connected, how fast it goes, how full its cache is."""
+"""The header: the engine, its connection, its rates and the use of its KV cache."""
 
 from functools import lru_cache
 
@@ -7,11 +7,11 @@ from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_line
 from seqtop.sequence import SequenceStatus
 from seqtop.tui import position_text
-from seqtop.tui.feed import Feed
 from seqtop.tui.rates import kv_use
 from seqtop.tui.rendering.bars import bar, row, sparkline, spread
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
+from seqtop.tui.ui_state import UiState
 
 BADGES = {
     ConnectionState.CONNECTING: ("◌ CONNECTING", "badge-wait"),
@@ -29,87 +29,83 @@ SENTENCES = {
     ConnectionState.CONNECTING: "Waiting for the engine's first message.",
     ConnectionState.SYNCING: "Fetching the engine's whole state.",
     ConnectionState.LIVE: "",
-    ConnectionState.LOST: "The engine has gone silent; what you see is the last that was heard.",
-    ConnectionState.STOPPED: "The engine has stopped; what you see is its last state.",
-    ConnectionState.INCOMPATIBLE: "What answers there does not speak seqtop's protocol.",
+    ConnectionState.LOST: "The engine is silent; showing the last known state.",
+    ConnectionState.STOPPED: "The engine has stopped; showing its last state.",
+    ConnectionState.INCOMPATIBLE: "Not a seqtop endpoint.",
     ConnectionState.REFUSED: "The engine does not accept this viewer's key.",
     ConnectionState.REPLAY: "",
 }
 
 
 class Header(LineView):
-    """The strip at the top, one to three lines as there is room."""
+    """The top of the screen: one to three lines, as there is room."""
 
-    def __init__(self, feed: Feed, *, title: str) -> None:
+    def __init__(self, ui: UiState, *, title: str) -> None:
         super().__init__(id="header")
-        self._feed = feed
+        self._ui = ui
         self._title = title
 
     def update(self) -> None:
-        """Call it under the feed's lock."""
+        """Draws what changed. Call it under the source's lock."""
         if not self.size:
             return
         width = max(self.size.width - 2, 1)
         lines = (
-            identity(self._feed, width, self._title),
-            throughput(self._feed, width),
-            cache(self._feed, width),
+            identity(self._ui, width, self._title),
+            throughput(self._ui, width),
+            cache(self._ui, width),
         )
         self.set_lines([((" ", PLAIN), *line) for line in lines[: self.size.height]])
 
     def on_resize(self) -> None:
-        with self._feed.lock:
+        with self._ui.lock:
             self.update()
 
 
-def badges(feed: Feed) -> Line:
-    """What the picture is, in words that leave no doubt."""
-    taping = _taping(feed)
-    text, ink = BADGES[feed.source.link.state]
-    if feed.source.link.state is ConnectionState.LOST:
-        text += f" {fmt.growing(float(int(feed.silence)))}"
-    if not feed.paused:
-        return (*taping, (f" {text} ", ink))
+def badges(ui: UiState) -> Line:
+    """Returns the state of the connection, of a pause and of a recording."""
+    recording = _recording(ui)
+    text, ink = BADGES[ui.source.link.state]
+    if ui.source.link.state is ConnectionState.LOST:
+        text += f" {fmt.growing(float(int(ui.silence)))}"
+    if not ui.paused:
+        return (*recording, (f" {text} ", ink))
     paused = (f" {PAUSED[0]} ", PAUSED[1])
-    # A pause hides whether data goes on only if the link is as it should be.
-    if feed.source.link.state is ConnectionState.LIVE:
-        return (*taping, paused)
-    return (*taping, paused, (f" {text} ", ink))
+    # The state of the connection is left out only if it is live.
+    if ui.source.link.state is ConnectionState.LIVE:
+        return (*recording, paused)
+    return (*recording, paused, (f" {text} ", ink))
 
 
-def _taping(feed: Feed) -> Line:
-    """Whether what arrives is being written down, and how much of it there is."""
-    if feed.taper is None or (size := feed.taper.num_bytes) is None:
+def _recording(ui: UiState) -> Line:
+    """Returns the badge of a recording that is being made, with its size."""
+    if ui.recording is None or (size := ui.recording.num_bytes) is None:
         return ()
-    if feed.taper.error is not None:
+    if ui.recording.error is not None:
         return ((" ✗ REC ENDED ", "badge-alert"), (" ", PLAIN))
     return ((f" ● REC {fmt.size(size)} ", "badge-alert"), (" ", PLAIN))
 
 
-def sentence(feed: Feed, step_keys: str) -> str:
-    """Which moment is shown, and why the picture is not live; empty if it is."""
-    link = feed.source.link
+def sentence(ui: UiState, step_keys: str) -> str:
+    """Returns the moment on show, and why the display is not live; empty if it is live."""
+    link = ui.source.link
     reason = link.detail or SENTENCES[link.state] if link.state is not ConnectionState.LIVE else ""
-    if feed.replay is not None:
-        remark = feed.missed or feed.remark
-        return " ".join(
-            filter(None, (position_text.replayed(feed.replay, remark, step_keys), reason))
-        )
-    return (
-        " ".join(filter(None, (position_text.held(feed, step_keys), reason)))
-        if feed.paused
-        else reason
-    )
+    travel = ui.time_travel
+    if travel.playback is not None:
+        moment = position_text.replayed(travel.playback, travel.status_message, step_keys)
+    else:
+        moment = position_text.held(ui, step_keys) if ui.paused else ""
+    return " ".join(filter(None, (moment, reason)))
 
 
-def identity(feed: Feed, width: int, title: str) -> Line:
-    """Engine, model, number format and device; at the right how the connection stands."""
-    right = badges(feed)
+def identity(ui: UiState, width: int, title: str) -> Line:
+    """Returns the line with engine, model, number format, device, and badges at the right."""
+    right = badges(ui)
     room = width - line_width(right) - 2
-    info = feed.state.info
+    info = ui.state.info
     if info is None:
         left = row(
-            [(0, ((title, "title"),)), (1, ((safe_line(feed.source.link.endpoint), "dim"),))], room
+            [(0, ((title, "title"),)), (1, ((safe_line(ui.source.link.endpoint), "dim"),))], room
         )
         return spread(fitted(left, max(room, 1)), right, width)
     left = _names(
@@ -119,7 +115,7 @@ def identity(feed: Feed, width: int, title: str) -> Line:
         info.device,
         info.engine,
         info.block_size,
-        feed.source.link.endpoint,
+        ui.source.link.endpoint,
         room,
     )
     return spread(left, right, width)
@@ -136,7 +132,7 @@ def _names(
     endpoint: str,
     room: int,
 ) -> Line:
-    """What an engine says of itself, as far as there is `room`; it seldom says anything else."""
+    """Returns the engine's names that fit into `room` cells. Cached, as they seldom change."""
     texts = (
         (0, engine_id, "title"),
         (1, model, "strong"),
@@ -150,17 +146,16 @@ def _names(
     return fitted(left, max(min(room, line_width(left)), 1))
 
 
-def throughput(feed: Feed, width: int) -> Line:
-    """Steps, tokens per second and how many sequences are in which state."""
-    state, rates = feed.state, feed.rates
+def throughput(ui: UiState, width: int) -> Line:
+    """Returns the line with steps, tokens per second and the number of sequences by status."""
+    state, rates = ui.state, ui.rates
     counts = state.num_by_status
     swaps = state.stats is not None and state.stats.num_swapped is not None
     spark = sparkline(rates.out_history, min(max(width - 108, 0), 60))
     silent = (
-        feed.source.link.state in {ConnectionState.LOST, ConnectionState.STOPPED}
-        and not feed.paused
+        ui.source.link.state in {ConnectionState.LOST, ConnectionState.STOPPED} and not ui.paused
     )
-    ink = "dim" if silent else "strong"  # rates of what no longer goes on
+    ink = "dim" if silent else "strong"  # the rates are old
     step = fmt.count(state.step) if state.step >= 0 else fmt.UNKNOWN
     return row(
         [
@@ -189,32 +184,32 @@ def throughput(feed: Feed, width: int) -> Line:
     )
 
 
-def cache(feed: Feed, width: int) -> Line:
-    """The KV cache as a bar with its numbers, then hits, preemptions and whatever went wrong."""
-    state, link = feed.state, feed.source.link
+def cache(ui: UiState, width: int) -> Line:
+    """Returns the line with the KV cache's use, prefix hits, preemptions and problems."""
+    state, link = ui.state, ui.source.link
     stats, info = state.stats, state.info
-    troubles = [
+    problems = [
         (rank, ((f"{text} {fmt.count(number)}", "alert"),))
         for rank, text, number in (
             (1, "missed", link.num_missed),
             (1, "errors", link.num_errors),
             (2, "anomalies", state.num_anomalies),
-            (1, "checks:", feed.review.num_findings if feed.review else 0),
+            (1, "checks:", ui.checker.num_findings if ui.checker else 0),
         )
         if number
     ]
     if stats is None or info is None:
-        return row([(0, (("KV", "dim"), (" ", PLAIN), ("no step yet", "dim"))), *troubles], width)
+        return row([(0, (("KV", "dim"), (" ", PLAIN), ("no step yet", "dim"))), *problems], width)
     total = info.num_gpu_blocks
     used, cached = stats.num_used_blocks, stats.num_cached_blocks
     size = min(max(width // 5, 8), 40)
     parts = ((used, "computed", "━"), (cached, "cached", "═"))
     free = fmt.count(stats.num_free_blocks)
-    # What is cached makes way for whoever needs a block: a pool is full only without both.
+    # Cached blocks are evicted when blocks are needed: a pool is full without free and cached ones.
     numbers: Line = ((f"{fmt.count(used)} used  {free} free + {fmt.count(cached)} cached", PLAIN),)
     of_all: Line = ((f" of {fmt.count(total)}", "dim"),)
     short: Line = ((f"{fmt.count(used)} used", PLAIN), *of_all)
-    spark = sparkline(feed.rates.kv_history, min(max(width - 142, 0), 60), ceiling=1.0)
+    spark = sparkline(ui.rates.kv_history, min(max(width - 142, 0), 60), ceiling=1.0)
     hits = fmt.percent(stats.prefix_cache_hits, stats.prefix_cache_queries)
     line: Line = ()
     for figures in ((*numbers, *of_all), numbers, short):  # as much of them as there is room for
@@ -230,7 +225,7 @@ def cache(feed: Feed, width: int) -> Line:
             (3, figures),
             (4, _figure("prefix hits", hits)),
             (2, _figure("preempted", fmt.count(stats.num_preemptions))),
-            *troubles,
+            *problems,
             (8, (("KV use ", "dim"), (spark, "computed")) if spark else ()),
         ]
         line = row(items, width, gap=2 if width < 110 else 3)

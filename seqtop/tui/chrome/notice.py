@@ -1,4 +1,4 @@
-"""A sentence below the header while the picture is anything but live and whole."""
+"""A sentence below the header, shown unless the display is live."""
 
 from collections.abc import Callable
 
@@ -10,16 +10,16 @@ from seqtop.tui.rendering.wrapped_text import wrap
 
 
 class Notice(LineView):
-    """Shows what `say` says, on up to three lines; nothing while that is empty."""
+    """Shows the text that `sentence` returns, on up to three lines; hidden while it is empty."""
 
-    def __init__(self, feed: LockedSource, say: Callable[[], str]) -> None:
+    def __init__(self, ui: LockedSource, sentence: Callable[[], str]) -> None:
         super().__init__(id="notice")
-        self._feed = feed
-        self._say = say
+        self._ui = ui
+        self._sentence = sentence
 
     def update(self) -> None:
-        """Call it under the feed's lock."""
-        text = safe_line(self._say())
+        """Call it under the source's lock."""
+        text = safe_line(self._sentence())
         if not text and not self.display:
             return
         self.display = bool(text)
@@ -28,5 +28,5 @@ class Notice(LineView):
         self.set_lines([((" " + text[start:end], PLAIN),) for start, end in breaks])
 
     def on_resize(self) -> None:
-        with self._feed.lock:
+        with self._ui.lock:
             self.update()

@@ -1,4 +1,4 @@
-"""The line that names the screens, each with its key; the one on show stands out."""
+"""The line of tabs: the screens with their keys, the current one highlighted."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,8 +10,11 @@ from seqtop.tui.rendering.style import PLAIN, Line
 
 
 class Tab(NamedTuple):
+    """The tab of a screen."""
+
     key: str
     name: str
+    """Name of the screen's mode, and id of its key in the help."""
     title: str
 
     @property
@@ -20,7 +23,7 @@ class Tab(NamedTuple):
 
 
 class ScreenTabs(LineView):
-    """The tab of the screen named `shown` stands out. A click on another goes there."""
+    """Highlights the tab of the screen named `shown`. A click on another switches to it."""
 
     def __init__(self, tabs: Sequence[Tab], shown: str) -> None:
         super().__init__()

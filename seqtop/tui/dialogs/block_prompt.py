@@ -1,4 +1,4 @@
-"""Ask for the number of a block."""
+"""A dialog for the number of a block."""
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -9,7 +9,7 @@ from seqtop.tui.dialogs.dialog import Dialog
 
 
 class BlockPrompt(Dialog[int | None]):
-    """A number; answers it, or `None`."""
+    """Asks for a block number; returns it, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("escape", "dismiss", "Leave"),

@@ -1,4 +1,4 @@
-"""Choose the columns of the table, and their order."""
+"""A dialog for the columns of the sequence table and their order."""
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -13,7 +13,7 @@ from seqtop.tui.screens.sequences.cells import COLUMN_KEYS, DEFAULT_COLUMNS
 
 
 class ColumnChooser(Dialog[tuple[str, ...] | None]):
-    """All columns, the chosen ones first; answers the keys of those, or `None`."""
+    """Lists all columns, the chosen ones first; returns the keys of those, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("space", "choose", "Show or hide"),
@@ -46,12 +46,12 @@ class ColumnChooser(Dialog[tuple[str, ...] | None]):
         key = self._key
         at = self._options.highlighted or 0
         if key not in self._chosen:
-            at = len(self._chosen)  # the cursor goes with it, to move it on
+            at = len(self._chosen)  # the cursor goes along, so that the column can be moved
             self._chosen.append(key)
         elif len(self._chosen) > 1:
             self._chosen.remove(key)
         else:
-            self.app.bell()  # a table of nothing helps nobody
+            self.app.bell()  # at least one column has to stay
         self._list(at)
 
     def action_shift(self, by: int) -> None:
@@ -76,7 +76,7 @@ class ColumnChooser(Dialog[tuple[str, ...] | None]):
         return (option.id if option else None) or self._chosen[0]
 
     def _list(self, highlighted: int) -> None:
-        """Show what is chosen now, the cursor on row `highlighted`."""
+        """Updates the list, the cursor on row `highlighted`."""
         others = [key for key in COLUMN_KEYS if key not in self._chosen]
         options = self._options
         options.clear_options()

@@ -1,4 +1,4 @@
-"""Ask before doing something that cannot be undone."""
+"""A dialog that confirms an action that cannot be undone."""
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -10,7 +10,7 @@ from seqtop.tui.dialogs.dialog import Dialog
 
 
 class Confirm(Dialog[bool]):
-    """A question; answers whether the user said yes."""
+    """Asks a question; returns whether the answer is yes."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("y", "answer(True)", "Yes"),

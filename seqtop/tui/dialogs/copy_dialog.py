@@ -1,7 +1,7 @@
-"""Copy something of the selected sequence to the clipboard of the user's terminal.
+"""A dialog that copies a part of the selected sequence to the terminal's clipboard.
 
-The app writes OSC 52 with the text in base64, so no control character in it reaches the terminal:
-what is copied is the text as the engine sent it.
+The app sends the text as the engine sent it, in base64 (OSC 52), so no control character in it
+reaches the terminal.
 """
 
 import msgspec
@@ -16,7 +16,7 @@ from seqtop.tui.dialogs.dialog import Dialog
 
 
 class CopyDialog(Dialog[str | None]):
-    """What to copy; answers a key of `copies`, or `None`."""
+    """Asks for the part to copy; returns a key of `copies`, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("t", "take('text')", "Text"),
@@ -36,7 +36,7 @@ class CopyDialog(Dialog[str | None]):
 
 
 def copies(request: RequestState, sequence: SequenceState, now: float) -> dict[str, str]:
-    """All that can be copied of a sequence, as it is now."""
+    """Returns the parts of a sequence that can be copied, by name."""
     row = {key: field.value(request, sequence, now) for key, field in FIELDS.items()}
     encodable = {key: _encodable(it) if isinstance(it, str) else it for key, it in row.items()}
     return {
@@ -47,5 +47,5 @@ def copies(request: RequestState, sequence: SequenceState, now: float) -> dict[s
 
 
 def _encodable(text: str) -> str:
-    """Lone halves of surrogate pairs have no place in UTF-8."""
+    """Replaces lone surrogates, which UTF-8 cannot encode."""
     return text.encode(errors="replace").decode()

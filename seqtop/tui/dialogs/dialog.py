@@ -1,4 +1,4 @@
-"""What every dialog has in common."""
+"""The base class of dialogs."""
 
 from typing import TypeVar
 
@@ -9,7 +9,7 @@ Answer = TypeVar("Answer")
 
 
 class Dialog(ModalScreen[Answer]):
-    """A dialog that answers once, however often Enter is pressed before it has gone."""
+    """A dialog that returns one result, even if Enter is pressed again before it closes."""
 
     def dismiss(self, result: Answer | None = None) -> AwaitComplete:
         if not self.is_active:

@@ -1,4 +1,4 @@
-"""Every key, from the bindings themselves, and the filter language."""
+"""The help: all keys, read from the bindings, and the filter language."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -40,12 +40,12 @@ ABOUT_SEQUENCES: Mapping[str, Notes] = {
 
 
 NARROW = 60
-"""Below this width what is explained gets `NARROW_COLUMN` cells instead of `COLUMN`."""
+"""Below this width the left column has `NARROW_COLUMN` cells instead of `COLUMN`."""
 COLUMN, NARROW_COLUMN = 24, 9
 
 
 class HelpScreen(Dialog[None]):
-    """All that can be pressed."""
+    """Lists the keys that work on the current screen, and notes."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("escape,q,question_mark", "dismiss", "Close"),
@@ -69,10 +69,10 @@ class HelpScreen(Dialog[None]):
         scroll = self.query_one(VerticalScroll)
         scroll.focus()
         for name in ("scroll_y", "virtual_size", "size"):
-            self.watch(scroll, name, self._cue)
+            self.watch(scroll, name, self._update_hint)
 
-    def _cue(self) -> None:
-        """Say whether the help goes on below what can be seen."""
+    def _update_hint(self) -> None:
+        """Updates the hint: whether there is more text below."""
         scroll = self.query_one(VerticalScroll)
         hint = "Esc closes" if scroll.scroll_y >= scroll.max_scroll_y else "Esc closes, ↓ for more"
         self.query_one("#help-hint", Label).update(hint)
@@ -101,7 +101,7 @@ class HelpScreen(Dialog[None]):
 
 
 def grouped(bindings: Iterable[Binding]) -> dict[str, list[tuple[list[Binding], str]]]:
-    """For each group its actions, each with all of its keys."""
+    """Returns for each group its actions, each with all of its keys."""
     actions: dict[tuple[str, str], list[Binding]] = {}
     for binding in bindings:
         actions.setdefault((group_of(binding), binding.tooltip or binding.description), []).append(

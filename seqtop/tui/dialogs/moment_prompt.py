@@ -1,4 +1,4 @@
-"""Ask which moment to go to."""
+"""A dialog for the moment to go to."""
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -11,7 +11,7 @@ from seqtop.tui.moment_input import EXAMPLES, TypedMoment, parse
 
 
 class MomentPrompt(Dialog[TypedMoment | None]):
-    """A step or a time; answers it, or `None`."""
+    """Asks for a step or a time; returns it, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("escape", "dismiss", "Leave"),

@@ -1,4 +1,4 @@
-"""Choose the column to sort by."""
+"""A dialog for the column to sort by."""
 
 from textual import events
 from textual.app import ComposeResult
@@ -16,9 +16,9 @@ BY_LIFECYCLE = ("Lifecycle", "running, then the queue, then what has finished")
 
 
 class SortChooser(Dialog[Sort | None]):
-    """A list of the columns; answers the chosen order, or `None`.
+    """Lists the columns; returns the chosen order, or `None`.
 
-    A letter leads to the next column whose title begins with it.
+    A letter moves the cursor to the next column whose title begins with it.
     """
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)

@@ -1,4 +1,4 @@
-"""Submit a prompt to the engine."""
+"""A dialog that submits a prompt to the engine."""
 
 from typing import NamedTuple
 
@@ -13,12 +13,14 @@ from seqtop.tui.dialogs.dialog import Dialog
 
 
 class Submission(NamedTuple):
+    """A prompt with its sampling parameters."""
+
     prompt: str
     params: SamplingParams
 
 
 class SubmitDialog(Dialog[Submission | None]):
-    """Prompt, length and temperature; answers what to submit, or `None`."""
+    """Asks for prompt, length and temperature; returns a `Submission`, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("escape", "dismiss", "Leave"),
@@ -45,7 +47,7 @@ class SubmitDialog(Dialog[Submission | None]):
     def on_input_submitted(self) -> None:
         prompt = self.query_one("#submit-prompt", Input).value
         if not prompt.strip():
-            self._complain("Type a prompt first.")
+            self._show_error("Type a prompt first.")
             return
         try:
             params = SamplingParams(
@@ -53,9 +55,9 @@ class SubmitDialog(Dialog[Submission | None]):
                 temperature=float(self.query_one("#submit-temperature", Input).value),
             )
         except ValueError as error:
-            self._complain(f"That cannot be: {error}.")
+            self._show_error(f"Invalid value: {error}.")
             return
         self.dismiss(Submission(prompt, params))
 
-    def _complain(self, text: str) -> None:
+    def _show_error(self, text: str) -> None:
         self.query_one("#submit-error", Static).update(safe_line(text))

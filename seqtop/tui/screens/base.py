@@ -1,4 +1,4 @@
-"""What every screen with a tab has in common."""
+"""The base class of screens with a tab."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ SHORT = 16
 
 
 class TabbedScreen(Screen[None]):
-    """A screen of the app's, with the line of tabs for all of them in `self._tabs`."""
+    """A screen with a line of tabs, `self._tabs`, for all screens of the app."""
 
     TAB: ClassVar[Tab]
-    """Its key, what the app calls it (the mode to switch to, and the id of its key in the help),
-    and what the tab says."""
+    """The screen's key, name and title."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("tab", "app.focus_next", "Go to the next pane", show=False, id="move.next"),
@@ -28,7 +27,7 @@ class TabbedScreen(Screen[None]):
         Binding(
             "super+c",
             "screen.copy_text",
-            "Copy the marked text",
+            "Copy the selected text",
             show=False,
             key_display="⌘c",
             id="app.copy",

@@ -1,44 +1,56 @@
-"""What every screen that shows the engine has in common: header, tabs, its own body, footer."""
+"""The base class of screens that show one engine: header, tabs, a body and the footer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from importlib import import_module
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.widget import Widget
 
 from seqtop.sanitize import safe_line
-from seqtop.tui import time_travel
+from seqtop.tui import seek
 from seqtop.tui.chrome.footer import KeyFooter
 from seqtop.tui.chrome.header import Header, sentence
 from seqtop.tui.chrome.notice import Notice
 from seqtop.tui.chrome.scrubber import Scrubber
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.feed import EVERYTHING, Changes, Feed
 from seqtop.tui.screens.base import TabbedScreen
+from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
 CONTROLS = frozenset({"submit", "abort"})
-"""Actions that ask something of the engine."""
+"""Actions that send a command to the engine."""
 
 
 class EngineScreen(TabbedScreen):
-    """A screen that is told what changed, at most thirty times a second.
+    """A screen that draws changes, at most thirty times a second.
 
-    A subclass gives its `TAB`, yields its widgets from `body` and draws them in
-    `update`. What is selected, filtered and paused is the feed's, so it carries over from screen
-    to screen.
+    A subclass gives its `TAB`, yields its widgets from `body` and draws them in `update`.
+    Selection, filter and pause are in the `UiState`, so they carry over from screen to screen.
     """
 
-    STEP_KEYS: ClassVar[str] = "← →"
-    """The keys that go through time by steps, where a widget does not use them itself."""
+    _by_tab: ClassVar[dict[Tab, type[EngineScreen]]] = {}
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
+    STEP_KEYS: ClassVar[str] = "← →"
+    """The keys that move by one step through the history, as the notice names them."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._by_tab[cls.TAB] = cls
+
+    @classmethod
+    def of(cls, tab: Tab) -> type[EngineScreen]:
+        """Returns the class of the screen with `tab`; imports its module if need be."""
+        import_module(f"seqtop.tui.screens.{tab.name}.screen")
+        return cls._by_tab[tab]
+
+    def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(tabs)
-        self.feed = feed
-        self._header = Header(feed, title=title)
-        self._notice = Notice(feed, lambda: sentence(feed, self.STEP_KEYS))
-        self._scrubber = Scrubber(feed)
+        self.ui = ui
+        self._header = Header(ui, title=title)
+        self._notice = Notice(ui, lambda: sentence(ui, self.STEP_KEYS))
+        self._scrubber = Scrubber(ui)
         self._keys = KeyFooter()
 
     def compose(self) -> ComposeResult:
@@ -53,36 +65,32 @@ class EngineScreen(TabbedScreen):
         """The widgets between the tabs and the footer."""
         raise NotImplementedError
 
-    def update(self, frame: Changes) -> None:
-        """Draw in the body what `frame` changed; under the feed's lock."""
+    def update(self, changes: Changes) -> None:
+        """Draws `changes` in the body. Called under the source's lock."""
         raise NotImplementedError
 
-    @property
-    def ages(self) -> bool:
-        """Whether time alone has it look different."""
-        return self.feed.ages
-
-    def show(self, frame: Changes) -> None:
-        """Draw what `frame` changed. The app calls it under the feed's lock."""
-        if not (frame.news or self.ages):
-            return
-        if self.feed.missed and not self.feed.paused:
-            self.notify(safe_line(self.feed.missed), timeout=4, markup=False)
-            self.feed.missed = ""
-        self._keys.leave_out(frozenset() if self.feed.may_be_controlled else CONTROLS)
+    def show(self, changes: Changes) -> None:
+        """Draws `changes`. Call it under the source's lock."""
+        travel = self.ui.time_travel
+        if travel.key_message and not travel.paused:
+            self.notify(safe_line(travel.key_message), timeout=4, markup=False)
+            travel.key_message = ""
+        self._keys.hide_actions(frozenset() if self.ui.may_be_controlled else CONTROLS)
         self._header.update()
         self._notice.update()
         self._scrubber.update()
-        self.update(frame)
+        self.update(changes)
 
     def show_all(self) -> None:
-        """Draw everything anew, after something other than the engine changed it."""
-        with self.feed.lock:
+        """Draws everything again, after a change that is not the engine's."""
+        with self.ui.lock:
             self.show(EVERYTHING)
 
     def on_scrubber_moved(self, message: Scrubber.Moved) -> None:
-        with self.feed.lock:
-            self.show(self.feed.go(time_travel.to_share(message.share), ""))
+        with self.ui.lock:
+            self.ui.time_travel.go(seek.to_share(message.share), "")
+            self.ui.update()
+            self.show(self.ui.take_changes())
 
     def on_screen_resume(self) -> None:
         self.show_all()

@@ -221,16 +221,6 @@ def test_an_ignored_prompt_alone_still_makes_a_record(make_engine) -> None:
     assert not engine.has_unfinished_requests()
 
 
-def test_a_pool_smaller_than_the_model_limits_the_length(make_engine) -> None:
-    engine = make_engine(num_gpu_blocks=6, max_model_len=200)
-    assert engine.config.max_model_len == 24
-    (group,) = engine.add_request("r", [1] * 10, greedy(100))
-    records = drain(engine)
-    assert group.first_seq.get_len() == 24
-    assert group.first_seq.status is SequenceStatus.FINISHED_LENGTH_CAPPED
-    assert not any(record.preemptions for record in records)
-
-
 @pytest.mark.parametrize("state", ["waiting", "prefilling", "decoding", "preempted"])
 def test_abort_in_any_state_frees_everything(make_engine, state: str) -> None:
     engine = make_engine(num_gpu_blocks=8, max_num_batched_tokens=12, max_num_seqs=12)
@@ -270,53 +260,6 @@ def test_abort_of_nobody_does_nothing(make_engine) -> None:
     engine = make_engine()
     assert not engine.abort_request("nobody")
     assert not engine.has_unfinished_requests()
-
-
-def test_bad_requests_are_refused_and_leave_nothing_behind(make_engine) -> None:
-    engine = make_engine()
-    engine.add_request("r", [1], greedy(2))
-    for prompt, params, reason in (
-        ([], greedy(2), "no tokens"),
-        ([257], greedy(2), "outside the vocabulary"),
-        ([1], SamplingParams(allowed_token_ids=[257]), "outside the vocabulary"),
-        ([1], SamplingParams(allowed_token_ids=[]), "no token to sample"),
-        ([1], SamplingParams(allowed_token_ids=[0], min_tokens=1), "no token to sample"),
-        ([1], SamplingParams(logit_bias={-1: 1.0}), "outside the vocabulary"),
-        ([1], SamplingParams(logits_processors=[len]), "logits_processors"),
-        ([1], SamplingParams(bad_words=["x"]), "bad_words"),
-    ):
-        with pytest.raises(ValueError, match=reason):
-            engine.add_request("bad", prompt, params)
-    with pytest.raises(ValueError, match="in use"):
-        engine.add_request("r", [1], greedy(2))
-    assert list(engine.seq_groups) == ["r"]
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"block_size": 0}, "block_size"),
-        ({"max_num_seqs": 8, "max_num_batched_tokens": 7}, "a token per step"),
-        ({"enable_chunked_prefill": False, "max_model_len": 1000}, "without chunked prefill"),
-        ({"max_model_len": 300}, "256 positions"),
-        ({"device": "tpu"}, "device must be"),
-        ({"dtype": "int8"}, "dtype must be"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(make_engine, fields, reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        make_engine(**fields)
-
-
-def test_what_was_left_open_is_filled_in(make_engine) -> None:
-    config = make_engine(num_gpu_blocks=None, device="auto").config
-    assert config.device in ("cpu", "cuda")
-    assert config.dtype == "float32"
-    assert config.max_model_len == 256
-    # As many as all sequences can ever use: the model is tiny.
-    assert config.num_gpu_blocks == config.max_num_seqs * 256 // 4
-    config = make_engine(enable_chunked_prefill=False, max_num_batched_tokens=100).config
-    assert config.max_model_len == 100
 
 
 # A workload without a model: the scheduler cannot tell.

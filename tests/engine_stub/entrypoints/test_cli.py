@@ -49,9 +49,12 @@ def test_engine_that_cannot_start(arguments: list[str], words: tuple[str, ...]) 
     [
         (["--http", "0.0.0.0:8000"], ("--http 0.0.0.0:8000 can be", "no authentication")),
         (["--http", "example.org:8000"], ("can be reached from other machines",)),
-        (["--http", "8000"], ("--http '8000' is no HOST:PORT, such as 127.0.0.1:8000",)),
-        (["--http", "http://127.0.0.1:8000"], ("is no HOST:PORT",)),
-        (["--http", "127.0.0.1:0"], ("is no HOST:PORT",)),
+        (
+            ["--http", "8000"],
+            ("--http '8000' is not of the form HOST:PORT, such as 127.0.0.1:8000",),
+        ),
+        (["--http", "http://127.0.0.1:8000"], ("is not of the form HOST:PORT",)),
+        (["--http", "127.0.0.1:0"], ("is not of the form HOST:PORT",)),
     ],
 )
 def test_http_in_the_open_or_nowhere(

@@ -17,7 +17,6 @@ from engine_stub.config import EngineConfig
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.model_executor.loader import WeightsError
-from engine_stub.model_executor.stages import Stage
 from seqtop.sequence import PoolingParams, SamplingParams
 from tests.support.checkpoints import add_draft_head, generate, make_checkpoint
 from tests.support.waiting import SECONDS, wait_until
@@ -60,15 +59,6 @@ def prompts() -> list[list[int]]:
     shared = [rng.randrange(1, 257) for _ in range(17)]
     own = [[rng.randrange(1, 257) for _ in range(length)] for length in (1, 30, 14, 41, 25, 9)]
     return [shared + each if index % 2 else each for index, each in enumerate(own)]
-
-
-def test_layers_are_shared_out_evenly_and_in_order() -> None:
-    for num_layers in range(1, 9):
-        for size in range(1, num_layers + 1):
-            parts = [Stage(rank, size).layers(num_layers) for rank in range(size)]
-            assert [layer for part in parts for layer in part] == [*range(num_layers)]
-            lengths = [len(part) for part in parts]
-            assert max(lengths) - min(lengths) <= 1
 
 
 def test_greedy_tokens_are_those_of_transformers(checkpoint: Path, staged: LLMEngine) -> None:

@@ -1,10 +1,10 @@
 """The map of the block pool: a cell for each block, and a cursor on one of them."""
 
 from seqtop.state.block_index import BlockIndex
-from seqtop.tui.feed import Changes, Feed
 from seqtop.tui.rendering.cell_map import CellMap, move_bindings
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.blocks.cells import BlockGrid, cursor_column, grid, pool_line
+from seqtop.tui.ui_state import Changes, UiState
 
 
 class BlockMap(CellMap[int]):
@@ -19,7 +19,7 @@ class BlockMap(CellMap[int]):
         ("G", "pool_end(1)", "Last block of the pool", "last"),
     )
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(feed.lock)
         self.index = BlockIndex()
         self._feed = feed

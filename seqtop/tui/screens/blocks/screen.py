@@ -1,4 +1,4 @@
-"""The block map: every block of the KV pool, and who holds it."""
+"""The block map: all blocks of the KV cache and their owners."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from textual.containers import Container, Vertical
 from textual.widget import Widget
 
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.feed import Changes, Feed
 from seqtop.tui.rendering.line_view import LineView
-from seqtop.tui.screens import registry
+from seqtop.tui.screens.blocks import TAB
 from seqtop.tui.screens.blocks.block_details import facts, names, unheld_word
 from seqtop.tui.screens.blocks.block_map import BlockMap
 from seqtop.tui.screens.blocks.cells import legend, summary
 from seqtop.tui.screens.engine_screen import EngineScreen
+from seqtop.tui.ui_state import Changes, UiState
 
 WIDE = 140
-"""From this width on there is room for the facts beside the map."""
+"""From this width on, the details are shown beside the map."""
 
 
 class BlocksScreen(EngineScreen):
-    """The pool, and one block of it in detail."""
+    """The map of all blocks, and one block in detail."""
 
-    TAB = registry.BLOCKS
+    TAB = TAB
     STEP_KEYS = ", ."
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("enter", "show_owner", "Owner", id="look.owner", tooltip="Go to the block's owner"),
@@ -51,9 +51,9 @@ class BlocksScreen(EngineScreen):
         ),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
-        super().__init__(feed, title=title, tabs=tabs)
-        self._pool = BlockMap(feed)
+    def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
+        super().__init__(ui, title=title, tabs=tabs)
+        self._pool = BlockMap(ui)
         self._legend = LineView(id="pool-legend")
         self._facts = LineView(id="pool-facts")
 
@@ -68,36 +68,36 @@ class BlocksScreen(EngineScreen):
         self.set_class(self.app.size.width >= WIDE, "-beside")
         self.call_after_refresh(self.show_all)
 
-    def update(self, frame: Changes) -> None:
-        if (expected := self.feed.take_expected()) is not None:
-            self.feed.selected, self.feed.chosen = expected, True
-        self._pool.show(frame)
-        self._describe()
+    def update(self, changes: Changes) -> None:
+        if (expected := self.ui.take_pending_selection()) is not None:
+            self.ui.selected, self.ui.is_user_selection = expected, True
+        self._pool.show(changes)
+        self._update_details()
 
     def on_cell_map_moved(self, _: BlockMap.Moved) -> None:
-        with self.feed.lock:
-            self._describe()
+        with self.ui.lock:
+            self._update_details()
 
     def action_next_owner(self) -> None:
-        with self.feed.lock:
+        with self.ui.lock:
             owners = list(self._pool.index.owners(self._pool.cursor))
             if not owners:
-                self.notify("Nobody holds this block.", timeout=2, markup=False)
+                self.notify("No sequence holds this block.", timeout=2, markup=False)
                 return
-            here = owners.index(self.feed.selected) if self.feed.selected in owners else -1
+            here = owners.index(self.ui.selected) if self.ui.selected in owners else -1
             self._select(owners[(here + 1) % len(owners)])
 
     def action_show_owner(self) -> None:
-        with self.feed.lock:
-            if self.feed.selected not in self._pool.index.owners(self._pool.cursor):
+        with self.ui.lock:
+            if self.ui.selected not in self._pool.index.owners(self._pool.cursor):
                 self.action_next_owner()
-            if self.feed.selected not in self._pool.index.owners(self._pool.cursor):
+            if self.ui.selected not in self._pool.index.owners(self._pool.cursor):
                 return
         self.app.switch_mode("sequences")
 
     def action_next_block(self, by: int) -> None:
-        with self.feed.lock:
-            selected = self.feed.selected
+        with self.ui.lock:
+            selected = self.ui.selected
             blocks = [] if selected is None else self._pool.index.blocks(selected)
             if not blocks:
                 self.notify("The selected sequence holds no blocks.", timeout=2, markup=False)
@@ -107,14 +107,14 @@ class BlocksScreen(EngineScreen):
             self._pool.go_to(blocks[here % len(blocks)])
 
     def _select(self, seq_id: int) -> None:
-        self.feed.block = self._pool.cursor  # it stays where it is, whoever is selected
-        self.feed.choose(seq_id)
+        self.ui.block = self._pool.cursor  # the cursor stays on the block
+        self.ui.select(seq_id)
         self._pool.refresh_changed()
-        self._describe()
+        self._update_details()
 
-    def _describe(self) -> None:
-        """Say what is under the cursor, and what the signs mean."""
-        state, index = self.feed.state, self._pool.index
+    def _update_details(self) -> None:
+        """Updates the details of the block under the cursor, and the legend."""
+        state, index = self.ui.state, self._pool.index
         width = max(self._legend.size.width - 2, 1)
         stats = state.stats
         counts = {
@@ -130,5 +130,5 @@ class BlocksScreen(EngineScreen):
         self._legend.set_lines([((" ", ""), *line) for line in lines])
         if self._facts.size:
             room = self._facts.text_width
-            about = facts(state, index, self._pool.cursor, self.feed.selected, room)
+            about = facts(state, index, self._pool.cursor, self.ui.selected, room)
             self._facts.set_lines([*about, (), *names(state, self._pool.visible_owners(), room)])

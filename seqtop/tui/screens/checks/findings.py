@@ -10,11 +10,11 @@ from seqtop import format as fmt
 from seqtop.checks import RULES, Finding
 from seqtop.checks.background import BackgroundChecker, LocatedFinding
 from seqtop.sanitize import safe_text
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.bars import row, rows
 from seqtop.tui.rendering.list_view import ListView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.rendering.wrapped_text import wrapped
+from seqtop.tui.ui_state import UiState
 
 _RULE_WIDTH = max(len(rule) for rule in RULES)
 _COLUMNS = (("step", 6), ("rule", _RULE_WIDTH), ("where", 12))
@@ -27,9 +27,9 @@ class Findings(ListView):
     class Moved(Message):
         """The cursor is on another finding."""
 
-    _feed: Feed
+    _feed: UiState
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(feed)
         self._found: list[LocatedFinding] = []
 
@@ -64,7 +64,7 @@ class Findings(ListView):
 
     def line(self, key: int) -> Line:
         found = self._found[bisect_left(self._found, key, key=attrgetter("number"))]
-        is_later = found.position > self._feed.position
+        is_later = found.position > self._feed.time_travel.position
         return finding_line(found.finding, self.text_width - 1, is_later=is_later)
 
     def is_selected(self, key: int) -> bool:

@@ -1,4 +1,4 @@
-"""Checks: what cannot be right in what is on record."""
+"""The checks screen: violations of the rules in the history."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from seqtop import format as fmt
 from seqtop.checks import RULES
 from seqtop.checks.background import LocatedFinding
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.feed import Changes, Feed
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.rendering.wrapped_text import wrap
-from seqtop.tui.screens import registry
+from seqtop.tui.screens.checks import TAB
 from seqtop.tui.screens.checks.findings import Findings, about, rule_lines, summary, titles
 from seqtop.tui.screens.engine_screen import EngineScreen
+from seqtop.tui.ui_state import Changes, UiState
 
 _MOST_RULE_LINES = 3
 
 
 class ChecksScreen(EngineScreen):
-    """How much was checked, what was found, and one finding in full.
+    """Lists the number of checks, the findings, and one finding in full.
 
-    Checking begins when this screen is first shown, and goes on from then.
+    Checking starts when this screen is first shown.
     """
 
-    TAB = registry.CHECKS
+    TAB = TAB
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
             "enter",
@@ -40,23 +40,23 @@ class ChecksScreen(EngineScreen):
         ),
     ]
 
-    class Wanted(Message):
-        """Somebody wants to have the record checked."""
+    class Opened(Message):
+        """The screen is on show, so the history has to be checked."""
 
     class Chosen(Message):
-        """Somebody wants to see the moment of a finding."""
+        """The user wants to see the moment of a finding."""
 
         def __init__(self, found: LocatedFinding) -> None:
             super().__init__()
             self.found = found
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
-        super().__init__(feed, title=title, tabs=tabs)
+    def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
+        super().__init__(ui, title=title, tabs=tabs)
         self._summary = LineView(id="checks-summary")
         self._titles = LineView(id="checks-titles")
         self._hint = LineView(id="checks-hint")
         self._about = LineView(id="checks-about")
-        self.findings = Findings(feed)
+        self.findings = Findings(ui)
 
     def body(self) -> Iterable[Widget]:
         yield self._summary
@@ -73,42 +73,42 @@ class ChecksScreen(EngineScreen):
         self.call_after_refresh(self.show_all)
 
     def on_screen_resume(self) -> None:
-        self.post_message(self.Wanted())
+        self.post_message(self.Opened())
         super().on_screen_resume()
 
-    def update(self, frame: Changes) -> None:
-        review = self.feed.review
+    def update(self, changes: Changes) -> None:
+        checker = self.ui.checker
         width = max(self.app.size.width - 2, 1)
-        has_findings = review is not None and review.num_findings > 0
+        has_findings = checker is not None and checker.num_findings > 0
         for widget in (self._titles, self.findings, self._about):
             widget.display = has_findings
         self._hint.display = not has_findings
-        if review is None:
+        if checker is None:
             self._summary.set_lines([])
-            self._show_hint("Nothing is kept on record here, so there is nothing to check.")
+            self._show_hint("No history is kept here, so there is nothing to check.")
             return
-        info = self.feed.state.info
+        info = self.ui.state.info
         is_redacted = info is not None and info.redacted
-        lines = [summary(review, is_redacted=is_redacted, width=width)]
-        lines += rule_lines(review, width)[:_MOST_RULE_LINES]
+        lines = [summary(checker, is_redacted=is_redacted, width=width)]
+        lines += rule_lines(checker, width)[:_MOST_RULE_LINES]
         self._summary.styles.height = len(lines)
         self._summary.set_lines(_indented(lines))
         if not has_findings:
-            steps = fmt.plural(review.num_steps, "step")
-            so_far = " so far" if review.is_behind else ""
+            steps = fmt.plural(checker.num_steps, "step")
+            so_far = " so far" if checker.is_behind else ""
             goes_on = (
                 "\nWhatever the engine does next is checked too; findings appear here."
-                if self.feed.replay is None
+                if self.ui.time_travel.playback is None
                 else ""
             )
             self._show_hint(f"{len(RULES)} rules, {steps} checked{so_far}, nothing found.{goes_on}")
             return
-        self.findings.show(review)
+        self.findings.show(checker)
         self._titles.set_lines([titles(width)])
         self._describe()
 
     def on_findings_moved(self, _: Findings.Moved) -> None:
-        with self.feed.lock:
+        with self.ui.lock:
             self._describe()
 
     def action_go(self) -> None:

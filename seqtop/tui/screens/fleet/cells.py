@@ -11,12 +11,12 @@ from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_text
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.chrome.header import badges
-from seqtop.tui.feed import Feed
 from seqtop.tui.rates import kv_use
 from seqtop.tui.rendering.bars import ELLIPSIS, bar, crop_left
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, text_width
+from seqtop.tui.ui_state import UiState
 
-Cell: TypeAlias = Callable[[Feed, int], Line]
+Cell: TypeAlias = Callable[[UiState, int], Line]
 """Draws a cell for an engine and a width; called under the feed's lock."""
 
 
@@ -33,7 +33,7 @@ def arrange(width: int) -> tuple[EngineColumn, ...]:
     return fit(COLUMNS, width - 2, gap=2)
 
 
-def row(columns: tuple[EngineColumn, ...], feed: Feed) -> Line:
+def row(columns: tuple[EngineColumn, ...], feed: UiState) -> Line:
     """Returns the row of one engine. Called under the feed's lock."""
     spans: list[StyledText] = []
     for index, column in enumerate(columns):
@@ -43,7 +43,7 @@ def row(columns: tuple[EngineColumn, ...], feed: Feed) -> Line:
     return tuple(spans)
 
 
-def _engine(feed: Feed, width: int) -> Line:
+def _engine(feed: UiState, width: int) -> Line:
     info = feed.source.state.info
     if info is not None:
         return ((safe_text(info.engine_id), "strong"),)
@@ -56,12 +56,12 @@ def _ending(endpoint: str, width: int) -> str:
     return text if text_width(text) <= width else ELLIPSIS + crop_left(text, width - 1)
 
 
-def _model(feed: Feed, _: int) -> Line:
+def _model(feed: UiState, _: int) -> Line:
     info = feed.source.state.info
     return ((safe_text(info.model) if info else fmt.UNKNOWN, PLAIN),)
 
 
-def _kv(feed: Feed, width: int) -> Line:
+def _kv(feed: UiState, width: int) -> Line:
     use = kv_use(feed.source.state)
     if use is None:
         return ((fmt.UNKNOWN, "dim"),)
@@ -73,26 +73,26 @@ def _number(text: str, width: int, style: str = PLAIN) -> Line:
 
 
 def _count(status: SequenceStatus, style: str) -> Cell:
-    def cell(feed: Feed, width: int) -> Line:
+    def cell(feed: UiState, width: int) -> Line:
         number = feed.source.state.num_by_status[status]
         return _number(fmt.count(number), width, style if number else "dim")
 
     return cell
 
 
-def _rate(feed: Feed, per_second: float | None, width: int) -> Line:
+def _rate(feed: UiState, per_second: float | None, width: int) -> Line:
     """Returns a rate; unknown for an engine that has stopped or is lost."""
     if feed.source.link.state in {ConnectionState.LOST, ConnectionState.STOPPED}:
         return _number(fmt.UNKNOWN, width, "dim")
     return _number(fmt.rate(per_second), width)
 
 
-def _preempted(feed: Feed, width: int) -> Line:
+def _preempted(feed: UiState, width: int) -> Line:
     stats = feed.source.state.stats
     return _number(fmt.count(stats.num_preemptions) if stats else fmt.UNKNOWN, width)
 
 
-def _step(feed: Feed, width: int) -> Line:
+def _step(feed: UiState, width: int) -> Line:
     step = feed.source.state.step
     return _number(fmt.count(step) if step >= 0 else fmt.UNKNOWN, width)
 
@@ -136,21 +136,21 @@ COLUMNS = (
         title="Out tok/s",
         width=9,
         priority=2,
-        cell=lambda feed, width: _rate(feed, feed.pace.tokens_out, width),
+        cell=lambda feed, width: _rate(feed, feed.current_rates.tokens_out, width),
     ),
     EngineColumn(
         key="in",
         title="In tok/s",
         width=9,
         priority=4,
-        cell=lambda feed, width: _rate(feed, feed.pace.tokens_in, width),
+        cell=lambda feed, width: _rate(feed, feed.current_rates.tokens_in, width),
     ),
     EngineColumn(
         key="steps",
         title="Steps/s",
         width=7,
         priority=5,
-        cell=lambda feed, width: _rate(feed, feed.pace.steps, width),
+        cell=lambda feed, width: _rate(feed, feed.current_rates.steps, width),
     ),
     EngineColumn(key="step", title="Step", width=9, priority=7, cell=_step),
     EngineColumn(key="preempt", title="Preempted", width=9, priority=3, cell=_preempted),

@@ -1,4 +1,4 @@
-"""All engines at a glance, where the app looks at several."""
+"""The fleet screen: all engines of the app."""
 
 from collections.abc import Sequence
 
@@ -13,24 +13,24 @@ from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.engines import Engines
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN
-from seqtop.tui.screens import registry
 from seqtop.tui.screens.base import TabbedScreen
+from seqtop.tui.screens.fleet import TAB
 from seqtop.tui.screens.fleet.table import FleetRows, FleetTitles
 
 
 class FleetScreen(TabbedScreen):
-    """A row per engine. The number of a screen shows that screen of the one under the cursor."""
+    """A row for each engine. The keys of other screens show the engine under the cursor."""
 
-    TAB = registry.FLEET
+    TAB = TAB
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("enter", "app.go_to('sequences')", "Look", id="screen.look", tooltip="Look at it"),
     ]
 
-    def __init__(self, fleet: Engines, tabs: Sequence[Tab]) -> None:
+    def __init__(self, engines: Engines, tabs: Sequence[Tab]) -> None:
         super().__init__(tabs)
-        self._fleet = fleet
+        self._engines = engines
         self._sums = LineView(id="fleet-sums")
-        self._rows = FleetRows(fleet)
+        self._rows = FleetRows(engines)
 
     def compose(self) -> ComposeResult:
         yield self._sums
@@ -46,18 +46,18 @@ class FleetScreen(TabbedScreen):
         self.show()
 
     def show(self) -> None:
-        """Draw what has changed."""
-        self._rows.set_height(len(self._fleet))
+        """Draws what has changed."""
+        self._rows.set_height(len(self._engines))
         self._rows.refresh_changed()
         self._sums.set_lines([self._line()])
 
     def _line(self) -> tuple[tuple[str, str], ...]:
-        feeds = self._fleet.feeds
-        live = [feed for feed in feeds if feed.source.link.state is ConnectionState.LIVE]
-        counts = [feed.source.state.num_by_status for feed in live]
+        feeds = self._engines.all
+        live = [ui for ui in feeds if ui.source.link.state is ConnectionState.LIVE]
+        counts = [ui.source.state.num_by_status for ui in live]
         running = sum(each[SequenceStatus.RUNNING] for each in counts)
         waiting = sum(each[SequenceStatus.WAITING] for each in counts)
-        rates = [feed.pace.tokens_out for feed in live if feed.pace.tokens_out is not None]
+        rates = [rate for ui in live if (rate := ui.current_rates.tokens_out) is not None]
         return (
             (" seqtop", "title"),
             (f"  {fmt.plural(len(feeds), 'engine')}, {len(live)} live", PLAIN),

@@ -21,30 +21,30 @@ class FleetTitles(LineView):
 class FleetRows(ListView):
     """A row per engine. The cursor is on the engine that the other screens show."""
 
-    def __init__(self, fleet: Engines) -> None:
-        super().__init__(fleet.feed)
-        self._fleet = fleet
+    def __init__(self, engines: Engines) -> None:
+        super().__init__(engines.ui)
+        self._engines = engines
 
     @property
     def num_rows(self) -> int:
-        return len(self._fleet)
+        return len(self._engines)
 
     @property
     def cursor_row(self) -> int | None:
-        return self._fleet.shown
+        return self._engines.shown
 
     def page(self, start: int, stop: int) -> Sequence[int]:
-        return range(len(self._fleet))[start:stop]
+        return range(len(self._engines))[start:stop]
 
     def is_selected(self, key: int) -> bool:
-        return key == self._fleet.shown
+        return key == self._engines.shown
 
     def line(self, key: int) -> Line:
-        feed = self._fleet.feeds[key]
+        feed = self._engines.all[key]
         with feed.lock:
             return cells.row(cells.arrange(self.text_width - MARGIN), feed)
 
     def select(self, key: int) -> None:
-        self._fleet.shown = key
+        self._engines.shown = key
         self.reveal(key)
         self.refresh_changed()

@@ -1,4 +1,4 @@
-"""The app for KV-cache events: what a stream tells that knows of blocks, and not of requests."""
+"""The app for engines that publish KV-cache events: blocks, and no requests."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from textual.binding import Binding
 
 from seqtop.tui import signals, theme
 from seqtop.tui.dialogs.help import HelpScreen, Notes
-from seqtop.tui.key_by_key import KeyByKeyApp
 from seqtop.tui.keymap import APP_KEYS
+from seqtop.tui.ordered_keys import OrderedKeysApp
 from seqtop.tui.screens.kv.feed import Decode, KvFeed, KvSource
 from seqtop.tui.screens.kv.screens import KvBlocksScreen, KvScreen, KvTreesScreen
-from seqtop.tui.settings import told
+from seqtop.tui.settings import format_problems
 
 FRAMES_PER_SECOND = 15
 SCREENS: tuple[type[KvScreen], ...] = (KvBlocksScreen, KvTreesScreen)
@@ -34,14 +34,15 @@ WORDS: dict[str, Notes] = {
 }
 
 
-class KvApp(KeyByKeyApp):
-    """Shows one publisher's cache. Whoever made the source starts and closes it.
+class KvApp(OrderedKeysApp):
+    """Shows the prefix cache of one publisher. The caller starts and closes the source.
 
     Args:
-        decode: Makes text of token ids, if there is a tokenizer.
-        theme_name: The theme to begin with.
-        problems: Sentences on settings that cannot be, to be shown at the start.
-        clock: Seconds, for rates.
+        source: The publisher.
+        decode: Decodes token ids, if there is a tokenizer.
+        theme_name: The first theme.
+        problems: Sentences on invalid settings, shown at the start.
+        clock: Returns seconds, for rates.
     """
 
     CSS_PATH = sorted(_TUI.rglob("*.tcss"))
@@ -78,13 +79,13 @@ class KvApp(KeyByKeyApp):
         return theme.styles(dark=self.current_theme.dark)
 
     def on_mount(self) -> None:
-        signals.heed(self)
+        signals.install(self)
         self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
         if self._problems:
-            self.notify(told(self._problems), severity="warning", markup=False)
+            self.notify(format_problems(self._problems), severity="warning", markup=False)
 
     def draw(self) -> None:
-        """Show what is new, if anything is."""
+        """Shows what has changed."""
         if self.feed.poll():
             for screen in self.screen_stack:
                 if isinstance(screen, KvScreen):

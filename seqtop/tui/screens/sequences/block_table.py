@@ -5,11 +5,11 @@ from collections.abc import Container, Iterable, Set
 from seqtop import format as fmt
 from seqtop.sanitize import safe_line
 from seqtop.state import RequestState, SequenceState
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 from seqtop.tui.rendering.wrapped_text import wrapped
 from seqtop.tui.screens.sequences.pane import DetailPane
+from seqtop.tui.ui_state import UiState
 
 CACHED_MARK = "°"
 COMPUTED_MARK = "+"
@@ -24,7 +24,7 @@ BLOCKS_AT_ONCE = 2_048
 class BlockTable(DetailPane):
     """The block table of the selected sequence."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(feed, id="blocks", title="Blocks")
         self._shared_blocks = SharedBlocks()
         self._partly_filled: int | None = None
@@ -73,7 +73,7 @@ class SharedBlocks:
         """The running sequence that was searched last, by id; `None` after all were."""
         self._found: dict[int, str] = {}
 
-    def search(self, feed: Feed, sequence: SequenceState) -> None:
+    def search(self, feed: UiState, sequence: SequenceState) -> None:
         """Continues the search. Starts again each second, and when the sequence has a new block."""
         searched_for = (sequence.seq_id, len(sequence.block_table), feed.second)
         is_another = self._searched_for is None or searched_for[0] != self._searched_for[0]
@@ -107,7 +107,7 @@ class SharedBlocks:
         return self._last is not None
 
 
-def _may_share(feed: Feed, sequence: SequenceState) -> bool:
+def _may_share(feed: UiState, sequence: SequenceState) -> bool:
     info = feed.state.info
     forked = len(feed.state.requests[sequence.request_id].seq_ids) > 1
     caches = info is not None and info.enable_prefix_caching

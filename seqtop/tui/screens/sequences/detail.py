@@ -10,9 +10,8 @@ from textual.message import Message
 from seqtop import format as fmt
 from seqtop.sanitize import safe_line
 from seqtop.state import RequestState, SequenceState
-from seqtop.state.explain import why
+from seqtop.state.explain import explain
 from seqtop.state.fields import sequence_name, stage, status_word
-from seqtop.tui.feed import EVERYTHING, Changes, Feed
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.style import PLAIN, Line
@@ -23,6 +22,7 @@ from seqtop.tui.screens.sequences.raw_messages import RawMessages
 from seqtop.tui.screens.sequences.request_timeline import RequestTimeline
 from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.tui.screens.sequences.tokens import Tokens
+from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
 TABS = ("Text", "Blocks", "Timeline", "Tokens", "Raw")
 _TEXT, _TOKENS, _RAW = 0, 3, 4
@@ -42,7 +42,7 @@ def arrangement(width: int, height: int) -> str:
 class Detail(Vertical):
     """A headline and a sentence, then text, blocks and timeline as there is room."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(id="detail")
         self._feed = feed
         self._summary = LineView(id="summary")
@@ -133,7 +133,7 @@ class Detail(Vertical):
         if found is None:
             self._summary.set_lines([(("No sequence is selected.", "dim"),)])
             return
-        sentence = safe_line(why(self._feed.state, self._feed.view, found[1]))
+        sentence = safe_line(explain(self._feed.state, self._feed.view, found[1]))
         breaks = wrap(sentence, width)
         height = 1 + min(len(breaks), 4 if self.size.height >= 20 else 2)
         if self._summary_height != height:

@@ -2,15 +2,15 @@
 
 from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_line
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.ui_state import UiState
 
 
 class EmptyHint(LineView):
     """A sentence in place of the table's rows."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(id="hint")
         self._feed = feed
 
@@ -29,7 +29,7 @@ class EmptyHint(LineView):
             self.update()
 
 
-def hint(feed: Feed) -> str:
+def hint(feed: UiState) -> str:
     """Returns the reason for an empty table; an empty text if the table has rows."""
     if len(feed.view):
         return ""

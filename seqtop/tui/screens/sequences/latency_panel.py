@@ -3,10 +3,10 @@
 from seqtop import format as fmt
 from seqtop.state.latency import WINDOW, Measured, SlidingWindow
 from seqtop.state.slo import FIGURES, Slo
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.bars import row, sparkline
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
+from seqtop.tui.ui_state import UiState
 
 HEIGHT = len(FIGURES) + 2
 _BINS = 16
@@ -19,7 +19,7 @@ _COURSE = 73
 class LatencyPanel(LineView):
     """A line per figure, and the goodput if there are objectives."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(id="latency")
         self._feed = feed
 

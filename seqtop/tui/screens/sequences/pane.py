@@ -2,14 +2,14 @@
 
 from abc import abstractmethod
 
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.line_view import SCROLL_BINDINGS, LineView
+from seqtop.tui.ui_state import UiState
 
 
 class DetailPane(LineView):
     """A titled pane with facts about the selected sequence."""
 
-    def __init__(self, feed: Feed, *, id: str, title: str) -> None:  # noqa: A002 (Textual's name)
+    def __init__(self, feed: UiState, *, id: str, title: str) -> None:  # noqa: A002 (Textual's name)
         super().__init__(id=id)
         self.border_title = title
         self._feed = feed

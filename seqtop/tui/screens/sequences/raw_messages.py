@@ -12,9 +12,9 @@ from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.sanitize import safe_text
 from seqtop.sequence import SequenceGroupMetadata
 from seqtop.state import RequestState, SequenceState
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.screens.sequences.pane import ScrollablePane
+from seqtop.tui.ui_state import UiState
 from seqtop.wire.decode_rows import decode_of
 from seqtop.wire.messages import Step
 
@@ -28,7 +28,7 @@ class RawMessages(ScrollablePane):
     While the sequence changes, messages are read once a second: reading takes longer than drawing.
     """
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(feed, id="raw", title="Raw")
         self._shown: tuple[int, int, int, int] | None = None
         """The sequence, the time, the position and the width that the lines are for."""
@@ -36,7 +36,7 @@ class RawMessages(ScrollablePane):
     def update(self) -> None:
         if not self.outer_size:
             return
-        found, position = self._feed.selection, self._feed.position
+        found, position = self._feed.selection, self._feed.time_travel.position
         timeline = self._feed.source.history
         if found is None or timeline is None:
             self._shown = None

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from seqtop import format as fmt
 from seqtop.sequence import latency
 from seqtop.state import RequestState, SequenceState, Span
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.bars import row, rows
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.timeline_bars import KINDS, merged
 from seqtop.tui.screens.sequences.pane import DetailPane
+from seqtop.tui.ui_state import UiState
 
 _ROOMY = 10
 """The lines from which each kind of span has its own line in the legend."""
@@ -20,7 +20,7 @@ _ROOMY = 10
 class RequestTimeline(DetailPane):
     """The timeline of the selected sequence's request."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(feed, id="timeline", title="Timeline")
 
     def update(self) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from textual.message import Message
 
 from seqtop.state.ordering import SequenceView
-from seqtop.tui.feed import Changes, Feed
 from seqtop.tui.rendering.list_view import CURSOR_MARK, ListView
+from seqtop.tui.ui_state import Changes, UiState
 
 FOLLOWED_MARK = "▸"
 """The cursor's mark while the view follows the selected sequence."""
@@ -18,9 +18,9 @@ class SequenceRows(ListView):
     class Moved(Message):
         """The cursor is on another sequence."""
 
-    _feed: Feed
+    _feed: UiState
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(feed)
         self._cursor = 0
 
@@ -58,12 +58,12 @@ class SequenceRows(ListView):
         with self._feed.lock:
             changed = key != self._feed.selected
             self._feed.selected = key
-            self._feed.chosen = True
+            self._feed.is_user_selection = True
             if changed:
                 self._feed.block = None
             if (row := self.cursor_row) is not None:
                 self._cursor = row
-                self.reveal(row, around=self._feed.settling == key)
+                self.reveal(row, around=self._feed.scroll_target == key)
             self.refresh_changed()
         if changed:
             self.post_message(self.Moved())
@@ -71,7 +71,7 @@ class SequenceRows(ListView):
     def reveal_selected(self) -> None:
         """Scrolls to the selected row, if the user selected it."""
         with self._feed.lock:
-            if self._feed.chosen and (row := self.cursor_row) is not None:
+            if self._feed.is_user_selection and (row := self.cursor_row) is not None:
                 self.reveal(row)
 
     def action_move(self, by: int) -> None:
@@ -87,13 +87,13 @@ class SequenceRows(ListView):
         """
         feed = self._feed
         row = self.cursor_row
-        if row is None or (row > 0 and not feed.chosen):
+        if row is None or (row > 0 and not feed.is_user_selection):
             last = self.num_rows - 1
-            self._cursor = max(min(self._cursor, last), 0) if feed.chosen else 0
+            self._cursor = max(min(self._cursor, last), 0) if feed.is_user_selection else 0
             keys = self.page(self._cursor, self._cursor + 1)
             feed.selected = keys[0] if keys else None
             self.post_message(self.Moved())
             return
         moved, self._cursor = row != self._cursor, row
-        if (feed.settles() and moved) or feed.following:
+        if (feed.is_scroll_target_selected() and moved) or feed.following:
             self.reveal(row, around=not feed.following)

@@ -1,4 +1,4 @@
-"""The main screen: header, sequence table, detail of the selected sequence."""
+"""The main screen: the sequence table and the detail of the selected sequence."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,9 +12,8 @@ from seqtop.state.fields import FIELDS
 from seqtop.state.filter import NO_FILTER
 from seqtop.state.ordering import Sort
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.feed import EVERYTHING, NOTHING, Changes, Feed
-from seqtop.tui.screens import registry
 from seqtop.tui.screens.engine_screen import EngineScreen
+from seqtop.tui.screens.sequences import TAB
 from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.screens.sequences.empty_hint import EmptyHint
 from seqtop.tui.screens.sequences.filter_bar import FilterBar
@@ -23,28 +22,29 @@ from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.screens.sequences.table import SequenceTable, Titles
 from seqtop.tui.screens.sequences.token_marks import NEXT, NOTICES
 from seqtop.tui.settings import SettingsChanged, sort_text
+from seqtop.tui.ui_state import EVERYTHING, NOTHING, Changes, UiState
 
 WIDE = 160
 """From this width on there is room for the detail pane beside the table."""
 TALL = 30
 """From this height on there is room for it below."""
 LEAST_LIST, MOST_BELOW = 4, 18
-"""Lines that the pane below leaves to the titles and rows of the table, whatever else is open; and
-that it takes at most, unless somebody has chosen its share."""
+"""Lines that a pane below the table leaves for titles and rows, and lines that it takes at most,
+unless the user has resized it."""
 USUAL_SHARE, USUAL_SHARE_BESIDE = 45, 36
-"""Percent that the pane takes below and beside the table, as the stylesheet has it."""
+"""Percent that the pane takes below and beside the table; the style sheet has the same values."""
 
 
 def _quiet(key: str, action: str, description: str, name: str) -> Binding:
-    """A binding that the help lists and the footer has no room for."""
+    """Returns a binding that the help lists and the footer does not."""
     return Binding(key, action, description, show=False, id=name)
 
 
 class Body(Container):
-    """The table and the detail pane, which share what the header and other panes leave."""
+    """The table and the detail pane, which share the space between header and other panes."""
 
     class Resized(Message):
-        """There is another number of lines to share."""
+        """The size has changed."""
 
     def on_resize(self) -> None:
         self.post_message(self.Resized())
@@ -53,7 +53,7 @@ class Body(Container):
 class SequencesScreen(EngineScreen):
     """All sequences, and one of them in detail."""
 
-    TAB = registry.SEQUENCES
+    TAB = TAB
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
             "slash",
@@ -89,9 +89,9 @@ class SequencesScreen(EngineScreen):
         _quiet("m", "next_hit(1)", "Next match of the search", "find.next"),
         _quiet("M", "next_hit(-1)", "Match before", "find.previous"),
         _quiet("escape", "clear", "Clear the search, then the filter", "find.clear"),
-        _quiet("t", "tree", "Sequences as a tree, or each alone", "find.tree"),
-        _quiet("z", "fold", "Fold the selected family, or unfold it", "find.fold"),
-        _quiet("Z", "fold_all", "Fold all families, or unfold them", "find.fold-all"),
+        _quiet("t", "tree", "Group sequences by request, or not", "find.tree"),
+        _quiet("z", "fold", "Fold or unfold the selected tree", "find.fold"),
+        _quiet("Z", "fold_all", "Fold or unfold all trees", "find.fold-all"),
         Binding(
             "d", "toggle_detail", "Detail", id="look.detail", tooltip="Show or hide the detail pane"
         ),
@@ -112,32 +112,28 @@ class SequencesScreen(EngineScreen):
         _quiet("f", "follow", "Follow the selected row, or stop", "look.follow"),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
-        super().__init__(feed, title=title, tabs=tabs)
+    def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
+        super().__init__(ui, title=title, tabs=tabs)
         self._filter = FilterBar()
         self._search = FilterBar("search")
-        self._table = SequenceTable(feed)
-        self._hint = EmptyHint(feed)
-        self._detail = Detail(feed)
+        self._table = SequenceTable(ui)
+        self._hint = EmptyHint(ui)
+        self._detail = Detail(ui)
         self._body = Body(Container(self._table, self._hint, id="list"), self._detail, id="body")
-        self._latency = LatencyPanel(feed)
+        self._latency = LatencyPanel(ui)
 
     def body(self) -> Iterable[Widget]:
         yield self._body
         yield self._latency
 
-    @property
-    def ages(self) -> bool:
-        return self.feed.latency_wanted or super().ages
-
     def on_mount(self) -> None:
         self._table.rows.focus()
-        if self.feed.view.filter.source:
-            self._bring_in(self._filter)
-            self._filter.fill(self.feed.view.filter)
+        if self.ui.view.filter.source:
+            self._mount_bar(self._filter)
+            self._filter.fill(self.ui.view.filter)
 
-    def _bring_in(self, bar: FilterBar) -> None:
-        """Have `bar`, which is seldom opened, be part of the screen from now on."""
+    def _mount_bar(self, bar: FilterBar) -> None:
+        """Mounts `bar` when it is first used: it seldom is."""
         if not bar.is_attached:
             above = self._search if bar is self._filter and self._search.is_attached else self._body
             self.mount(bar, before=above)
@@ -151,42 +147,42 @@ class SequencesScreen(EngineScreen):
 
     def on_screen_resume(self) -> None:
         super().on_screen_resume()
-        if self.feed.view.filter is NO_FILTER and self._filter.display:
-            self._filter.clear()  # another screen has dropped it
+        if self.ui.view.filter is NO_FILTER and self._filter.display:
+            self._filter.clear()  # another screen has dropped the filter
         self._table.rows.reveal_selected()
 
-    def update(self, frame: Changes) -> None:
-        self._table.rows.show(frame)
-        if (expected := self.feed.take_expected()) is not None:
+    def update(self, changes: Changes) -> None:
+        self._table.rows.show(changes)
+        if (expected := self.ui.take_pending_selection()) is not None:
             self._table.rows.select(expected)
         self._hint.update()
-        self._filter.show_count(len(self.feed.view), len(self.feed.state.sequences))
-        self._search.show_count(*self.feed.view.hit_place(self.feed.selected))
-        self._detail.show(frame)
+        self._filter.show_count(len(self.ui.view), len(self.ui.state.sequences))
+        self._search.show_count(*self.ui.view.hit_place(self.ui.selected))
+        self._detail.show(changes)
         self._latency.update()
 
     def on_sequence_rows_moved(self, _: SequenceRows.Moved) -> None:
-        with self.feed.lock:
-            self._detail.show(NOTHING)  # but the sequence, if it is not the one on show yet
-            self._search.show_count(*self.feed.view.hit_place(self.feed.selected))
+        with self.ui.lock:
+            self._detail.show(NOTHING)  # draws only another sequence
+            self._search.show_count(*self.ui.view.hit_place(self.ui.selected))
 
     def on_titles_clicked(self, message: Titles.Clicked) -> None:
-        sort = self.feed.view.sort
+        sort = self.ui.view.sort
         column = FIELDS[message.key]
-        turned = sort.key == message.key
-        self._sort(Sort(message.key, not sort.descending if turned else column.descending))
+        is_same = sort.key == message.key
+        self._sort(Sort(message.key, not sort.descending if is_same else column.descending))
 
     def on_filter_bar_changed(self, message: FilterBar.Changed) -> None:
         if message.bar is self._search:
-            with self.feed.lock:
-                self.feed.search_for(message.filter)
+            with self.ui.lock:
+                self.ui.search_for(message.filter)
                 self._table.rows.show(EVERYTHING)
-                if (hit := self.feed.view.next_hit(self.feed.selected, 1, here=True)) is not None:
+                if (hit := self.ui.view.next_hit(self.ui.selected, 1, here=True)) is not None:
                     self._table.rows.select(hit)
             self.show_all()
-        elif message.filter.source != self.feed.view.filter.source:
-            with self.feed.lock:
-                self.feed.filter_by(message.filter)
+        elif message.filter.source != self.ui.view.filter.source:
+            with self.ui.lock:
+                self.ui.filter_by(message.filter)
             self.show_all()
 
     def on_filter_bar_left(self, _: FilterBar.Left) -> None:
@@ -194,22 +190,22 @@ class SequencesScreen(EngineScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "filter" and isinstance(self.focused, Input):
-            return False  # it is a letter there, which Textual knows of keys with other names only
+            return False  # there it is a letter; Textual checks only the names of keys
         return super().check_action(action, parameters)
 
     def action_filter(self) -> None:
-        self._bring_in(self._filter)
+        self._mount_bar(self._filter)
         self._filter.open()
         self.show_all()
 
     def action_search(self) -> None:
-        self._bring_in(self._search)
+        self._mount_bar(self._search)
         self._search.open()
         self.show_all()
 
     def action_next_hit(self, by: int) -> None:
-        with self.feed.lock:
-            hit = self.feed.view.next_hit(self.feed.selected, by)
+        with self.ui.lock:
+            hit = self.ui.view.next_hit(self.ui.selected, by)
             if hit is not None:
                 self._table.rows.select(hit)
                 return
@@ -221,7 +217,7 @@ class SequencesScreen(EngineScreen):
             self._search.clear()
         elif self._filter.display:
             self._filter.clear()
-        elif self.feed.detail_wanted:
+        elif self.ui.detail_wanted:
             self.action_toggle_detail()
 
     def action_choose_sort(self) -> None:
@@ -231,53 +227,53 @@ class SequencesScreen(EngineScreen):
             if sort is not None:
                 self._sort(sort)
 
-        self.app.push_screen(SortChooser(self.feed.view.sort), chosen)
+        self.app.push_screen(SortChooser(self.ui.view.sort), chosen)
 
     def action_choose_columns(self) -> None:
         from seqtop.tui.dialogs.column_chooser import ColumnChooser
 
         def chosen(columns: tuple[str, ...] | None) -> None:
             if columns is not None:
-                self.feed.columns = columns
-                self._chose(columns=columns)
+                self.ui.columns = columns
+                self._save_settings(columns=columns)
                 self._table.titles.refresh_changed()
                 self.show_all()
 
-        self.app.push_screen(ColumnChooser(self.feed.columns), chosen)
+        self.app.push_screen(ColumnChooser(self.ui.columns), chosen)
 
     def action_cycle_sort(self, by: int) -> None:
-        keys = ["", *self.feed.columns]
-        here = self.feed.view.sort.key
-        at = keys.index(here) if here in keys else 0  # sorted by what is no column just now
+        keys = ["", *self.ui.columns]
+        here = self.ui.view.sort.key
+        at = keys.index(here) if here in keys else 0  # sorted by a hidden column
         key = keys[(at + by) % len(keys)]
         self._sort(Sort(key, FIELDS[key].descending if key else False))
 
     def action_reverse(self) -> None:
-        sort = self.feed.view.sort
+        sort = self.ui.view.sort
         self._sort(Sort(sort.key, not sort.descending))
 
     def action_tree(self) -> None:
-        with self.feed.lock:
-            self.feed.toggle_tree()
-        self._chose(tree=self.feed.view.tree)
+        with self.ui.lock:
+            self.ui.toggle_tree()
+        self._save_settings(tree=self.ui.view.tree)
         self.show_all()
 
     def action_fold(self) -> None:
-        with self.feed.lock:
-            folded = self.feed.fold()
+        with self.ui.lock:
+            folded = self.ui.fold()
         if folded:
             self.show_all()
         else:
-            self.notify("This sequence stands alone.", timeout=2, markup=False)
+            self.notify("This sequence has no relatives.", timeout=2, markup=False)
 
     def action_fold_all(self) -> None:
-        with self.feed.lock:
-            self.feed.fold_all()
+        with self.ui.lock:
+            self.ui.fold_all()
         self.show_all()
 
     def action_toggle_detail(self) -> None:
-        self.feed.detail_wanted = not self._detail.display
-        self._chose(detail=self.feed.detail_wanted)
+        self.ui.detail_wanted = not self._detail.display
+        self._save_settings(detail=self.ui.detail_wanted)
         self._place()
 
     def action_resize(self, by: int) -> None:
@@ -285,23 +281,23 @@ class SequencesScreen(EngineScreen):
             self.action_open_detail()
             return
         usual = USUAL_SHARE_BESIDE if self.has_class("-beside") else USUAL_SHARE
-        share = max(min((self.feed.detail_share or usual) + by, 80), 20)
-        self.feed.detail_share = share
-        self._chose(detail_share=share)
+        share = max(min((self.ui.detail_share or usual) + by, 80), 20)
+        self.ui.detail_share = share
+        self._save_settings(detail_share=share)
         self._place()
 
     def action_mark(self) -> None:
-        self.feed.marking = NEXT[self.feed.marking]
-        self.notify(NOTICES[self.feed.marking], timeout=2, markup=False)
+        self.ui.marking = NEXT[self.ui.marking]
+        self.notify(NOTICES[self.ui.marking], timeout=2, markup=False)
         self.show_all()
 
     def action_copy(self) -> None:
         from seqtop.tui.dialogs.copy_dialog import CopyDialog, copies
 
-        with self.feed.lock:
-            found = self.feed.selection
+        with self.ui.lock:
+            found = self.ui.selection
             if found is not None:
-                texts = copies(*found, self.feed.now)
+                texts = copies(*found, self.ui.now)
 
         def chosen(what: str | None) -> None:
             if what is not None:
@@ -314,12 +310,12 @@ class SequencesScreen(EngineScreen):
             self.app.push_screen(CopyDialog(), chosen)
 
     def action_latency(self) -> None:
-        self.feed.latency_wanted = not self.feed.latency_wanted
-        self._chose(latency=self.feed.latency_wanted)
+        self.ui.latency_wanted = not self.ui.latency_wanted
+        self._save_settings(latency=self.ui.latency_wanted)
         self.show_all()
 
     def action_open_detail(self) -> None:
-        self.feed.detail_wanted = True
+        self.ui.detail_wanted = True
         self._place()
 
     def action_turn(self, by: int) -> None:
@@ -329,31 +325,31 @@ class SequencesScreen(EngineScreen):
             self.action_open_detail()
 
     def action_follow(self) -> None:
-        self.feed.following = not self.feed.following
-        self._table.rows.select(self.feed.selected)
-        what = "stays in sight" if self.feed.following else "may scroll away"
+        self.ui.following = not self.ui.following
+        self._table.rows.select(self.ui.selected)
+        what = "stays in sight" if self.ui.following else "may scroll away"
         self.notify(f"The selected row {what}.", timeout=2, markup=False)
 
-    def _chose(self, **changes: object) -> None:
+    def _save_settings(self, **changes: object) -> None:
         self.post_message(SettingsChanged(changes))
 
     def _sort(self, sort: Sort) -> None:
-        with self.feed.lock:
-            self.feed.sort_by(sort)
-        self._chose(sort=sort_text(sort))
+        with self.ui.lock:
+            self.ui.sort_by(sort)
+        self._save_settings(sort=sort_text(sort))
         self._table.titles.refresh_changed()
         self.show_all()
 
     def _place(self) -> None:
-        """Put the detail pane where there is room for it."""
+        """Places the detail pane where there is room for it."""
         width, height = self.app.size
-        wanted = self.feed.detail_wanted
+        wanted = self.ui.detail_wanted
         if wanted is None:
             wanted = width >= WIDE or height >= TALL
         self._detail.display = wanted
         beside = width >= WIDE
         alone = wanted and not beside and height < 18
-        share, styles = self.feed.detail_share, self._detail.styles
+        share, styles = self.ui.detail_share, self._detail.styles
         styles.width = f"{share}%" if share and beside else None
         styles.height = f"{share}%" if share and not beside and not alone else None
         most = max((self._body.size.height or height) - LEAST_LIST, 1)
@@ -361,5 +357,5 @@ class SequencesScreen(EngineScreen):
         styles.max_height = (most if share else min(most, MOST_BELOW)) if below else None
         self.set_class(beside, "-beside")
         self.set_class(alone, "-alone")
-        with self.feed.lock:
+        with self.ui.lock:
             self._detail.show(EVERYTHING)

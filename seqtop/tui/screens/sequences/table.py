@@ -10,18 +10,18 @@ from textual.message import Message
 from seqtop.sequence import SequenceStatus
 from seqtop.state.fields import Field
 from seqtop.state.slo import missed
-from seqtop.tui.feed import Changes, Feed
 from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.list_view import MARGIN
 from seqtop.tui.rendering.style import PLAIN, Line, highlighted
 from seqtop.tui.screens.sequences import cells
 from seqtop.tui.screens.sequences.rows import SequenceRows
+from seqtop.tui.ui_state import Changes, UiState
 
 
 class SequenceTable(Vertical):
     """The titles and the rows below them."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__()
         self.rows = Rows(feed)
         self.titles = Titles(feed)
@@ -41,7 +41,7 @@ class Titles(LineView):
             super().__init__()
             self.key = key
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__()
         self._feed = feed
 
@@ -62,7 +62,7 @@ class Titles(LineView):
 class Rows(SequenceRows):
     """The rows of the sequence table."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(feed)
         self._columns: tuple[Field, ...] = ()
         self._lines_by_key: dict[int, Line] = {}
@@ -115,5 +115,5 @@ class Rows(SequenceRows):
         return line
 
 
-def _columns_of(feed: Feed, width: int) -> tuple[Field, ...]:
+def _columns_of(feed: UiState, width: int) -> tuple[Field, ...]:
     return cells.arrange(width - MARGIN, feed.columns, feed.view.sort.key)

@@ -2,11 +2,11 @@
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import SequenceState
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.sequences.pane import ScrollablePane
 from seqtop.tui.screens.sequences.token_marks import TokenMarks
 from seqtop.tui.screens.sequences.transcript import Transcript
+from seqtop.tui.ui_state import UiState
 
 MAX_CHARACTERS = 200_000
 """The characters shown of a prompt and of an output: the end of longer ones."""
@@ -15,7 +15,7 @@ MAX_CHARACTERS = 200_000
 class TextPane(ScrollablePane):
     """The text of the selected sequence. Scrolls with new text while the end is visible."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(feed, id="text", title="Text")
         self._transcript = Transcript()
         self._sequence_shown: int | None = None

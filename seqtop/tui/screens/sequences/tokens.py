@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from seqtop import format as fmt
 from seqtop.sanitize import safe_text
 from seqtop.state import SequenceState
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.line_view import DrawnLine
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.screens.sequences.pane import ScrollablePane
+from seqtop.tui.ui_state import UiState
 from seqtop.wire.columns import Ints
 
 _TITLES = f"{'#':>7} {'id':>8}  {'text':<14} {'logprob':>8} {'p':>5}  alternatives"
@@ -19,7 +19,7 @@ _TITLES = f"{'#':>7} {'id':>8}  {'text':<14} {'logprob':>8} {'p':>5}  alternativ
 class Tokens(ScrollablePane):
     """A line for each output token of the selected sequence, the newest first."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(feed, id="tokens", title="Tokens")
         self._lengths: Ints | None = None
         self._ends: list[int] = []

@@ -11,7 +11,6 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state import step_summary
 from seqtop.state.fields import STATUS_WORDS
 from seqtop.state.step_summary import Member, StepSummary
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import ListView
@@ -20,6 +19,7 @@ from seqtop.tui.rendering.wrapped_text import wrapped
 from seqtop.tui.screens.sequences.cells import GLYPHS
 from seqtop.tui.screens.steps.cells import SHARES, share_bar
 from seqtop.tui.screens.steps.step_log import StepLog
+from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import EngineInfo, Step
 
 MAX_SENTENCES = 4
@@ -32,7 +32,7 @@ _NOT_SHOWN = -1
 class StepDetail(Vertical):
     """The details of the step under the cursor."""
 
-    def __init__(self, feed: Feed, log: StepLog) -> None:
+    def __init__(self, feed: UiState, log: StepLog) -> None:
         super().__init__(id="step-detail")
         self._log = log
         self._facts = LineView(id="step-facts")
@@ -71,15 +71,15 @@ class StepDetail(Vertical):
 class Members(ListView):
     """The list of sequences in a step's batch."""
 
-    _feed: Feed
+    _feed: UiState
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(feed)
         self._members: Sequence[Member] = ()
         self._cursor = 0
 
     @property
-    def feed(self) -> Feed:
+    def feed(self) -> UiState:
         return self._feed
 
     @property

@@ -1,27 +1,28 @@
-"""The steps on record: what each ran, what it could not run and why, where its time went."""
+"""The steps screen: the sequences, the waits and the time of each step in the history."""
 
 from collections.abc import Iterable, Sequence
 
 from textual.binding import Binding
 from textual.widget import Widget
 
-from seqtop.tui import time_travel
+from seqtop.tui import seek
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.feed import Changes, Feed
-from seqtop.tui.screens import registry
+from seqtop.tui.screens import sequences
 from seqtop.tui.screens.engine_screen import EngineScreen
+from seqtop.tui.screens.steps import TAB
 from seqtop.tui.screens.steps.detail import StepDetail
 from seqtop.tui.screens.steps.step_log import StepLog
 from seqtop.tui.screens.steps.table import StepRows, StepTable
+from seqtop.tui.ui_state import Changes, UiState
 
 TALL = 20
-"""From this height on there is room for the detail pane."""
+"""From this height on, the detail pane is shown."""
 
 
 class StepsScreen(EngineScreen):
-    """A row per step, the newest at the bottom, and one step in detail."""
+    """A row for each step, the newest at the bottom, and one step in detail."""
 
-    TAB = registry.STEPS
+    TAB = TAB
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
             "enter", "go", "Go there", id="time.here", tooltip="Go to this step, or this sequence"
@@ -32,16 +33,16 @@ class StepsScreen(EngineScreen):
         Binding("tab", "turn", "Members", id="move.next", tooltip="Go to the step's sequences"),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
-        super().__init__(feed, title=title, tabs=tabs)
-        self._step_log = StepLog(feed)
-        self._table = StepTable(feed, self._step_log)
-        self._detail = StepDetail(feed, self._step_log)
-        self._detail_wanted: bool | None = None  # None: wherever there is room
+    def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
+        super().__init__(ui, title=title, tabs=tabs)
+        self._step_log = StepLog(ui)
+        self._table = StepTable(ui, self._step_log)
+        self._detail = StepDetail(ui, self._step_log)
+        self._detail_wanted: bool | None = None  # `None` shows it where there is room
 
     @property
     def step_log(self) -> StepLog:
-        """What has been read of the record."""
+        """The steps that have been read from the history."""
         return self._step_log
 
     def body(self) -> Iterable[Widget]:
@@ -55,12 +56,12 @@ class StepsScreen(EngineScreen):
         super().on_resize()
         self._place()
 
-    def update(self, frame: Changes) -> None:
+    def update(self, changes: Changes) -> None:
         self._table.rows.show()
         self._detail.show(self._table.rows.cursor)
 
     def on_step_rows_moved(self, _: StepRows.Moved) -> None:
-        with self.feed.lock:
+        with self.ui.lock:
             self._detail.show(self._table.rows.cursor)
 
     def action_turn(self) -> None:
@@ -76,23 +77,24 @@ class StepsScreen(EngineScreen):
         self._place()
 
     def action_go(self) -> None:
-        """Go to the step under the cursor; from its sequences, to the one under the cursor."""
-        with self.feed.lock:
-            position, timeline = self._table.rows.cursor, self.feed.source.history
+        """Goes to the step under the cursor, or to the sequence under the cursor of the detail."""
+        with self.ui.lock:
+            position, timeline = self._table.rows.cursor, self.ui.source.history
             if position is None or timeline is None:
                 return
             step = timeline.index[position].step
-            frame = self.feed.go(time_travel.to_step(step, near=position), "This step is on show.")
+            self.ui.time_travel.go(seek.to_step(step, near=position), "This step is on show.")
+            self.ui.update()
             member = self._detail.members.chosen if self._detail.members.has_focus else None
-            if member is not None and member.seq_id in self.feed.state.sequences:
-                self.feed.selected, self.feed.chosen = member.seq_id, True
-                self.feed.expected = None  # this choice is newer
-            self.show(frame)
+            if member is not None and member.seq_id in self.ui.state.sequences:
+                self.ui.selected, self.ui.is_user_selection = member.seq_id, True
+                self.ui.pending_selection = None  # this selection is newer
+            self.show(self.ui.take_changes())
         if member is not None:
-            self.app.switch_mode(registry.SEQUENCES.name)
+            self.app.switch_mode(sequences.TAB.name)
 
     def _place(self) -> None:
         wanted = self._detail_wanted
         self._detail.display = self.app.size.height >= TALL if wanted is None else wanted
-        with self.feed.lock:
+        with self.ui.lock:
             self._detail.show(self._table.rows.cursor)

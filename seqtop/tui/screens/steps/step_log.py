@@ -5,7 +5,7 @@ from collections import OrderedDict
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.state.step_summary import StepSummary, summary
-from seqtop.tui.feed import Feed
+from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import EngineInfo, Step
 
 CACHED_SUMMARIES = 1_000
@@ -15,7 +15,7 @@ CACHED_SUMMARIES = 1_000
 class StepLog:
     """Reads steps of the feed's history by position. Used under the feed's lock."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         self._feed = feed
         self._summaries: OrderedDict[int, StepSummary | None] = OrderedDict()
         self._last: tuple[int, Step | None] = (-1, None)
@@ -59,7 +59,7 @@ class StepLog:
         if timeline is None:
             return None
         restart = self._restart_before(timeline, position)
-        if restart == self._restart_before(timeline, self._feed.position):
+        if restart == self._restart_before(timeline, self._feed.time_travel.position):
             return self._feed.state.info or self._feed.source.state.info
         if restart not in self._infos:
             try:

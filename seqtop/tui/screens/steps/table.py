@@ -6,13 +6,13 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
-from seqtop.tui.feed import Feed
 from seqtop.tui.rendering.columns import header
 from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.list_view import MARGIN, ListView
 from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.screens.steps import cells
 from seqtop.tui.screens.steps.step_log import StepLog
+from seqtop.tui.ui_state import UiState
 
 SHOWN_MARK = "▸"
 """The mark of the step on display, while that is not the newest."""
@@ -21,7 +21,7 @@ SHOWN_MARK = "▸"
 class StepTable(Vertical):
     """The titles and the rows below them."""
 
-    def __init__(self, feed: Feed, log: StepLog) -> None:
+    def __init__(self, feed: UiState, log: StepLog) -> None:
         super().__init__()
         self.rows = StepRows(feed, log)
 
@@ -44,9 +44,9 @@ class StepRows(ListView):
     class Moved(Message):
         """The cursor is on another step."""
 
-    _feed: Feed
+    _feed: UiState
 
-    def __init__(self, feed: Feed, log: StepLog) -> None:
+    def __init__(self, feed: UiState, log: StepLog) -> None:
         super().__init__(feed)
         self._log = log
         self._chosen: int | None = None
@@ -58,7 +58,7 @@ class StepRows(ListView):
         """The position of the step under the cursor; `None` if no step is on record."""
         if self._chosen is not None:
             return self._chosen
-        row = self._log.row(self._feed.position)
+        row = self._log.row(self._feed.time_travel.position)
         found = self._log.page(row, row + 1)
         return found[0] if found else None
 
@@ -116,20 +116,20 @@ class StepRows(ListView):
     @property
     def _is_held(self) -> bool:
         """Whether the moment on display may not be the newest."""
-        return self._feed.paused or self._feed.replay is not None
+        return self._feed.paused or self._feed.is_recorded
 
     @property
     def _step_on_show(self) -> int | None:
         """The step on display; `None` if that is the newest."""
         if not self._is_held:
             return None
-        row = self._log.row(self._feed.position)
+        row = self._log.row(self._feed.time_travel.position)
         found = self._log.page(row, row + 1)
-        return found[0] if found and found[0] <= self._feed.position else None
+        return found[0] if found and found[0] <= self._feed.time_travel.position else None
 
     def _update_chosen(self) -> None:
         """Follows the moment on display, and leaves a step that is no longer on record."""
-        position = self._feed.position
+        position = self._feed.time_travel.position
         if self._feed.paused and position != self._shown:
             self._chosen = None
         self._shown = position

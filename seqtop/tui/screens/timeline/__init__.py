@@ -1,1 +1,5 @@
 """The timeline screen."""
+
+from seqtop.tui.chrome.tabs import Tab
+
+TAB = Tab("3", "timeline", "Timeline")

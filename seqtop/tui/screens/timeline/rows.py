@@ -9,8 +9,7 @@ from seqtop.sequence import SequenceStatus, latency
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import queue_time, sequence_name
 from seqtop.state.ordering import SequenceView, Sort
-from seqtop.tui import time_travel
-from seqtop.tui.feed import Changes, Feed
+from seqtop.tui import seek
 from seqtop.tui.rendering import timeline_bars
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.line_view import LineView
@@ -20,6 +19,7 @@ from seqtop.tui.rendering.time_axis import TimeWindow, labels, ticks
 from seqtop.tui.screens.sequences.cells import GLYPHS, glyph
 from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.screens.timeline.viewport import Extent, Viewport
+from seqtop.tui.ui_state import Changes, UiState
 
 MOMENT: StyledText = ("│", "accent")
 """The mark of the moment on display, while that is not the newest."""
@@ -46,7 +46,7 @@ def columns(width: int) -> TimelineColumns:
 class TimelineRows(SequenceRows):
     """A row per sequence with its request's bar, in the order of the table or of arrival."""
 
-    def __init__(self, feed: Feed, viewport: Viewport) -> None:
+    def __init__(self, feed: UiState, viewport: Viewport) -> None:
         super().__init__(feed)
         self.by_arrival = False
         self._viewport = viewport
@@ -83,13 +83,13 @@ class TimelineRows(SequenceRows):
         end = max(newest.time, now)
         if (timeline := feed.source.history) is not None:
             with timeline.lock:
-                begin, recorded = time_travel.bounds(timeline)
+                begin, recorded = seek.bounds(timeline)
             now = max(now, begin)  # there is no time before the first event
-            end = recorded if feed.replay is not None else end
+            end = recorded if feed.is_recorded else end
         # Before the first arrival the newest state has the first sequence.
         heads = (next(iter(state.requests.values()), None) for state in (feed.state, newest))
         first = min((head.metrics.arrival_time for head in heads if head is not None), default=now)
-        return Extent(first, end, now, ends=feed.replay is not None)
+        return Extent(first, end, now, ends=feed.is_recorded)
 
     def show(self, frame: Changes) -> None:
         feed, extent, width = self._feed, self.extent, self.layout_columns.bar
@@ -98,7 +98,7 @@ class TimelineRows(SequenceRows):
         self._shown_at = feed.now
         before = self._window, self._moment
         self._window = self._viewport.window(extent, width)
-        held = feed.paused or feed.replay is not None
+        held = feed.paused or feed.is_recorded
         self._moment = self._window.column(extent.now) if held else None
         if (self._window, self._moment) != before or frame.touched is None:
             self._bars.clear()
@@ -152,7 +152,7 @@ class TimelineRows(SequenceRows):
 class TimeAxis(LineView):
     """The titles and times of day, and a ruler with ticks, steps and the moment on display."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: UiState) -> None:
         super().__init__(id="axis")
         self._feed = feed
 

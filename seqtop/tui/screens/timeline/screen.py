@@ -1,35 +1,36 @@
-"""The life of every request against time."""
+"""The timeline screen: the lifecycle of all requests on a shared time axis."""
 
 from collections.abc import Callable, Iterable, Sequence
 
 from textual.binding import Binding
 from textual.widget import Widget
 
-from seqtop.tui import time_travel
+from seqtop.tui import seek
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.feed import Changes, Feed
 from seqtop.tui.rendering.line_view import LineView
-from seqtop.tui.screens import registry
+from seqtop.tui.screens import sequences
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequences.empty_hint import EmptyHint
+from seqtop.tui.screens.timeline import TAB
 from seqtop.tui.screens.timeline.rows import TimeAxis, TimelineRows, legend
 from seqtop.tui.screens.timeline.viewport import Mode, Viewport
+from seqtop.tui.ui_state import Changes, UiState
 
 TALL = 20
-"""From this height on there is room for a legend."""
+"""From this height on, a legend is shown."""
 _PAN = 0.25
 """Share of the window that one key press moves it by."""
 
 
 def _quiet(key: str, action: str, description: str, name: str) -> Binding:
-    """A binding that the help lists and the footer has no room for."""
+    """Returns a binding that the help lists and the footer does not."""
     return Binding(key, action, description, show=False, id=name)
 
 
 class TimelineScreen(EngineScreen):
-    """Requests as bars, to one scale."""
+    """Requests as bars on a shared time axis."""
 
-    TAB = registry.TIMELINE
+    TAB = TAB
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("plus,equals_sign", "zoom(1)", "Zoom in", id="look.closer"),
         Binding("minus", "zoom(-1)", "Zoom out", id="look.wider"),
@@ -45,12 +46,12 @@ class TimelineScreen(EngineScreen):
         _quiet("enter", "open", "Show the sequence in the table", "screen.open"),
     ]
 
-    def __init__(self, feed: Feed, *, title: str, tabs: Sequence[Tab]) -> None:
-        super().__init__(feed, title=title, tabs=tabs)
+    def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
+        super().__init__(ui, title=title, tabs=tabs)
         self._viewport = Viewport()
-        self._axis = TimeAxis(feed)
-        self._rows = TimelineRows(feed, self._viewport)
-        self._hint = EmptyHint(feed)
+        self._axis = TimeAxis(ui)
+        self._rows = TimelineRows(ui, self._viewport)
+        self._hint = EmptyHint(ui)
         self._legend = LineView(id="legend")
 
     def body(self) -> Iterable[Widget]:
@@ -58,10 +59,6 @@ class TimelineScreen(EngineScreen):
         yield self._hint
         yield self._rows
         yield self._legend
-
-    @property
-    def ages(self) -> bool:
-        return True  # its window goes along
 
     def on_mount(self) -> None:
         self._rows.focus()
@@ -72,12 +69,12 @@ class TimelineScreen(EngineScreen):
         self._legend.set_lines([((" ", ""), *legend(max(self.app.size.width - 2, 1)))])
         self.show_all()
 
-    def update(self, frame: Changes) -> None:
+    def update(self, changes: Changes) -> None:
         self._hint.update()
         if not self._rows.size:
-            return  # nothing can be fitted into no width, nor brought into sight there
-        self._rows.show(frame)
-        if (expected := self.feed.take_expected()) is not None:
+            return  # nothing can be shown before the first layout
+        self._rows.show(changes)
+        if (expected := self.ui.take_pending_selection()) is not None:
             self._rows.select(expected)
         self._axis.update(self._rows)
 
@@ -97,28 +94,29 @@ class TimelineScreen(EngineScreen):
         self._look(lambda: self._viewport.follow(self._rows.extent, self._rows.window.width))
 
     def action_sort(self) -> None:
-        with self.feed.lock:
+        with self.ui.lock:
             self._rows.sort(by_arrival=not self._rows.by_arrival)
-            self._rows.select(self.feed.selected)
+            self._rows.select(self.ui.selected)
         self.show_all()
         order = "of arrival" if self._rows.by_arrival else "of the table"
         self.notify(f"Rows are in the order {order}.", timeout=2, markup=False)
 
     def action_own(self, direction: int) -> None:
-        with self.feed.lock:
-            if (found := self.feed.selection) is None:
+        with self.ui.lock:
+            if (found := self.ui.selection) is None:
                 return
             name = found[0].request_id
             where = "after" if direction > 0 else "before"
-            otherwise = f"No preemption of {name} is on record {where} this."
-            frame = self.feed.jump(time_travel.to_preemption_of(name, direction), otherwise)
-            self.feed.expected = None  # whoever lost a place besides, this one stays selected
-            self.show(frame)
+            otherwise = f"No preemption of {name} {where} this moment in the history."
+            self.ui.jump(seek.to_preemption_of(name, direction), otherwise)
+            self.ui.pending_selection = None  # this request stays selected
+            self.ui.update()
+            self.show(self.ui.take_changes())
 
     def action_open(self) -> None:
-        self.app.switch_mode(registry.SEQUENCES.name)
+        self.app.switch_mode(sequences.TAB.name)
 
     def _look(self, change: Callable[[], None]) -> None:
-        with self.feed.lock:
+        with self.ui.lock:
             change()
         self.show_all()

@@ -466,7 +466,7 @@ def refusal(*arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("address", "words"), [("0.0.0.0:8000", "--insecure"), ("8000", "is no HOST:PORT")]
+    ("address", "words"), [("0.0.0.0:8000", "--insecure"), ("8000", "is not of the form HOST:PORT")]
 )
 def test_addresses_that_are_refused(address: str, words: str) -> None:
     status, sentence = refusal("--http", address)

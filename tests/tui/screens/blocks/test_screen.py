@@ -23,11 +23,11 @@ def pool(app: SeqtopApp) -> BlockMap:
 
 
 def sequence(app: SeqtopApp, request_id: str, number: int = 0) -> int:
-    return app.feed.state.requests[request_id].seq_ids[number]
+    return app.ui.state.requests[request_id].seq_ids[number]
 
 
 def table(app: SeqtopApp, request_id: str) -> list[int]:
-    return app.feed.state.sequences[sequence(app, request_id)].block_table
+    return app.ui.state.sequences[sequence(app, request_id)].block_table
 
 
 @pytest.mark.parametrize("num_device", [1, 16, 256, 4_000, 100_000])
@@ -58,7 +58,7 @@ def test_what_cells_say(source: ScriptedSource, app: SeqtopApp) -> None:
         shown = "".join(plain(line[2:]).replace(" ", "") for line, _ in drawn)
         assert len(shown) == 256
         own = sequence(app, "req-1")
-        assert app.feed.selected == own
+        assert app.ui.selected == own
         for block, cell in enumerate(shown):
             owners = pool(app).index.owners(block)
             if own in owners:
@@ -83,7 +83,7 @@ def test_what_the_prefix_cache_knows_has_a_sign_of_its_own() -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("2", "b", "3", "enter")
         await pilot.pause()
-        state, index = app.feed.state, pool(app).index
+        state, index = app.ui.state, pool(app).index
         assert state.cached_blocks is not None
         unused = {block for block in state.cached_blocks if not index.owners(block)}
         assert 3 in unused
@@ -199,12 +199,12 @@ def test_a_shared_block_names_its_owners_in_turn(app: SeqtopApp) -> None:
         assert "req-2  seq" in text
         for name in ("req-1", "req-2", "req-1"):
             await pilot.press("o")
-            assert app.feed.selected == sequence(app, name)
+            assert app.ui.selected == sequence(app, name)
             assert pool(app).cursor == block
         await pilot.press("o", "enter")
         await pilot.pause()
         assert isinstance(app.screen, SequencesScreen)
-        assert app.feed.selected == sequence(app, "req-2")
+        assert app.ui.selected == sequence(app, "req-2")
 
     play(app, act, (80, 24))
 
@@ -215,7 +215,7 @@ def test_enter_goes_to_the_owner_and_back_again_is_its_block(app: SeqtopApp) -> 
         await pilot.press("b", *str(block), "enter", "enter")
         await pilot.pause()
         assert isinstance(app.screen, SequencesScreen)
-        assert app.feed.selected == sequence(app, "req-5")
+        assert app.ui.selected == sequence(app, "req-5")
         assert "▌req-5" in screen(app)
         await pilot.press("2")
         await pilot.pause()
@@ -231,14 +231,12 @@ def test_nobodys_block_has_no_owner_to_go_to(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("b", *"255", "enter")
         await pilot.pause()
-        assert "107 are empty and 10 are still in the prefix cache" in " ".join(
-            screen(app).split()
-        )
-        before = app.feed.selected
+        assert "107 are empty and 10 are still in the prefix cache" in " ".join(screen(app).split())
+        before = app.ui.selected
         await pilot.press("enter", "o")
         await pilot.pause()
         assert isinstance(app.screen, BlocksScreen)
-        assert app.feed.selected == before
+        assert app.ui.selected == before
 
     play(app, act, (80, 24))
 
@@ -267,7 +265,7 @@ def test_an_owner_that_the_filter_hides_is_shown_all_the_same(app: SeqtopApp) ->
         await pilot.pause()
         await pilot.pause()
         assert isinstance(app.screen, SequencesScreen)
-        assert app.feed.selected == sequence(app, "req-5")
+        assert app.ui.selected == sequence(app, "req-5")
         assert not app.screen.query_one(FilterBar).display
         assert "▌req-5" in screen(app)
 

@@ -37,14 +37,14 @@ def words(app: SeqtopApp) -> str:
 
 
 def found(app: SeqtopApp) -> list[tuple[int, str]]:
-    assert app.feed.review is not None
-    return [(each.position, each.finding.rule) for each in app.feed.review.found()]
+    assert app.ui.checker is not None
+    return [(each.position, each.finding.rule) for each in app.ui.checker.found()]
 
 
 def test_nothing_is_checked_until_somebody_asks(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("2", "1")
-        assert app.feed.review is None
+        assert app.ui.checker is None
         await pilot.press(KEY)
         await pilot.pause()
         assert isinstance(app.screen, ChecksScreen)
@@ -77,7 +77,7 @@ def test_an_orderly_engine_has_no_findings_and_one_is_told_what_was_checked() ->
         script.info.max_num_batched_tokens = 0
         source.apply(script.info)
         script.step()
-        await until(pilot, lambda: bool(app.feed.review and app.feed.review.num_findings))
+        await until(pilot, lambda: bool(app.ui.checker and app.ui.checker.num_findings))
         await checked(app, pilot)
         assert "1 tokens were computed, the budget is 0." in words(app)
         assert "checks: 1" in words(app)
@@ -93,15 +93,15 @@ def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(KEY)
         await checked(app, pilot)
-        assert app.feed.review is not None
-        of_request = [each for each in app.feed.review.found() if each.finding.request_id]
+        assert app.ui.checker is not None
+        of_request = [each for each in app.ui.checker.found() if each.finding.request_id]
         wanted = of_request[0]
         await pilot.press("home", *["down"] * (wanted.number - 1), "enter")
         await pilot.pause()
         assert isinstance(app.screen, SequencesScreen)
-        assert app.feed.position == wanted.position
-        assert app.feed.state.step == wanted.finding.step
-        assert app.feed.selected == wanted.finding.seq_id
+        assert app.ui.time_travel.position == wanted.position
+        assert app.ui.state.step == wanted.finding.step
+        assert app.ui.selected == wanted.finding.seq_id
         assert f"Check {wanted.finding.rule} failed of {wanted.finding.request_id}" in words(app)
         assert "‖ PAUSED" in screen(app)
         await pilot.press(KEY)
@@ -109,10 +109,10 @@ def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
         selected = app.screen.query_one(Findings).selected
         assert selected is not None
         assert selected.number == wanted.number
-        with_block = next(each for each in app.feed.review.found() if each.finding.block)
+        with_block = next(each for each in app.ui.checker.found() if each.finding.block)
         await pilot.press("home", *["down"] * (with_block.number - 1), "enter")
         await pilot.pause()
-        assert app.feed.block == with_block.finding.block
+        assert app.ui.block == with_block.finding.block
 
     play(app, act, (160, 40))
 
@@ -126,18 +126,18 @@ def test_from_failed_check_to_failed_check(app: SeqtopApp) -> None:
             await pilot.press(screen_key, "L")
             for place in reversed(places):
                 await pilot.press("v")
-                assert app.feed.position == place
-                assert app.feed.paused
+                assert app.ui.time_travel.position == place
+                assert app.ui.paused
             await pilot.press("v")
-            assert app.feed.position == places[0]
-            assert "No failed check is known before this: 41 steps checked." in [
+            assert app.ui.time_travel.position == places[0]
+            assert "No failed check before this moment: 41 steps checked." in [
                 notice.message for notice in app._notifications
             ]
             for place in places[1:]:
                 await pilot.press("V")
-                assert app.feed.position == place
+                assert app.ui.time_travel.position == place
             await pilot.pause()
-            last = app.feed.review.found()[-1] if app.feed.review else None
+            last = app.ui.checker.found()[-1] if app.ui.checker else None
             assert last is not None
             assert f"Check {last.finding.rule} failed: {last.finding.message}" in words(app)
 
@@ -200,7 +200,7 @@ def test_without_a_record_there_is_nothing_to_check(source: ScriptedSource) -> N
         await pilot.press("1", "v")
         await pilot.pause()
         told = [notice.message for notice in app._notifications]
-        assert told == ["Nothing of the past is on record."]
+        assert told == ["No history yet."]
 
     play(app, act, (100, 24))
 
@@ -226,4 +226,4 @@ def test_checking_ends_with_the_app(app: SeqtopApp) -> None:
         await checked(app, pilot)
 
     play(app, act, (100, 24))
-    assert [reviewer.is_running for reviewer in app._reviewers] == [False]
+    assert [thread.is_running for thread in app._check_threads] == [False]

@@ -64,9 +64,9 @@ def test_one_is_chosen_looked_at_and_left(fleet: SeqtopApp) -> None:
         assert "first" in screen(fleet)
         await pilot.press("4")
         await until(pilot, lambda: isinstance(fleet.screen, StepsScreen))
-        assert fleet.screen.feed is fleet.fleet.feeds[1]
+        assert fleet.screen.ui is fleet.engines.all[1]
         await pilot.press("F", "up", "4")
-        await until(pilot, lambda: fleet.screen.feed is fleet.fleet.feeds[0])
+        await until(pilot, lambda: fleet.screen.ui is fleet.engines.all[0])
         assert isinstance(fleet.screen, StepsScreen)
         await pilot.press("F")
         await until(pilot, lambda: isinstance(fleet.screen, FleetScreen))
@@ -76,19 +76,19 @@ def test_one_is_chosen_looked_at_and_left(fleet: SeqtopApp) -> None:
 
 def test_each_keeps_its_own_filter_pause_and_selection(fleet: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        first, second, _ = fleet.fleet.feeds
+        first, second, _ = fleet.engines.all
         await pilot.press("1", "down", "down", "space")
         with first.lock:
             first.filter_by(parse("status:running"))
             chosen = first.selected
         await pilot.press("F", "down", "1")
-        await until(pilot, lambda: fleet.feed is second)
+        await until(pilot, lambda: fleet.ui is second)
         assert first.paused
         assert not second.paused
         assert second.view.filter.source == ""
         assert second.selected != chosen
         await pilot.press("F", "up", "1")
-        await until(pilot, lambda: fleet.feed is first)
+        await until(pilot, lambda: fleet.ui is first)
         assert first.selected == chosen
         assert "PAUSED" in screen(fleet)
 
@@ -103,10 +103,8 @@ def test_what_goes_on_elsewhere_is_seen(fleet: SeqtopApp, sources: list[Scripted
         sources[1].apply(
             RequestArrived(request_id="second", arrival_time=0.0, seq_ids=[9], num_prompt_tokens=4)
         )
-        fleet.glance()
         await until(pilot, lambda: row().split()[3:5] == ["1", "1"])
         sources[1].link.state = ConnectionState.LOST
-        fleet.glance()
         await until(pilot, lambda: "LOST" in row())
 
     play(fleet, act, (120, 24))
@@ -119,7 +117,7 @@ def test_nothing_is_done_to_an_engine_that_is_not_looked_at(
         await pilot.press("x", "n", "space", "left", "p")
         await pilot.pause()
         assert isinstance(fleet.screen, FleetScreen)
-        assert not fleet.feed.paused
+        assert not fleet.ui.paused
         assert "Abort" not in screen(fleet)
 
     play(fleet, act, (120, 24))
@@ -127,22 +125,22 @@ def test_nothing_is_done_to_an_engine_that_is_not_looked_at(
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_an_endpoint_keeps_its_port(width: int) -> None:
-    feed = SeqtopApp(ScriptedSource(), clock=lambda: 0.0).feed
+    ui = SeqtopApp(ScriptedSource(), clock=lambda: 0.0).ui
     for endpoint in ("tcp://127.0.0.1:5557", "tcp://a-node-of-a-cluster.example.org:5558"):
-        feed.source.link.endpoint = endpoint
-        line = plain(cells.row(cells.arrange(width), feed))
+        ui.source.link.endpoint = endpoint
+        line = plain(cells.row(cells.arrange(width), ui))
         assert f"{endpoint[-12:]} " in line
         assert (endpoint in line) == (len(endpoint) <= 20)
 
 
 @pytest.mark.parametrize("state", [ConnectionState.LOST, ConnectionState.STOPPED])
 def test_what_no_longer_goes_on_has_no_rates(state: ConnectionState) -> None:
-    feed = SeqtopApp(ScriptedSource(), clock=lambda: 0.0).feed
-    feed._meter.rates = feed.rates._replace(steps=8.5, tokens_in=6.5, tokens_out=47.5)
+    ui = SeqtopApp(ScriptedSource(), clock=lambda: 0.0).ui
+    ui._meter.rates = ui.rates._replace(steps=8.5, tokens_in=6.5, tokens_out=47.5)
     slots = cells.arrange(200)
-    assert {"8.5", "6.5"} <= set(plain(cells.row(slots, feed)).split())
-    feed.source.link.state = state
-    assert not {"8.5", "6.5", "47.5"} & set(plain(cells.row(slots, feed)).split())
+    assert {"8.5", "6.5"} <= set(plain(cells.row(slots, ui)).split())
+    ui.source.link.state = state
+    assert not {"8.5", "6.5", "47.5"} & set(plain(cells.row(slots, ui)).split())
 
 
 def test_one_engine_is_no_fleet() -> None:

@@ -16,7 +16,7 @@ def watching(settings: Settings) -> tuple[Script, SeqtopApp]:
     """An app that has watched the scene from its beginning."""
     source = ScriptedSource()
     app = SeqtopApp(source, clock=lambda: 0.0, settings=settings)
-    source.listener = app.feed.poll
+    source.after_event = app.ui.update
     return scene(source), app
 
 
@@ -35,7 +35,7 @@ def test_latencies_and_goodput() -> None:
         assert "!61.8 ms" in lines["req-5"]
         assert "!" not in lines["req-1"]
         assert f"!{fmt.UNKNOWN}" in lines["req-8"]  # it waits for its first token still
-        script.source.listener = None  # the app looks by itself
+        script.source.after_event = None  # the app looks by itself
         script.time += 61.0
         script.step(decode=["req-1"])
         app.draw()
@@ -82,7 +82,7 @@ def test_an_engine_started_anew_is_not_mixed_with_what_it_was_before() -> None:
         await pilot.press("space")
         await pilot.pause()
         assert figures() == before
-        script.source.listener = None
+        script.source.after_event = None
         info = engine_info(incarnation="b2")
         script.source.replace(EngineState(info=info, time=script.time + 1.0))
         anew = Script(script.source, incarnation="b2")
@@ -109,8 +109,8 @@ def test_a_burst_is_one_notice() -> None:
     script, app = watching(Settings(slo={"queue": 1.0}))
 
     async def act(pilot: Pilot[int]) -> None:
-        script.source.listener = None
-        app.feed.latencies.take_news()
+        script.source.after_event = None
+        app.ui.latencies.take_alerts()
         before = len(app._notifications)
         for index in range(5):
             script.arrive(f"slow-{index}", num_prompt=8)

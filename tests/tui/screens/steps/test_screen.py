@@ -45,8 +45,8 @@ async def opened(app: SeqtopApp, pilot: Pilot[int]) -> StepRows:
 
 def step_at(app: SeqtopApp, position: int | None) -> int:
     assert position is not None
-    assert app.feed.source.history is not None
-    return app.feed.source.history.index[position].step
+    assert app.ui.source.history is not None
+    return app.ui.source.history.index[position].step
 
 
 def test_the_newest_step_is_in_sight_and_under_the_cursor(app: SeqtopApp) -> None:
@@ -116,19 +116,19 @@ def test_enter_goes_there_and_the_arrows_take_the_cursor_along(app: SeqtopApp) -
         rows = await opened(app, pilot)
         await pilot.press("up", "up", "up", "enter")
         await pilot.pause()
-        assert app.feed.paused
-        assert app.feed.state.step == 37 == step_at(app, rows.cursor)
+        assert app.ui.paused
+        assert app.ui.state.step == 37 == step_at(app, rows.cursor)
         assert "▌▸     37" in screen(app)
         await pilot.press("left", "left")
         await pilot.pause()
-        assert app.feed.state.step == 35 == step_at(app, rows.cursor)
+        assert app.ui.state.step == 35 == step_at(app, rows.cursor)
         await pilot.press("down")
         await pilot.pause()
-        assert app.feed.state.step == 35
+        assert app.ui.state.step == 35
         assert step_at(app, rows.cursor) == 36
         await pilot.press("enter")
         await pilot.pause()
-        assert app.feed.state.step == 36
+        assert app.ui.state.step == 36
         await pilot.press("enter")
         await pilot.pause()
         assert "This step is on show." in screen(app)
@@ -154,10 +154,10 @@ def test_a_member_leads_to_its_sequence(app: SeqtopApp) -> None:
         await pilot.press("tab", "enter")
         await pilot.pause()
         assert isinstance(app.screen, SequencesScreen)
-        assert app.feed.paused
-        assert app.feed.state.step == 34
-        assert app.feed.selection is not None
-        assert app.feed.selection[0].request_id == "req-2"
+        assert app.ui.paused
+        assert app.ui.state.step == 34
+        assert app.ui.selection is not None
+        assert app.ui.selection[0].request_id == "req-2"
 
     play(app, act, (100, 40))
 
@@ -250,7 +250,7 @@ def test_a_recording_is_listed_whole_with_the_moment_on_show_marked() -> None:
         assert rows.num_rows == 41
         await pilot.press("right_curly_bracket", "right")
         await pilot.pause()
-        assert step_at(app, rows.cursor) == app.feed.state.step == 10
+        assert step_at(app, rows.cursor) == app.ui.state.step == 10
         assert "▌▸     10" in screen(app)
 
     play(app, act, (100, 30))

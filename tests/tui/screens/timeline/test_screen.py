@@ -40,8 +40,8 @@ def line_of(app: SeqtopApp, name: str) -> str:
 
 
 def selected(app: SeqtopApp) -> str:
-    assert app.feed.selection is not None
-    return app.feed.selection[0].request_id
+    assert app.ui.selection is not None
+    return app.ui.selection[0].request_id
 
 
 def test_rows_are_those_of_the_table_and_the_selection_carries_over(app: SeqtopApp) -> None:
@@ -49,7 +49,7 @@ def test_rows_are_those_of_the_table_and_the_selection_carries_over(app: SeqtopA
         await pilot.press("down", "down")
         rows = await opened(app, pilot)
         assert selected(app) == "req-3"
-        assert rows.page(0, 100) == app.feed.view.page(0, 100)
+        assert rows.page(0, 100) == app.ui.view.page(0, 100)
         assert "░█" in line_of(app, "req-2")
         assert "↺▒" in line_of(app, "req-7")
         assert "━✓" in line_of(app, "done-1")
@@ -66,17 +66,17 @@ def test_order_and_filter(app: SeqtopApp) -> None:
         rows = await opened(app, pilot)
         await pilot.press("s")
         await pilot.pause()
-        state = app.feed.state
+        state = app.ui.state
         by_arrival = [key for request in state.requests.values() for key in request.seq_ids]
         assert rows.page(0, 100) == by_arrival
-        with app.feed.lock:
-            app.feed.filter_by(parse("status:waiting"))
+        with app.ui.lock:
+            app.ui.filter_by(parse("status:waiting"))
         app.screen.show_all()
         assert {state.sequences[key].request_id for key in rows.page(0, 100)} == {
             "req-8", "req-9", "req-10", "chat-b7f39a2c-11",
         }  # fmt: skip
         await pilot.press("s")
-        assert rows.page(0, 100) == app.feed.view.page(0, 100)
+        assert rows.page(0, 100) == app.ui.view.page(0, 100)
 
     play(app, act, (100, 40))
 
@@ -85,18 +85,18 @@ def test_zoom_pan_fit_and_follow(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         rows = await opened(app, pilot)
         whole = rows.window
-        assert whole.column(app.feed.now) is not None
+        assert whole.column(app.ui.now) is not None
         await pilot.press("plus")
         closer = rows.window
         assert closer.cell < whole.cell
-        assert closer.column(app.feed.now) is not None
+        assert closer.column(app.ui.now) is not None
         await pilot.press("h")
         earlier = rows.window
         assert earlier.start == pytest.approx(closer.start - 0.25 * closer.width * closer.cell, 1)
         await pilot.press("l")
         assert rows.window.start == pytest.approx(closer.start, abs=closer.cell)
         await pilot.press("h", "h", "h", "f")
-        assert rows.window.column(app.feed.now) is not None
+        assert rows.window.column(app.ui.now) is not None
         await pilot.press("minus", "minus")
         assert rows.window.cell > whole.cell
         await pilot.press("a")
@@ -130,7 +130,7 @@ def test_the_moment_on_show_is_marked_and_kept_in_sight(app: SeqtopApp) -> None:
 def test_opened_while_held_it_has_the_scale_it_has_when_live(
     app: SeqtopApp, keys: str, replayed: bool
 ) -> None:
-    history = app.feed.source.history
+    history = app.ui.source.history
     assert history is not None
     scales: list[float] = []
 
@@ -166,23 +166,23 @@ def test_to_the_preemptions_of_the_selected_request(app: SeqtopApp) -> None:
         await pilot.press("o")
         await pilot.pause()
         told = [notice.message for notice in app._notifications]
-        assert told == ["No preemption of req-1 is on record before this."]
+        assert told == ["No preemption of req-1 before this moment in the history."]
         await pilot.press(*["down"] * 8)
         assert selected(app) == "req-7"
         await pilot.press("o")
         await pilot.pause()
-        assert app.feed.state.step == 34
+        assert app.ui.state.step == 34
         assert "Preempted here: req-7 (79 tokens lost)." in " ".join(screen(app).split())
         await pilot.press("left", "O")
         await pilot.pause()
-        assert app.feed.state.step == 34
+        assert app.ui.state.step == 34
         assert selected(app) == "req-7"
 
     play(app, act, (100, 40))
 
 
 def test_a_recording_has_the_scale_of_its_whole(app: SeqtopApp) -> None:
-    history = app.feed.source.history
+    history = app.ui.source.history
     assert history is not None
     replayed = SeqtopApp(Playback(history, "run.seqtop", paused=True), clock=lambda: 0.0)
 

@@ -1,0 +1,114 @@
+"""A sliding window of samples, and exact percentiles of them.
+
+With n samples in order, x₀ to xₙ₋₁, the p-th percentile lies at h = (n - 1) · p / 100 and is
+x⌊h⌋ + (h - ⌊h⌋) · (x⌊h⌋₊₁ - x⌊h⌋), as in NumPy's default method.
+"""
+
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+WINDOW = 60.0
+"""Length of a window, in seconds of the engine's time."""
+MAX_IN_WINDOW = 20_000
+"""Samples in a window; the newest count where there are more."""
+
+
+class Figures(NamedTuple):
+    """The percentiles of the samples in a window, in seconds."""
+
+    num: int = 0
+    p50: float = math.nan
+    p90: float = math.nan
+    p99: float = math.nan
+    largest: float = math.nan
+
+
+class Samples:
+    """The newest `max_samples` samples: times in epoch seconds, and values in seconds.
+
+    Times and values are in two columns: a pair per sample would be an object for the garbage
+    collector to traverse, a hundred thousand times a second.
+    """
+
+    def __init__(self, max_samples: int) -> None:
+        self.times: deque[float] = deque(maxlen=max_samples)
+        self.values: deque[float] = deque(maxlen=max_samples)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def extend(self, times: Iterable[float], values: Iterable[float]) -> None:
+        """Adds samples in order of time."""
+        self.times.extend(times)
+        self.values.extend(values)
+
+
+class SlidingWindow(Samples):
+    """The samples of one figure that are at most `length` seconds old.
+
+    Samples are sorted when a percentile is read and not when they are added: up to a hundred
+    thousand are added per second, and percentiles are read once.
+    """
+
+    def __init__(self, length: float = WINDOW) -> None:
+        super().__init__(MAX_IN_WINDOW)
+        self._length = length
+        self._ordered: list[float] | None = []
+
+    def add(self, time: float, value: float) -> None:
+        """Adds one sample."""
+        self.extend((time,), (value,))
+
+    def extend(self, times: Iterable[float], values: Iterable[float]) -> None:
+        """Adds samples in order of time."""
+        super().extend(times, values)
+        self._ordered = None
+
+    def expire(self, now: float) -> None:
+        """Removes the samples that are too old at `now`."""
+        times, values = self.times, self.values
+        while times and times[0] <= now - self._length:
+            times.popleft()
+            values.popleft()
+            self._ordered = None
+
+    def percentile(self, p: float) -> float:
+        """The `p`-th percentile, interpolated linearly; NaN without samples."""
+        values = self._sorted_values
+        if not values:
+            return math.nan
+        h = (len(values) - 1) * p / 100
+        low = math.floor(h)
+        high = min(low + 1, len(values) - 1)
+        return values[low] + (h - low) * (values[high] - values[low])
+
+    def mean(self) -> float:
+        """The mean of the samples; NaN without samples."""
+        return math.fsum(self.values) / len(self) if self else math.nan
+
+    def figures(self) -> Figures:
+        """The number of samples and their percentiles."""
+        if not self:
+            return Figures()
+        p50, p90, p99 = (self.percentile(p) for p in (50, 90, 99))
+        return Figures(len(self), p50, p90, p99, self._sorted_values[-1])
+
+    def histogram(self, num_bins: int) -> list[int]:
+        """The number of samples in each of `num_bins` bins, evenly spaced on a log scale."""
+        values = self._sorted_values
+        if not values or num_bins < 1:
+            return [0] * max(num_bins, 0)
+        low, high = max(values[0], 1e-6), max(values[-1], 1e-6)
+        edges = [low * (high / low) ** (index / num_bins) for index in range(1, num_bins)]
+        below = [bisect_right(values, edge) for edge in edges]
+        ends = [*below, len(values)]
+        return [end - start for start, end in zip([0, *below], ends, strict=True)]
+
+    @property
+    def _sorted_values(self) -> list[float]:
+        if self._ordered is None:
+            self._ordered = sorted(self.values)
+        return self._ordered

@@ -1,0 +1,151 @@
+"""Ways to find a moment on a timeline.
+
+Positions are those of `seqtop.history.event_index`.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import TypeAlias
+
+from seqtop import format as fmt
+from seqtop.history.event_index import EventKind
+from seqtop.history.timeline import RecordingError, Timeline
+from seqtop.wire.messages import Preemption, RequestFinished, Step
+
+Seek: TypeAlias = Callable[[Timeline, int], int | None]
+"""Maps a position on a timeline to another, or to `None` if there is none. The timeline's lock is
+held during the call."""
+
+_MAX_PREEMPTIONS = 1_000
+"""Preemptions that are read to find one of a request: each takes a read of the history."""
+
+
+def by_steps(count: int) -> Seek:
+    """Moves `count` steps on, or back if negative; fewer where the history ends."""
+
+    def seek(timeline: Timeline, position: int) -> int | None:
+        move = timeline.index.next_step if count > 0 else timeline.index.previous_step
+        reached = None
+        for _ in range(abs(count)):
+            found = move(position)
+            if found is None:
+                break
+            reached = position = found
+        return reached
+
+    return seek
+
+
+def to_kind(kind: EventKind, direction: int) -> Seek:
+    """Finds the next moment of `kind`, or the previous one if `direction` is negative."""
+
+    def seek(timeline: Timeline, position: int) -> int | None:
+        marks = timeline.index
+        return (marks.next if direction > 0 else marks.previous)(kind, position)
+
+    return seek
+
+
+def to_preemption_of(request_id: str, direction: int) -> Seek:
+    """Finds the next preemption of a request, or the previous one if `direction` is negative.
+
+    Reads at most `_MAX_PREEMPTIONS` preemptions.
+    """
+
+    def seek(timeline: Timeline, position: int) -> int | None:
+        move = timeline.index.next if direction > 0 else timeline.index.previous
+        for _ in range(_MAX_PREEMPTIONS):
+            found = move(EventKind.PREEMPTION, position)
+            if found is None:
+                return None
+            position = found
+            with contextlib.suppress(RecordingError):
+                if request_id in describe_moment(timeline, position)[1]:
+                    return position
+        return None
+
+    return seek
+
+
+def to_step(step: int, *, near: int | None = None) -> Seek:
+    """Finds the end of `step`, or the nearest step in the history.
+
+    The step is one of the incarnation that ran at position `near`; by default at the position on
+    show.
+    """
+
+    def seek(timeline: Timeline, position: int) -> int | None:
+        return timeline.index.at_step(step, near=position if near is None else near)
+
+    return seek
+
+
+def to_position(position: int) -> Seek:
+    """Finds `position`, or the oldest moment if it has been dropped."""
+    return lambda timeline, _: max(position, timeline.first)
+
+
+def to_end(direction: int) -> Seek:
+    """Finds the newest moment, or the oldest if `direction` is negative."""
+    return lambda timeline, _: timeline.last if direction > 0 else timeline.first
+
+
+def to_share(share: float) -> Seek:
+    """Finds the moment at a share of the recorded time, from 0 to 1."""
+
+    def seek(timeline: Timeline, position: int) -> int | None:
+        begin, end = bounds(timeline)
+        if share <= 0:
+            return timeline.first
+        return timeline.index.at_time(begin + min(share, 1.0) * (end - begin))
+
+    return seek
+
+
+def by_share(share: float) -> Seek:
+    """Moves on by a share of the recorded time, or back if negative; at least by one step."""
+
+    def seek(timeline: Timeline, position: int) -> int | None:
+        begin, end = bounds(timeline)
+        wanted = max(timeline.index[position].time, begin) + share * (end - begin)
+        found = timeline.index.at_time(wanted) if wanted >= begin else timeline.first
+        if (found - position) * share > 0:
+            return found
+        return by_steps(1 if share > 0 else -1)(timeline, position)
+
+    return seek
+
+
+def bounds(timeline: Timeline) -> tuple[float, float]:
+    """Returns the times of the oldest and the newest moment, in epoch seconds."""
+    marks = timeline.index
+    # The state before the first event has no time of its own.
+    return marks[min(timeline.first + 1, timeline.last)].time, marks[timeline.last].time
+
+
+def describe_moment(timeline: Timeline, position: int) -> tuple[str, dict[str, str]]:
+    """Describes an event that ends, preempts or swaps in requests.
+
+    Returns:
+        A word for the event, and by request id the cost of the event, if it is known. Both are
+        empty for other events. A step does not say to which requests the blocks belong that it
+        swaps in: they are counted instead.
+
+    Raises:
+        RecordingError: The event cannot be read.
+    """
+    for _, event in timeline.events(position - 1, position):
+        if isinstance(event, RequestFinished):
+            return "Ended", {event.request_id: ""}
+        if isinstance(event, Step):
+            if event.preemptions:
+                return "Preempted", {each.request_id: _cost(each) for each in event.preemptions}
+            swapped = len(event.execute.blocks_to_swap_in)
+            return ("Swapped in", {fmt.plural(swapped, "block"): ""}) if swapped else ("", {})
+    return "", {}
+
+
+def _cost(preemption: Preemption) -> str:
+    if preemption.mode == "swap":
+        return "swapped out"
+    return f"{fmt.plural(preemption.num_lost_tokens, 'token')} lost"

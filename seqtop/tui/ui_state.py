@@ -1,0 +1,350 @@
+"""The state of the user interface: the engine's state on show, selection and preferences.
+
+Widgets read it and keep nothing that matters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from seqtop.checks.background import BackgroundChecker, LocatedFinding
+from seqtop.connection import ConnectionState
+from seqtop.history.timeline import RecordingError
+from seqtop.observable import Observable
+from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState, RequestState, SequenceState
+from seqtop.state.filter import NO_FILTER, Filter, parse
+from seqtop.state.latency import Latencies, Measured
+from seqtop.state.listener import StateChange
+from seqtop.state.ordering import SequenceView, Sort
+from seqtop.tui import seek
+from seqtop.tui.rates import RateMeter, Rates
+from seqtop.tui.recording_control import Recordable, RecordingControl
+from seqtop.tui.screens.sequences.cells import DEFAULT_COLUMNS
+from seqtop.tui.screens.sequences.token_marks import Marking
+from seqtop.tui.settings import DEFAULTS, Settings, parse_slo, parse_sort
+from seqtop.tui.source import Source
+from seqtop.tui.time_travel import TimeTravel
+
+
+class Changes(NamedTuple):
+    """What has to be drawn again."""
+
+    touched: set[int] | None
+    """Ids of the sequences that changed; `None` means all."""
+    ticked: bool
+    """Whether the engine's clock has reached another second."""
+
+    def __or__(self, other: Changes) -> Changes:
+        if self.touched is None or other.touched is None:
+            return EVERYTHING
+        return Changes(self.touched | other.touched, self.ticked or other.ticked)
+
+
+EVERYTHING = Changes(None, ticked=True)
+NOTHING = Changes(set(), ticked=False)
+
+
+class UiState(Observable):
+    """The display of one source. Its version grows whenever something may look different.
+
+    Call everything under `lock`.
+
+    Args:
+        source: The engine or the recording.
+        clock: Returns this machine's time in seconds.
+        settings: The preferences to start with.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        clock: Callable[[], float] = time.time,
+        settings: Settings = DEFAULTS,
+    ) -> None:
+        super().__init__()
+        self.source = source
+        self.clock = clock
+        self.time_travel = TimeTravel(source)
+        self.state: EngineState = source.state
+        """The state on show, as of the last `update`."""
+        self.recording: RecordingControl | None = None
+        """Records the source; `None` if that is a recording already."""
+        if self.time_travel.playback is None and isinstance(source, Recordable):
+            self.recording = RecordingControl(source)
+        self.checker: BackgroundChecker | None = None
+        """Checks the history; `None` until the user asks for it."""
+        self.rates = Rates()
+        """The rates at the moment on show."""
+
+        # Preferences
+        self.view = SequenceView()
+        self.view.sort = parse_sort(settings.sort or "lifecycle")
+        self.view.filter = parse(settings.filter or "")
+        self.view.tree = settings.tree is not False
+        self.columns = settings.columns or DEFAULT_COLUMNS
+        """Keys of the table's columns; those at the end are left out where there is no room."""
+        self.latencies = Latencies(parse_slo(settings.slo or {}))
+        """Latencies of the source up to now."""
+        self.latency_wanted = bool(settings.latency)
+        """Whether the latency panel is shown."""
+        self.detail_share: int | None = settings.detail_share
+        """Percent of the height, or width, that the detail pane takes; `None` for the default."""
+        self.detail_wanted: bool | None = settings.detail
+        """Whether the detail pane is shown; `None` shows it where there is room."""
+        self.marking: Marking = "plain"
+        """The token property that the text of a sequence shows."""
+
+        # Selection
+        self.selected: int | None = None
+        """Id of the sequence under the cursor."""
+        self.is_user_selection = False
+        """Whether the user has put the cursor there."""
+        self.following = False
+        """Whether the table scrolls along when the selected row moves."""
+        self.block: int | None = None
+        """The block under the cursor of the block map, numbered as in `BlockMap`.
+
+        While it is `None`, the cursor stays on the first block of the selected sequence."""
+        self.finding: int | None = None
+        """Number of the finding under the cursor of the checks screen."""
+        self.pending_selection: str | None = None
+        """Id of a request to select as soon as it is on show: the one just submitted."""
+        self.scroll_target: int | None = None
+        """Sequence that was selected by `pending_selection`: its row stays in sight while it
+        waits."""
+
+        self._changes = EVERYTHING
+        """Changes since the last `take_changes`."""
+        self._arranged: tuple[bool, int] | None = None
+        """`paused` and position of the moment that the view was last arranged for."""
+        self._meter = RateMeter()
+        self._second = -1
+        self._num_messages = -1
+        self._last_message_time = clock()
+        source.add_listener(self._observe_latencies)
+        source.add_callback(self.changed)
+
+    @property
+    def lock(self) -> threading.RLock:
+        return self.source.lock
+
+    @property
+    def now(self) -> float:
+        """The engine's time on show, in epoch seconds."""
+        return self.state.time
+
+    @property
+    def second(self) -> int:
+        """The engine's time in whole seconds."""
+        return int(self.now) if abs(self.now) < 1e15 else 0
+
+    @property
+    def paused(self) -> bool:
+        return self.time_travel.paused
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the source is a recording."""
+        return self.time_travel.playback is not None
+
+    @property
+    def may_be_controlled(self) -> bool:
+        """Whether the engine takes commands, as far as is known."""
+        info = self.source.state.info
+        return not self.is_recorded and (info is None or info.control)
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the last message arrived, by this machine's clock."""
+        return max(self.clock() - self._last_message_time, 0.0)
+
+    @property
+    def ages_by_itself(self) -> bool:
+        """Whether the display changes with this machine's time."""
+        return self.source.link.state is ConnectionState.LOST
+
+    @property
+    def measured(self) -> Measured:
+        """Latencies in the time before the moment on show."""
+        if not self.time_travel.is_holding:
+            return self.latencies.now
+        return self.latencies.at(self.state.info, self.now)
+
+    @property
+    def current_rates(self) -> Rates:
+        """The newest rates of the source, even while an older moment is on show."""
+        return self._meter.rates
+
+    @property
+    def selection(self) -> tuple[RequestState, SequenceState] | None:
+        """The selected sequence and its request, if the state on show has it."""
+        if self.selected is None:
+            return None
+        return self.sequence(self.selected)
+
+    def sequence(self, seq_id: int) -> tuple[RequestState, SequenceState] | None:
+        """Returns a sequence of the state on show, with its request."""
+        found = self.state.sequences.get(seq_id)
+        return None if found is None else (self.state.requests[found.request_id], found)
+
+    def select(self, seq_id: int) -> None:
+        """Selects a sequence for the user; unfolds or drops the filter if they would hide it."""
+        self.selected, self.is_user_selection = seq_id, True
+        if self.view.index(seq_id) is None and self.view.folded:
+            self.view.folded.clear()
+            self.view.rebuild(self.state)
+        if self.view.index(seq_id) is None:
+            self.filter_by(NO_FILTER)
+
+    def take_pending_selection(self) -> int | None:
+        """Returns the first sequence of the pending request once it is on show, and clears it."""
+        request = self.state.requests.get(self.pending_selection or "")
+        if request is None or not request.seq_ids:
+            return None
+        seq_id = request.seq_ids[0]
+        self.pending_selection, self.scroll_target = None, seq_id
+        return seq_id
+
+    def is_scroll_target_selected(self) -> bool:
+        """Returns whether the selected row has to stay in sight: while it waits, and once more
+        when it has started to run."""
+        found, is_target = self.selection, self.selected == self.scroll_target
+        if found is None or not is_target or found[1].status != SequenceStatus.WAITING:
+            self.scroll_target = None
+        return found is not None and is_target
+
+    def update(self) -> None:
+        """Brings the state on show, the view and the rates up to date."""
+        self.update_rates()
+        touched = self.time_travel.take_touched()
+        self.state = self.time_travel.state
+        is_holding = self.time_travel.is_holding
+        self.rates = self._meter.at(self.now) if is_holding else self._meter.rates
+        self._changes |= self._arrange(touched)
+        moment = self.paused, self.time_travel.position
+        if self.paused and moment != self._arranged:
+            # What changes with time alone is that of the moment, even within a second.
+            self.view.tick(self.state)
+            self._changes = self._changes._replace(ticked=True)
+        self._arranged = moment
+
+    def take_changes(self) -> Changes:
+        """Returns the changes since the last call."""
+        changes, self._changes = self._changes, NOTHING
+        return changes
+
+    def update_rates(self) -> None:
+        """Samples the rates, and notes when the last message arrived."""
+        if self.source.link.num_messages != self._num_messages:
+            self._num_messages = self.source.link.num_messages
+            self._last_message_time = self.clock()
+        self._meter.sample(self.source.state)
+
+    def start_checking(self) -> BackgroundChecker | None:
+        """Creates a checker for the history; `None` if there is no history or a checker already."""
+        if self.checker is not None or self.source.history is None:
+            return None
+        self.checker = BackgroundChecker(self.source.history)
+        self.checker.add_callback(self.changed)
+        return self.checker
+
+    def jump(self, wanted: seek.Seek, otherwise: str) -> None:
+        """Goes to a moment, describes its event, and selects the first request in it."""
+        self.time_travel.go(wanted, otherwise)
+        if not self.time_travel.key_message:
+            self.point_out()
+
+    def point_out(self) -> None:
+        """Describes the event at the moment on show, and selects the first request in it."""
+        travel, timeline = self.time_travel, self.source.history
+        if timeline is None or not (travel.is_holding or travel.playback):
+            return
+        with timeline.lock, contextlib.suppress(RecordingError):
+            what, costs = seek.describe_moment(timeline, travel.position)
+            if costs:
+                first = next(iter(costs))
+                self.pending_selection = first if first in travel.state.requests else None
+                names = ", ".join(
+                    f"{name} ({cost})" if cost else name for name, cost in costs.items()
+                )
+                travel.moment_message = f"{what} here: {names}. {travel.moment_message}".rstrip()
+
+    def go_to_finding(self, found: LocatedFinding, message: str) -> None:
+        """Shows the moment of a finding, with its sequence and its block selected."""
+        travel, finding = self.time_travel, found.finding
+        travel.go(seek.to_position(found.position), "")
+        travel.moment_message = f"{message} {travel.moment_message}".rstrip()
+        self.update()
+        self._changes = EVERYTHING
+        self.finding = found.number
+        if finding.block is not None:
+            self.block = finding.block
+        request = self.state.requests.get(finding.request_id or "")
+        seq_ids = [finding.seq_id] if finding.seq_id is not None else request and request.seq_ids
+        for seq_id in seq_ids or ():
+            if seq_id in self.state.sequences:
+                self.select(seq_id)
+                break
+
+    def sort_by(self, sort: Sort) -> None:
+        self.view.sort = sort
+        self.view.rebuild(self.state)
+
+    def filter_by(self, wanted: Filter) -> None:
+        self.view.filter = wanted
+        self.view.rebuild(self.state)
+
+    def search_for(self, wanted: Filter) -> None:
+        """Marks the sequences that match, and hides none."""
+        self.view.search(self.state, wanted)
+
+    def toggle_tree(self) -> None:
+        """Switches between sequences grouped by request and single sequences."""
+        self.view.tree = not self.view.tree
+        self.view.rebuild(self.state)
+
+    def fold(self) -> bool:
+        """Folds or unfolds the sequences below the selected one, or the tree that it is in.
+
+        Returns:
+            Whether there is anything to fold.
+        """
+        if self.selected is None:
+            return False
+        place = self.view.tree_position(self.selected)
+        if not place.is_parent:
+            if place.parent is None:
+                return False
+            self.selected = place.parent
+        self.view.folded ^= {self.selected}
+        self.view.update(self.state, [self.selected])
+        return True
+
+    def fold_all(self) -> None:
+        """Folds every tree, or unfolds all if any is folded."""
+        while (
+            self.selected is not None
+            and (parent := self.view.tree_position(self.selected).parent) is not None
+        ):
+            self.selected = parent
+        self.view.fold_all()
+        self.view.rebuild(self.state)
+
+    def _arrange(self, touched: set[int] | None) -> Changes:
+        """Brings the view up to date with the state on show."""
+        ticked, self._second = self.second != self._second, self.second
+        if touched is None:
+            self.view.rebuild(self.state)
+            return EVERYTHING
+        moved = self.view.update(self.state, touched)
+        if ticked:
+            self.view.tick(self.state)
+        return Changes(touched | moved if moved else touched, ticked)
+
+    def _observe_latencies(self, change: StateChange) -> None:
+        self.latencies.observe(change.state, change.touched)

@@ -1,0 +1,57 @@
+"""Model configurations in the formats of transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_stub.model_executor.model_config import ModelConfig, UnsupportedModel
+from tests.support.model_directory import edit_config, load
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"architectures": ["MixtralForCausalLM"]}, "MixtralForCausalLM would need a mixture"),
+        ({"architectures": ["BertModel"]}, "BertModel; this engine runs LlamaFor.*, Qwen3For"),
+        ({"architectures": None}, "unnamed architecture"),
+        ({"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, "'longrope'.*yarn"),
+        ({"rope_scaling": {"type": "linear"}}, "'linear' lacks factor"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "lacks low_freq_factor"),
+        ({"partial_rotary_factor": 0.5}, "whole heads"),
+        ({"architectures": ["Qwen2ForCausalLM"], "mlp_bias": True}, "has no mlp_bias"),
+        ({"architectures": ["MistralForCausalLM"], "attention_bias": True}, "no attention_bias"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
+        ({"num_key_value_heads": 3}, "cannot share"),
+    ],
+)
+def test_unsupported_models_are_named(directory: Path, changes: dict[str, Any], named: str) -> None:
+    edit_config(directory, **changes)
+    with pytest.raises(UnsupportedModel, match=named):
+        load(directory)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"architectures": ["LlamaForCausalLM"]}'])
+def test_broken_config(directory: Path, text: str) -> None:
+    (directory / "config.json").write_text(text)
+    with pytest.raises(UnsupportedModel, match=r"config\.json"):
+        load(directory)
+
+
+def test_config_of_either_transformers_generation(directory: Path) -> None:
+    edit_config(directory, rope_theta=1.0, rope_parameters={"rope_theta": 5e5})
+    assert ModelConfig.from_pretrained(directory).rope_theta == 5e5
+    edit_config(directory, rope_theta=7e4, rope_parameters=None, eos_token_id=[3, 4])
+    config = ModelConfig.from_pretrained(directory)
+    assert config.rope_theta == 7e4
+    assert config.eos_token_id == (3, 4)
+
+
+def test_generation_stops_at_its_own_tokens_too(directory: Path) -> None:
+    (directory / "generation_config.json").write_text('{"eos_token_id": [5, 1, 7]}')
+    assert ModelConfig.from_pretrained(directory).eos_token_id == (1, 5, 7)
+    (directory / "generation_config.json").write_text('{"temperature": 0.6}')
+    assert ModelConfig.from_pretrained(directory).eos_token_id == (1,)

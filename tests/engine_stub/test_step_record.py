@@ -1,0 +1,34 @@
+"""The records of steps."""
+
+import itertools
+
+import pytest
+
+from seqtop.sequence import SamplingParams
+
+
+def test_updates_bring_tokens_logprobs_and_text(make_engine) -> None:
+    engine = make_engine()
+    params = SamplingParams(temperature=0, max_tokens=12, logprobs=3, ignore_eos=True)
+    (group,) = engine.add_request("r", "Hi there", params)
+    updates = []
+    while engine.has_unfinished_requests():
+        record = engine.step()
+        assert [each.seq_group for each in record.scheduled] == [
+            engine.seq_groups.get(each.request_id, group) for each in record.updates
+        ]
+        updates += record.updates
+    seq = group.first_seq
+    tokens = list(itertools.chain.from_iterable(each.new_token_ids for each in updates))
+    logprobs = list(itertools.chain.from_iterable(each.new_logprobs for each in updates))
+    assert tokens == list(seq.get_output_token_ids())
+    assert len(tokens) == 12
+    assert logprobs == seq.output_logprobs
+    assert "".join(each.text_delta for each in updates) == seq.output_text
+    assert seq.get_cumulative_logprob() == pytest.approx(
+        sum(each[token].logprob for token, each in zip(tokens, logprobs, strict=True))
+    )
+    for token, candidates in zip(tokens, logprobs, strict=True):
+        assert len(candidates) == 3
+        assert candidates[token].rank == 1
+        assert candidates[token].decoded_token == engine.tokenizer.decode([token])

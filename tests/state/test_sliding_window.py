@@ -1,0 +1,41 @@
+"""Percentiles, the histogram and the mean of a sliding window."""
+
+import math
+import random
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqtop.state import sliding_window
+from seqtop.state.sliding_window import SlidingWindow
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=2, max_size=60))
+def test_percentiles_are_those_of_the_textbook(values: list[float]) -> None:
+    window = SlidingWindow()
+    for value in values:
+        window.add(0.0, value)
+    cuts = statistics.quantiles(values, n=100, method="inclusive")
+    for p in (50, 90, 99):
+        assert window.percentile(p) == pytest.approx(cuts[p - 1])
+    assert sum(window.histogram(16)) == len(values)
+
+
+def test_a_window_slides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sliding_window, "MAX_IN_WINDOW", 50)
+    chance, window, added = random.Random(1), SlidingWindow(10.0), []
+    for moment in range(200):
+        added.append((float(moment) / 3, chance.random()))
+        window.add(*added[-1])
+        window.expire(moment / 3)
+        held = sorted(value for time, value in added[-50:] if time > moment / 3 - 10)
+        assert window.percentile(0) == held[0]
+        assert window.percentile(100) == held[-1] == window.figures().largest
+        assert window.figures().num == len(window) == len(held)
+        assert window.mean() == pytest.approx(statistics.fmean(held))
+    window.expire(1e9)
+    assert math.isnan(window.percentile(50))
+    assert window.figures().num == 0
+    assert window.histogram(4) == [0] * 4

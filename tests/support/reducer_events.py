@@ -1,0 +1,116 @@
+"""Short events, written by hand, for tests of the reducer."""
+
+from typing import Any
+
+from seqtop.sequence import (
+    ExecuteModelRequest,
+    RequestMetrics,
+    SamplingParams,
+    SequenceData,
+    SequenceDataDelta,
+    SequenceGroupMetadata,
+    SequenceGroupMetadataDelta,
+    SequenceStage,
+    SequenceStatus,
+)
+from seqtop.state import EngineState
+from seqtop.wire.messages import (
+    RequestArrived,
+    SequenceUpdate,
+    Step,
+    StepStats,
+)
+
+WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
+
+
+def arrived(name: str, seq_id: int, *, time: float = 10.0, prompt: str = "abc") -> RequestArrived:
+    return RequestArrived(
+        request_id=name,
+        arrival_time=time,
+        seq_ids=[seq_id],
+        num_prompt_tokens=len(prompt),
+        prompt=prompt,
+        prompt_token_ids=list(range(len(prompt))),
+        sampling_params=SamplingParams(max_tokens=5),
+    )
+
+
+def full(name: str, seq_id: int, table: list[int], *, chunk: int, do_sample: bool = True) -> Any:
+    return SequenceGroupMetadata(
+        name,
+        True,
+        {seq_id: SequenceData.from_seqs([0, 1, 2])},
+        SamplingParams(max_tokens=5),
+        {seq_id: table},
+        do_sample=do_sample,
+        token_chunk_size=chunk,
+    )
+
+
+def delta(name: str, seq_id: int, tokens: list[int], computed: int) -> Any:
+    return SequenceGroupMetadataDelta(
+        {seq_id: SequenceDataDelta(tokens, -1.5, computed, SequenceStage.DECODE)},
+        name,
+        {},
+        False,
+        token_chunk_size=1,
+    )
+
+
+def step(number: int, *groups: Any, **fields: Any) -> Step:
+    stats = StepStats(
+        num_running=1,
+        num_waiting=0,
+        num_used_blocks=2,
+        num_free_blocks=6,
+        num_cached_blocks=0,
+        num_prefill_tokens=3,
+        num_decode_tokens=1,
+        prefix_cache_queries=0,
+        prefix_cache_hits=0,
+        num_preemptions=0,
+        scheduler_time=0.25,
+        model_forward_time=0.5,
+        model_execute_time=1.0,
+    )
+    return Step(
+        step=number,
+        start_time=20.0 + number,
+        time=20.5 + number,
+        execute=ExecuteModelRequest(list(groups)),
+        stats=stats,
+        **({"sequences": []} | fields),
+    )
+
+
+def update(seq_id: int, status: SequenceStatus, computed: int, **fields: Any) -> SequenceUpdate:
+    return SequenceUpdate(seq_id=seq_id, status=status, num_computed_tokens=computed, **fields)
+
+
+def metrics(**changes: Any) -> RequestMetrics:
+    values = {
+        "arrival_time": 10.0,
+        "last_token_time": 20.5,
+        "first_scheduled_time": 20.0,
+        "first_token_time": 20.5,
+        "time_in_queue": 10.0,
+    }
+    return RequestMetrics(**(values | changes))
+
+
+def prefilled() -> EngineState:
+    """One request that has been prefilled and has its first token."""
+    state = EngineState()
+    state.apply(arrived("a", 1))
+    state.apply(
+        step(
+            0,
+            full("a", 1, [7], chunk=3),
+            sequences=[
+                update(1, RUNNING, 3, new_token_ids=[5], new_logprobs=[-0.5], text_delta="Hi")
+            ],
+            metrics={"a": metrics(scheduler_time=0.25)},
+        )
+    )
+    return state
