@@ -11,6 +11,7 @@ from typing import cast
 
 from seqtop.connection import Connection, ConnectionState
 from seqtop.kv_events.cache import KvCache
+from seqtop.tui.rendering import cell_map
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.blocks import cells as pool_cells
 from seqtop.tui.screens.fleet import cells as fleet_cells
@@ -39,7 +40,7 @@ def first_cells(text: str) -> list[str]:
 
 def test_the_columns_of_the_fleet() -> None:
     listed = ", ".join(first_cells(section(read("docs/screens.md"), "All engines")))
-    for slot in fleet_cells.SLOTS:
+    for slot in fleet_cells.COLUMNS:
         assert slot.title in listed.replace("Out, In tok/s", "Out tok/s, In tok/s")
     assert "`F`" in first_cells(section(read("README.md"), "Keys"))
 
@@ -56,7 +57,7 @@ def test_the_cells_of_the_block_map() -> None:
         pool_cells.SELECTED_SHARED,
     ):
         assert f"`{glyph}`" in listed
-    for glyph in pool_cells._REVERSED.values():
+    for glyph in cell_map._REVERSED.values():
         assert f"`{glyph}`" in listed
 
 

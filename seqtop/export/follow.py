@@ -26,7 +26,7 @@ from seqtop.state.listener import StateChange
 VERSION = 1
 """The version of the format. Added fields and kinds do not change it; other changes do."""
 
-DEFAULT_COLUMNS = tuple(key for key in FIELDS if key not in {"text", "ask"})
+DEFAULT_COLUMNS = tuple(key for key in FIELDS if key not in {"text", "prompt_text"})
 """All columns except texts, which would be repeated for each new token."""
 
 _POLL_SECONDS = 0.1

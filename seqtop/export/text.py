@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from rich.cells import cell_len, set_cell_size, split_graphemes
 
-from seqtop import format as fmt
+from seqtop.column_layout import UNLIMITED, fit
 from seqtop.sanitize import safe_line, safe_text
 from seqtop.state import EngineState, RequestState, SequenceState
-from seqtop.state.fields import FIELDS
+from seqtop.state.fields import FIELDS, Field
 from seqtop.state.filter import NO_FILTER, Filter
 from seqtop.state.ordering import SequenceView, Sort
 
 _PLAIN_WIDTH = 160
-"""The width of a line, in cells, if standard output is not a terminal."""
+"""Cells to a line where standard output is not a terminal."""
 _MIN_TEXT_WIDTH = 20
 _GAP = "  "
 
-_FORMATS: dict[str, Callable[[float | None], str]] = {
-    "ttft": fmt.seconds,
-    "itl": fmt.seconds,
-    "queue": fmt.seconds,
-    "e2e": fmt.seconds,
-    "tps": fmt.rate,
-}
-_LEFT = {"request", "id", "status", "stage", "text", "ask"}
 _COLUMNS = (
     "request", "status", "prompt", "cached", "computed", "total", "out", "blocks",
-    "ttft", "itl", "queue", "preempt",
+    "ttft", "itl", "queue", "preempt", "text",
 )  # fmt: skip
-_DROPPED_FIRST = ("itl", "queue", "prompt", "cached", "ttft", "preempt", "blocks", "out")
-"""Columns dropped, in this order, while a line has too little room for text."""
+_KEPT = ("total",)
+"""The columns that stay in a narrow terminal, besides those that the app's own table keeps."""
 
 
 def table(
@@ -42,76 +35,63 @@ def table(
     sort: Sort = Sort(),  # noqa: B008 (immutable)
     filter_: Filter = NO_FILTER,
 ) -> str:
-    """Returns a heading and one line per sequence. The caller holds the lock of `state`.
+    """Returns a line of titles and a line per sequence.
+
+    The caller holds the lock of `state`.
 
     Args:
-        state: The state.
-        columns: Keys of `seqtop.state.fields.FIELDS`; by default those that fit.
-        sort: The order of the rows, by default that of the app.
-        filter_: Selects the sequences.
+        state: The state to show.
+        columns: Keys of `seqtop.state.fields.FIELDS`; by default the columns that fit.
+        sort: The order of the sequences; by default that of the app.
+        filter_: The sequences to show.
     """
     view = SequenceView()
     view.sort, view.filter = sort, filter_
     view.rebuild(state)
     sequences = [state.sequences[seq_id] for seq_id in view.page(0, len(view))]
-    keys = list(columns or (*_COLUMNS, "text"))
-    texts = [key for key in keys if key in _TEXTS]
-    cells = {
-        key: [
-            FIELDS[key].title,
-            *(_cell(key, state.requests[each.request_id], each, state.time) for each in sequences),
-        ]
-        for key in keys
-        if key not in _TEXTS
-    }
-    widths = {key: max(map(cell_len, column)) for key, column in cells.items()}
-    room = shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns
-    if columns is None:
-        _make_room(widths, room)
-    left = max(_text_width(widths, room), 0)
     redacted = state.info is not None and state.info.redacted
-    for key in texts:
-        width = left // len(texts) if columns is None else max(left // len(texts), _MIN_TEXT_WIDTH)
-        cells[key] = [
-            FIELDS[key].title,
-            *(
-                "redacted"
-                if redacted
-                else _TEXTS[key](state.requests[each.request_id], each, width)
-                for each in sequences
-            ),
-        ]
-        widths[key] = width
-    shown = [key for key in keys if key in widths]
-    return "\n".join(
-        _GAP.join(_aligned(cells[key][row], key, widths[key]) for key in shown).rstrip()
-        for row in range(len(sequences) + 1)
-    )
+    rows = [(state.requests[each.request_id], each) for each in sequences]
+    fields = [FIELDS[key] for key in columns or _COLUMNS]
+    texts = {
+        field.key: [_cell(field, request, sequence, state.time) for request, sequence in rows]
+        for field in fields
+        if field.key not in _TEXTS
+    }
+    sized = [
+        replace(
+            field,
+            width=_MIN_TEXT_WIDTH,
+            min_width=None if columns else 1,
+            max_width=UNLIMITED,
+            share=0.0,
+        )
+        if field.key in _TEXTS
+        else replace(field, width=max(map(cell_len, [field.title, *texts[field.key]])), max_width=0)
+        for field in fields
+    ]
+    room = shutil.get_terminal_size((_PLAIN_WIDTH, 24)).columns
+    shown = fit(sized, room, gap=len(_GAP), keep=columns or _KEPT)
+    for field in shown:
+        if field.key in _TEXTS:
+            text_of = _TEXTS[field.key]
+            texts[field.key] = [
+                "redacted" if redacted else text_of(*row, field.width) for row in rows
+            ]
+    lines = [
+        [_aligned(text, field) for text in (field.title, *texts[field.key])] for field in shown
+    ]
+    return "\n".join(_GAP.join(cells).rstrip() for cells in zip(*lines, strict=True))
 
 
-def _make_room(widths: dict[str, int], room: int) -> None:
-    """Drops columns until there is room for text."""
-    for key in _DROPPED_FIRST:
-        if _text_width(widths, room) >= _MIN_TEXT_WIDTH:
-            break
-        del widths[key]
+def _cell(field: Field, request: RequestState, sequence: SequenceState, now: float) -> str:
+    value = field.value(request, sequence, now)
+    return safe_line(value) if isinstance(value, str) else field.format(value)
 
 
-def _cell(key: str, request: RequestState, sequence: SequenceState, now: float) -> str:
-    value = FIELDS[key].value(request, sequence, now)
-    if isinstance(value, str):
-        return safe_line(value)
-    return _FORMATS.get(key, fmt.count)(value)
-
-
-def _text_width(widths: dict[str, int], room: int) -> int:
-    return room - sum(widths.values()) - len(_GAP) * len(widths)
-
-
-def _aligned(text: str, key: str, width: int) -> str:
-    if key in _LEFT:
-        return set_cell_size(text, width)
-    return " " * (width - cell_len(text)) + text
+def _aligned(text: str, field: Field) -> str:
+    if not field.right and field.key != "computed":  # a number here, without its bar
+        return set_cell_size(text, field.width)
+    return " " * (field.width - cell_len(text)) + text
 
 
 def _tail(text: str, width: int) -> str:
@@ -138,6 +118,6 @@ def _head(text: str, width: int) -> str:
 
 _TEXTS: dict[str, Callable[[RequestState, SequenceState, int], str]] = {
     "text": lambda _, sequence, width: _tail(sequence.text, width),
-    "ask": lambda request, _, width: _head(request.prompt or "", width),
+    "prompt_text": lambda request, _, width: _head(request.prompt or "", width),
 }
 """Columns that fill the room left: the end of an output, the beginning of a prompt."""

@@ -1,7 +1,6 @@
-"""What can be known about a sequence, by name: the columns of the table, the keys to sort by, the
-fields to filter on. Pure functions of the state; nothing here draws.
+"""The fields of a sequence: columns of the table, keys to sort by, terms of filters.
 
-Lengths are tokens unless a column says blocks, durations are seconds.
+Lengths are tokens unless a field says blocks. Durations are seconds.
 """
 
 import math
@@ -9,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from seqtop import format as fmt
+from seqtop.column_layout import UNLIMITED, Column
 from seqtop.sequence import SequenceStage, SequenceStatus, latency
 from seqtop.state.model import RequestState, SequenceState
 
 Value: TypeAlias = float | str | None
 Getter: TypeAlias = Callable[[RequestState, SequenceState, float], Value]
-"""From a request, one of its sequences and the engine's time to what the column shows."""
+"""Reads a field of a request and one of its sequences at the engine's time (epoch seconds)."""
 
 STATUS_WORDS = {
     SequenceStatus.RUNNING: "running",
@@ -26,48 +27,59 @@ STATUS_WORDS = {
     SequenceStatus.FINISHED_IGNORED: "ignored",
 }
 PREEMPTED = "preempt"
-"""The word for a sequence that waits again after having run."""
+"""The status word of a sequence that waits after it ran."""
 
 _STATUS_RANK = ["running", "swapped", PREEMPTED, "waiting", "stop", "length", "abort", "ignored"]
 
 
-@dataclass(frozen=True)
-class Field:
-    """One thing to know about a sequence.
+@dataclass(frozen=True, kw_only=True)
+class Field(Column):
+    """A fact about a sequence, and its column in a table.
+
+    Declared once here, it can be a column of the sequence table and of `seqtop show`, the key of an
+    order, a term of a filter, and a column of the CSV export. The sequence table draws it as a
+    figure, unless `seqtop.tui.screens.sequences.cells` has a cell of its own for it.
 
     Attributes:
-        about: A few words for whoever chooses among columns.
-        order: What to sort by, where it differs from `value`.
-        descending: Whether the interesting end is the largest.
-        grows: Whether the value of a sequence grows just now while nothing happens to it, as fast
-            as time passes; `None` if that of none ever does.
-        values: Every text it can be, where these are few.
+        help: A few words for the column chooser and the help.
+        value: Reads the fact.
+        format: Makes a text of a number.
+        compact: Whether the sequence table shortens large numbers (`12k`).
+        dim_zero: Whether the sequence table shows zero in a dim style.
+        order: Reads the value to sort by, where it differs from `value`.
+        descending: Whether sorting begins with the largest value.
+        grows: Returns whether the value of a sequence grows with time alone; `None` if no value of
+            the field does.
+        values: All texts that the field can be, if these are few.
+        is_default: Whether the sequence table has the column until the user chooses others.
     """
 
-    key: str
-    title: str
-    about: str
+    help: str
     value: Getter
+    format: Callable[[float | None], str] = fmt.count
+    compact: bool = False
+    dim_zero: bool = False
     order: Getter | None = None
     descending: bool = False
     grows: Callable[[RequestState, SequenceState], bool] | None = None
     values: tuple[str, ...] = ()
+    is_default: bool = True
 
     def sort_value(self, request: RequestState, sequence: SequenceState, now: float) -> Value:
-        """What to compare rows by; `None` (also for NaN) sorts last in either direction."""
+        """Returns the value to sort by; `None`, also for NaN, sorts last in either direction."""
         found = (self.order or self.value)(request, sequence, now)
         return None if isinstance(found, float) and math.isnan(found) else found
 
 
 def status_word(request: RequestState, sequence: SequenceState) -> str:
-    """The status in one word; a waiting sequence that has run before is preempted."""
+    """Returns the status in one word. A waiting sequence that has run before is preempted."""
     if sequence.status == SequenceStatus.WAITING and request.num_preemptions:
         return PREEMPTED
     return STATUS_WORDS[sequence.status]
 
 
 def stage(sequence: SequenceState) -> SequenceStage | None:
-    """Whether a running sequence still computes known tokens; `None` unless it runs."""
+    """Returns the stage of a running sequence; `None` for any other sequence."""
     if sequence.status != SequenceStatus.RUNNING:
         return None
     if not sequence.output_token_ids or sequence.num_computed_tokens < sequence.num_tokens - 1:
@@ -76,14 +88,14 @@ def stage(sequence: SequenceState) -> SequenceStage | None:
 
 
 def sequence_name(request: RequestState, sequence: SequenceState) -> str:
-    """The request id, followed by `/2` for the second of several sequences."""
+    """Returns the request id, followed by `/2` for the second of several sequences."""
     if len(request.seq_ids) < 2 or sequence.seq_id not in request.seq_ids:
         return request.request_id
     return f"{request.request_id}/{request.seq_ids.index(sequence.seq_id) + 1}"
 
 
 def queue_time(request: RequestState, sequence: SequenceState, now: float) -> float | None:
-    """Seconds from arrival to being scheduled for the first time, or until now if it waits."""
+    """Returns the seconds from arrival to the first scheduling, or until now if it waits."""
     metrics = request.metrics
     if metrics.time_in_queue is not None:
         return metrics.time_in_queue
@@ -100,7 +112,7 @@ def _is_yet_to_be_scheduled(request: RequestState, sequence: SequenceState) -> b
 
 
 def token_rate(request: RequestState, sequence: SequenceState) -> float | None:
-    """Output tokens per second, from arrival to the newest; unknown before the first."""
+    """Returns the output tokens per second, from arrival to the newest; `None` before the first."""
     elapsed = request.metrics.last_token_time - request.metrics.arrival_time
     return (
         len(sequence.output_token_ids) / elapsed
@@ -114,94 +126,239 @@ def _stage_name(_: RequestState, sequence: SequenceState, __: float) -> Value:
     return found.name.lower() if found else None
 
 
-COLUMNS = (
-    Field("request", "Request", "request id", lambda r, s, _: sequence_name(r, s)),
-    Field("seq", "Seq", "sequence id", lambda _, s, __: s.seq_id),
+_ALL = (
     Field(
-        "status",
-        "Status",
-        "running, waiting, stop and so on",
-        lambda r, s, _: status_word(r, s),
+        key="request",
+        title="Request",
+        help="request id",
+        value=lambda r, s, _: sequence_name(r, s),
+        width=10,
+        max_width=18,
+        priority=0,
+        right=False,
+    ),
+    Field(
+        key="seq",
+        title="Seq",
+        help="sequence id",
+        value=lambda _, s, __: s.seq_id,
+        format=str,
+        width=5,
+        priority=9,
+    ),
+    Field(
+        key="status",
+        title="Status",
+        help="running, waiting, stop and so on",
+        value=lambda r, s, _: status_word(r, s),
         order=lambda r, s, _: _STATUS_RANK.index(status_word(r, s)),
         values=tuple(_STATUS_RANK),
-    ),
-    Field("stage", "Stage", "prefill or decode", _stage_name, values=("prefill", "decode")),
-    Field("prio", "Prio", "priority, lower first", lambda r, _, __: r.priority),
-    Field("prompt", "Prompt", "prompt tokens", lambda _, s, __: s.num_prompt_tokens, None, True),
-    Field(
-        "cached", "Cached", "prefix-cached tokens", lambda _, s, __: s.num_cached_tokens, None, True
+        width=9,
+        priority=0,
+        right=False,
     ),
     Field(
-        "computed",
-        "Computed",
-        "tokens in the KV cache, of all tokens",
-        lambda _, s, __: s.num_computed_tokens,
+        key="stage",
+        title="Stage",
+        help="prefill or decode",
+        value=_stage_name,
+        values=("prefill", "decode"),
+        width=7,
+        priority=7,
+        right=False,
+    ),
+    Field(
+        key="prio",
+        title="Prio",
+        help="priority, lower first",
+        value=lambda r, _, __: r.priority,
+        dim_zero=True,
+        width=4,
+        priority=8,
+    ),
+    Field(
+        key="prompt",
+        title="Prompt",
+        help="prompt tokens",
+        value=lambda _, s, __: s.num_prompt_tokens,
         descending=True,
+        width=6,
+        priority=5,
     ),
-    Field("out", "Out", "output tokens", lambda _, s, __: len(s.output_token_ids), None, True),
-    Field("blocks", "Blk", "KV blocks held", lambda _, s, __: len(s.block_table), None, True),
     Field(
-        "tps",
-        "Tok/s",
-        "output tokens per second, from arrival to the newest",
-        lambda r, s, _: token_rate(r, s),
+        key="cached",
+        title="Cached",
+        help="prefix-cached tokens",
+        value=lambda _, s, __: s.num_cached_tokens,
+        dim_zero=True,
         descending=True,
+        width=6,
+        priority=5,
     ),
     Field(
-        "ttft", "TTFT", "time to first token", lambda r, _, __: latency.ttft(r.metrics), None, True
-    ),
-    Field(
-        "itl",
-        "ITL",
-        "mean time between tokens",
-        lambda r, s, _: latency.itl_so_far(r.metrics, len(s.output_token_ids)),
+        key="computed",
+        title="Computed",
+        help="tokens in the KV cache, of all tokens",
+        value=lambda _, s, __: s.num_computed_tokens,
         descending=True,
+        width=15,
+        max_width=24,
+        priority=0,
+        right=False,
     ),
     Field(
-        "queue",
-        "Queue",
-        "time until first scheduled",
-        queue_time,
+        key="out",
+        title="Out",
+        help="output tokens",
+        value=lambda _, s, __: len(s.output_token_ids),
+        compact=True,
+        dim_zero=True,
+        descending=True,
+        width=5,
+        priority=0,
+    ),
+    Field(
+        key="blocks",
+        title="Blk",
+        help="KV blocks held",
+        value=lambda _, s, __: len(s.block_table),
+        compact=True,
+        dim_zero=True,
+        descending=True,
+        width=4,
+        priority=2,
+    ),
+    Field(
+        key="tps",
+        title="Tok/s",
+        help="output tokens per second, from arrival to the newest",
+        value=lambda r, s, _: token_rate(r, s),
+        format=fmt.rate,
+        descending=True,
+        width=6,
+        priority=6,
+    ),
+    Field(
+        key="ttft",
+        title="TTFT",
+        help="time to first token",
+        value=lambda r, _, __: latency.ttft(r.metrics),
+        format=fmt.seconds,
+        descending=True,
+        width=7,
+        priority=2,
+    ),
+    Field(
+        key="itl",
+        title="ITL",
+        help="mean time between tokens",
+        value=lambda r, s, _: latency.itl_so_far(r.metrics, len(s.output_token_ids)),
+        format=fmt.seconds,
+        descending=True,
+        width=7,
+        priority=4,
+    ),
+    Field(
+        key="queue",
+        title="Queue",
+        help="time until first scheduled",
+        value=queue_time,
+        format=fmt.seconds,
         descending=True,
         grows=_is_yet_to_be_scheduled,
+        width=7,
+        priority=3,
     ),
-    Field("preempt", "Pre", "preemptions", lambda r, _, __: r.num_preemptions, None, True),
-    Field("text", "Text", "generated text", lambda _, s, __: s.text),
+    Field(
+        key="preempt",
+        title="Pre",
+        help="preemptions",
+        value=lambda r, _, __: r.num_preemptions,
+        compact=True,
+        dim_zero=True,
+        descending=True,
+        width=3,
+        priority=2,
+    ),
+    Field(
+        key="text",
+        title="Text",
+        help="generated text",
+        value=lambda _, s, __: s.text,
+        width=14,
+        min_width=1,
+        max_width=UNLIMITED,
+        share=1 / 5,
+        priority=0,
+        right=False,
+    ),
+    Field(
+        key="total",
+        title="Total",
+        help="prompt and output tokens",
+        value=lambda _, s, __: s.num_tokens,
+        compact=True,
+        descending=True,
+        width=6,
+        priority=6,
+        is_default=False,
+    ),
+    Field(
+        key="lost",
+        title="Lost",
+        help="tokens lost to preemption",
+        value=lambda r, _, __: r.num_lost_tokens,
+        compact=True,
+        dim_zero=True,
+        descending=True,
+        width=5,
+        priority=6,
+        is_default=False,
+    ),
+    Field(
+        key="steps",
+        title="Steps",
+        help="steps it was scheduled in",
+        value=lambda r, _, __: r.num_scheduled_steps,
+        dim_zero=True,
+        descending=True,
+        width=6,
+        priority=7,
+        is_default=False,
+    ),
+    Field(
+        key="e2e",
+        title="E2E",
+        help="arrival to end",
+        value=lambda r, _, __: latency.e2e_latency(r.metrics),
+        format=fmt.seconds,
+        descending=True,
+        width=7,
+        priority=3,
+        is_default=False,
+    ),
+    Field(
+        key="id",
+        title="Id",
+        help="request id",
+        value=lambda r, _, __: r.request_id,
+        width=16,
+        priority=6,
+        right=False,
+        is_default=False,
+    ),
+    Field(
+        key="prompt_text",
+        title="Prompt text",
+        help="the prompt's text",
+        value=lambda r, _, __: r.prompt,
+        width=24,
+        priority=8,
+        right=False,
+        is_default=False,
+    ),
 )
-"""The table's columns, in their order on the screen."""
-
-FIELDS = {column.key: column for column in COLUMNS} | {
-    column.key: column
-    for column in (
-        Field(
-            "total", "Total", "prompt and output tokens", lambda _, s, __: s.num_tokens, None, True
-        ),
-        Field(
-            "lost",
-            "Lost",
-            "tokens lost to preemption",
-            lambda r, _, __: r.num_lost_tokens,
-            None,
-            True,
-        ),
-        Field(
-            "steps",
-            "Steps",
-            "steps it was scheduled in",
-            lambda r, _, __: r.num_scheduled_steps,
-            None,
-            True,
-        ),
-        Field(
-            "e2e",
-            "E2E",
-            "arrival to end",
-            lambda r, _, __: latency.e2e_latency(r.metrics),
-            None,
-            True,
-        ),
-        Field("id", "Id", "request id", lambda r, _, __: r.request_id),
-        Field("ask", "Prompt text", "the prompt's text", lambda r, _, __: r.prompt),
-    )
-}
-"""Everything a filter can name: the columns and some figures too rare for one."""
+FIELDS = {field.key: field for field in _ALL}
+"""All fields by key, in the order of their columns."""
+COLUMNS = tuple(field for field in _ALL if field.is_default)
+"""The columns of the sequence table until the user chooses others."""

@@ -172,7 +172,7 @@ class SeqtopApp(OrderedKeysApp):
         return super().switch_mode(mode if mode == FLEET.name else _mode(mode, self.engines.shown))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        return theme.inks(dark=self.current_theme.dark)
+        return theme.styles(dark=self.current_theme.dark)
 
     def on_mount(self) -> None:
         signals.install(self)

@@ -1,7 +1,7 @@
 """Two themes in the colour-blind safe palette of Okabe and Ito.
 
 The dark theme lightens the hues and the light one darkens them, for contrast with the background.
-Any other Textual theme works too: it gets the styles of the dark or of the light theme.
+Any other Textual theme works too, with the styles of the dark or of the light theme.
 """
 
 from typing import Any
@@ -9,22 +9,22 @@ from typing import Any
 from textual.app import App
 from textual.theme import Theme
 
-_DARK_INKS = {
-    "ink-dim": "#8792a0",
-    "ink-track": "#3d4855",
-    "ink-strong": "#f2f5f8",
-    "ink-title": "#ffffff",
-    "ink-delta": "#f0e442",
-    "ink-computed": "#56b4e9",
-    "ink-cached": "#d78fb8",
-    "ink-running": "#35c49b",
-    "ink-prefill": "#56b4e9",
-    "ink-waiting": "#e69f00",
-    "ink-preempted": "#f08650",
-    "ink-swapped": "#d78fb8",
-    "ink-finished": "#8792a0",
-    "ink-cursor": "#24374a",
-    "ink-header": "#1a222c",
+_DARK_STYLES = {
+    "style-dim": "#8792a0",
+    "style-track": "#3d4855",
+    "style-strong": "#f2f5f8",
+    "style-title": "#ffffff",
+    "style-delta": "#f0e442",
+    "style-computed": "#56b4e9",
+    "style-cached": "#d78fb8",
+    "style-running": "#35c49b",
+    "style-prefill": "#56b4e9",
+    "style-waiting": "#e69f00",
+    "style-preempted": "#f08650",
+    "style-swapped": "#d78fb8",
+    "style-finished": "#8792a0",
+    "style-cursor": "#24374a",
+    "style-header": "#1a222c",
     "badge-text": "#0b0f14",
     "footer-key-foreground": "#56b4e9",
     "footer-description-foreground": "#a9b3bf",
@@ -39,22 +39,22 @@ _DARK_INKS = {
     "scrollbar-background-active": "#11161c",
     "scrollbar-corner-color": "#11161c",
 }
-_LIGHT_INKS = {
-    "ink-dim": "#5b6672",
-    "ink-track": "#c3cad1",
-    "ink-strong": "#0e141a",
-    "ink-title": "#000000",
-    "ink-delta": "#0a55c4",
-    "ink-computed": "#0072b2",
-    "ink-cached": "#9c3f74",
-    "ink-running": "#00735a",
-    "ink-prefill": "#0069a8",
-    "ink-waiting": "#8a5a00",
-    "ink-preempted": "#b24700",
-    "ink-swapped": "#9c3f74",
-    "ink-finished": "#5b6672",
-    "ink-cursor": "#cfe3f3",
-    "ink-header": "#e4e9ee",
+_LIGHT_STYLES = {
+    "style-dim": "#5b6672",
+    "style-track": "#c3cad1",
+    "style-strong": "#0e141a",
+    "style-title": "#000000",
+    "style-delta": "#0a55c4",
+    "style-computed": "#0072b2",
+    "style-cached": "#9c3f74",
+    "style-running": "#00735a",
+    "style-prefill": "#0069a8",
+    "style-waiting": "#8a5a00",
+    "style-preempted": "#b24700",
+    "style-swapped": "#9c3f74",
+    "style-finished": "#5b6672",
+    "style-cursor": "#cfe3f3",
+    "style-header": "#e4e9ee",
     "badge-text": "#ffffff",
     "footer-key-foreground": "#0069a8",
     "footer-description-foreground": "#3d4752",
@@ -83,7 +83,7 @@ DARK = Theme(
     surface="#161d25",
     panel="#1a222c",
     dark=True,
-    variables=_DARK_INKS,
+    variables=_DARK_STYLES,
 )
 LIGHT = Theme(
     name="seqtop-light",
@@ -98,7 +98,7 @@ LIGHT = Theme(
     surface="#eef1f4",
     panel="#e4e9ee",
     dark=False,
-    variables=_LIGHT_INKS,
+    variables=_LIGHT_STYLES,
 )
 
 
@@ -113,7 +113,9 @@ def begin_with(app: App[Any], name: str) -> None:
         app.theme = name
 
 
-def inks(*, dark: bool) -> dict[str, str]:
+def styles(*, dark: bool) -> dict[str, str]:
     """Returns the colours of the styles on a dark or a light background."""
-    source = _DARK_INKS if dark else _LIGHT_INKS
-    return {name: colour for name, colour in source.items() if name.startswith(("ink-", "badge-"))}
+    source = _DARK_STYLES if dark else _LIGHT_STYLES
+    return {
+        name: colour for name, colour in source.items() if name.startswith(("style-", "badge-"))
+    }

@@ -67,7 +67,7 @@ def test_text_is_no_formula_and_has_no_controls(runs: list[EngineRun]) -> None:
     assert re.search(r"[\x00-\x09\x0b-\x1f\x7f]", file.getvalue()) is None
     (evil,) = (row for row in read(csv_rows.write_sequences, runs) if "cmd" in row["id"])
     assert evil["id"] == "'-2+3+cmd|' /C calc'!A0"
-    assert evil["ask"].startswith("'=HYPERLINK(")
+    assert evil["prompt_text"].startswith("'=HYPERLINK(")
     for row in read(csv_rows.write_sequences, runs):
         for value in row.values():
             if re.match(r"\s*[=+\-@]", value):

@@ -42,13 +42,13 @@ def test_text_that_is_not_whole_says_so(
         return text.table(state, columns=[column], sort=Sort("seq")).splitlines()[1]
 
     sequence.text = request.prompt = written
-    end, begin = shown("text"), shown("ask")
+    end, begin = shown("text"), shown("prompt_text")
     assert end[0] == begin[-1] == "…"
     assert written.endswith(end[1:])
     assert written.startswith(begin[:-1].rstrip())
     assert all(19 <= cell_len(each) <= 20 for each in (end, begin))
     sequence.text = request.prompt = "of twenty cells, all"
-    assert shown("text") == shown("ask") == "of twenty cells, all"
+    assert shown("text") == shown("prompt_text") == "of twenty cells, all"
 
 
 def test_text_of_nothing_is_the_heading() -> None:

@@ -81,7 +81,7 @@ def matches(source: str, **changes: object) -> bool:
         "queue:500ms",
         "text:upon",
         'text:"upon a"',
-        "ask:sea",
+        "prompt_text:sea",
         "total=1503",
         "-status:stop",
         "!status:stop",

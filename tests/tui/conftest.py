@@ -1,8 +1,12 @@
 import time
+from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.rendering.line_view import LineView
+from tests.support.drawing import counted_lines
 from tests.support.scripted import ScriptedSource, scene
 
 
@@ -26,3 +30,10 @@ def source() -> ScriptedSource:
 @pytest.fixture
 def app(source: ScriptedSource) -> SeqtopApp:
     return SeqtopApp(source, clock=lambda: 0.0)
+
+
+@pytest.fixture
+def lines() -> Iterator[Counter[LineView]]:
+    """The number of lines that each view has drawn."""
+    with counted_lines() as counts:
+        yield counts

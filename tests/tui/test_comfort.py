@@ -14,7 +14,7 @@ from seqtop.state.fields import FIELDS
 from seqtop.state.filter import parse
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.rendering.style import line_width, marked, plain
+from seqtop.tui.rendering.style import highlighted, line_width, plain
 from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.settings import SavedState
 from tests.support.piloting import play, screen, until
@@ -55,11 +55,11 @@ def test_a_search_hides_nothing_and_is_gone_through(app: SeqtopApp) -> None:
     play(app, act, (100, 30))
 
 
-def test_what_is_found_is_marked(app: SeqtopApp) -> None:
+def test_what_is_found_is_highlighted(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("backslash", *"eq-1", "enter")
         await pilot.pause()
-        ink = app.screen.get_component_rich_style("ink--match", partial=True)
+        ink = app.screen.get_component_rich_style("style--match", partial=True)
         strips = app.screen._compositor.render_strips()
         found = [
             segment.text
@@ -76,7 +76,7 @@ def test_what_is_found_is_marked(app: SeqtopApp) -> None:
 @pytest.mark.parametrize("pattern", ["plain", "o", "", "[a-z]+", "nowhere", "שלום"])
 def test_marking_changes_no_cell(text: str, pattern: str) -> None:
     line = ((" ", ""), (text[:9], "dim"), (text[9:], ""))
-    done = marked(line, [re.compile(pattern)])
+    done = highlighted(line, [re.compile(pattern)])
     assert plain(done) == plain(line)
     assert line_width(done) == line_width(line)
     assert {ink for _, ink in done} <= {"", "dim", "match"}

@@ -95,7 +95,7 @@ def test_detail(app: SeqtopApp) -> None:
         await pilot.press("right_square_bracket")
         assert "logprob" in screen(app)
         await pilot.press("right_square_bracket")
-        assert "Nothing is on record" in screen(app)
+        assert "No message is on record." in screen(app)
         await pilot.press("right_square_bracket")
         assert "Once upon a time" in screen(app)
         await pilot.press("left_square_bracket", "left_square_bracket")
@@ -519,7 +519,7 @@ def test_mouse(app: SeqtopApp) -> None:
         await pilot.click(Titles, offset=(at, 0))
         assert app.ui.view.sort == Sort("out")
         await pilot.press("d")
-        await pilot.click("Tabs", offset=(10, 0))
+        await pilot.click("DetailTabs", offset=(10, 0))
         assert "slots filled" in screen(app)
 
     play(app, act, (100, 29))

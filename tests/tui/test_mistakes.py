@@ -47,16 +47,21 @@ def test_a_broken_filter_says_what_is_in_force_and_why_enter_stays(app: SeqtopAp
             return " ".join(screen(app).split())
 
         await pilot.press("slash", *"status:waitng")
-        broken = "no status 'waitng': perhaps waiting. Not applied; in force is status:wait."
+        broken = (
+            "no status 'waitng': perhaps waiting. Not applied; the active filter is status:wait."
+        )
         assert broken in words()
         assert len(app.ui.view) == 4
         await pilot.press("enter")
-        assert f"{broken} Mend it, or Esc clears it." in words()
+        assert f"{broken} Correct it, or press Esc to clear it." in words()
         await pilot.press("backspace", "backspace", *"ing", "enter")
         assert "Not applied" not in words()
         assert not isinstance(app.focused, Input)
         await pilot.press("escape", "slash", *"status=wait")
-        assert "no status 'wait': perhaps waiting. Not applied; in force is status." in words()
+        assert (
+            "no status 'wait': perhaps waiting. Not applied; the active filter is status."
+            in words()
+        )
 
     play(app, act, (80, 24))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable
 from operator import itemgetter
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from seqtop.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.header import Header
 from seqtop.tui.refresher import FRAMES_PER_SECOND, Refresher
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import Heartbeat
 from tests.support.piloting import screen, until
@@ -147,17 +149,17 @@ def test_after_the_end_nothing_is_drawn(viewer: Viewer) -> None:
     assert viewer.num_wakings == 0
 
 
-def test_another_thread_has_the_app_draw() -> None:
+def test_another_thread_has_the_app_draw(lines: Counter[LineView]) -> None:
     async def run() -> None:
         script = Script(ScriptedSource())
         app = SeqtopApp(script.source)
         async with app.run_test(size=(120, 24)) as pilot:
             await pilot.pause()
-            before = app.screen.query_one(Header).lines_rendered
+            before = lines[app.screen.query_one(Header)]
             thread = threading.Thread(target=script.arrive, args=("from-afar",))
             thread.start()
             thread.join()
-            await until(pilot, lambda: app.screen.query_one(Header).lines_rendered > before)
+            await until(pilot, lambda: lines[app.screen.query_one(Header)] > before)
 
     asyncio.run(run())
 

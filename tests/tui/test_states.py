@@ -105,7 +105,7 @@ def test_an_engine_never_heard_of_has_an_address() -> None:
     async def act(pilot: Pilot[int]) -> None:
         text = screen(app)
         assert "◌ CONNECTING" in text
-        assert "Nothing has been heard at ipc:///run/demo yet." in text
+        assert "No message from ipc:///run/demo yet." in text
         await pilot.press("n")
         assert len(app.screen_stack) == 1
 
@@ -174,7 +174,7 @@ def test_redacted_text_is_said_to_be() -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("enter")
         await pilot.pause()
-        assert "Redacted: this engine keeps its texts to itself." in screen(app)
+        assert "Redacted: this engine does not publish its texts." in screen(app)
         assert " redacted" in screen(app)  # where its text would be, in the table
 
     play(app, act)

@@ -1,6 +1,7 @@
 """What is drawn again when something changes: no more than what looks different."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 from textual.geometry import Region
@@ -9,16 +10,12 @@ from textual.pilot import Pilot
 from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.chrome.footer import KeyFooter
-from seqtop.tui.chrome.tabs import ScreenTabs
 from seqtop.tui.rendering.line_view import LineView
-from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.style import plain
-from seqtop.tui.rendering.transparent import Box
 from seqtop.tui.screens.blocks.block_map import BlockMap
-from seqtop.tui.screens.sequences.block_table import BLOCKS_AT_ONCE, BlockTable, Sharers
+from seqtop.tui.screens.sequences.block_table import BLOCKS_AT_ONCE, BlockTable, SharedBlocks
 from seqtop.tui.screens.sequences.detail import Detail
-from seqtop.tui.screens.sequences.table import Rows, Titles
+from seqtop.tui.screens.sequences.table import Rows
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import Heartbeat
 from tests.support.piloting import until
@@ -38,39 +35,40 @@ def crowd(number: int) -> tuple[Script, SeqtopApp]:
     return script, SeqtopApp(source, clock=lambda: 0.0)
 
 
-async def drawn(app: SeqtopApp, pilot: Pilot[int]) -> dict[str, int]:
-    """Wait until nothing is left to draw; how many lines each region has drawn so far."""
+async def drawn(app: SeqtopApp, pilot: Pilot[int], lines: Counter[LineView]) -> dict[str, int]:
+    """Wait until nothing is left to draw; how many lines each view has drawn so far."""
     app.draw()
     await pilot.pause()
-    widgets = [*app.screen.query(Lines), *app.screen.query(Rows)]
-    return {widget.id or type(widget).__name__: widget.lines_rendered for widget in widgets}
+    return {view.id or type(view).__name__: lines[view] for view in app.screen.query(LineView)}
 
 
-def test_one_changed_row_among_ten_thousand_is_one_line() -> None:
+def test_one_changed_row_among_ten_thousand_is_one_line(lines: Counter[LineView]) -> None:
     async def run() -> None:
         script, app = crowd(MANY)
         async with app.run_test(size=(120, 24)) as pilot:
-            before = await drawn(app, pilot)
+            before = await drawn(app, pilot, lines)
             script.time = int(script.time) + 0.5  # within a second, so that no clock ticks
             app.draw()
-            before = await drawn(app, pilot)
+            before = await drawn(app, pilot, lines)
             script.step()
-            after = await drawn(app, pilot)
+            after = await drawn(app, pilot, lines)
             assert after["Rows"] - before["Rows"] == 1
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize("number", [100, 20_000])
-def test_a_frame_in_which_all_changes_draws_what_is_in_sight(number: int) -> None:
+def test_a_frame_in_which_all_changes_draws_what_is_in_sight(
+    number: int, lines: Counter[LineView]
+) -> None:
     async def run() -> None:
         script, app = crowd(number)
         async with app.run_test(size=(120, 24)) as pilot:
-            before = await drawn(app, pilot)
+            before = await drawn(app, pilot, lines)
             for seq_id in list(script.source.state.sequences)[1:]:
                 script.source.state.sequences[seq_id].num_cached_tokens += 1
             script.source.touch(set(script.source.state.sequences))
-            after = await drawn(app, pilot)
+            after = await drawn(app, pilot, lines)
             num_rows = app.screen.query_one(Rows).size.height
             assert after["Rows"] - before["Rows"] == num_rows - 1  # the first has not changed
             assert sum(after.values()) - sum(before.values()) <= num_rows + 8
@@ -88,14 +86,12 @@ def test_whose_blocks_are_shared_is_looked_at_a_few_at_a_time(number: int) -> No
     ui.update()
     mine, other = (ui.state.sequences[each] for each in (1, number))
     other.block_table = [*mine.block_table[:2], *other.block_table[2:]]
-    sharers, frames = Sharers(), 0
-    while not sharers.owners:
-        before = sharers.num_looked_at
-        sharers.look(ui, mine)
-        assert sharers.num_looked_at - before <= BLOCKS_AT_ONCE + len(other.block_table)
+    shared_blocks, frames = SharedBlocks(), 0
+    while not shared_blocks.owners:
+        shared_blocks.search(ui, mine)
         frames += 1
-    assert list(sharers.owners) == mine.block_table[:2]
-    assert set(sharers.owners.values()) == {other.request_id}
+    assert list(shared_blocks.owners) == mine.block_table[:2]
+    assert set(shared_blocks.owners.values()) == {other.request_id}
     assert frames == -(-number * 11 // BLOCKS_AT_ONCE)
 
 
@@ -112,116 +108,92 @@ def test_a_held_picture_goes_on_looking_for_whom_blocks_are_shared_with() -> Non
         async with app.run_test(size=(160, 50)) as pilot:
             await pilot.press("space")
             blocks = app.screen.query_one(BlockTable)
-            await until(pilot, lambda: "2 shared" in plain(blocks.looks(0, 1)[0][1]))
+            await until(pilot, lambda: "2 shared" in plain(blocks.visible_lines(0, 1)[0][0]))
 
     asyncio.run(run())
 
 
-def test_a_frame_makes_nothing_anew_that_has_not_changed() -> None:
+def test_a_frame_draws_no_titles_and_no_tabs_again(lines: Counter[LineView]) -> None:
     async def run() -> None:
         script, app = crowd(200)
         async with app.run_test(size=(160, 50)) as pilot:
-            await drawn(app, pilot)
+            await drawn(app, pilot, lines)
             script.time = int(script.time) + 0.3
             script.step()
-            await drawn(app, pilot)
-            rows = app.screen.query_one(Rows)
-            still = [rows.vertical_scrollbar, app.screen, *app.screen.query(Titles)]
-            still += [*app.screen.query(ScreenTabs), *app.screen.query(Detail)]
-            still += [*app.screen.query(KeyFooter)]
-            before = [each.num_made for each in still]
-            looks = {each: each.looks_taken for each in app.screen.query(LineView)}
+            before = await drawn(app, pilot, lines)
             for _ in range(3):
                 script.step()
-                await drawn(app, pilot)
-            assert [each.num_made for each in still] == before
-            for each, taken in looks.items():  # none while it is drawn
-                assert each.looks_taken - taken <= 3, each
-            for box in app.screen.query(Box):
-                assert not box.render_lines(box.size.region)
+            after = await drawn(app, pilot, lines)
+            assert after["Rows"] > before["Rows"]
+            for name in ("Titles", "ScreenTabs", "DetailTabs"):
+                assert after[name] == before[name]
 
     asyncio.run(run())
 
 
-def test_a_row_is_drawn_whole_beside_its_scroll_bar() -> None:
-    async def run() -> None:
-        _, app = crowd(200)
-        async with app.run_test(size=(160, 50)) as pilot:
-            await drawn(app, pilot)
-            rows = app.screen.query_one(Rows)
-            width, height = rows.size
-            strips = rows.render_lines(Region(0, 0, width, height))
-            assert len(strips) == height
-            for strip in strips:
-                assert strip.cell_length == width - 1
-                assert strip.divide([width - 1, width]) == [strip]
-
-    asyncio.run(run())
-
-
-def test_nothing_is_laid_out_anew_while_blocks_fill() -> None:
+def test_nothing_is_laid_out_anew_while_blocks_fill(lines: Counter[LineView]) -> None:
     async def run() -> None:
         script, app = crowd(3)
         script.step()
         async with app.run_test(size=(160, 50)) as pilot:
-            await drawn(app, pilot)
+            await drawn(app, pilot, lines)
             layouts: list[object] = []
             app.screen.screen_layout_refresh_signal.subscribe(app.screen, layouts.append)
             held = len(script.actors["runs"].tables[1])
             for _ in range(18):
                 script.step()
-                await drawn(app, pilot)
+                await drawn(app, pilot, lines)
             assert len(script.actors["runs"].tables[1]) > held
             assert not layouts
 
     asyncio.run(run())
 
 
-def test_a_selection_that_is_on_show_is_not_drawn_again() -> None:
+def test_a_selection_that_is_on_show_is_not_drawn_again(lines: Counter[LineView]) -> None:
     async def run() -> None:
         _, app = crowd(30)
         async with app.run_test(size=(160, 50)) as pilot:
             await pilot.press("down")
-            await drawn(app, pilot)
+            await drawn(app, pilot, lines)
             parts = [*app.screen.query_one(Detail).query(LineView)]
-            before = sum(part.looks_taken for part in parts if part.id != "summary")
+            before = sum(lines[part] for part in parts)
             rows = app.screen.query_one(Rows)
             rows.post_message(Rows.Moved())
-            await drawn(app, pilot)
-            after = sum(part.looks_taken for part in parts if part.id != "summary")
+            await drawn(app, pilot, lines)
+            after = sum(lines[part] for part in parts)
             assert after == before
 
     asyncio.run(run())
 
 
-def test_a_row_out_of_sight_is_no_line() -> None:
+def test_a_row_out_of_sight_is_no_line(lines: Counter[LineView]) -> None:
     async def run() -> None:
         script, app = crowd(MANY)
         async with app.run_test(size=(120, 24)) as pilot:
-            await drawn(app, pilot)
+            await drawn(app, pilot, lines)
             await pilot.press("G")
-            before = await drawn(app, pilot)
+            before = await drawn(app, pilot, lines)
             script.step()
-            after = await drawn(app, pilot)
+            after = await drawn(app, pilot, lines)
             assert after["Rows"] == before["Rows"]
 
     asyncio.run(run())
 
 
-def test_idle_draws_nothing() -> None:
+def test_idle_draws_nothing(lines: Counter[LineView]) -> None:
     async def run() -> None:
         script, app = crowd(30)
         script.step()
         async with app.run_test(size=(120, 40)) as pilot:
-            before = await drawn(app, pilot)
+            before = await drawn(app, pilot, lines)
             for _ in range(10):
-                after = await drawn(app, pilot)
+                after = await drawn(app, pilot, lines)
             assert after == before
 
     asyncio.run(run())
 
 
-def test_heartbeats_of_an_idle_engine_draw_nothing() -> None:
+def test_heartbeats_of_an_idle_engine_draw_nothing(lines: Counter[LineView]) -> None:
     async def run() -> None:
         source = ScriptedSource()
         script = Script(source)
@@ -231,19 +203,19 @@ def test_heartbeats_of_an_idle_engine_draw_nothing() -> None:
         async with app.run_test(size=(100, 24)) as pilot:
             for beat in range(3):  # until the rates have come down to nothing
                 source.apply(Heartbeat(time=script.time + beat + 1, step=0))
-                before = await drawn(app, pilot)
+                before = await drawn(app, pilot, lines)
             painted: list[bool] = []
             app.post_display_hook = lambda: painted.append(True)  # type: ignore[method-assign]
             for beat in range(4, 24):
                 source.apply(Heartbeat(time=script.time + beat, step=0))
-                after = await drawn(app, pilot)
+                after = await drawn(app, pilot, lines)
             assert after == before
             assert not painted  # no frame went to the terminal
 
     asyncio.run(run())
 
 
-def test_a_second_redraws_the_visible_waiting_rows_and_no_other() -> None:
+def test_a_second_redraws_the_visible_waiting_rows_and_no_other(lines: Counter[LineView]) -> None:
     async def run() -> None:
         source = ScriptedSource()
         script = Script(source)
@@ -254,27 +226,27 @@ def test_a_second_redraws_the_visible_waiting_rows_and_no_other() -> None:
         app = SeqtopApp(source, clock=lambda: 0.0)
         async with app.run_test(size=(120, 24)) as pilot:
             source.apply(Heartbeat(time=script.time + 5, step=0))
-            before = await drawn(app, pilot)
+            before = await drawn(app, pilot, lines)
             source.apply(Heartbeat(time=script.time + 7, step=0))
-            after = await drawn(app, pilot)
+            after = await drawn(app, pilot, lines)
             assert after["Rows"] - before["Rows"] == 2
 
     asyncio.run(run())
 
 
-def test_moving_the_cursor_redraws_two_lines() -> None:
+def test_moving_the_cursor_redraws_two_lines(lines: Counter[LineView]) -> None:
     async def run() -> None:
         _, app = crowd(MANY)
         async with app.run_test(size=(120, 24)) as pilot:
-            before = await drawn(app, pilot)
+            before = await drawn(app, pilot, lines)
             await pilot.press("down")
-            after = await drawn(app, pilot)
+            after = await drawn(app, pilot, lines)
             assert after["Rows"] - before["Rows"] == 2
 
     asyncio.run(run())
 
 
-def test_a_changed_block_among_a_hundred_thousand_is_one_line() -> None:
+def test_a_changed_block_among_a_hundred_thousand_is_one_line(lines: Counter[LineView]) -> None:
     async def run() -> None:
         source = ScriptedSource()
         script = Script(source, num_gpu_blocks=100_000)
@@ -285,67 +257,67 @@ def test_a_changed_block_among_a_hundred_thousand_is_one_line() -> None:
             await pilot.press("2")
             script.time = int(script.time) + 0.5
             script.step()
-            await drawn(app, pilot)
+            await drawn(app, pilot, lines)
             pool = app.screen.query_one(BlockMap)
-            before = pool.lines_rendered, pool.lines_made
+            before = lines[pool]
             taken = len(script.actors["runs"].tables[1])
             while len(script.actors["runs"].tables[1]) == taken:
                 script.step()
-            await drawn(app, pilot)
-            assert (pool.lines_rendered - before[0], pool.lines_made - before[1]) == (1, 1)
+            await drawn(app, pilot, lines)
+            assert lines[pool] - before == 1
             await pilot.press("G")  # what changes out of sight is made when it is looked at
-            await drawn(app, pilot)
-            before = pool.lines_rendered, pool.lines_made
+            await drawn(app, pilot, lines)
+            before = lines[pool]
             for _ in range(20):
                 script.step()
-            await drawn(app, pilot)
-            assert (pool.lines_rendered, pool.lines_made) == before
+            await drawn(app, pilot, lines)
+            assert lines[pool] == before
 
     asyncio.run(run())
 
 
-def test_a_lost_engine_ages_in_the_header_alone() -> None:
+def test_a_lost_engine_ages_in_the_header_alone(lines: Counter[LineView]) -> None:
     async def run() -> None:
         clock = [100.0]
         script, _ = crowd(5)
         app = SeqtopApp(script.source, clock=lambda: clock[0])
         async with app.run_test(size=(120, 24)) as pilot:
             script.source.connect(ConnectionState.LOST, "No word from the engine.")
-            before = await drawn(app, pilot)
+            before = await drawn(app, pilot, lines)
             clock[0] += 3
-            after = await drawn(app, pilot)
+            after = await drawn(app, pilot, lines)
             assert {name for name in after if after[name] != before[name]} == {"header"}
             assert after["header"] - before["header"] == 1
 
     asyncio.run(run())
 
 
-def test_an_arrival_out_of_sight_draws_no_row() -> None:
+def test_an_arrival_out_of_sight_draws_no_row(lines: Counter[LineView]) -> None:
     async def run() -> None:
         script, app = crowd(200)
         async with app.run_test(size=(120, 24)) as pilot:
-            before = await drawn(app, pilot)
+            before = await drawn(app, pilot, lines)
             script.arrive("late")
-            after = await drawn(app, pilot)
+            after = await drawn(app, pilot, lines)
             assert after["Rows"] == before["Rows"]
             assert app.screen.query_one(Rows).virtual_size.height == 202
 
     asyncio.run(run())
 
 
-def test_a_pane_in_which_no_line_is_left_is_drawn_all_the_same() -> None:
+def test_a_pane_in_which_no_line_is_left_is_drawn_all_the_same(lines: Counter[LineView]) -> None:
     async def run() -> None:
         script, app = crowd(5)
         async with app.run_test(size=(160, 50)) as pilot:
-            await drawn(app, pilot)
+            await drawn(app, pilot, lines)
             pane = app.screen.query_one(BlockTable)
             pane.notify_style_update()
-            pane.redraw()  # it has lines that are yet to be painted,
+            pane.refresh_changed()  # it has lines that are yet to be painted,
             pane.styles.height = pane.styles.min_height = 1  # and then its border alone
             await pilot.pause()
             assert pane.outer_size.height == 1
             assert len(pane.render_lines(Region(0, 0, pane.outer_size.width, 1))) == 1
             script.step()
-            await drawn(app, pilot)
+            await drawn(app, pilot, lines)
 
     asyncio.run(run())

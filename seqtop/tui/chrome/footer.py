@@ -4,13 +4,11 @@ from textual.app import ComposeResult
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
-from seqtop.tui.rendering.cached_lines import Kept
-
 _FIRST = ("quit", "help", "pause", "filter")
 """Actions whose keys are left out last; of the others, the rightmost are left out first."""
 
 
-class KeyFooter(Kept, Footer):
+class KeyFooter(Footer):
     """Textual's footer without the keys that do not fit into the width."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.tui import position_text
 from seqtop.tui.rates import kv_use
 from seqtop.tui.rendering.bars import bar, row, sparkline, spread
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
 from seqtop.tui.ui_state import UiState
 
@@ -37,7 +37,7 @@ SENTENCES = {
 }
 
 
-class Header(Lines):
+class Header(LineView):
     """The top of the screen: one to three lines, as there is room."""
 
     def __init__(self, ui: UiState, *, title: str) -> None:

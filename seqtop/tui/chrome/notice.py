@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from seqtop.sanitize import safe_line
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import LockedSource
 from seqtop.tui.rendering.style import PLAIN
 from seqtop.tui.rendering.wrapped_text import wrap
 
 
-class Notice(Lines):
+class Notice(LineView):
     """Shows the text that `sentence` returns, on up to three lines; hidden while it is empty."""
 
     def __init__(self, ui: LockedSource, sentence: Callable[[], str]) -> None:

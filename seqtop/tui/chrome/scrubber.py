@@ -3,7 +3,7 @@
 from textual import events
 from textual.message import Message
 
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.seek import bounds
 from seqtop.tui.ui_state import UiState
@@ -13,7 +13,7 @@ TALL = 26
 _MARGIN = 1
 
 
-class Scrubber(Lines):
+class Scrubber(LineView):
     """`├────●───┤`, from the oldest moment to the newest; shown while paused or in a recording."""
 
     class Moved(Message):

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from textual import events
-from textual.strip import Strip
 
-from seqtop.tui.rendering.style import PLAIN, Inked, Line
+from seqtop.tui.rendering.line_view import DrawnLine, LineView
+from seqtop.tui.rendering.style import PLAIN, Line
 
 
 class Tab(NamedTuple):
@@ -22,7 +22,7 @@ class Tab(NamedTuple):
         return f" {self.key} {self.title} "
 
 
-class ScreenTabs(Inked, can_focus=False):
+class ScreenTabs(LineView):
     """Highlights the tab of the screen named `shown`. A click on another switches to it."""
 
     def __init__(self, tabs: Sequence[Tab], shown: str) -> None:
@@ -30,8 +30,8 @@ class ScreenTabs(Inked, can_focus=False):
         self._tabs = tabs
         self._shown = shown
 
-    def render_line(self, y: int) -> Strip:
-        return self.paint(self._line(), self.size.width, "header") if y == 0 else Strip([])
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
+        return [(self._line(), "header")][:count]
 
     def on_click(self, event: events.Click) -> None:
         right = 0

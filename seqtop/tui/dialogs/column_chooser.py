@@ -88,6 +88,6 @@ class ColumnChooser(Dialog[tuple[str, ...] | None]):
         mark = "[x]" if key in self._chosen else "[ ]"
         text = Content.assemble(
             (f"{mark} {column.title:<10}", "bold" if key in self._chosen else ""),
-            (column.about, "dim"),
+            (column.help, "dim"),
         )
         return Option(text, id=key)

@@ -35,7 +35,7 @@ Notes: TypeAlias = Sequence[tuple[str, str]]
 ABOUT_SEQUENCES: Mapping[str, Notes] = {
     "Words": WORDS,
     "Filter": FILTER,
-    "Fields": [(key, field.about) for key, field in FIELDS.items()],
+    "Fields": [(key, field.help) for key, field in FIELDS.items()],
 }
 
 

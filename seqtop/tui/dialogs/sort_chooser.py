@@ -12,7 +12,7 @@ from seqtop.state.fields import COLUMNS, FIELDS
 from seqtop.state.ordering import Sort
 from seqtop.tui.dialogs.dialog import Dialog
 
-BY_LIFE = ("Life", "running, then the queue, then what has finished")
+BY_LIFECYCLE = ("Lifecycle", "running, then the queue, then what has finished")
 
 
 class SortChooser(Dialog[Sort | None]):
@@ -33,8 +33,8 @@ class SortChooser(Dialog[Sort | None]):
         with Vertical(classes="dialog"):
             yield Label("Sort by", classes="dialog-title")
             yield OptionList(
-                self._option("", *BY_LIFE),
-                *(self._option(column.key, column.title, column.about) for column in COLUMNS),
+                self._option("", *BY_LIFECYCLE),
+                *(self._option(column.key, column.title, column.help) for column in COLUMNS),
                 id="sort-options",
             )
             yield Label(
@@ -52,7 +52,7 @@ class SortChooser(Dialog[Sort | None]):
             return
         event.stop()
         options = self.query_one(OptionList)
-        titles = [BY_LIFE[0], *(column.title for column in COLUMNS)]
+        titles = [BY_LIFECYCLE[0], *(column.title for column in COLUMNS)]
         here = (options.highlighted or 0) + 1
         for index in (*range(here, len(titles)), *range(here)):
             if titles[index].lower().startswith(letter):

@@ -1,1 +1,1 @@
-"""Lines of styled text and the widgets that draw them."""
+"""Lines of styled text, and the widgets that draw them."""

@@ -1,4 +1,4 @@
-"""Bars, sparklines and rows of figures, as lines."""
+"""Bars, sparklines and rows of figures as lines."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -6,31 +6,36 @@ from collections.abc import Iterable, Sequence
 from rich.cells import get_character_cell_size
 
 from seqtop.sanitize import is_narrow
-from seqtop.tui.rendering.style import PLAIN, Line, Span, line_width, text_width
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, line_width, text_width
 
 SPARKS = "▁▂▃▄▅▆▇█"
 ELLIPSIS = "…"
 
 
 def bar(width: int, total: float, parts: Iterable[tuple[float, str, str]]) -> Line:
-    """`parts` of `total` as a thin bar of `width` cells.
+    """Returns a thin bar of `width` cells that shows parts of a total.
 
-    A part is an amount, an ink and the glyph to draw it with, so that the bar reads without
-    colour. The end is exact to half a cell, never past what is there: only all of `total` fills it.
+    The end is exact to half a cell and is rounded down: only the whole total fills the bar.
+
+    Args:
+        width: The cells of the bar.
+        total: The amount that fills the bar.
+        parts: For each part its amount, its style and its glyph. Glyphs differ, so that the bar
+            can be read without colours.
     """
-    spans: list[Span] = []
+    spans: list[StyledText] = []
     drawn = 0
     filled = 0.0
     half_open = ""
-    for amount, ink, glyph in parts:
+    for amount, style, glyph in parts:
         if amount > 0:
             filled += amount
         halves = int(min(filled / total, 1.0) * width * 2) if 0 < total < math.inf else 0
         cells = halves // 2
         if cells > drawn:
-            spans.append((glyph * (cells - drawn), ink))
+            spans.append((glyph * (cells - drawn), style))
             drawn = cells
-        half_open = ink if halves % 2 and drawn < width else ""
+        half_open = style if halves % 2 and drawn < width else ""
     if half_open:
         spans.append(("╸", half_open))
         drawn += 1
@@ -40,7 +45,7 @@ def bar(width: int, total: float, parts: Iterable[tuple[float, str, str]]) -> Li
 
 
 def sparkline(values: Sequence[float], width: int, ceiling: float | None = None) -> str:
-    """The last `width` values, scaled to `ceiling` or to the largest of them."""
+    """Returns the last `width` values as bars, scaled to `ceiling` or to the largest value."""
     shown = [value if 0 < value < math.inf else 0.0 for value in values[-width:] if width > 0]
     top = ceiling or max(shown, default=0.0)
     if top <= 0:
@@ -50,15 +55,21 @@ def sparkline(values: Sequence[float], width: int, ceiling: float | None = None)
 
 
 def row(items: Iterable[tuple[int, Line]], width: int, gap: int = 2) -> Line:
-    """As many `items` as fit into `width`, side by side; those of the highest rank go first."""
-    kept = [(rank, item, line_width(item) + gap) for rank, item in items if item]
-    size = sum([each[2] for each in kept]) - gap
-    while len(kept) > 1 and size > width:
-        last = max(reversed(kept), key=lambda each: each[0])
-        kept.remove(last)
+    """Returns the items that fit into `width` cells, side by side.
+
+    Args:
+        items: For each item its rank and its line. Those of the highest rank are left out first.
+        width: The cells of the line.
+        gap: The cells between two items.
+    """
+    fitting = [(rank, item, line_width(item) + gap) for rank, item in items if item]
+    size = sum([each[2] for each in fitting]) - gap
+    while len(fitting) > 1 and size > width:
+        last = max(reversed(fitting), key=lambda each: each[0])
+        fitting.remove(last)
         size -= last[2]
-    spans: list[Span] = []
-    for index, (_, item, _) in enumerate(kept):
+    spans: list[StyledText] = []
+    for index, (_, item, _) in enumerate(fitting):
         if index:
             spans.append((" " * gap, PLAIN))
         spans.extend(item)
@@ -66,7 +77,7 @@ def row(items: Iterable[tuple[int, Line]], width: int, gap: int = 2) -> Line:
 
 
 def rows(items: Iterable[Line], width: int, gap: int = 3) -> list[Line]:
-    """`items` side by side on as many lines as they need."""
+    """Returns the items side by side, on as many lines of `width` cells as they need."""
     lines: list[Line] = []
     for item in items:
         if lines and line_width(lines[-1]) + gap + line_width(item) <= width:
@@ -77,13 +88,13 @@ def rows(items: Iterable[Line], width: int, gap: int = 3) -> list[Line]:
 
 
 def spread(left: Line, right: Line, width: int) -> Line:
-    """`left` and `right` at the two ends of a line."""
+    """Returns a line of `width` cells with `left` and `right` at its ends."""
     gap = max(width - line_width(left) - line_width(right), 1)
     return (*left, (" " * gap, PLAIN), *right)
 
 
 def crop_left(text: str, width: int) -> str:
-    """The end of `text` that fits into `width` cells."""
+    """Returns the end of `text` that fits into `width` cells."""
     if width <= 0:
         return ""
     if is_narrow(end := text[-width:]):
@@ -95,18 +106,18 @@ def crop_left(text: str, width: int) -> str:
         if taken + size > width:
             break
         taken += size
-        if size:  # a mark alone would be cut off from what it marks
+        if size:  # a combining mark stays with its character
             start = index
     return text[start:]
 
 
-def tail(old: str, new: str, width: int, ink: str = PLAIN, new_ink: str = "delta") -> Line:
-    """The end of a growing text in `width` cells, what is new of it in an ink of its own."""
+def tail(old: str, new: str, width: int, style: str = PLAIN, new_style: str = "delta") -> Line:
+    """Returns the end of a growing text in `width` cells, its new part in the style `new_style`."""
     used = text_width(old) + text_width(new)
     if used > width:
-        kept = crop_left(old + new, max(width - 1, 0))
-        new = new if len(kept) > len(new) else kept
-        old = ELLIPSIS + kept[: len(kept) - len(new)]
+        fitting = crop_left(old + new, max(width - 1, 0))
+        new = new if len(fitting) > len(new) else fitting
+        old = ELLIPSIS + fitting[: len(fitting) - len(new)]
         used = text_width(old) + text_width(new)
-    spans = ((old, ink), (new, new_ink), (" " * (width - used), PLAIN))
+    spans = ((old, style), (new, new_style), (" " * (width - used), PLAIN))
     return tuple(span for span in spans if span[0])

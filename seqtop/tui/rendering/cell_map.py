@@ -1,96 +1,97 @@
-"""A map of cells and a cursor that moves over them: what all maps of blocks have in common."""
+"""A map of cells with a cursor on one of them: the base of all maps of blocks."""
 
 from __future__ import annotations
 
 import threading
 from abc import abstractmethod
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.strip import Strip
 
-from seqtop.tui.rendering.style import PLAIN, Inked, Line
-from seqtop.tui.screens.blocks.cells import with_cursor
+from seqtop.tui.rendering.line_view import DrawnLine, LineView
+from seqtop.tui.rendering.list_view import CURSOR_MARK
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 
-CURSOR_MARK = "▌"
+GROUP = 10
+"""The cells from one gap to the next, so that tens can be counted."""
+_REVERSED = {"█": "■", "▓": "≡"}
+"""Replacements under the cursor: reverse video would blank these signs."""
 
-Place = TypeVar("Place")
-"""What names a cell."""
+CellKey = TypeVar("CellKey")
 
 
-def keys(*rows: tuple[str, str, str, str]) -> list[BindingType]:
-    """Bindings that move the cursor: key, action, description, and a name for the user's keymap."""
+def move_bindings(*rows: tuple[str, str, str, str]) -> list[BindingType]:
+    """Returns bindings that move the cursor.
+
+    Args:
+        rows: For each binding its key, action, description, and name in the user's keymap.
+    """
     return [
         Binding(key, action, description, show=False, id=f"move.{name}")
         for key, action, description, name in rows
     ]
 
 
-class CellMap(Inked, Generic[Place], can_focus=True, inherit_bindings=False):
-    """The visible part of a map. Of the rest nothing is looked at.
+class CellMap(LineView, Generic[CellKey], can_focus=True, inherit_bindings=False):
+    """Rows of cells, one character each. Only the visible rows are made.
 
-    Its first column marks the row of the cursor; the cells' own begin right of it.
+    The first column marks the row with the cursor. The columns of the cells begin right of it.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = keys(
+    BINDINGS: ClassVar[list[BindingType]] = move_bindings(
         ("up,k", "rows(-1)", "Up", "up"),
         ("down,j", "rows(1)", "Down", "down"),
         ("pageup,ctrl+b", "page(-1)", "Page up", "page-up"),
         ("pagedown,ctrl+f", "page(1)", "Page down", "page-down"),
     )
     LINES_ABOVE: ClassVar[int] = 0
-    """Lines that are to stay in sight above the cursor's."""
+    """The lines that stay visible above the cursor's."""
 
     class Moved(Message):
         """The cursor is on another cell."""
 
     def __init__(self, lock: threading.RLock) -> None:
         super().__init__()
-        self.lines_rendered = 0
-        """How many lines have been drawn; tests hold it down."""
         self._lock = lock
-        """Held while anything is looked at that events change."""
-        self._drawn: dict[int, Line] = {}
+        """Protects the data that the cells are made from."""
 
     @property
     @abstractmethod
-    def cursor(self) -> Place | None:
-        """The cell under the cursor, if there is one."""
+    def cursor(self) -> CellKey | None:
+        """The cell under the cursor; `None` if there are no cells."""
 
     @abstractmethod
-    def go_to(self, place: Place) -> None:
-        """Put the cursor on a cell, the nearest there is."""
+    def go_to(self, key: CellKey) -> None:
+        """Puts the cursor on a cell, or on the nearest cell that exists."""
 
     @abstractmethod
-    def _position(self, place: Place) -> tuple[int, int]:
-        """The line of a cell, and its column there."""
+    def _position(self, key: CellKey) -> tuple[int, int]:
+        """Returns the line and the column of a cell."""
 
     @abstractmethod
-    def _place_at(self, x: int, y: int) -> Place | None:
-        """The cell at column `x` of line `y`, if one is there."""
+    def _key_at(self, x: int, y: int) -> CellKey | None:
+        """Returns the cell at column `x` of line `y`."""
 
     @abstractmethod
-    def _rows_away(self, place: Place, lines: int) -> Place:
-        """The cell so many lines below (above, if negative), as near as there is one."""
+    def _rows_away(self, key: CellKey, lines: int) -> CellKey:
+        """Returns the cell `lines` below (above, if negative), or the nearest that exists."""
 
     @abstractmethod
     def _cells(self, y: int) -> Line:
-        """Line `y` without the cursor."""
+        """Returns line `y` without the cursor."""
 
-    def render_line(self, y: int) -> Strip:
-        self.lines_rendered += 1
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
         with self._lock:
-            line = self._look(y + self.scroll_offset.y)
-        self._drawn[y] = line
-        return self.paint(line, self.size.width)
+            return [(self._line(y), PLAIN) for y in range(top, top + count)]
 
     def on_click(self, event: events.Click) -> None:
         with self._lock:
-            place = self._place_at(event.x - 1, event.y + self.scroll_offset.y)
-        if place is not None:
-            self.go_to(place)
+            key = self._key_at(event.x - 1, event.y + self.scroll_offset.y)
+        if key is not None:
+            self.go_to(key)
 
     def action_rows(self, by: int) -> None:
         if (cursor := self.cursor) is not None:
@@ -100,7 +101,7 @@ class CellMap(Inked, Generic[Place], can_focus=True, inherit_bindings=False):
         self.action_rows(by * max(self.size.height - 1, 1))
 
     def reveal(self) -> None:
-        """Scroll no more than it takes to see the cursor."""
+        """Scrolls to the cursor, if it is not visible."""
         if (cursor := self.cursor) is None:
             return
         line, top, height = self._position(cursor)[0], self.scroll_offset.y, self.size.height
@@ -109,18 +110,47 @@ class CellMap(Inked, Generic[Place], can_focus=True, inherit_bindings=False):
         elif height and line >= top + height:
             self.scroll_to(y=line - height + 1, animate=False, force=True)
 
-    def refresh_changed(self) -> None:
-        """Draw the visible lines that would now look different; call it under the lock."""
-        top = self.scroll_offset.y
-        for y in range(self.size.height):
-            if self._drawn.get(y) != self._look(top + y):
-                self.refresh_line(top + y)
-
-    def _look(self, y: int) -> Line:
-        """Line `y` as it is drawn."""
+    def _line(self, y: int) -> Line:
         line, cursor = self._cells(y), self.cursor
         if line and cursor is not None:
             cursor_line, column = self._position(cursor)
             if y == cursor_line:
                 return ((CURSOR_MARK, "accent"), *with_cursor(line, column))
         return ((" ", PLAIN), *line)
+
+
+def cell_row(first: int, label: int, pitch: int, cells: Iterable[StyledText]) -> Line:
+    """Returns a row of cells: the number of the first in `label` columns, then the cells in groups.
+
+    Args:
+        first: The number of the first cell.
+        label: The columns for that number.
+        pitch: The columns from one cell to the next.
+        cells: The sign and the style of each cell.
+    """
+    spans: list[StyledText] = [(f"{first:>{label - 1}} ", "dim")]
+    space = " " * (pitch - 1)
+    for column, (glyph, style) in enumerate(cells):
+        text = glyph + space
+        if column and column % GROUP == 0:
+            text = " " + text
+        if spans[-1][1] == style:
+            spans[-1] = (spans[-1][0] + text, style)
+        else:
+            spans.append((text, style))
+    return tuple(spans)
+
+
+def with_cursor(line: Line, x: int) -> Line:
+    """Returns `line` with the cell at column `x` in the style of the cursor."""
+    spans: list[StyledText] = []
+    at = 0
+    for text, style in line:
+        if at <= x < at + len(text):
+            before, cell, after = text[: x - at], text[x - at], text[x - at + 1 :]
+            cursor = _REVERSED.get(cell, cell)
+            spans += [(before, style), (cursor, "marked"), (after, style)]
+        else:
+            spans.append((text, style))
+        at += len(text)
+    return tuple(span for span in spans if span[0])

@@ -1,138 +1,153 @@
-"""Lines that are painted once, and drawn from what was painted for as long as they look the same.
+"""A scroll view of styled lines, drawn with Textual's Line API."""
 
-Textual would style each line of a widget anew for every frame it is in; rows without a border need
-none of that. What a frame costs is what looks different in it, and a constant for each line.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Self, TypeAlias, cast
+from typing import TypeAlias
 
-from textual.geometry import Region, Size
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding, BindingType
+from textual.cache import LRUCache
+from textual.containers import ScrollableContainer
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.widget import Widget
 
-from seqtop.tui.rendering.style import PLAIN, Inked, Line
+from seqtop.sanitize import safe_text
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, text_width
 
-Look: TypeAlias = tuple[str, Line]
-"""All that decides how a line is drawn: the mark of the cursor, if it is there, and its text."""
+DrawnLine: TypeAlias = tuple[Line, str]
+"""A line, and the name of the style below all of it (`PLAIN` for none)."""
+
+CACHED_STRIPS = 512
+"""Strips that a view remembers: the visible lines several times over, for scrolling back."""
+
+SCROLL_BINDINGS: list[BindingType] = [
+    binding
+    for binding in ScrollableContainer.BINDINGS
+    if isinstance(binding, Binding) and binding.key not in {"left", "right"}
+]
+"""Textual's keys for scrolling up and down. The keys for left and right go through time."""
 
 
-class LineView(Inked):
-    """A subclass says how the lines in sight look (`looks`)."""
+class LineView(ScrollView, can_focus=False):
+    """A column of lines that redraws only the lines that differ from those on the screen.
 
-    MARGIN = 0
-    """Cells on the left of each line, for the cursor's mark."""
+    Shows the lines given to `set_lines`. A subclass that makes its lines when they become visible
+    overrides `visible_lines`. All text passes through `safe_text` on its way to the terminal.
+    """
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 (Textual's own name)
+        self._lines: Sequence[Line] = ()
+        self._drawn: Sequence[DrawnLine] = ()
+        self._drawn_at: tuple[int, Size] | None = None
+        """Scroll offset and size for which `_drawn` was made; `None` if it is out of date."""
+        self._strips: LRUCache[tuple[Line, str, int], Strip] = LRUCache(CACHED_STRIPS)
+        self._rich_styles: dict[tuple[str, str], Style] = {}
         super().__init__(id=id)
-        self.lines_rendered = 0
-        """How many lines have been painted; tests hold it down."""
-        self.looks_taken = 0
-        """How often it was asked how the lines in sight look; tests hold it down."""
-        self._sight: tuple[float, Size, bool] | None = None
-        """Where and how large the following was; `None` if all is to be painted anew."""
-        self._inside = Size(0, 0)
-        """Without a border, and without the scroll bar's column."""
-        self._looks: Sequence[Look] = ()
-        self._strips: list[Strip | None] = []
-        """The lines as they are drawn; `None` where one is yet to be painted."""
-        self._top: list[Strip] | None = []
-        """The border above the lines; `None` if there is one beside them, too."""
 
-    def looks(self, y: int, count: int) -> Sequence[Look]:
-        """How so many lines look, from the one `y` lines below the top of what is in sight."""
-        raise NotImplementedError
+    def set_lines(self, lines: Sequence[Line]) -> None:
+        """Replaces the lines of the view."""
+        self._lines = list(lines)
+        self.set_height(len(lines))
+        self.refresh_changed()
 
-    def redraw(self) -> None:
-        """Refresh the visible lines that would now look different."""
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
+        """Returns at most `count` lines, beginning with line `top`."""
+        return [(line, PLAIN) for line in self._lines[max(top, 0) : max(top + count, 0)]]
+
+    def refresh_changed(self) -> None:
+        """Redraws the visible lines that differ from those on the screen."""
         if not self.is_on_screen:
             return
-        changed = self._look()
-        # Neighbours together, as each region has its price.
-        runs = groupby(enumerate(changed), key=lambda pair: pair[1] - pair[0])
-        ys = [[y for _, y in run] for _, run in runs]
-        if ys:
-            width = self._inside.width
-            self.refresh(*(Region(0, run[0], width, len(run)) for run in ys))
+        drawn, drawn_at = self._drawn, self._drawn_at
+        self._update_drawn()
+        top, size = self._visible_range
+        if drawn_at != (top, size):
+            self.refresh_lines(top, size.height)
+            return
+        changed = [
+            y for y, (old, new) in enumerate(zip(drawn, self._drawn, strict=True)) if old != new
+        ]
+        # Neighbours are refreshed together, as each region has its cost.
+        for _, run in groupby(enumerate(changed), key=lambda pair: pair[1] - pair[0]):
+            ys = [y for _, y in run]
+            self.refresh_lines(top + ys[0], len(ys))
 
-    def refresh(
-        self,
-        *regions: Region,
-        repaint: bool = True,
-        layout: bool = False,
-        recompose: bool = False,
-    ) -> Self:
-        if not regions:
-            self._sight = None
-        return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
+    def render_line(self, y: int) -> Strip:
+        if self._drawn_at != self._visible_range:
+            self._update_drawn()
+        width = self.size.width
+        line, base = self._drawn[y] if y < len(self._drawn) else ((), PLAIN)
+        strip = self._strips.get(key := (line, base, width))
+        if strip is None:
+            strip = self._strips[key] = self._make_strip(line, base, width)
+        return strip
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        self._sight, self._looks, self._strips = None, (), []
+        self._drawn_at = None
+        self._strips.clear()
+        self._rich_styles.clear()
 
-    def render_line(self, y: int) -> Strip:
-        return self._strips_in_sight()[y]
+    @property
+    def text_width(self) -> int:
+        """The cells for text: without the scroll bar's column, even while no scroll bar shows."""
+        return max(self.outer_size.width - self.styles.gutter.width - 1, 1)
 
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """The lines, below a border if there is one; Textual's own way if there is one beside."""
-        strips = self._strips_in_sight()
-        if self._top is None:
-            return super().render_lines(crop)
-        if self._top or len(strips) != crop.height:
-            strips = [*self._top, *strips][crop.y : crop.bottom]
-        if crop.column_span == (0, self.outer_size.width):
-            return strips
-        return [strip.crop(*crop.column_span) for strip in strips]
+    def set_height(self, count: int) -> None:
+        """Makes the content `count` lines high.
 
-    def _strips_in_sight(self) -> list[Strip]:
-        """The lines as they are drawn now: what is in sight may be another part than it was."""
-        if self._sight != self._in_sight():
-            self._look()
-        for y, strip in enumerate(self._strips):
-            if strip is None:
-                self._strips[y] = self._paint(self._looks[y])
-        return cast("list[Strip]", self._strips)
+        The screen is laid out again only if the scroll bar appears or disappears.
+        """
+        old, new = self.virtual_size.height, count
+        if old == new:
+            return
+        size = Size(self.size.width, new)
+        if (old > self.size.height) == (new > self.size.height) and not self.styles.auto_dimensions:
+            self.set_reactive(Widget.virtual_size, size)
+            if self.show_vertical_scrollbar:
+                self.vertical_scrollbar.window_virtual_size = new
+            if self.scroll_offset.y > self.max_scroll_y:
+                self.scroll_to(y=self.max_scroll_y, animate=False)
+        else:
+            self.virtual_size = size
 
-    def _in_sight(self) -> tuple[float, Size, bool]:
-        """What decides which lines are in sight and how wide they are, quick to find out."""
-        return self.scroll_y, self.outer_size, self.show_vertical_scrollbar
+    @property
+    def _visible_range(self) -> tuple[int, Size]:
+        return self.scroll_offset.y, self.size
 
-    def _look(self) -> list[int]:
-        """See how the lines in sight look now; returns which are different."""
-        self.looks_taken += 1
-        sight, width = self._in_sight(), self._inside.width
-        is_same = sight == self._sight
-        if not is_same:
-            self._measure()
-        before, looks = self._looks, self.looks(0, self._inside.height)
-        changed = [y for y, look in enumerate(looks) if not is_same or look != before[y]]
-        if changed or not is_same:  # which may have left no line at all
-            # Lines that come back at another place are the same objects.
-            strips = {
-                (id(line), mark): strip
-                for (mark, line), strip in zip(before, self._strips, strict=True)
-                if self._inside.width == width
-            }
-            if not is_same:
-                self._strips = [None] * len(looks)
-            for y in changed:
-                mark, line = looks[y]
-                self._strips[y] = strips.get((id(line), mark))
-        self._sight, self._looks = sight, looks
-        return changed
+    def _update_drawn(self) -> None:
+        self._drawn_at = top, size = self._visible_range
+        lines = self.visible_lines(top, size.height)
+        self._drawn = [*lines, *[((), PLAIN)] * (size.height - len(lines))]
 
-    def _measure(self) -> None:
-        self._inside = self.scrollable_size
-        top, *others = self.styles.gutter
-        self._top = None if any(others) or self.opacity < 1 else []
-        if top and self._top is not None:
-            self._top = super().render_lines(Region(0, 0, self.outer_size.width, top))
+    def _style(self, base: str, name: str) -> Style:
+        """Returns a named style over the style `base`, both over the widget's own style."""
+        style = self._rich_styles.get((base, name))
+        if style is None:
+            style = self.rich_style
+            for each in filter(None, (base, name)):
+                style += self.screen.get_component_rich_style(f"style--{each}", partial=True)
+            self._rich_styles[base, name] = style
+        return style
 
-    def _paint(self, look: Look) -> Strip:
-        self.lines_rendered += 1
-        mark, line = look
-        width = self._inside.width
-        if mark:
-            return self.paint(((mark, "accent"), *line), width, "cursor")
-        margin = " " * self.MARGIN
-        return self.paint(((margin, PLAIN), *line) if margin else line, width)
+    def _make_strip(self, line: Iterable[StyledText], base: str, width: int) -> Strip:
+        """Draws a line in `width` cells.
+
+        Neighbours of one style become one segment: the time that Textual needs, and the bytes that
+        the terminal gets, grow with the number of segments.
+        """
+        segments: list[Segment] = []
+        room = width
+        for style, run in groupby(line, key=lambda span: span[1]):
+            text = "".join([each for each, _ in run])
+            if not text.isprintable():
+                text = safe_text(text)
+            room -= text_width(text)
+            segments.append(Segment(text, self._style(base, style)))
+        if room > 0:
+            segments.append(Segment(" " * room, self._style(base, PLAIN)))
+        strip = Strip(segments, width - min(room, 0))
+        return strip if room >= 0 else strip.crop(0, width)

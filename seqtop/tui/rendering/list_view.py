@@ -1,4 +1,4 @@
-"""Rows with a cursor, of which only the visible ones are ever looked at."""
+"""A list with a cursor. Only its visible rows are made."""
 
 import threading
 from collections.abc import Sequence
@@ -7,29 +7,28 @@ from typing import Protocol
 from textual import events
 from textual.binding import Binding
 
-from seqtop.tui.rendering.line_view import LineView, Look
-from seqtop.tui.rendering.style import Line
+from seqtop.tui.rendering.line_view import DrawnLine, LineView
+from seqtop.tui.rendering.style import PLAIN, Line
 
 MARGIN = 1
-"""Cells on the left of the columns, for the cursor's mark."""
+"""The cells at the left of each row, for the cursor's mark."""
 CURSOR_MARK = "▌"
 
 
 class LockedSource(Protocol):
-    """What rows are read from, while its lock is held; a `UiState` is one."""
+    """A source of rows, read while its lock is held."""
 
     @property
     def lock(self) -> threading.RLock: ...
 
 
 class ListView(LineView, can_focus=True, inherit_bindings=False):
-    """A column of rows, each known by a number. Only those that look different are drawn again.
+    """A column of rows, each with an integer key, and a cursor on one of them.
 
-    A subclass says which rows there are (`num_rows`, `page`), where the cursor is (`cursor_row`),
-    what it does (`select`) and how a row looks (`line`). All are asked under the feed's lock.
+    A subclass defines the rows (`num_rows`, `page`, `line`) and the cursor (`cursor_row`,
+    `is_selected`, `select`). All of these are called while the source's lock is held.
     """
 
-    MARGIN = MARGIN
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("up,k", "move(-1)", "Up", show=False, id="move.up"),
         Binding("down,j", "move(1)", "Down", show=False, id="move.down"),
@@ -46,52 +45,51 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
 
     @property
     def num_rows(self) -> int:
+        """The number of rows."""
         raise NotImplementedError
 
     @property
     def cursor_row(self) -> int | None:
-        """`None` while the cursor is on no row that is shown."""
+        """The index of the row with the cursor; `None` if that row is not in the list."""
         raise NotImplementedError
 
     @property
     def cursor_mark(self) -> str:
-        """What stands before the row that the cursor is on."""
+        """The sign before the row with the cursor; empty for a row without highlighting."""
         return CURSOR_MARK
 
     def page(self, start: int, stop: int) -> Sequence[int]:
-        """The keys of rows `start` to `stop`, fewer at the end."""
+        """Returns the keys of the rows `start` to `stop`; fewer at the end of the list."""
         raise NotImplementedError
 
     def line(self, key: int) -> Line:
-        """How a row looks without the cursor."""
+        """Returns a row without the cursor's mark."""
         raise NotImplementedError
 
     def is_selected(self, key: int) -> bool:
-        """Whether the cursor is on this row."""
+        """Returns whether the cursor is on a row."""
         raise NotImplementedError
 
     def select(self, key: int) -> None:
-        """Put the cursor on a row."""
+        """Puts the cursor on a row."""
         raise NotImplementedError
 
-    def looks(self, y: int, count: int) -> Sequence[Look]:
-        top = y + self.scroll_offset.y
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
         with self._feed.lock:
-            looks = [
-                (self.cursor_mark if self.is_selected(key) else "", self.line(key))
-                for key in self.page(top, top + count)
-            ]
-        return looks + [("", ())] * (count - len(looks))
+            return [self._drawn_row(key) for key in self.page(top, top + count)]
 
-    def in_sight(self) -> list[int | None]:
-        """The key of every visible line, `None` below the last row."""
-        top, height = self.scroll_offset.y, self.size.height
-        keys: list[int | None] = [*self.page(top, top + height)]
-        return keys + [None] * (height - len(keys))
+    def visible_keys(self) -> Sequence[int]:
+        """Returns the keys of the visible rows."""
+        top = self.scroll_offset.y
+        return self.page(top, top + self.size.height)
 
     def reveal(self, row: int, *, around: bool = False) -> None:
-        """Scroll no more than it takes to see a row; or so far that it has others `around` it,
-        among which it may move and stay in sight."""
+        """Scrolls to a row, if it is not visible.
+
+        Args:
+            row: The index of the row.
+            around: Whether to centre the row, so that it stays visible when it moves a little.
+        """
         top, height = self.scroll_offset.y, self.size.height
         spare = height // 2 if around else 0
         if row < top:
@@ -104,7 +102,7 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
         self._height = self.size.height
         with self._feed.lock:
             row = self.cursor_row
-        if row is not None and top <= row < bottom:  # what was in sight stays in sight
+        if row is not None and top <= row < bottom:  # a visible cursor stays visible
             self.reveal(row)
 
     def on_click(self, event: events.Click) -> None:
@@ -131,7 +129,13 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
             self.go(self.num_rows - 1)
 
     def go(self, row: int) -> None:
-        """Put the cursor on a row, or the nearest that exists."""
+        """Puts the cursor on the row nearest to index `row`."""
         row = max(min(row, self.num_rows - 1), 0)
         if keys := self.page(row, row + 1):
             self.select(keys[0])
+
+    def _drawn_row(self, key: int) -> DrawnLine:
+        mark = self.cursor_mark if self.is_selected(key) else ""
+        if mark:
+            return ((mark, "accent"), *self.line(key)), "cursor"
+        return ((" " * MARGIN, PLAIN), *self.line(key)), PLAIN

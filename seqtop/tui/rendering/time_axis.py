@@ -1,16 +1,16 @@
-"""Which stretch of time a timeline shows, and the ticks of its axis. Pure; times are seconds."""
+"""Time axes: the window of time that a timeline shows, and its ticks. All times are seconds."""
 
 import math
 from typing import NamedTuple
 
 from seqtop import format as fmt
 
-LADDER = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.4, 8.0)
-"""Scales per power of ten. Few of them, so that a window that grows is drawn anew seldom."""
-DOUBLE = 3
-"""Rungs of the ladder that make a factor of two."""
-_FINEST, _COARSEST = -40, 60
-"""Rungs: 100 microseconds and 1,000,000 seconds a cell."""
+SCALES = (1.0, 1.25, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.4, 8.0)
+"""The scales per power of ten. They are few, so that a growing window is seldom redrawn."""
+LEVELS_PER_DOUBLE = 3
+"""The zoom levels that make a factor of two."""
+_MIN_LEVEL, _MAX_LEVEL = -40, 60
+"""The zoom levels of 100 microseconds and of 1,000,000 seconds per cell."""
 
 _TICKS = (
     *(mantissa * 10.0**power for power in range(-3, 1) for mantissa in (1, 2, 5)),
@@ -19,7 +19,7 @@ _TICKS = (
 
 
 class TimeWindow(NamedTuple):
-    """`width` cells from `start` (epoch seconds) on, each `cell` seconds long."""
+    """A window of time: `width` cells of `cell` seconds each, from `start` (epoch seconds) on."""
 
     start: float
     cell: float
@@ -30,7 +30,7 @@ class TimeWindow(NamedTuple):
         return self.start + self.cell * self.width
 
     def column(self, time: float) -> int | None:
-        """The cell that holds `time`; `None` if it is out of sight."""
+        """Returns the cell that holds `time`; `None` if it is outside of the window."""
         place = (time - self.start) / self.cell
         if not math.isfinite(place) or not 0 <= place < self.width:
             return None
@@ -42,45 +42,45 @@ class Tick(NamedTuple):
     label: str
 
 
-def scale(rung: int) -> float:
-    """Seconds per cell on a rung of the ladder."""
-    power, index = divmod(max(min(rung, _COARSEST), _FINEST), len(LADDER))
-    return float(LADDER[index] * 10.0**power)
+def scale(zoom_level: int) -> float:
+    """Returns the seconds per cell of a zoom level."""
+    power, index = divmod(max(min(zoom_level, _MAX_LEVEL), _MIN_LEVEL), len(SCALES))
+    return float(SCALES[index] * 10.0**power)
 
 
-def climbed(rung: int, by: int) -> int:
-    """Another rung, as far as there are any."""
-    return max(min(rung + by, _COARSEST), _FINEST)
+def zoomed(zoom_level: int, by: int) -> int:
+    """Returns the zoom level that is `by` levels coarser, within the limits."""
+    return max(min(zoom_level + by, _MAX_LEVEL), _MIN_LEVEL)
 
 
-def rung_for(length: float, width: int) -> int:
-    """The finest rung on which `length` seconds fit into `width` cells."""
+def zoom_level_for(length: float, width: int) -> int:
+    """Returns the finest zoom level at which `length` seconds fit into `width` cells."""
     if not math.isfinite(length) or length <= 0:
-        return _FINEST
-    wanted = length / max(width, 1)
-    guess = math.floor(math.log10(wanted) * len(LADDER)) - 1
-    rung = climbed(guess, 0)
-    while rung < _COARSEST and scale(rung) < wanted:
-        rung += 1
-    return rung
+        return _MIN_LEVEL
+    cell = length / max(width, 1)
+    guess = math.floor(math.log10(cell) * len(SCALES)) - 1
+    zoom_level = zoomed(guess, 0)
+    while zoom_level < _MAX_LEVEL and scale(zoom_level) < cell:
+        zoom_level += 1
+    return zoom_level
 
 
-def from_left(start: float, rung: int, width: int) -> TimeWindow:
-    """A window that begins in the cell of `start`."""
-    cell = scale(rung)
+def window_from(start: float, zoom_level: int, width: int) -> TimeWindow:
+    """Returns a window that begins in the cell of `start` (epoch seconds)."""
+    cell = scale(zoom_level)
     start = start if math.isfinite(start) else 0.0
     return TimeWindow(math.floor(start / cell) * cell, cell, width)
 
 
-def to_right(end: float, rung: int, width: int) -> TimeWindow:
-    """A window whose last cell holds `end`."""
-    cell = scale(rung)
+def window_until(end: float, zoom_level: int, width: int) -> TimeWindow:
+    """Returns a window whose last cell holds `end` (epoch seconds)."""
+    cell = scale(zoom_level)
     end = end if math.isfinite(end) else 0.0
     return TimeWindow((math.floor(end / cell) + 1 - width) * cell, cell, width)
 
 
 def ticks(window: TimeWindow) -> list[Tick]:
-    """Round times of day in the window, as far apart as their labels need."""
+    """Returns round times of day in the window, as far apart as their labels need."""
     for step in _TICKS:
         decimals = 0 if step >= 1 else 1 if step >= 0.1 else 2 if step >= 0.01 else 3
         label_width = 8 + (decimals + 1 if decimals else 0)
@@ -98,7 +98,7 @@ def ticks(window: TimeWindow) -> list[Tick]:
 
 
 def labels(marks: list[Tick], width: int) -> str:
-    """The labels, each beginning at its tick; one that would be cut off is left out."""
+    """Returns the line of labels, each beginning at its tick, without those that would be cut."""
     text = ""
     for mark in marks:
         if mark.column >= len(text) and mark.column + len(mark.label) <= width:

@@ -1,6 +1,6 @@
-"""The life of a request as a bar in a window of time. Pure: spans and a window in, a line out.
+"""The lifecycle of a request as a bar on a time axis.
 
-A bar costs the spans in view, and where these are very many, a few for each cell.
+The cost of a bar grows with the spans in the window, up to a few spans per cell.
 """
 
 import math
@@ -11,8 +11,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from seqtop.state import RequestState, Span
-from seqtop.tui.rendering.style import PLAIN, Line
-from seqtop.tui.rendering.style import Span as Piece
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 from seqtop.tui.rendering.time_axis import TimeWindow
 
 KINDS = {
@@ -22,22 +21,26 @@ KINDS = {
     "preempted": ("▒", "preempted"),
     "swapped": ("▚", "swapped"),
 }
-"""For each kind of span its glyph and its ink."""
+"""The glyph and the style of each kind of span."""
 BREAKS = {"preempted": ("↺", "preempted"), "swapped": ("⇄", "swapped")}
-"""What marks the cell in which a preemption begins."""
+"""The marks of the cells in which a preemption begins."""
 MAX_SPANS = 1_000
-"""Spans in view that are all looked at; of more, `_SAMPLES` in each cell are."""
+"""The spans in a window that are all drawn. Of more spans, `_SAMPLES` per cell are drawn."""
 _SAMPLES = 8
 _START = attrgetter("start")
 
 
-def bar(request: RequestState, window: TimeWindow, now: float, end: Piece) -> Line:
-    """Each cell shows the kind of span that fills most of it; empty where there is no request.
+def bar(request: RequestState, window: TimeWindow, now: float, end: StyledText) -> Line:
+    """Returns a bar whose cells show the kind of span that fills most of each.
 
-    Behind a bar that has come to its end stands `end`.
+    Args:
+        request: The request.
+        window: The window of time.
+        now: The engine's time (epoch seconds), the end of an open span.
+        end: The sign behind the bar of a finished request.
     """
     cells = _kinds(_in_view(request.spans, window), window, now)
-    pieces: list[Piece] = [KINDS.get(kind, (" ", PLAIN)) for kind in cells]
+    pieces: list[StyledText] = [KINDS.get(kind, (" ", PLAIN)) for kind in cells]
     for column, kind in _breaks(request.spans, window).items():
         pieces[column] = BREAKS[kind]
     finished = request.metrics.finished_time
@@ -51,26 +54,26 @@ def bar(request: RequestState, window: TimeWindow, now: float, end: Piece) -> Li
     return merged(pieces)
 
 
-def marked(line: Line, column: int | None, mark: Piece) -> Line:
-    """`line`, all of whose glyphs are one cell wide, with `mark` at a column."""
+def marked(line: Line, column: int | None, mark: StyledText) -> Line:
+    """Returns `line`, whose glyphs are all one cell wide, with `mark` at a column."""
     if column is None:
         return line
-    pieces = [(glyph, ink) for text, ink in line for glyph in text]
+    pieces = [(glyph, style) for text, style in line for glyph in text]
     if column < len(pieces):
         pieces[column] = mark
     return merged(pieces)
 
 
-def merged(pieces: Sequence[Piece]) -> Line:
-    """Neighbours of one ink as one span."""
+def merged(pieces: Sequence[StyledText]) -> Line:
+    """Returns the texts as a line, with neighbours of one style joined."""
     return tuple(
-        ("".join(text for text, _ in group), ink)
-        for ink, group in groupby(pieces, key=lambda piece: piece[1])
+        ("".join(text for text, _ in group), style)
+        for style, group in groupby(pieces, key=lambda piece: piece[1])
     )
 
 
 def _in_view(spans: Sequence[Span], window: TimeWindow) -> Sequence[Span]:
-    """The spans in the window; of very many, some that stand for their neighbours."""
+    """Returns the spans in the window; of very many, a sample."""
     first = max(bisect_right(spans, window.start, key=_START) - 1, 0)
     last = bisect_left(spans, window.end, key=_START)
     if last - first <= MAX_SPANS:
@@ -87,7 +90,7 @@ def _in_view(spans: Sequence[Span], window: TimeWindow) -> Sequence[Span]:
 
 
 def _kinds(spans: Sequence[Span], window: TimeWindow, now: float) -> list[str]:
-    """For each cell the kind that fills most of what is filled of it; empty if nothing is."""
+    """Returns for each cell the kind that fills most of it; an empty text for an empty cell."""
     shares: list[defaultdict[str, float]] = [defaultdict(float) for _ in range(window.width)]
     for span in spans:
         left = _place(span.start, window)
@@ -101,7 +104,7 @@ def _kinds(spans: Sequence[Span], window: TimeWindow, now: float) -> list[str]:
 
 
 def _breaks(spans: Sequence[Span], window: TimeWindow) -> dict[int, str]:
-    """The cells in which the request lost its place, and how."""
+    """Returns the cells in which the request was preempted, with the kind of preemption."""
     first = bisect_left(spans, window.start, key=_START)
     last = bisect_left(spans, window.end, key=_START)
     found: dict[int, str] = {}
@@ -114,6 +117,6 @@ def _breaks(spans: Sequence[Span], window: TimeWindow) -> dict[int, str]:
 
 
 def _place(time: float, window: TimeWindow) -> float:
-    """Where a time falls, in cells from the left, within the window."""
+    """Returns the position of a time in cells from the left, clamped to the window."""
     place = (time - window.start) / window.cell
     return min(max(place, 0.0), float(window.width)) if math.isfinite(place) else 0.0

@@ -9,14 +9,13 @@ from textual.binding import Binding
 from textual.screen import Screen
 
 from seqtop.tui.chrome.tabs import ScreenTabs, Tab
-from seqtop.tui.rendering.cached_lines import Kept
-from seqtop.tui.rendering.style import INK_CLASSES
+from seqtop.tui.rendering.style import STYLE_CLASSES
 
 SHORT = 16
 """Below this height the tabs are not shown, and the header gives a line to the body."""
 
 
-class TabbedScreen(Kept, Screen[None]):
+class TabbedScreen(Screen[None]):
     """A screen with a line of tabs, `self._tabs`, for all screens of the app."""
 
     TAB: ClassVar[Tab]
@@ -34,7 +33,7 @@ class TabbedScreen(Kept, Screen[None]):
             id="app.copy",
         ),
     ]
-    COMPONENT_CLASSES = INK_CLASSES
+    COMPONENT_CLASSES = STYLE_CLASSES
 
     def __init__(self, tabs: Sequence[Tab]) -> None:
         super().__init__()

@@ -56,10 +56,10 @@ def test_an_end_stands_behind_the_bar_and_within_the_line() -> None:
 def test_times_that_cannot_be_are_drawn_all_the_same(odd: float) -> None:
     for span in (Span("queued", odd, odd), Span("decode", START, odd), Span("queued", odd, None)):
         assert len(drawn(request(span, finished=odd))) == 12
-    lens = Viewport()
+    viewport = Viewport()
     for mode in Mode:
-        lens.mode = mode
-        found = lens.window(Extent(odd, START, odd, ends=False), 40)
+        viewport.mode = mode
+        found = viewport.window(Extent(odd, START, odd, ends=False), 40)
         assert math.isfinite(found.start)
         assert found.cell > 0
         time_axis.ticks(found)
@@ -97,8 +97,8 @@ def test_a_hundred_thousand_spans_cost_what_is_in_view(start: float, cell: float
     st.integers(-30, 50),
     st.integers(20, 300),
 )
-def test_ticks_are_in_sight_apart_and_in_order(start: float, rung: int, width: int) -> None:
-    shown = time_axis.from_left(start, rung, width)
+def test_ticks_are_in_sight_apart_and_in_order(start: float, zoom_level: int, width: int) -> None:
+    shown = time_axis.window_from(start, zoom_level, width)
     assert shown.start <= start < shown.start + shown.cell * 1.001 + 1e-6
     found = time_axis.ticks(shown)
     columns = [tick.column for tick in found]
@@ -111,7 +111,7 @@ def test_ticks_are_in_sight_apart_and_in_order(start: float, rung: int, width: i
 
 @given(st.floats(1e-3, 1e7), st.integers(10, 300))
 def test_everything_fits_and_little_is_left_free(length: float, width: int) -> None:
-    cell = time_axis.scale(time_axis.rung_for(length, width))
+    cell = time_axis.scale(time_axis.zoom_level_for(length, width))
     assert cell * width >= length * 0.999
     assert cell * width <= max(length * 1.4, 1.1e-4 * width)
 
@@ -120,43 +120,43 @@ EXTENT = Extent(START, START + 60, START + 60, ends=False)
 
 
 def test_a_lens_fits_all_zooms_pans_and_follows() -> None:
-    lens = Viewport()
-    whole = lens.window(EXTENT, 100)
+    viewport = Viewport()
+    whole = viewport.window(EXTENT, 100)
     assert whole.column(EXTENT.first) == 0
     assert whole.column(EXTENT.last) is not None
-    lens.zoom(EXTENT, 100, 1)
-    closer = lens.window(EXTENT, 100)
+    viewport.zoom(EXTENT, 100, 1)
+    closer = viewport.window(EXTENT, 100)
     assert closer.cell == pytest.approx(whole.cell / 2, rel=0.05)
     assert closer.column(EXTENT.now) is not None
     later = EXTENT._replace(now=START + 90, last=START + 90)
-    assert lens.window(later, 100).column(START + 90) is not None
-    lens.pan(later, 100, -0.5)
-    back = lens.window(later, 100)
+    assert viewport.window(later, 100).column(START + 90) is not None
+    viewport.pan(later, 100, -0.5)
+    back = viewport.window(later, 100)
     assert back.start < closer.start + 30
-    assert lens.window(later._replace(now=START + 200), 100) == back
-    lens.follow(later, 100)
-    assert lens.window(later, 100).column(later.now) is not None
-    lens.pan(later, 100, -0.5)
-    lens.zoom(later, 100, -1)
-    assert lens.window(later, 100).cell == pytest.approx(back.cell * 2, rel=0.05)
-    lens.pan(later, 100, -3.0)
-    assert lens.window(later, 100).column(later.now) is None
-    lens.reveal(later, 100)
-    assert lens.window(later, 100).column(later.now) is not None
+    assert viewport.window(later._replace(now=START + 200), 100) == back
+    viewport.follow(later, 100)
+    assert viewport.window(later, 100).column(later.now) is not None
+    viewport.pan(later, 100, -0.5)
+    viewport.zoom(later, 100, -1)
+    assert viewport.window(later, 100).cell == pytest.approx(back.cell * 2, rel=0.05)
+    viewport.pan(later, 100, -3.0)
+    assert viewport.window(later, 100).column(later.now) is None
+    viewport.reveal(later, 100)
+    assert viewport.window(later, 100).column(later.now) is not None
 
 
 def test_zooming_comes_to_an_end_at_both_ends() -> None:
-    lens = Viewport()
+    viewport = Viewport()
     for by, least, most in ((1, 1e-4, 1.1e-4), (-1, 9e5, 1.1e6)):
         for _ in range(60):
-            lens.zoom(EXTENT, 100, by)
-        assert least <= lens.window(EXTENT, 100).cell <= most
+            viewport.zoom(EXTENT, 100, by)
+        assert least <= viewport.window(EXTENT, 100).cell <= most
 
 
 def test_an_engine_that_has_run_long_is_first_shown_of_late() -> None:
-    lens = Viewport()
+    viewport = Viewport()
     long = Extent(START, START + 9_000, START + 9_000, ends=False)
-    assert lens.window(long, 100).start > START + 8_700
-    assert lens.window(long._replace(ends=True), 100).column(START) == 0
-    lens.mode = Mode.ALL
-    assert lens.window(long, 100).column(START) == 0
+    assert viewport.window(long, 100).start > START + 8_700
+    assert viewport.window(long._replace(ends=True), 100).column(START) == 0
+    viewport.mode = Mode.ALL
+    assert viewport.window(long, 100).column(START) == 0

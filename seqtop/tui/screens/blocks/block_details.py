@@ -1,4 +1,4 @@
-"""All that is known about one block: who holds it, as what, and what is in it."""
+"""The details of one block: its owners, its state and its tokens."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -10,13 +10,13 @@ from seqtop.state.block_index import BlockIndex
 from seqtop.state.fields import sequence_name, status_word
 from seqtop.state.model import CachedBlock
 from seqtop.tui.rendering.bars import row, rows
-from seqtop.tui.rendering.style import PLAIN, Line, Span
-from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText
+from seqtop.tui.rendering.wrapped_text import wrap, wrapped
 from seqtop.tui.screens.blocks.cells import CACHED, SELECTED, mark, owner_mark
 from seqtop.tui.screens.sequences.cells import glyph
 
 MOST_NAMES = 200
-"""Owners that are listed by name; of more, how many there are."""
+"""The most owners that are listed; further ones are counted."""
 
 
 class Holding(NamedTuple):
@@ -25,15 +25,15 @@ class Holding(NamedTuple):
     request: RequestState
     sequence: SequenceState
     group: int
-    """Which KV-cache group's table the block is in."""
+    """The KV-cache group whose table has the block."""
     position: int
-    """The logical position it has there."""
+    """The logical position of the block in that table."""
     num_blocks: int
-    """Blocks in that table."""
+    """The number of blocks in that table."""
 
 
 def holdings(state: EngineState, index: BlockIndex, block: int) -> list[Holding]:
-    """Who holds `block`, and as which part of their tables."""
+    """Returns the sequences that hold `block`, with its place in their tables."""
     found: list[Holding] = []
     for seq_id, place in index.owners(block).items():
         sequence = state.sequences.get(seq_id)
@@ -54,13 +54,13 @@ def holdings(state: EngineState, index: BlockIndex, block: int) -> list[Holding]
 
 
 def filled(holding: Holding, block_size: int) -> int:
-    """Slots of the block whose keys and values have been computed."""
+    """Returns the number of computed slots of a block."""
     computed = holding.sequence.num_computed_tokens - holding.position * block_size
     return min(max(computed, 0), max(block_size, 0))
 
 
 def unheld_word(state: EngineState) -> str:
-    """What a block in no table, not known to be cached, is, as far as the engine tells."""
+    """Returns the state of a block in no table, as far as the engine publishes it."""
     stats = state.stats
     if state.cached_blocks is not None:
         return "free"
@@ -72,18 +72,18 @@ def unheld_word(state: EngineState) -> str:
 def facts(
     state: EngineState, index: BlockIndex, block: int, selected: int | None, width: int
 ) -> list[Line]:
-    """Name and fill, a line for each owner, the tokens."""
+    """Returns a headline, a line per owner, and the tokens of a block."""
     if not len(index):
-        return [(("The engine has told of no blocks yet.", "dim"),)]
+        return [(("The engine has published no blocks yet.", "dim"),)]
     block_size = state.info.block_size if state.info else 0
     held = holdings(state, index, block)
     lines = [_headline(index, block, held, block_size, unheld_word(state), width)]
     if block in index.cached:
-        lines += _wrapped(_cached(index.cached[block], block_size, in_use=bool(held)), PLAIN, width)
+        lines += wrapped(_cached(index.cached[block], block_size, in_use=bool(held)), PLAIN, width)
     if not held:
         if block in index.cached:
             return [*lines, *_cached_tokens(state, index.cached[block], block_size, width)]
-        return [*lines, *_wrapped(_unheld(state, index, block), "dim", width)]
+        return [*lines, *wrapped(_unheld(state, index, block), "dim", width)]
     lines += [_owner_line(each, selected, block_size, width) for each in held[:MOST_NAMES]]
     if len(held) > MOST_NAMES:
         lines.append(((f"and {fmt.count(len(held) - MOST_NAMES)} more", "dim"),))
@@ -92,7 +92,7 @@ def facts(
 
 
 def names(state: EngineState, owners: Iterable[int], width: int) -> list[Line]:
-    """Whose letters can be seen."""
+    """Returns the visible owners with their letters."""
     items: list[Line] = []
     for seq_id in sorted(owners)[:MOST_NAMES]:
         if sequence := state.sequences.get(seq_id):
@@ -106,7 +106,7 @@ def _headline(
 ) -> Line:
     on_host = block >= index.num_device
     name = f"Host block {block - index.num_device}" if on_host else f"Block {block}"
-    sign, ink = mark(index, block, None)
+    sign, style = mark(index, block, None)
     if block < index.num_reserved:
         word = "reserved"
     elif not held:
@@ -119,7 +119,7 @@ def _headline(
     return row(
         [
             (0, ((name, "title"),)),
-            (0, ((f"{sign} {word}", ink if held or ink == CACHED[1] else "dim"),)),
+            (0, ((f"{sign} {word}", style if held or style == CACHED[1] else "dim"),)),
             (2, ((fmt.plural(len(held), "reference"), PLAIN),)),
             (1, ((f"{fill} of {block_size} slots filled", PLAIN),) if held else ()),
         ],
@@ -130,7 +130,7 @@ def _headline(
 
 def _owner_line(holding: Holding, selected: int | None, block_size: int, width: int) -> Line:
     request, sequence, group, position, num_blocks = holding
-    sign, ink = glyph(request, sequence)
+    sign, style = glyph(request, sequence)
     start = position * block_size
     own = SELECTED if sequence.seq_id == selected else owner_mark(sequence.seq_id)
     where = f"logical block {position} of {num_blocks}"
@@ -141,44 +141,44 @@ def _owner_line(holding: Holding, selected: int | None, block_size: int, width: 
             (0, ((where, PLAIN),)),
             (1, ((f"KV-cache group {group}", PLAIN),) if group else ()),
             (2, ((f"tokens {start} to {start + block_size - 1}", PLAIN),)),
-            (1, ((f"{sign} {status_word(request, sequence)}", ink),)),
+            (1, ((f"{sign} {status_word(request, sequence)}", style),)),
         ],
         width,
     )
 
 
 def _tokens(holding: Holding, block_size: int, width: int) -> list[Line]:
-    """The ids of the tokens in the block; those that are yet to be computed dim."""
+    """Returns the ids of the tokens in a block; those not yet computed are dim."""
     start = holding.position * block_size
     prompt, sequence = holding.request.prompt_token_ids, holding.sequence
     num_prompt = sequence.num_prompt_tokens
     if len(prompt) != num_prompt:
-        return [(("The engine has not told the ids of these tokens.", "dim"),)]
+        return [(("The engine has not published the ids of these tokens.", "dim"),)]
     ends = [max(place - num_prompt, 0) for place in (start, start + block_size)]
     ids = [*prompt[start : start + block_size], *sequence.output_token_ids[slice(*ends)]]
     done = filled(holding, block_size)
     text = [(f"{each}", PLAIN if index < done else "dim") for index, each in enumerate(ids)]
-    line: list[Span] = [("token ids", "dim")]
+    line: list[StyledText] = [("token ids", "dim")]
     for span in text:
         line += [(" ", PLAIN), span]
     return _flowed(line, width)
 
 
 def _cached(known: CachedBlock, block_size: int, *, in_use: bool) -> str:
-    """What the prefix cache has a block for."""
+    """Returns a sentence about a block in the prefix cache."""
     start = known.position * block_size
     held = "Also in the prefix cache" if in_use else "In no block table, but in the prefix cache"
-    until = "" if in_use else ", until it is taken for something else"
+    until = "" if in_use else " until it is evicted"
     return (
         f"{held}: tokens {start} to {start + block_size - 1}, written by"
-        f" {safe_text(known.request_id)}; a request that begins alike can have it{until}."
+        f" {safe_text(known.request_id)}; a request with the same prefix can reuse it{until}."
     )
 
 
 def _cached_tokens(
     state: EngineState, known: CachedBlock, block_size: int, width: int
 ) -> list[Line]:
-    """The ids of the tokens in a cached block, while its writer is not forgotten."""
+    """Returns the ids of the tokens in a cached block, if the sequence that wrote it is known."""
     sequence = state.sequences.get(known.seq_id)
     if sequence is None or sequence.request_id != known.request_id or known.position < 0:
         return []
@@ -188,40 +188,36 @@ def _cached_tokens(
 
 def _unheld(state: EngineState, index: BlockIndex, block: int) -> str:
     if block < index.num_reserved:
-        return "The engine keeps it for itself; in a table it stands for a block needed no more."
+        return "Reserved by the engine; in a table it stands for a block that is no longer needed."
     if block >= index.num_device:
         return "Nothing is swapped out to it."
     stats = state.stats
     match unheld_word(state):
         case "cached":
             return (
-                "In no block table, but the prefix cache knows what is in it: a request that"
-                " begins alike can have it, until it is taken for something else."
+                "In no block table, but in the prefix cache: a request with the same prefix can"
+                " reuse it until it is evicted."
             )
         case "free or cached" if stats is not None:
             return (
-                f"In no block table. Of such blocks {fmt.count(stats.num_free_blocks)} hold nothing"
+                f"In no block table. Of such blocks {fmt.count(stats.num_free_blocks)} are empty"
                 f" and {fmt.count(stats.num_cached_blocks)} are still in the prefix cache; the"
-                " engine does not say which."
+                " engine does not publish which."
             )
-    return "It holds nothing."
+    return "It is empty."
 
 
-def _wrapped(text: str, ink: str, width: int) -> list[Line]:
-    return [((text[start:end], ink),) for start, end in wrap(text, width)]
-
-
-def _flowed(line: list[Span], width: int) -> list[Line]:
-    """One long line as several, broken at spaces."""
+def _flowed(line: list[StyledText], width: int) -> list[Line]:
+    """Returns one long line as several, broken at spaces."""
     text = "".join(span[0] for span in line)
     lines: list[Line] = []
     for start, end in wrap(text, width):
-        spans: list[Span] = []
+        spans: list[StyledText] = []
         at = 0
-        for piece, ink in line:
+        for piece, style in line:
             shown = piece[max(start - at, 0) : max(end - at, 0)]
             if shown:
-                spans.append((shown, ink))
+                spans.append((shown, style))
             at += len(piece)
         lines.append(tuple(spans))
     return lines

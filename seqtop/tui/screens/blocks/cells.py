@@ -1,7 +1,7 @@
-"""The block pool as lines of cells: where each block stands, and what its cell shows.
+"""The block pool as lines of cells, as pure functions.
 
-All of it is pure. A block that one sequence holds shows that sequence's letter, so that
-neighbours differ without colour too; what else a block can be has a sign of its own.
+A block that one sequence holds shows that sequence's letter, so that neighbours differ without
+colour too. Other states have signs of their own.
 """
 
 import string
@@ -11,11 +11,12 @@ from typing import NamedTuple
 from seqtop import format as fmt
 from seqtop.state.block_index import BlockIndex
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.style import PLAIN, Line, Span
+from seqtop.tui.rendering.cell_map import GROUP, cell_row
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
-OWNER_INKS = ("running", "computed", "strong")
-"""With 52 letters these make 156 pairs before one comes again."""
+OWNER_STYLES = ("running", "computed", "strong")
+"""The styles of letters. With 52 letters there are 156 different pairs."""
 
 FREE = ("·", "track")
 CACHED = ("°", "cached")
@@ -24,23 +25,18 @@ SWAPPED = ("⇄", "swapped")
 RESERVED = ("∅", "dim")
 SELECTED = ("█", "accent")
 SELECTED_SHARED = ("▓", "accent")
-_REVERSED = {SELECTED[0]: "■", SELECTED_SHARED[0]: SHARED[0]}
-"""What stands under the cursor for signs that reverse video would blank."""
-
-GROUP = 10
-"""Cells between gaps: tens can be counted."""
 
 
 class BlockGrid(NamedTuple):
-    """Where each block's cell is: rows of the device's pool, a title, rows of the host's."""
+    """The layout of the cells: rows of the device's pool, a title, rows of the host's pool."""
 
     num_device: int
     num_host: int
     per_row: int
     pitch: int
-    """Columns from one cell to the next: 2 where that leaves the whole pool in sight."""
+    """The columns from one cell to the next: 2 if the whole pool is visible then, otherwise 1."""
     label: int
-    """Columns for the number that a row begins with, and the gap after it."""
+    """The columns for the number at the beginning of a row, and the gap after it."""
 
     @property
     def device_rows(self) -> int:
@@ -48,12 +44,12 @@ class BlockGrid(NamedTuple):
 
     @property
     def height(self) -> int:
-        """Lines of the whole grid."""
+        """The lines of the whole grid."""
         host_rows = -(-self.num_host // self.per_row)
         return self.device_rows + (host_rows + 1 if host_rows else 0)
 
     def blocks(self, y: int) -> range:
-        """The blocks on line `y`: none on the host's title and beyond the end."""
+        """Returns the blocks on line `y`; none on the host's title and below the end."""
         if y < self.device_rows:
             start, end = y * self.per_row, self.num_device
         else:
@@ -63,13 +59,13 @@ class BlockGrid(NamedTuple):
         return range(0) if y < 0 or is_title else range(start, min(start + self.per_row, end))
 
     def line(self, block: int) -> int:
-        """The line that a block is on."""
+        """Returns the line of a block."""
         if block < self.num_device:
             return block // self.per_row
         return self.device_rows + 1 + (block - self.num_device) // self.per_row
 
     def block_at(self, x: int, y: int) -> int | None:
-        """The block whose cell is at column `x` of line `y`, if one is."""
+        """Returns the block at column `x` of line `y`."""
         group, rest = divmod(x - self.label, GROUP * self.pitch + 1)
         column = group * GROUP + rest // self.pitch
         row_of_blocks = self.blocks(y)
@@ -78,18 +74,18 @@ class BlockGrid(NamedTuple):
         return row_of_blocks[column]
 
     def moved(self, block: int, lines: int) -> int:
-        """The block so many lines below `block` (above, if negative), as near as there is one."""
+        """Returns the block `lines` below (above, if negative), or the nearest that exists."""
         line = self.line(block)
         column = block - self.blocks(line).start
         target = max(0, min(line + lines, self.height - 1))
-        if not self.blocks(target):  # the host's title: nobody stops there
+        if not self.blocks(target):  # the cursor skips the host's title
             target += 1 if lines > 0 else -1
         reached = self.blocks(target)
         return reached[min(column, len(reached) - 1)] if reached else block
 
 
 def grid(num_device: int, num_host: int, width: int, height: int) -> BlockGrid:
-    """The grid that shows two pools in `width` columns, roomy if that fits into `height`."""
+    """Returns the grid of two pools in `width` columns, with gaps if that fits into `height`."""
     label = len(str(max(num_device, num_host, 1) - 1)) + 2
     per_row = max((width - label + 1) // (GROUP * 2 + 1), 1) * GROUP
     roomy = BlockGrid(num_device, num_host, per_row, 2, label)
@@ -99,13 +95,13 @@ def grid(num_device: int, num_host: int, width: int, height: int) -> BlockGrid:
     return BlockGrid(num_device, num_host, per_row, 1, label)
 
 
-def owner_mark(seq_id: int) -> Span:
-    """The letter that stands for a sequence, and its ink."""
-    return LETTERS[seq_id % len(LETTERS)], OWNER_INKS[seq_id % len(OWNER_INKS)]
+def owner_mark(seq_id: int) -> StyledText:
+    """Returns the letter of a sequence and its style."""
+    return LETTERS[seq_id % len(LETTERS)], OWNER_STYLES[seq_id % len(OWNER_STYLES)]
 
 
-def mark(index: BlockIndex, block: int, selected: int | None) -> Span:
-    """What a block's cell shows, and its ink."""
+def mark(index: BlockIndex, block: int, selected: int | None) -> StyledText:
+    """Returns the sign of a block and its style."""
     owners = index.owners(block)
     if block < index.num_reserved:
         return RESERVED
@@ -119,7 +115,7 @@ def mark(index: BlockIndex, block: int, selected: int | None) -> Span:
 
 
 def pool_line(grid: BlockGrid, index: BlockIndex, y: int, selected: int | None) -> Line:
-    """Line `y` of the map: the first block's number, then the cells."""
+    """Returns line `y` of the map: the first block's number, then the cells."""
     blocks = grid.blocks(y)
     if not blocks:
         is_title = bool(grid.num_host) and y == grid.device_rows
@@ -129,43 +125,14 @@ def pool_line(grid: BlockGrid, index: BlockIndex, y: int, selected: int | None) 
     return cell_row(first, grid.label, grid.pitch, marks)
 
 
-def cell_row(first: int, label: int, pitch: int, marks: Iterable[Span]) -> Line:
-    """A row of cells: the number of the first in `label` columns, then `marks`, in groups."""
-    spans: list[Span] = [(f"{first:>{label - 1}} ", "dim")]
-    space = " " * (pitch - 1)
-    for column, (glyph, ink) in enumerate(marks):
-        text = glyph + space
-        if column and column % GROUP == 0:
-            text = " " + text
-        if spans[-1][1] == ink:
-            spans[-1] = (spans[-1][0] + text, ink)
-        else:
-            spans.append((text, ink))
-    return tuple(spans)
-
-
-def with_cursor(line: Line, x: int) -> Line:
-    """`line` with the cell at column `x` standing out."""
-    spans: list[Span] = []
-    at = 0
-    for text, ink in line:
-        if at <= x < at + len(text):
-            before, cell, after = text[: x - at], text[x - at], text[x - at + 1 :]
-            spans += [(before, ink), (_REVERSED.get(cell, cell), "marked"), (after, ink)]
-        else:
-            spans.append((text, ink))
-        at += len(text)
-    return tuple(span for span in spans if span[0])
-
-
 def cursor_column(grid: BlockGrid, block: int) -> int:
-    """The column of a block's cell in its line."""
+    """Returns the column of a block's cell in its line."""
     column = block - grid.blocks(grid.line(block)).start
     return grid.label + column * grid.pitch + column // GROUP
 
 
 def summary(index: BlockIndex, counts: Mapping[str, int | None], width: int) -> Line:
-    """How many blocks there are of each kind."""
+    """Returns the number of blocks of each kind."""
     figures: list[tuple[int, Line]] = [
         (0, ((fmt.count(index.num_device), "strong"), (" blocks", "dim")))
     ]
@@ -176,9 +143,9 @@ def summary(index: BlockIndex, counts: Mapping[str, int | None], width: int) -> 
 
 
 def legend(index: BlockIndex, free_word: str, width: int, *, tells_cached: bool = False) -> Line:
-    """What the signs mean, those that can be seen only."""
-    signs: Iterable[tuple[int, Span, str, bool]] = (
-        (0, ("A", OWNER_INKS[0]), "owner", True),
+    """Returns the meanings of the signs that can occur."""
+    signs: Iterable[tuple[int, StyledText, str, bool]] = (
+        (0, ("A", OWNER_STYLES[0]), "owner", True),
         (1, SELECTED, "selected", True),
         (2, SELECTED_SHARED, "and shared", True),
         (1, SHARED, "shared", True),
@@ -189,8 +156,8 @@ def legend(index: BlockIndex, free_word: str, width: int, *, tells_cached: bool 
     )
     return row(
         [
-            (rank, ((glyph, ink), (" ", PLAIN), (word, "dim")))
-            for rank, (glyph, ink), word, is_used in signs
+            (rank, ((glyph, style), (" ", PLAIN), (word, "dim")))
+            for rank, (glyph, style), word, is_used in signs
             if is_used
         ],
         width,

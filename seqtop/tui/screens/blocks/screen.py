@@ -9,7 +9,7 @@ from textual.containers import Container, Vertical
 from textual.widget import Widget
 
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.blocks import TAB
 from seqtop.tui.screens.blocks.block_details import facts, names, unheld_word
 from seqtop.tui.screens.blocks.block_map import BlockMap
@@ -54,8 +54,8 @@ class BlocksScreen(EngineScreen):
     def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(ui, title=title, tabs=tabs)
         self._pool = BlockMap(ui)
-        self._legend = Lines(id="pool-legend")
-        self._facts = Lines(id="pool-facts")
+        self._legend = LineView(id="pool-legend")
+        self._facts = LineView(id="pool-facts")
 
     def body(self) -> Iterable[Widget]:
         yield Container(Vertical(self._legend, self._pool, id="pool"), self._facts, id="pool-body")
@@ -109,7 +109,7 @@ class BlocksScreen(EngineScreen):
     def _select(self, seq_id: int) -> None:
         self.ui.block = self._pool.cursor  # the cursor stays on the block
         self.ui.select(seq_id)
-        self._pool.redraw()
+        self._pool.refresh_changed()
         self._update_details()
 
     def _update_details(self) -> None:
@@ -131,4 +131,4 @@ class BlocksScreen(EngineScreen):
         if self._facts.size:
             room = self._facts.text_width
             about = facts(state, index, self._pool.cursor, self.ui.selected, room)
-            self._facts.set_lines([*about, (), *names(state, self._pool.in_sight(), room)])
+            self._facts.set_lines([*about, (), *names(state, self._pool.visible_owners(), room)])

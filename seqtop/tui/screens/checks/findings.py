@@ -1,4 +1,4 @@
-"""What checks have found: a row for each finding, and all about one of them."""
+"""The findings of the checks: a row per finding, and one finding in full."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from seqtop.sanitize import safe_text
 from seqtop.tui.rendering.bars import row, rows
 from seqtop.tui.rendering.list_view import ListView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
-from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.rendering.wrapped_text import wrapped
 from seqtop.tui.ui_state import UiState
 
 _RULE_WIDTH = max(len(rule) for rule in RULES)
 _COLUMNS = (("step", 6), ("rule", _RULE_WIDTH), ("where", 12))
-"""Titles and widths of the columns before the sentence."""
+"""The titles and the widths of the columns before the sentence."""
 
 
 class Findings(ListView):
-    """The findings that are kept, oldest first. Those after the moment on show are dim."""
+    """The findings, oldest first. Those after the moment on display are dim."""
 
     class Moved(Message):
         """The cursor is on another finding."""
@@ -52,12 +52,12 @@ class Findings(ListView):
         return None if index is None else self._found[index]
 
     def show(self, review: BackgroundChecker) -> None:
-        """Take over what has been found; call it under the feed's lock."""
+        """Shows the findings so far. Called under the feed's lock."""
         self._found = review.found()
         self.set_height(len(self._found))
-        if self._found:  # the cursor stays on its finding, or goes to the next that is kept
+        if self._found:  # the cursor stays on its finding, or moves to the next one
             self._feed.finding = self._found[self.cursor_row or 0].number
-        self.redraw()
+        self.refresh_changed()
 
     def page(self, start: int, stop: int) -> Sequence[int]:
         return [found.number for found in self._found[max(start, 0) : max(stop, 0)]]
@@ -75,7 +75,7 @@ class Findings(ListView):
             self._feed.finding = key
             if (index := self.cursor_row) is not None:
                 self.reveal(index)
-            self.redraw()
+            self.refresh_changed()
         self.post_message(self.Moved())
 
 
@@ -86,7 +86,7 @@ def titles(width: int) -> Line:
 
 
 def finding_line(finding: Finding, width: int, *, is_later: bool) -> Line:
-    """Step, rule, request or else block, and sentence in one line."""
+    """Returns step, rule, request or block, and sentence in one line."""
     where = "" if finding.block is None else f"block {finding.block}"
     where = safe_text(finding.request_id) if finding.request_id is not None else where
     line: Line = (
@@ -102,7 +102,7 @@ def finding_line(finding: Finding, width: int, *, is_later: bool) -> Line:
 
 
 def summary(review: BackgroundChecker, *, is_redacted: bool, width: int) -> Line:
-    """How much has been checked, and what came of it."""
+    """Returns the number of checked steps, of findings and of gaps in one line."""
     number = review.num_findings
     result = fmt.plural(number, "finding") if number else "nothing found"
     return row(
@@ -111,8 +111,8 @@ def summary(review: BackgroundChecker, *, is_redacted: bool, width: int) -> Line
             (0, ((fmt.plural(review.num_steps, "step"), PLAIN),)),
             (0, ((result, "alert" if number else "running"),)),
             (2, ((fmt.plural(review.num_gaps, "gap"), "waiting"),) if review.num_gaps else ()),
-            (1, (("checking on …", "waiting"),) if review.is_behind else ()),
-            (3, (("without token ids, which the engine keeps to itself", "dim"),))
+            (1, (("checking …", "waiting"),) if review.is_behind else ()),
+            (3, (("without token ids, which the engine does not publish", "dim"),))
             if is_redacted
             else (9, ()),
         ],
@@ -122,7 +122,7 @@ def summary(review: BackgroundChecker, *, is_redacted: bool, width: int) -> Line
 
 
 def rule_lines(review: BackgroundChecker, width: int) -> list[Line]:
-    """The rules that were broken, each with how often."""
+    """Returns the broken rules with the number of findings of each."""
     counts = review.counts()
     if not counts:
         return []
@@ -134,7 +134,7 @@ def rule_lines(review: BackgroundChecker, width: int) -> list[Line]:
 
 
 def about(found: LocatedFinding | None, width: int) -> list[Line]:
-    """One finding in full: what the rule is, and what is wrong."""
+    """Returns one finding in full, with its rule."""
     if found is None:
         return []
     finding = found.finding
@@ -149,13 +149,13 @@ def about(found: LocatedFinding | None, width: int) -> list[Line]:
     rule = f"The rule finds that {RULES.get(finding.rule, finding.rule)}."
     return [
         fitted(head, width),
-        *(((message[start:end], PLAIN),) for start, end in wrap(message, width)),
-        *(((rule[start:end], "dim"),) for start, end in wrap(rule, width)),
+        *wrapped(message, PLAIN, width),
+        *wrapped(rule, "dim", width),
     ]
 
 
 def sentence(found: Sequence[LocatedFinding]) -> str:
-    """What was found at one moment, in short."""
+    """Returns a sentence about the findings at one moment."""
     first = found[0].finding
     more = f" (and {fmt.plural(len(found) - 1, 'more finding')} here)" if len(found) > 1 else ""
     whom = f" of {first.request_id}" if first.request_id is not None else ""

@@ -12,7 +12,7 @@ from seqtop import format as fmt
 from seqtop.checks import RULES
 from seqtop.checks.background import LocatedFinding
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens.checks import TAB
@@ -52,10 +52,10 @@ class ChecksScreen(EngineScreen):
 
     def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(ui, title=title, tabs=tabs)
-        self._summary = Lines(id="checks-summary")
-        self._titles = Lines(id="checks-titles")
-        self._hint = Lines(id="checks-hint")
-        self._about = Lines(id="checks-about")
+        self._summary = LineView(id="checks-summary")
+        self._titles = LineView(id="checks-titles")
+        self._hint = LineView(id="checks-hint")
+        self._about = LineView(id="checks-about")
         self.findings = Findings(ui)
 
     def body(self) -> Iterable[Widget]:

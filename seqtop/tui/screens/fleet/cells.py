@@ -1,71 +1,45 @@
-"""The cells of the list of engines: which columns fit, and what stands in them."""
+"""The columns and the cells of the list of engines."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
 from seqtop import format as fmt
+from seqtop.column_layout import Column, fit
 from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_text
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.chrome.header import badges
 from seqtop.tui.rates import kv_use
 from seqtop.tui.rendering.bars import ELLIPSIS, bar, crop_left
-from seqtop.tui.rendering.columns import Slot
-from seqtop.tui.rendering.style import PLAIN, Line, Span, fitted, text_width
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, text_width
 from seqtop.tui.ui_state import UiState
 
-Draw: TypeAlias = Callable[[UiState, int], Line]
+Cell: TypeAlias = Callable[[UiState, int], Line]
+"""Draws a cell for an engine and a width; called under the feed's lock."""
 
 
-SLOTS = (
-    Slot("engine", "Engine", 16, 0, right=False),
-    Slot("state", "State", 16, 0, right=False),
-    Slot("model", "Model", 18, 6, right=False),
-    Slot("running", "Run", 5, 0),
-    Slot("waiting", "Wait", 5, 0),
-    Slot("kv", "KV", 12, 1, right=False),
-    Slot("out", "Out tok/s", 9, 2),
-    Slot("in", "In tok/s", 9, 4),
-    Slot("steps", "Steps/s", 7, 5),
-    Slot("step", "Step", 9, 7),
-    Slot("preempt", "Preempted", 9, 3),
-    Slot("endpoint", "Endpoint", 26, 8, right=False),
-)
+@dataclass(frozen=True, kw_only=True)
+class EngineColumn(Column):
+    """A column of the list of engines."""
 
-_LONGEST = 28
-"""Cells that an engine's name gets where there is room: those of `tcp://255.255.255.255:65535`."""
+    cell: Cell
 
 
 @lru_cache(maxsize=64)
-def arrange(width: int) -> tuple[Slot, ...]:
-    """The columns that fit into `width` cells, two spaces apart.
-
-    Of what is left the first takes up to `_LONGEST`.
-    """
-    chosen: list[Slot] = []
-    room = width
-    for slot in sorted(SLOTS, key=lambda slot: slot.rank):
-        if slot.rank and room < slot.width + 2:
-            break
-        room -= slot.width + 2
-        chosen.append(slot)
-    keys = {slot.key for slot in chosen}
-    more = max(min(_LONGEST - SLOTS[0].width, room), 0)
-    return tuple(
-        slot._replace(width=slot.width + more) if slot is SLOTS[0] else slot
-        for slot in SLOTS
-        if slot.key in keys
-    )
+def arrange(width: int) -> tuple[EngineColumn, ...]:
+    """Returns the columns that fit into `width` cells, two cells apart."""
+    return fit(COLUMNS, width - 2, gap=2)
 
 
-def row(slots: tuple[Slot, ...], feed: UiState) -> Line:
-    """The line of one engine; call it under the feed's lock."""
-    spans: list[Span] = []
-    for index, slot in enumerate(slots):
+def row(columns: tuple[EngineColumn, ...], feed: UiState) -> Line:
+    """Returns the row of one engine. Called under the feed's lock."""
+    spans: list[StyledText] = []
+    for index, column in enumerate(columns):
         if index:
             spans.append(("  ", PLAIN))
-        spans.extend(fitted(_DRAW[slot.key](feed, slot.width), slot.width))
+        spans.extend(fitted(column.cell(feed, column.width), column.width))
     return tuple(spans)
 
 
@@ -77,7 +51,7 @@ def _engine(feed: UiState, width: int) -> Line:
 
 
 def _ending(endpoint: str, width: int) -> str:
-    """An endpoint, cut in front where there is no room: it is its port that tells it apart."""
+    """Returns an endpoint, cut at its beginning: ports differ more often than hosts."""
     text = safe_text(endpoint)
     return text if text_width(text) <= width else ELLIPSIS + crop_left(text, width - 1)
 
@@ -94,20 +68,20 @@ def _kv(feed: UiState, width: int) -> Line:
     return (*bar(width - 5, 1.0, [(use, "computed", "━")]), (f"{fmt.percent(use):>5}", "strong"))
 
 
-def _number(text: str, width: int, ink: str = PLAIN) -> Line:
-    return ((text.rjust(width), ink),)
+def _number(text: str, width: int, style: str = PLAIN) -> Line:
+    return ((text.rjust(width), style),)
 
 
-def _count(status: SequenceStatus, ink: str) -> Draw:
-    def draw(feed: UiState, width: int) -> Line:
+def _count(status: SequenceStatus, style: str) -> Cell:
+    def cell(feed: UiState, width: int) -> Line:
         number = feed.source.state.num_by_status[status]
-        return _number(fmt.count(number), width, ink if number else "dim")
+        return _number(fmt.count(number), width, style if number else "dim")
 
-    return draw
+    return cell
 
 
 def _rate(feed: UiState, per_second: float | None, width: int) -> Line:
-    """A rate; none of what no longer goes on."""
+    """Returns a rate; unknown for an engine that has stopped or is lost."""
     if feed.source.link.state in {ConnectionState.LOST, ConnectionState.STOPPED}:
         return _number(fmt.UNKNOWN, width, "dim")
     return _number(fmt.rate(per_second), width)
@@ -123,17 +97,69 @@ def _step(feed: UiState, width: int) -> Line:
     return _number(fmt.count(step) if step >= 0 else fmt.UNKNOWN, width)
 
 
-_DRAW: dict[str, Draw] = {
-    "engine": _engine,
-    "state": lambda feed, _: badges(feed),
-    "model": _model,
-    "running": _count(SequenceStatus.RUNNING, "running"),
-    "waiting": _count(SequenceStatus.WAITING, "waiting"),
-    "kv": _kv,
-    "out": lambda feed, width: _rate(feed, feed.current_rates.tokens_out, width),
-    "in": lambda feed, width: _rate(feed, feed.current_rates.tokens_in, width),
-    "steps": lambda feed, width: _rate(feed, feed.current_rates.steps, width),
-    "step": _step,
-    "preempt": _preempted,
-    "endpoint": lambda feed, width: ((_ending(feed.source.link.endpoint, width), "dim"),),
-}
+COLUMNS = (
+    EngineColumn(
+        key="engine",
+        title="Engine",
+        width=16,
+        max_width=28,  # the cells of `tcp://255.255.255.255:65535`
+        priority=0,
+        right=False,
+        cell=_engine,
+    ),
+    EngineColumn(
+        key="state",
+        title="State",
+        width=16,
+        priority=0,
+        right=False,
+        cell=lambda feed, _: badges(feed),
+    ),
+    EngineColumn(key="model", title="Model", width=18, priority=6, right=False, cell=_model),
+    EngineColumn(
+        key="running",
+        title="Run",
+        width=5,
+        priority=0,
+        cell=_count(SequenceStatus.RUNNING, "running"),
+    ),
+    EngineColumn(
+        key="waiting",
+        title="Wait",
+        width=5,
+        priority=0,
+        cell=_count(SequenceStatus.WAITING, "waiting"),
+    ),
+    EngineColumn(key="kv", title="KV", width=12, priority=1, right=False, cell=_kv),
+    EngineColumn(
+        key="out",
+        title="Out tok/s",
+        width=9,
+        priority=2,
+        cell=lambda feed, width: _rate(feed, feed.current_rates.tokens_out, width),
+    ),
+    EngineColumn(
+        key="in",
+        title="In tok/s",
+        width=9,
+        priority=4,
+        cell=lambda feed, width: _rate(feed, feed.current_rates.tokens_in, width),
+    ),
+    EngineColumn(
+        key="steps",
+        title="Steps/s",
+        width=7,
+        priority=5,
+        cell=lambda feed, width: _rate(feed, feed.current_rates.steps, width),
+    ),
+    EngineColumn(key="step", title="Step", width=9, priority=7, cell=_step),
+    EngineColumn(key="preempt", title="Preempted", width=9, priority=3, cell=_preempted),
+    EngineColumn(
+        key="endpoint",
+        title="Endpoint",
+        width=26,
+        priority=8,
+        right=False,
+        cell=lambda feed, width: ((_ending(feed.source.link.endpoint, width), "dim"),),
+    ),
+)

@@ -11,7 +11,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.tui.chrome.footer import KeyFooter
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.engines import Engines
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN
 from seqtop.tui.screens.base import TabbedScreen
 from seqtop.tui.screens.fleet import TAB
@@ -29,7 +29,7 @@ class FleetScreen(TabbedScreen):
     def __init__(self, engines: Engines, tabs: Sequence[Tab]) -> None:
         super().__init__(tabs)
         self._engines = engines
-        self._sums = Lines(id="fleet-sums")
+        self._sums = LineView(id="fleet-sums")
         self._rows = FleetRows(engines)
 
     def compose(self) -> ComposeResult:
@@ -48,7 +48,7 @@ class FleetScreen(TabbedScreen):
     def show(self) -> None:
         """Draws what has changed."""
         self._rows.set_height(len(self._engines))
-        self._rows.redraw()
+        self._rows.refresh_changed()
         self._sums.set_lines([self._line()])
 
     def _line(self) -> tuple[tuple[str, str], ...]:

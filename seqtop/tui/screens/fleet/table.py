@@ -2,25 +2,24 @@
 
 from collections.abc import Sequence
 
-from textual.strip import Strip
-
 from seqtop.tui.engines import Engines
 from seqtop.tui.rendering.columns import header
+from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.list_view import MARGIN, ListView
-from seqtop.tui.rendering.style import PLAIN, Inked, Line
+from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.screens.fleet import cells
 
 
-class FleetTitles(Inked, can_focus=False):
+class FleetTitles(LineView):
     """The titles of the columns."""
 
-    def render_line(self, y: int) -> Strip:
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
         line = header(cells.arrange(self.text_width - MARGIN), gap="  ")
-        return self.paint(((" " * MARGIN, PLAIN), *line), self.size.width, "header")
+        return [(((" " * MARGIN, PLAIN), *line), "header")]
 
 
 class FleetRows(ListView):
-    """A row per engine; the cursor is on the one that the other screens show."""
+    """A row per engine. The cursor is on the engine that the other screens show."""
 
     def __init__(self, engines: Engines) -> None:
         super().__init__(engines.ui)
@@ -48,4 +47,4 @@ class FleetRows(ListView):
     def select(self, key: int) -> None:
         self._engines.shown = key
         self.reveal(key)
-        self.redraw()
+        self.refresh_changed()

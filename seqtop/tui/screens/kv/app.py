@@ -76,7 +76,7 @@ class KvApp(OrderedKeysApp):
             self.add_mode(each.TAB.name, partial(each, self.feed, TABS))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        return theme.inks(dark=self.current_theme.dark)
+        return theme.styles(dark=self.current_theme.dark)
 
     def on_mount(self) -> None:
         signals.install(self)

@@ -1,4 +1,4 @@
-"""All that is known about one hashed block, as lines: where it is, its prefix, its tokens."""
+"""The details of one hashed block: its tiers, its prefix and its tokens."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from seqtop.kv_events.messages import BlockHash
 from seqtop.sanitize import safe_line
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
-from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.rendering.wrapped_text import wrapped
 from seqtop.tui.screens.blocks.cells import owner_mark
 from seqtop.tui.screens.kv.cells import UNNAMED
 from seqtop.tui.screens.kv.feed import KvFeed
@@ -21,31 +21,31 @@ MOST_TOKENS = 512
 
 
 def name(block_hash: BlockHash, *, whole: bool = False) -> str:
-    """A hash in hexadecimal; its beginning, unless all of it is wanted."""
+    """Returns a hash in hexadecimal, shortened unless `whole`."""
     text = f"{block_hash & _64_BITS:016x}" if isinstance(block_hash, int) else block_hash.hex()
     return text if whole or len(text) <= 10 else f"{text[:9]}…"
 
 
 def preview(feed: KvFeed, block: CachedKvBlock) -> str:
-    """The text of a block's tokens, or their ids; for one line."""
+    """Returns the text of a block's tokens, or their ids, for one line."""
     if block.token_ids is None:
-        return "its tokens were not told"
+        return "its tokens were not published"
     if (text := feed.text(block.token_ids[:MOST_TOKENS])) is not None:
         return safe_line(text)
     return " ".join(map(str, block.token_ids[:64]))
 
 
 def facts(feed: KvFeed, width: int, height: int) -> list[Line]:
-    """The block under the cursor; of a long prefix as much as leaves room for the rest."""
+    """Returns the details of the block under the cursor. A long prefix is shortened."""
     if feed.cursor is None:
         return _nothing(feed, width)
     block = feed.block
     if block is None:
-        return _wrapped("Empty: what was in this cell is cached here no more.", "dim", width)
+        return wrapped("Empty: what was in this cell is cached here no more.", "dim", width)
     path = feed.cache.path(block)
     return [
         *_headline(feed, block, width),
-        *_life(feed, block, width),
+        *_times(feed, block, width),
         *_chain(feed, block, path, width, max(height - 12, 3)),
         (),
         *_tokens(feed, block, width),
@@ -55,10 +55,10 @@ def facts(feed: KvFeed, width: int, height: int) -> list[Line]:
 def _nothing(feed: KvFeed, width: int) -> list[Line]:
     cache = feed.cache
     if not cache.num_batches:
-        text = "Nothing has been heard yet: an engine tells of its cache when that changes."
+        text = "No message yet: an engine publishes its cache when it changes."
     else:
         text = "No block is known to be cached."
-    return _wrapped(text, "dim", width)
+    return wrapped(text, "dim", width)
 
 
 def _headline(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
@@ -69,7 +69,7 @@ def _headline(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
     )
     extras = [f"KV-cache group {group}" if group >= 0 else "", safe_line(block.kind)]
     return [
-        *_wrapped(f"Block {name(block_hash, whole=True)}", "title", width),
+        *wrapped(f"Block {name(block_hash, whole=True)}", "title", width),
         row(
             [
                 (0, (owner_mark(found(block.tree).serial), (f" in {where}", "strong"))),
@@ -82,7 +82,7 @@ def _headline(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
     ]
 
 
-def _life(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
+def _times(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
     times = f" ({block.num_stored} times)" if block.num_stored > 1 else ""
     return [
         row(
@@ -101,7 +101,7 @@ def _ago(feed: KvFeed, moment: float) -> str:
 
 
 def ago(feed: KvFeed, moment: float) -> str:
-    """How long something has been, to the second."""
+    """Returns the age of a moment, to the second."""
     age = feed.age(moment)
     return fmt.seconds(float(int(age)) if math.isfinite(age) else None)
 
@@ -109,7 +109,7 @@ def ago(feed: KvFeed, moment: float) -> str:
 def _chain(
     feed: KvFeed, block: CachedKvBlock, path: list[CachedKvBlock], width: int, most: int
 ) -> list[Line]:
-    """The prefix from its first block to this one, and how it goes on."""
+    """Returns the prefix from its first block to this one, and the blocks that continue it."""
     first = path[0]
     children = feed.cache.children(block.key)
     if not children:
@@ -117,11 +117,11 @@ def _chain(
     else:
         on = "continued in one way" if len(children) == 1 else f"continued in {len(children)} ways"
     if first.parent is None:
-        lines = _wrapped(
+        lines = wrapped(
             f"block {len(path)} of its prefix, tokens {_span(path)}; {on}", "strong", width
         )
     else:
-        lines = _wrapped(
+        lines = wrapped(
             f"at least block {len(path) + 1} of its prefix: {name(first.parent[1])}, before"
             f" {name(first.key[1])}, is not known to be cached; {on}",
             "alert",
@@ -156,18 +156,16 @@ def _span(path: list[CachedKvBlock]) -> str:
 
 def _tokens(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
     if block.token_ids is None:
-        return _wrapped(
-            f"{fmt.plural(block.size, 'token')}; which ones the engine has not told.", "dim", width
+        return wrapped(
+            f"{fmt.plural(block.size, 'token')}; the engine has not published their ids.",
+            "dim",
+            width,
         )
     ids = block.token_ids[:MOST_TOKENS]
     more = " …" if len(ids) < block.size else ""
-    told = f"{fmt.plural(block.size, 'token')}: {' '.join(map(str, ids))}{more}"
+    tokens = f"{fmt.plural(block.size, 'token')}: {' '.join(map(str, ids))}{more}"
     text = feed.text(ids)
     return [
-        *_wrapped(told, PLAIN, width),
-        *(_wrapped(safe_line(text), "computed", width) if text else []),
+        *wrapped(tokens, PLAIN, width),
+        *(wrapped(safe_line(text), "computed", width) if text else []),
     ]
-
-
-def _wrapped(text: str, ink: str, width: int) -> list[Line]:
-    return [((text[start:end], ink),) for start, end in wrap(text, max(width, 1))]

@@ -1,9 +1,9 @@
-"""The map of hashed blocks: a cell for each, tier by tier, and a cursor that moves over them."""
+"""The map of hashed blocks: a cell for each, tier by tier, and a cursor on one of them."""
 
 from __future__ import annotations
 
 from seqtop.kv_events.cache import Key
-from seqtop.tui.rendering.cell_map import CellMap, keys
+from seqtop.tui.rendering.cell_map import CellMap, move_bindings
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.kv import cells
 from seqtop.tui.screens.kv.cells import KvGrid, Place
@@ -13,7 +13,7 @@ from seqtop.tui.screens.kv.feed import KvFeed
 class KvBlockMap(CellMap[Place]):
     """The cells of all tiers."""
 
-    BINDINGS = keys(
+    BINDINGS = move_bindings(
         ("left,h", "move(-1)", "The cell before", "left"),
         ("right,l", "move(1)", "The cell after", "right"),
         ("home,g", "end(-1)", "First cell", "first"),
@@ -33,7 +33,7 @@ class KvBlockMap(CellMap[Place]):
         return None if place is None else Place(*place)
 
     def show(self) -> None:
-        """Draw what has changed; call it under the feed's lock."""
+        """Draws the lines that look different. Called under the feed's lock."""
         if not self.size:
             return
         block = self._feed.block
@@ -43,9 +43,9 @@ class KvBlockMap(CellMap[Place]):
         self.set_height(self._grid.starts[-1])
         self.refresh_changed()
 
-    def go_to(self, place: Place) -> None:
+    def go_to(self, key: Place) -> None:
         with self._feed.lock:
-            self._feed.medium, self._feed.cell = place
+            self._feed.medium, self._feed.cell = key
             self.show()
             self.reveal()
         self.post_message(self.Moved())
@@ -64,14 +64,14 @@ class KvBlockMap(CellMap[Place]):
             medium, num_cells = self._grid.tiers[0 if direction < 0 else -1]
             self.go_to(Place(medium, 0 if direction < 0 else num_cells - 1))
 
-    def _position(self, place: Place) -> tuple[int, int]:
-        return self._grid.line(place), self._grid.column(place)
+    def _position(self, key: Place) -> tuple[int, int]:
+        return self._grid.line(key), self._grid.column(key)
 
-    def _place_at(self, x: int, y: int) -> Place | None:
+    def _key_at(self, x: int, y: int) -> Place | None:
         return self._grid.place_at(x, y)
 
-    def _rows_away(self, place: Place, lines: int) -> Place:
-        return self._grid.moved(place, lines)
+    def _rows_away(self, key: Place, lines: int) -> Place:
+        return self._grid.moved(key, lines)
 
     def _cells(self, y: int) -> Line:
         return cells.line(self._grid, self._feed.cache, y, self._path)

@@ -1,4 +1,4 @@
-"""Tiers of hashed blocks as lines of cells: where each cell stands, and what it shows. All pure."""
+"""The tiers of hashed blocks as lines of cells, as pure functions."""
 
 from __future__ import annotations
 
@@ -9,40 +9,41 @@ from typing import NamedTuple
 from seqtop import format as fmt
 from seqtop.kv_events.cache import CachedKvBlock, Key, KvCache, Tier, found
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.style import PLAIN, Line, Span
-from seqtop.tui.screens.blocks.cells import FREE, GROUP, SELECTED, cell_row, owner_mark
+from seqtop.tui.rendering.cell_map import GROUP, cell_row
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText
+from seqtop.tui.screens.blocks.cells import FREE, SELECTED, owner_mark
 
 FORK = ("≡", "shared")
 PATH = SELECTED
-UNNAMED = "tier not told"
+UNNAMED = "unknown tier"
 
 
 class Place(NamedTuple):
-    """A cell."""
+    """A cell: its tier, and its number there."""
 
     medium: str
     cell: int
 
 
 class KvGrid(NamedTuple):
-    """Where each cell is: for each tier a title and rows."""
+    """The layout of the cells: for each tier a title and rows."""
 
     tiers: tuple[tuple[str, int], ...]
-    """Their names and numbers of cells."""
+    """The name and the number of cells of each tier."""
     per_row: int
     pitch: int
-    """Columns from one cell to the next: 2 where that leaves everything in sight."""
+    """The columns from one cell to the next: 2 if all cells are visible then, otherwise 1."""
     label: int
-    """Columns for the number that a row begins with, and the gap after it."""
+    """The columns for the number at the beginning of a row, and the gap after it."""
 
     @property
     def starts(self) -> list[int]:
-        """The line of each tier's title; at the end, the number of lines."""
+        """The line of each tier's title, and the number of lines as the last item."""
         heights = (1 + -(-cells // self.per_row) for _, cells in self.tiers)
         return [0, *accumulate(heights)]
 
     def row(self, y: int) -> tuple[str, range]:
-        """The tier of line `y` and its cells there: none on a title, and no tier below the end."""
+        """Returns the tier of line `y` and its cells there: none on a title or below."""
         for (medium, cells), start, end in zip(
             self.tiers, self.starts, self.starts[1:], strict=False
         ):
@@ -62,7 +63,7 @@ class KvGrid(NamedTuple):
         return self.label + column * self.pitch + column // GROUP
 
     def place_at(self, x: int, y: int) -> Place | None:
-        """The cell at column `x` of line `y`, if one is there."""
+        """Returns the cell at column `x` of line `y`."""
         medium, cells = self.row(y)
         group, rest = divmod(x - self.label, GROUP * self.pitch + 1)
         column = group * GROUP + rest // self.pitch
@@ -71,11 +72,11 @@ class KvGrid(NamedTuple):
         return Place(medium, cells[column])
 
     def moved(self, place: Place, lines: int) -> Place:
-        """The cell so many lines below (above, if negative), as near as there is one."""
+        """Returns the cell `lines` below (above, if negative), or the nearest that exists."""
         line = self.line(place)
         target = max(1, min(line + lines, self.starts[-1] - 1))
         medium, cells = self.row(target)
-        if not cells:  # a title: nobody stops there
+        if not cells:  # the cursor skips titles
             target = max(1, target + (1 if lines > 0 else -1))
             medium, cells = self.row(target)
         if not cells:
@@ -83,7 +84,7 @@ class KvGrid(NamedTuple):
         return Place(medium, cells[min(place.cell % self.per_row, len(cells) - 1)])
 
     def stepped(self, place: Place, by: int) -> Place:
-        """The cell after (before) a cell, over the borders of tiers."""
+        """Returns the next (or previous) cell, across the borders of tiers."""
         names = [medium for medium, _ in self.tiers]
         if place.medium not in names:
             return place
@@ -97,7 +98,7 @@ class KvGrid(NamedTuple):
 
 
 def grid(tiers: dict[str, Tier], width: int, height: int) -> KvGrid:
-    """The grid that shows all tiers in `width` columns, roomy if that fits into `height`."""
+    """Returns the grid of all tiers in `width` columns, with gaps if that fits into `height`."""
     sizes = tuple((name, len(tier.cells)) for name, tier in tiers.items())
     label = len(str(max((cells for _, cells in sizes), default=1))) + 2
     for pitch in (2, 1):
@@ -108,8 +109,8 @@ def grid(tiers: dict[str, Tier], width: int, height: int) -> KvGrid:
     return found_grid
 
 
-def mark(cache: KvCache, block: CachedKvBlock | None, path: set[Key]) -> Span:
-    """What a cell shows, and its ink."""
+def mark(cache: KvCache, block: CachedKvBlock | None, path: set[Key]) -> StyledText:
+    """Returns the sign of a cell and its style."""
     if block is None:
         return FREE
     if block.key in path:
@@ -120,9 +121,9 @@ def mark(cache: KvCache, block: CachedKvBlock | None, path: set[Key]) -> Span:
 
 
 def line(grid: KvGrid, cache: KvCache, y: int, path: set[Key]) -> Line:
-    """Line `y`: a tier's name, or the first cell's number and the cells.
+    """Returns line `y`: a tier's name, or the first cell's number and the cells.
 
-    The grid may be that of the frame before, so it may have cells that are gone by now.
+    The grid may be older than the cache, so it may have cells that no longer exist.
     """
     medium, cells = grid.row(y)
     tier = cache.tiers.get(medium)
@@ -144,14 +145,17 @@ def title(medium: str, tier: Tier) -> Line:
 
 
 def legend(width: int) -> Line:
-    """What the signs mean."""
-    signs: Sequence[tuple[int, Span, str]] = (
+    """Returns the meanings of the signs."""
+    signs: Sequence[tuple[int, StyledText, str]] = (
         (0, ("A", "running"), "prefix tree"),
         (0, PATH, "chosen prefix"),
         (1, FORK, "continued in several ways"),
         (2, FREE, "emptied"),
     )
     return row(
-        [(rank, ((glyph, ink), (" ", PLAIN), (word, "dim"))) for rank, (glyph, ink), word in signs],
+        [
+            (rank, ((glyph, style), (" ", PLAIN), (word, "dim")))
+            for rank, (glyph, style), word in signs
+        ],
         width,
     )

@@ -1,4 +1,4 @@
-"""The header of the screens of KV-cache events, and the sentence below it."""
+"""The header of the screens of KV-cache events, and the notice below it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_line
 from seqtop.tui.chrome.header import BADGES
 from seqtop.tui.rendering.bars import row, spread
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
 from seqtop.tui.screens.kv.cells import UNNAMED
 from seqtop.tui.screens.kv.feed import KvFeed
@@ -15,15 +15,15 @@ from seqtop.tui.screens.kv.feed import KvFeed
 GAP = ("▲ GAP", "badge-alert")
 
 
-class KvHeader(Lines):
-    """Who publishes, how the connection stands, and the totals."""
+class KvHeader(LineView):
+    """The publisher, the connection and the totals."""
 
     def __init__(self, feed: KvFeed) -> None:
         super().__init__(id="header")
         self._feed = feed
 
     def update(self) -> None:
-        """Call it under the feed's lock."""
+        """Draws the lines that look different. Called under the feed's lock."""
         if not self.size:
             return
         width = max(self.size.width - 2, 1)
@@ -36,7 +36,7 @@ class KvHeader(Lines):
 
 
 def sentence(feed: KvFeed) -> str:
-    """What is wrong with the picture; empty if nothing is."""
+    """Returns the reason why the display may be wrong; an empty text if there is none."""
     link, gap = feed.source.link, feed.cache.gap
     found = []
     if link.state is not ConnectionState.LIVE and link.detail:
@@ -47,18 +47,18 @@ def sentence(feed: KvFeed) -> str:
             " and some shown may be gone."
         )
         if link.state is ConnectionState.LIVE and not feed.source.has_replay:
-            found.append("With --replay, that could be asked for.")
+            found.append("Start with --replay to request the missing messages.")
     return " ".join(found)
 
 
 def badges(feed: KvFeed) -> Line:
-    text, ink = BADGES[feed.source.link.state]
+    text, style = BADGES[feed.source.link.state]
     gap: Line = ((f" {GAP[0]} ", GAP[1]), (" ", PLAIN)) if feed.cache.gap else ()
-    return (*gap, (f" {text} ", ink))
+    return (*gap, (f" {text} ", style))
 
 
 def identity(feed: KvFeed, width: int) -> Line:
-    """That these are KV-cache events, and whose."""
+    """Returns the line of the publisher and of the connection."""
     right = badges(feed)
     room = width - line_width(right) - 2
     rank = feed.cache.data_parallel_rank
@@ -67,7 +67,7 @@ def identity(feed: KvFeed, width: int) -> Line:
             (0, (("KV-cache events", "title"),)),
             (1, ((safe_line(feed.source.link.endpoint), PLAIN),)),
             (2, ((f"data-parallel rank {rank}", "dim"),) if rank is not None else ()),
-            (3, (("they tell of blocks, not of requests", "dim"),)),
+            (3, (("blocks only, no requests", "dim"),)),
         ],
         room,
     )
@@ -75,10 +75,10 @@ def identity(feed: KvFeed, width: int) -> Line:
 
 
 def cached(feed: KvFeed, width: int) -> Line:
-    """What is in the cache."""
+    """Returns the line of cached blocks and tokens."""
     cache = feed.cache
     if not cache.num_batches:
-        return (("nothing heard yet", "dim"),)
+        return (("no message yet", "dim"),)
     tiers = [
         (3, _figure(safe_line(medium) or UNNAMED, fmt.count(tier.num_blocks)))
         for medium, tier in list(cache.tiers.items())[:8]
@@ -97,7 +97,7 @@ def cached(feed: KvFeed, width: int) -> Line:
 
 
 def totals(feed: KvFeed, width: int) -> Line:
-    """What has come and gone since this viewer began to look, and what went wrong."""
+    """Returns the line of totals since the viewer connected, and of errors."""
     cache, link = feed.cache, feed.source.link
     troubles = [
         (1, ((f"{word} {fmt.count(number)}", "alert"),))

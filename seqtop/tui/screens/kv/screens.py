@@ -13,7 +13,7 @@ from seqtop.kv_events.cache import CachedKvBlock
 from seqtop.tui.chrome.footer import KeyFooter
 from seqtop.tui.chrome.notice import Notice
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.base import TabbedScreen
 from seqtop.tui.screens.kv import cells
 from seqtop.tui.screens.kv.block_details import facts
@@ -91,8 +91,8 @@ class KvBlocksScreen(KvScreen):
     def __init__(self, feed: KvFeed, tabs: Sequence[Tab]) -> None:
         super().__init__(feed, tabs)
         self._map = KvBlockMap(feed)
-        self._legend = Lines(id="kv-legend")
-        self._facts = Lines(id="kv-facts")
+        self._legend = LineView(id="kv-legend")
+        self._facts = LineView(id="kv-facts")
 
     def body(self) -> Iterable[Widget]:
         yield Container(Vertical(self._legend, self._map, id="kv-map"), self._facts, id="kv-body")

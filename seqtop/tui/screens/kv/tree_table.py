@@ -1,16 +1,16 @@
-"""The list of prefix trees, the largest first: blocks that begin alike, and how they begin."""
+"""The list of prefix trees, the largest first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from textual.message import Message
-from textual.strip import Strip
 
 from seqtop import format as fmt
 from seqtop.kv_events.cache import Key, PrefixTree
+from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.list_view import MARGIN, ListView
-from seqtop.tui.rendering.style import PLAIN, Inked, Line, fitted
+from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.screens.blocks.cells import owner_mark
 from seqtop.tui.screens.kv.block_details import ago, name, preview
 from seqtop.tui.screens.kv.feed import KvFeed
@@ -18,15 +18,15 @@ from seqtop.tui.screens.kv.feed import KvFeed
 TITLES = f"  {'Blocks':>7} {'Tokens':>9} {'Seen':>8}  {'First block':<11} Begins with"
 
 
-class TreeTitles(Inked, can_focus=False):
+class TreeTitles(LineView):
     """The titles of the columns."""
 
-    def render_line(self, y: int) -> Strip:
-        return self.paint(((" " * MARGIN + TITLES, PLAIN),), self.size.width, "header")
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
+        return [(((" " * MARGIN + TITLES, PLAIN),), "header")]
 
 
 class TreeRows(ListView):
-    """A row per tree, known by its serial number."""
+    """A row per prefix tree. The key of a row is the serial number of its tree."""
 
     _feed: KvFeed
 
@@ -40,13 +40,13 @@ class TreeRows(ListView):
         self._rows: dict[int, PrefixTree] = {}
 
     def show(self) -> None:
-        """Draw what has changed; call it under the feed's lock."""
+        """Draws the lines that look different. Called under the feed's lock."""
         self.set_height(self.num_rows)
-        self.redraw()
+        self.refresh_changed()
 
     @property
     def chosen(self) -> PrefixTree | None:
-        """The tree under the cursor: the largest until one is chosen, or when that is gone."""
+        """The tree under the cursor: the largest, unless the user chose one that still exists."""
         cache = self._feed.cache
         named = None if self._root is None else cache.tree(self._root)
         return named or next(iter(cache.trees(0, 1)), None)
@@ -74,7 +74,7 @@ class TreeRows(ListView):
             self._root = self._rows[key].root
             if (row := self.cursor_row) is not None:
                 self.reveal(row)
-            self.redraw()
+            self.refresh_changed()
         self.post_message(self.Chosen())
 
     def line(self, key: int) -> Line:

@@ -1,4 +1,4 @@
-"""The block table of one sequence: which physical block holds which stretch of its tokens."""
+"""The block table of one sequence: the physical block of each logical block."""
 
 from collections.abc import Container, Iterable, Set
 
@@ -6,34 +6,32 @@ from seqtop import format as fmt
 from seqtop.sanitize import safe_line
 from seqtop.state import RequestState, SequenceState
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.lines import Lines
-from seqtop.tui.rendering.style import PLAIN, Line, Span
-from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText
+from seqtop.tui.rendering.wrapped_text import wrapped
+from seqtop.tui.screens.sequences.pane import DetailPane
 from seqtop.tui.ui_state import UiState
 
 CACHED_MARK = "°"
-KEPT_MARK = "+"
+COMPUTED_MARK = "+"
 SHARED_MARK = "≡"
 FILLS = "▁▂▃▄▅▆▇█"
 
 
 BLOCKS_AT_ONCE = 2_048
-"""Blocks of other sequences that are looked at for one frame."""
+"""The blocks of other sequences that are searched per frame."""
 
 
-class BlockTable(Lines):
+class BlockTable(DetailPane):
     """The block table of the selected sequence."""
 
     def __init__(self, feed: UiState) -> None:
-        super().__init__(id="blocks")
-        self.border_title = "BlockTable"
-        self._feed = feed
-        self._sharers = Sharers()
-        self._filling: int | None = None
-        """Whose last block has been seen while it was filled."""
+        super().__init__(feed, id="blocks", title="Blocks")
+        self._shared_blocks = SharedBlocks()
+        self._partly_filled: int | None = None
+        """The sequence whose last block was seen partly filled."""
 
     def update(self) -> None:
-        """Call it under the feed's lock."""
+        """Draws the lines that look different. Called under the feed's lock."""
         if (found := self._feed.selection) is None or not self.outer_size:
             self.set_lines(())
             return
@@ -41,59 +39,48 @@ class BlockTable(Lines):
         info = self._feed.state.info
         block_size = info.block_size if info else 0
         last_id = info.num_gpu_blocks - 1 if info else 0
-        self._sharers.look(self._feed, sequence)
-        if self._sharers.is_behind and self._feed.paused:  # no frame is to come by itself
-            self.call_after_refresh(self._go_on)
+        self._shared_blocks.search(self._feed, sequence)
+        if self._shared_blocks.is_searching and self._feed.paused:  # no frame follows while paused
+            self.call_after_refresh(self.update_locked)
         unfilled = len(sequence.block_table) * block_size - sequence.num_computed_tokens
         if 0 < unfilled < block_size:
-            self._filling = sequence.seq_id
+            self._partly_filled = sequence.seq_id
         self.set_lines(
             block_lines(
                 request,
                 sequence,
-                self._sharers.owners,
+                self._shared_blocks.owners,
                 self._feed.state.cached_blocks,
                 block_size,
                 last_id,
                 self.text_width,
-                steady=sequence.seq_id == self._filling,
+                steady=sequence.seq_id == self._partly_filled,
             )
         )
 
-    def on_resize(self) -> None:
-        self._go_on()
 
-    def _go_on(self) -> None:
-        with self._feed.lock:
-            self.update()
+class SharedBlocks:
+    """Finds the running sequences that share blocks with a sequence, a few per frame.
 
-
-class Sharers:
-    """Whose the blocks of a sequence are besides: of all that run, a few looked at with each frame.
-
-    Looks at running sequences only (nobody else has blocks), and at these only where the engine
-    shares blocks at all.
+    Only running sequences hold blocks. Nothing is searched if the engine does not share blocks.
     """
 
     def __init__(self) -> None:
         self.owners: dict[int, str] = {}
-        """For each block that another running sequence has too, whose it is."""
-        self.num_looked_at = 0
-        """How many blocks of others have been looked at; tests hold it down."""
-        self._moment: tuple[int, int, int] | None = None
+        """For each shared block the request id of another owner."""
+        self._searched_for: tuple[int, int, int] | None = None
         self._last: int | None = None
-        """Of those that run, in the order of their ids, the last that was looked at; `None` once
-        there are no more."""
+        """The running sequence that was searched last, by id; `None` after all were."""
         self._found: dict[int, str] = {}
 
-    def look(self, feed: UiState, sequence: SequenceState) -> None:
-        """Go on looking, from the beginning if a second has passed or there is another block."""
-        moment = (sequence.seq_id, len(sequence.block_table), feed.second)
-        is_another = self._moment is None or moment[0] != self._moment[0]
+    def search(self, feed: UiState, sequence: SequenceState) -> None:
+        """Continues the search. Starts again each second, and when the sequence has a new block."""
+        searched_for = (sequence.seq_id, len(sequence.block_table), feed.second)
+        is_another = self._searched_for is None or searched_for[0] != self._searched_for[0]
         if is_another:
             self.owners = {}
-        if is_another or (moment != self._moment and self._last is None):
-            self._moment, self._found = moment, {}
+        if is_another or (searched_for != self._searched_for and self._last is None):
+            self._searched_for, self._found = searched_for, {}
             self._last = -1 if _may_share(feed, sequence) else None
             if self._last is None:
                 self.owners = {}
@@ -113,11 +100,10 @@ class Sharers:
                 break
         else:
             self.owners, self._last = self._found, None
-        self.num_looked_at += BLOCKS_AT_ONCE - room
 
     @property
-    def is_behind(self) -> bool:
-        """Whether some are yet to be looked at; `look` goes on with it."""
+    def is_searching(self) -> bool:
+        """Whether the search is not complete."""
         return self._last is not None
 
 
@@ -132,28 +118,35 @@ def block_lines(
     request: RequestState,
     sequence: SequenceState,
     owners: dict[int, str],
-    known: Container[int] | None,
+    cached_blocks: Container[int] | None,
     block_size: int,
     last_id: int,
     width: int,
     *,
     steady: bool = False,
 ) -> list[Line]:
-    """Summary, legend and grid: rows begin with a logical number, cells are physical ones.
+    """Returns the summary, the legend and the grid of a block table.
+
+    A row of the grid begins with a logical block number. Its cells are physical block numbers.
 
     Args:
-        owners: For each block that is shared, with whom.
-        known: The blocks that the prefix cache knows; `None` where the engine does not tell.
-        steady: Whether the line on the last block keeps its place while that is full: the next
-            token begins another, and nothing is to jump.
+        request: The sequence's request.
+        sequence: The sequence.
+        owners: For each shared block the request id of another owner.
+        cached_blocks: The blocks in the prefix cache; `None` if the engine does not publish them.
+        block_size: Tokens per block.
+        last_id: The largest block number of the pool.
+        width: The cells of a line.
+        steady: Whether the line about the last block stays while that block is full, so that the
+            lines below do not move when the next token begins a new block.
     """
     table = sequence.block_table
     if not table:
         return [((_no_blocks(request), "dim"),)]
     num_cached = sequence.num_cached_tokens // block_size if block_size > 0 else 0
-    kept = {block for block in table if known is not None and block in known}
-    in_cache = f"{fmt.count(len(kept))} in the prefix cache"
-    marked = kept.difference(owners, table[: max(num_cached, 0)])
+    in_cache = {block for block in table if cached_blocks is not None and block in cached_blocks}
+    cache_text = f"{fmt.count(len(in_cache))} in the prefix cache"
+    computed = in_cache.difference(owners, table[: max(num_cached, 0)])
     slots = len(table) * block_size
     filled = min(max(sequence.num_computed_tokens, 0), slots)
     return [
@@ -163,7 +156,7 @@ def block_lines(
                 (1, ((f"{fmt.count(filled)} of {fmt.count(slots)} slots filled", PLAIN),)),
                 (2, ((f"{fmt.count(num_cached)} cached", PLAIN),)),
                 (2, ((f"{fmt.count(len(owners))} shared", PLAIN),)),
-                (3, ((in_cache, PLAIN),) if known is not None else ()),
+                (3, ((cache_text, PLAIN),) if cached_blocks is not None else ()),
             ],
             width,
         ),
@@ -174,13 +167,13 @@ def block_lines(
             slots,
             block_size,
             width,
-            keeps=bool(marked),
+            has_computed=bool(computed),
             steady=steady,
         ),
         *_grid(
             table,
             owners.keys(),
-            marked,
+            computed,
             num_cached,
             filled - slots + block_size,
             block_size,
@@ -193,7 +186,7 @@ def block_lines(
 def _grid(
     table: list[int],
     shared: Set[int],
-    kept: Set[int],
+    computed: Set[int],
     num_cached: int,
     last_fill: int,
     block_size: int,
@@ -207,19 +200,19 @@ def _grid(
         per_row -= per_row % 8
     lines: list[Line] = []
     for first in range(0, len(table), per_row):
-        spans: list[Span] = [(f"{first:>{label}} ", "dim")]
+        spans: list[StyledText] = [(f"{first:>{label}} ", "dim")]
         for logical in range(first, min(first + per_row, len(table))):
             block = table[logical]
-            mark, ink = " ", PLAIN
+            mark, style = " ", PLAIN
             if block in shared:
-                mark, ink = SHARED_MARK, "shared"
+                mark, style = SHARED_MARK, "shared"
             elif logical < num_cached:
-                mark, ink = CACHED_MARK, "cached"
-            elif block in kept:
-                mark, ink = KEPT_MARK, "cached"
+                mark, style = CACHED_MARK, "cached"
+            elif block in computed:
+                mark, style = COMPUTED_MARK, "cached"
             elif logical == len(table) - 1:
-                mark, ink = _fill(last_fill, block_size), "strong"
-            spans.append((f" {block:>{digits}}{mark}", ink))
+                mark, style = _fill(last_fill, block_size), "strong"
+            spans.append((f" {block:>{digits}}{mark}", style))
         lines.append(tuple(spans))
     return lines
 
@@ -232,7 +225,7 @@ def _legend(
     block_size: int,
     width: int,
     *,
-    keeps: bool,
+    has_computed: bool,
     steady: bool,
 ) -> list[Line]:
     parts: list[tuple[str, str]] = []
@@ -242,22 +235,21 @@ def _legend(
         parts.append((f"{SHARED_MARK} shared with {', '.join(names[:3])}{more}", "shared"))
     if num_cached:
         parts.append((f"{CACHED_MARK} found in the prefix cache", "cached"))
-    if keeps:
-        parts.append((f"{KEPT_MARK} in the prefix cache since it was computed", "cached"))
+    if has_computed:
+        parts.append((f"{COMPUTED_MARK} in the prefix cache since it was computed", "cached"))
     if 0 < slots - filled < block_size:
         last = filled - slots + block_size
         parts.append((f"{_fill(last, block_size)} last block: {last} of {block_size} slots", "dim"))
     elif steady and filled == slots:
         parts.append(("", "dim"))
     lines: list[Line] = []
-    for text, ink in parts:
-        shown = safe_line(text)
-        lines += [((shown[start:end], ink),) for start, end in wrap(shown, width)]
+    for text, style in parts:
+        lines += wrapped(safe_line(text), style, width)
     return lines
 
 
 def _fill(slots: int, block_size: int) -> str:
-    """How full a block is, as a glyph."""
+    """Returns a glyph for the fill of a block."""
     if block_size <= 0 or slots <= 0:
         return " "
     return FILLS[min(slots * len(FILLS) // block_size, len(FILLS) - 1)]

@@ -1,10 +1,11 @@
-"""The detail pane: all that is known about the selected sequence."""
+"""The detail pane: all about the selected sequence."""
+
+from collections.abc import Sequence
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import Container, Vertical
 from textual.message import Message
-from textual.strip import Strip
 
 from seqtop import format as fmt
 from seqtop.sanitize import safe_line
@@ -12,10 +13,8 @@ from seqtop.state import RequestState, SequenceState
 from seqtop.state.explain import explain
 from seqtop.state.fields import sequence_name, stage, status_word
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.cached_lines import Kept
-from seqtop.tui.rendering.lines import Lines
-from seqtop.tui.rendering.style import PLAIN, Inked, Line
-from seqtop.tui.rendering.transparent import Box
+from seqtop.tui.rendering.line_view import DrawnLine, LineView
+from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens.sequences.block_table import BlockTable
 from seqtop.tui.screens.sequences.cells import glyph
@@ -25,14 +24,14 @@ from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.tui.screens.sequences.tokens import Tokens
 from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
-TABS = ("Text", "BlockTable", "RequestTimeline", "Tokens", "RawMessages")
+TABS = ("Text", "Blocks", "Timeline", "Tokens", "Raw")
 _TEXT, _TOKENS, _RAW = 0, 3, 4
-_BY_TURNS = (_TEXT, _TOKENS, _RAW)
-"""Which parts take turns in one place where the others have places of their own."""
+_SHARING_A_PLACE = (_TEXT, _TOKENS, _RAW)
+"""The parts that share one place where the others have places of their own."""
 
 
 def arrangement(width: int, height: int) -> str:
-    """How the three parts share a pane: all `stacked`, in two `columns`, or one of three `tabs`."""
+    """Returns the layout of a pane: `stacked`, two `columns`, or one part at a time in `tabs`."""
     if height >= 34:
         return "stacked"
     if width >= 110 and height >= 14:  # 15 in a terminal of 40 lines, less one for a notice
@@ -40,17 +39,17 @@ def arrangement(width: int, height: int) -> str:
     return "tabs"
 
 
-class Detail(Kept, Vertical):
-    """Headline and sentence, then text, blocks and timeline as there is room."""
+class Detail(Vertical):
+    """A headline and a sentence, then text, blocks and timeline as there is room."""
 
     def __init__(self, feed: UiState) -> None:
         super().__init__(id="detail")
         self._feed = feed
-        self._summary = Lines(id="summary")
-        self._tabs = Tabs()
-        self._facts = Box(id="facts")
+        self._summary = LineView(id="summary")
+        self._tabs = DetailTabs()
+        self._facts = Container(id="facts")
         self._summary_height = 0
-        self._shown: int | None = None
+        self._sequence_shown: int | None = None
         """The sequence that the parts are about."""
         # In the order of TABS.
         self._parts = (
@@ -64,46 +63,53 @@ class Detail(Kept, Vertical):
     def compose(self) -> ComposeResult:
         yield self._summary
         yield self._tabs
-        with Box(id="parts"):
-            story, blocks, timeline, tokens, raw = self._parts
+        with Container(id="parts"):
+            text, blocks, timeline, tokens, raw = self._parts
             with self._facts:
                 yield timeline
                 yield blocks
-            yield story
+            yield text
             yield tokens
             yield raw
 
     def show(self, frame: Changes) -> None:
-        """Draw what `frame` changed; call it under the feed's lock."""
+        """Draws the changes of a frame. Called under the feed's lock."""
         if not self.display:
             return
-        before, self._shown = self._shown, self._feed.selected
-        self._summarise()  # what a sequence waits for changes without it being touched
-        is_another = self._shown != before
-        if frame.touched is None or frame.ticked or is_another or self._shown in frame.touched:
+        before, self._sequence_shown = self._sequence_shown, self._feed.selected
+        self._update_summary()  # the reason for waiting changes without a change of the sequence
+        is_another = self._sequence_shown != before
+        if (
+            frame.touched is None
+            or frame.ticked
+            or is_another
+            or self._sequence_shown in frame.touched
+        ):
             for part in self._parts:
                 if part.display:
                     part.update()
 
     def turn_to(self, tab: int) -> None:
-        """Show another part, where they do not fit side by side."""
+        """Shows another part, where they do not fit side by side."""
         self._tabs.active = tab % len(TABS)
-        self._tabs.refresh()
+        self._tabs.refresh_changed()
         self._arrange()
 
     def turn(self, by: int) -> None:
-        tabs = range(len(TABS)) if self.has_class("-tabs") else _BY_TURNS
+        tabs = range(len(TABS)) if self.has_class("-tabs") else _SHARING_A_PLACE
         here = tabs.index(self._tabs.active) if self._tabs.active in tabs else 0
         self.turn_to(tabs[(here + by) % len(tabs)])
 
     def _arrange(self) -> None:
-        """Show the parts whose turn it is."""
+        """Shows and hides the parts according to the layout."""
         active = self._tabs.active
         tabbed = self.has_class("-tabs")
-        turn = active if active in _BY_TURNS else _TEXT
+        shared = active if active in _SHARING_A_PLACE else _TEXT
         for index, part in enumerate(self._parts):
-            part.display = index == (active if tabbed else turn if index in _BY_TURNS else index)
-        self._facts.display = not tabbed or active not in _BY_TURNS
+            part.display = index == (
+                active if tabbed else shared if index in _SHARING_A_PLACE else index
+            )
+        self._facts.display = not tabbed or active not in _SHARING_A_PLACE
         with self._feed.lock:
             self.show(EVERYTHING)
 
@@ -116,10 +122,10 @@ class Detail(Kept, Vertical):
             self.set_class(name == now, f"-{name}")
         self._arrange()
 
-    def on_tabs_clicked(self, message: "Tabs.Clicked") -> None:
+    def on_detail_tabs_clicked(self, message: "DetailTabs.Clicked") -> None:
         self.turn_to(message.tab)
 
-    def _summarise(self) -> None:
+    def _update_summary(self) -> None:
         if not self.size:
             return
         width = max(self.size.width - 2, 1)
@@ -137,8 +143,8 @@ class Detail(Kept, Vertical):
         self._summary.set_lines(lines)
 
 
-class Tabs(Inked, can_focus=False):
-    """The names of the parts, the visible one marked."""
+class DetailTabs(LineView):
+    """The names of the parts. The visible one is highlighted."""
 
     class Clicked(Message):
         def __init__(self, tab: int) -> None:
@@ -147,12 +153,12 @@ class Tabs(Inked, can_focus=False):
 
     active = 0
 
-    def render_line(self, y: int) -> Strip:
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
         names: Line = tuple(
             (f" {name} ", "tab" if index == self.active else "dim")
             for index, name in enumerate(TABS)
         )
-        return self.paint((*names, ("  [ ] turns", "dim")), self.size.width)
+        return [((*names, ("  [ ] turns", "dim")), PLAIN)]
 
     def on_click(self, event: events.Click) -> None:
         right = 0
@@ -164,26 +170,26 @@ class Tabs(Inked, can_focus=False):
 
 
 def headline(request: RequestState, sequence: SequenceState, width: int) -> Line:
-    """Name, status and what was asked for."""
-    sign, ink = glyph(request, sequence)
+    """Returns the name, the status and the request's parameters in one line."""
+    sign, style = glyph(request, sequence)
     at = stage(sequence)
     params = request.sampling_params
-    asked = []
+    parameters = []
     if params is not None:
-        asked.append((3, ((f"max {fmt.count(params.max_tokens)} tokens", "dim"),)))
-        asked.append((4, ((f"temperature {params.temperature:g}", "dim"),)))
+        parameters.append((3, ((f"max {fmt.count(params.max_tokens)} tokens", "dim"),)))
+        parameters.append((4, ((f"temperature {params.temperature:g}", "dim"),)))
     elif request.pooling_params is not None:
-        asked.append((3, (("pooling", "dim"),)))
+        parameters.append((3, (("pooling", "dim"),)))
     return row(
         [
             (0, ((safe_line(sequence_name(request, sequence)), "title"),)),
-            (1, ((f"{sign} {status_word(request, sequence)}", ink),)),
-            (2, ((at.name.lower(), ink),) if at else ()),
+            (1, ((f"{sign} {status_word(request, sequence)}", style),)),
+            (2, ((at.name.lower(), style),) if at else ()),
             (5, ((f"seq {sequence.seq_id}", "dim"),)),
             (2, ((f"{fmt.count(sequence.num_prompt_tokens)} prompt", "dim"),)),
             (2, ((f"{fmt.count(len(sequence.output_token_ids))} out", "dim"),)),
             (5, _drafts(sequence)),
-            *asked,
+            *parameters,
             (6, ((f"priority {fmt.count(request.priority)}", "dim"),) if request.priority else ()),
         ],
         width,
@@ -191,11 +197,11 @@ def headline(request: RequestState, sequence: SequenceState, width: int) -> Line
 
 
 def _drafts(sequence: SequenceState) -> Line:
-    """How much of what was proposed for a sequence became output, if anything was proposed."""
+    """Returns the number of accepted draft tokens, if any were drafted."""
     if not sequence.num_draft_tokens:
         return ()
-    kept, drafted = (
+    accepted, drafted = (
         fmt.count(sequence.num_accepted_tokens or 0),
         fmt.count(sequence.num_draft_tokens),
     )
-    return ((f"{kept} of {drafted} drafted", "dim"),)
+    return ((f"{accepted} of {drafted} drafted", "dim"),)

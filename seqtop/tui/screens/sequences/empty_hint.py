@@ -1,21 +1,21 @@
-"""What to do while the table has nothing to show."""
+"""A hint in place of the rows of an empty table."""
 
 from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_line
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.ui_state import UiState
 
 
-class EmptyHint(Lines):
-    """A friendly sentence in the place of the table's rows."""
+class EmptyHint(LineView):
+    """A sentence in place of the table's rows."""
 
     def __init__(self, feed: UiState) -> None:
         super().__init__(id="hint")
         self._feed = feed
 
     def update(self) -> None:
-        """Call it under the feed's lock."""
+        """Draws the lines that look different. Called under the feed's lock."""
         text = hint(self._feed)
         self.display = bool(text)
         if not text:
@@ -30,20 +30,20 @@ class EmptyHint(Lines):
 
 
 def hint(feed: UiState) -> str:
-    """Why there is nothing to see; empty if there is something."""
+    """Returns the reason for an empty table; an empty text if the table has rows."""
     if len(feed.view):
         return ""
     if feed.state.sequences:
-        return "No sequence matches the filter.\nEsc clears it, / changes it."
+        return "No sequence matches the filter.\nEsc clears it, / edits it."
     info = feed.state.info
     if feed.source.link.state is ConnectionState.CONNECTING:
         endpoint = safe_line(feed.source.link.endpoint)
         return (
-            f"Nothing has been heard at {endpoint} yet.\n"
-            "The engine appears here as soon as it speaks; `seqtop demo` starts one to look at."
+            f"No message from {endpoint} yet.\n"
+            "The engine appears here as soon as it publishes; `seqtop demo` starts a demo engine."
         )
     if feed.paused or feed.source.link.state is ConnectionState.REPLAY:
-        return "Nothing had arrived yet at this moment."
+        return "No sequence had arrived yet at this moment."
     if feed.source.link.state is not ConnectionState.LIVE or info is None:
         return ""
     if info.control:

@@ -1,4 +1,4 @@
-"""The line in which a filter, or a search, is typed, with what is wrong with it below."""
+"""The input line of the filter and of the search, with an error message below it."""
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -12,9 +12,9 @@ from seqtop.state.filter import NO_FILTER, Filter, FilterError, parse
 
 
 class FilterBar(Vertical):
-    """Shown while a filter is typed or in force. What is typed takes effect at once.
+    """An input line that is visible while its filter is edited or active.
 
-    `name` begins the line and the ids in it: `filter`, or `search` for what hides nothing.
+    Changes take effect immediately. The name is `filter`, or `search` for one that hides no rows.
     """
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
@@ -23,7 +23,7 @@ class FilterBar(Vertical):
     ]
 
     class Changed(Message):
-        """Another filter is in force."""
+        """Another filter is active."""
 
         def __init__(self, bar: "FilterBar", filter: Filter) -> None:  # noqa: A002 (what it is)
             super().__init__()
@@ -31,7 +31,7 @@ class FilterBar(Vertical):
             self.filter = filter
 
     class Left(Message):
-        """Typing is over."""
+        """The user left the input line."""
 
     def __init__(self, name: str = "filter") -> None:
         super().__init__(name=name)
@@ -42,11 +42,11 @@ class FilterBar(Vertical):
             id=f"{name}-input",
         )
         self._input.cursor_blink = False
-        self._input.can_focus = False  # lest the focus end up in it while it is out of sight
+        self._input.can_focus = False  # a hidden input must not get the focus
         self._count = Static("", classes="filter-count", markup=False)
         self._error = Static("", classes="filter-error", markup=False)
         self._error.display = False
-        self._in_force = NO_FILTER
+        self._active = NO_FILTER
 
     def compose(self) -> ComposeResult:
         with Horizontal():
@@ -56,26 +56,26 @@ class FilterBar(Vertical):
         yield self._error
 
     def open(self) -> None:
-        """Let the user type."""
+        """Shows the input line and focuses it."""
         self.display = True
         self._input.can_focus = True
         self.screen.set_focus(self._input)
 
-    def fill(self, wanted: Filter) -> None:
-        """Say which filter is in force, if any is, without anybody having typed it."""
-        self._input.value = wanted.source
-        self._in_force = wanted
-        self.display = bool(wanted.source)
+    def fill(self, new_filter: Filter) -> None:
+        """Shows a filter that became active in another way."""
+        self._input.value = new_filter.source
+        self._active = new_filter
+        self.display = bool(new_filter.source)
 
     def clear(self) -> None:
-        """Show everything again."""
+        """Clears the filter, so that all rows show."""
         self._input.value = ""
         self._close()
         self.post_message(self.Changed(self, NO_FILTER))
         self.post_message(self.Left())
 
     def show_count(self, shown: int, total: int) -> None:
-        """How many sequences the filter lets through, or which of the hits one is at."""
+        """Shows how many sequences match, or the number of the current match."""
         if self.display:
             text = f"{fmt.count(shown)} of {fmt.count(total)}"
             if self._count.content != text:
@@ -84,13 +84,13 @@ class FilterBar(Vertical):
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
         try:
-            wanted = parse(event.value)
+            new_filter = parse(event.value)
         except FilterError as error:
-            self._complain(error)
+            self._show_error(error)
             return
-        self._in_force = wanted
-        self._complain(None)
-        self.post_message(self.Changed(self, wanted))
+        self._active = new_filter
+        self._show_error(None)
+        self.post_message(self.Changed(self, new_filter))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
@@ -102,19 +102,19 @@ class FilterBar(Vertical):
     def action_done(self) -> None:
         try:
             parse(self._input.value)
-        except FilterError as error:  # what stands there is not what is in force
-            self._complain(error, " Mend it, or Esc clears it.")
+        except FilterError as error:  # the input differs from the active filter
+            self._show_error(error, " Correct it, or press Esc to clear it.")
             self.app.bell()
             return
         if not self._input.value.strip():
             self._close()
         self.post_message(self.Left())
 
-    def _complain(self, error: FilterError | None, more: str = "") -> None:
-        """Say what is wrong with what was typed, and what is in force instead of it."""
+    def _show_error(self, error: FilterError | None, more: str = "") -> None:
+        """Shows what is wrong with the input, and the filter that is active instead."""
         if error is not None:
-            instead = self._in_force.source or "nothing"
-            text = f"{error}. Not applied; in force is {instead}.{more}"
+            active = self._active.source or "none"
+            text = f"{error}. Not applied; the active filter is {active}.{more}"
             self._error.update(safe_line(text))
         self._error.display = error is not None
         self.set_class(error is not None, "-wrong")

@@ -1,11 +1,11 @@
-"""Latencies of the last minute: percentiles, their spread and their course."""
+"""Latencies of the last minute: percentiles, distribution and history."""
 
 from seqtop import format as fmt
 from seqtop.state.latency import WINDOW, Measured, SlidingWindow
 from seqtop.state.slo import FIGURES, Slo
 from seqtop.tui.rendering.bars import row, sparkline
-from seqtop.tui.rendering.lines import Lines
-from seqtop.tui.rendering.style import PLAIN, Line, Span
+from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 from seqtop.tui.ui_state import UiState
 
 HEIGHT = len(FIGURES) + 2
@@ -13,18 +13,18 @@ _BINS = 16
 _NAME = 7
 _NUMBER = 9
 _COURSE = 73
-"""Cells to the left of the course of the p50, whose title takes 15."""
+"""The cells left of the history of the p50, whose title takes 15."""
 
 
-class LatencyPanel(Lines):
-    """A line for each figure; goodput, where there are objectives."""
+class LatencyPanel(LineView):
+    """A line per figure, and the goodput if there are objectives."""
 
     def __init__(self, feed: UiState) -> None:
         super().__init__(id="latency")
         self._feed = feed
 
     def update(self) -> None:
-        """Call it under the feed's lock."""
+        """Draws the lines that look different. Called under the feed's lock."""
         self.display = self._feed.latency_wanted
         if not self.display or not self.outer_size:
             return
@@ -37,7 +37,7 @@ class LatencyPanel(Lines):
 
 
 def latency_lines(slo: Slo, measured: Measured, width: int) -> list[Line]:
-    """Titles, a line for each figure, and how many requests have met their objectives."""
+    """Returns titles, a line per figure, and the goodput."""
     heads = [f"{head:>{_NUMBER}}" for head in ("p50", "p90", "p99", "max")]
     titles = row(
         [
@@ -52,13 +52,13 @@ def latency_lines(slo: Slo, measured: Measured, width: int) -> list[Line]:
     for key, title in FIGURES.items():
         window, limit = measured.windows[key], slo.limits.get(key)
         figures = window.figures()
-        numbers: list[Span] = [(f"{title:<{_NAME}}", "strong")]
+        numbers: list[StyledText] = [(f"{title:<{_NAME}}", "strong")]
         for value in figures[1:]:
             text = fmt.seconds(value)
             over = limit is not None and value > limit
             text = f"!{text}" if over else text
-            ink = "alert" if over else PLAIN if figures.num else "dim"
-            numbers.append((f"{text:>{_NUMBER}}", ink))
+            style = "alert" if over else PLAIN if figures.num else "dim"
+            numbers.append((f"{text:>{_NUMBER}}", style))
         bins = window.histogram(_BINS) if figures.num else []
         course = sparkline([0.0 if m != m else m for m in measured.medians[key]], 60)
         lines.append(
@@ -82,7 +82,7 @@ def latency_lines(slo: Slo, measured: Measured, width: int) -> list[Line]:
 
 
 def goodput(slo: Slo, met: SlidingWindow, width: int) -> Line:
-    """Share of the requests that ended in the window having met all objectives."""
+    """Returns the share of the requests finished in the last minute that met all objectives."""
     since = f"last {WINDOW:g} s"
     if not slo:
         return row(
@@ -101,6 +101,6 @@ def goodput(slo: Slo, met: SlidingWindow, width: int) -> Line:
 
 
 def _histogram(bins: list[int]) -> str:
-    """As a sparkline, in which an empty bin is blank."""
+    """Returns a sparkline in which an empty bin is blank."""
     sparks = sparkline([float(count) for count in bins], len(bins))
     return "".join(spark if count else " " for count, spark in zip(bins, sparks, strict=True))

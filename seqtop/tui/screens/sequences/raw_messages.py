@@ -1,4 +1,4 @@
-"""What the engine last said of one sequence, field by field, from the record."""
+"""The last messages about one sequence, field by field, from the record."""
 
 import contextlib
 import itertools
@@ -12,59 +12,52 @@ from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.sanitize import safe_text
 from seqtop.sequence import SequenceGroupMetadata
 from seqtop.state import RequestState, SequenceState
-from seqtop.tui.rendering.long_lines import LongLines
 from seqtop.tui.rendering.style import PLAIN, Line
+from seqtop.tui.screens.sequences.pane import ScrollablePane
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.decode_rows import decode_of
 from seqtop.wire.messages import Step
 
 _FAR = 16
-"""Messages after its first being scheduled among which a request's full metadata is looked for."""
+"""The messages, from a request's scheduling on, that are searched for its full metadata."""
 
 
-class RawMessages(LongLines):
+class RawMessages(ScrollablePane):
     """The newest update and metadata of the selected sequence, then the last full metadata.
 
-    Messages are read anew once a second while the sequence changes: reading takes longer than
-    drawing.
+    While the sequence changes, messages are read once a second: reading takes longer than drawing.
     """
 
     def __init__(self, feed: UiState) -> None:
-        super().__init__(feed, id="raw", title="RawMessages")
-        self._lines: list[Line] = []
-        self._moment: tuple[int, int, int, int] | None = None
+        super().__init__(feed, id="raw", title="Raw")
+        self._shown: tuple[int, int, int, int] | None = None
+        """The sequence, the time, the position and the width that the lines are for."""
 
-    @property
-    def num_lines(self) -> int:
-        self._read()
-        return len(self._lines)
-
-    def line_at(self, index: int) -> Line:
-        return self._lines[index]
-
-    def _read(self) -> None:
+    def update(self) -> None:
+        if not self.outer_size:
+            return
         found, position = self._feed.selection, self._feed.time_travel.position
         timeline = self._feed.source.history
         if found is None or timeline is None:
-            self._moment = None
-            self._lines = [(("Nothing is on record to be read.", "dim"),)]
+            self._shown = None
+            self.set_lines([(("No message is on record.", "dim"),)])
             return
-        # Of a picture that is held every step is read, of one that goes on one a second.
+        # A paused display shows every step, a live one the newest of each second.
         when = found[1].last_step if self._feed.paused else self._feed.second
-        moment = (found[1].seq_id, when, position if self._feed.paused else -1, self.text_width)
-        if self._moment == moment:
+        shown = (found[1].seq_id, when, position if self._feed.paused else -1, self.text_width)
+        if self._shown == shown:
             return
-        self._moment = moment
+        self._shown = shown
         with timeline.lock, contextlib.suppress(RecordingError):
-            self._lines = raw_lines(timeline, position, *found, self.text_width)
+            self.set_lines(raw_lines(timeline, position, *found, self.text_width))
             return
-        self._lines = [(("What is on record cannot be read.", "dim"),)]
+        self.set_lines([(("The record cannot be read.", "dim"),)])
 
 
 def raw_lines(
     timeline: Timeline, position: int, request: RequestState, sequence: SequenceState, width: int
 ) -> list[Line]:
-    """All that is on record of the step that last changed a sequence, and its last full."""
+    """Returns the record of the step that last changed a sequence, and its last full metadata."""
     lines: list[Line] = []
 
     def add(title: str, thing: object) -> None:
@@ -92,7 +85,7 @@ def raw_lines(
 
 
 def _named(thing: object) -> object:
-    """`thing` as plain data, its fields by name: on the wire they have none."""
+    """Returns a message as plain data with named fields: on the wire they have no names."""
     if isinstance(thing, msgspec.Struct):
         return {name: _named(value) for name, value in msgspec.structs.asdict(thing).items()}
     if isinstance(thing, dict):
@@ -116,7 +109,7 @@ def _step(timeline: Timeline, position: int, number: int) -> Step | None:
 def _full(
     timeline: Timeline, position: int, request: RequestState
 ) -> tuple[int, SequenceGroupMetadata] | None:
-    """A request is sent in full when it is scheduled after having waited."""
+    """Returns the last full metadata of a request: sent when it is scheduled after waiting."""
     spans = request.spans
     starts = [
         span.start

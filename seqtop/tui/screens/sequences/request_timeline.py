@@ -1,4 +1,4 @@
-"""The life of one request, to scale: queued, prefill chunks, decode, preempted."""
+"""The lifecycle of one request, to scale: queued, prefill, decode, preempted."""
 
 import math
 from collections import defaultdict
@@ -8,40 +8,33 @@ from seqtop import format as fmt
 from seqtop.sequence import latency
 from seqtop.state import RequestState, SequenceState, Span
 from seqtop.tui.rendering.bars import row, rows
-from seqtop.tui.rendering.lines import Lines
-from seqtop.tui.rendering.style import PLAIN, Line, fitted
-from seqtop.tui.rendering.style import Span as Piece
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.timeline_bars import KINDS, merged
+from seqtop.tui.screens.sequences.pane import DetailPane
 from seqtop.tui.ui_state import UiState
 
 _ROOMY = 10
-"""Lines from which on each kind of span gets a line of the legend to itself."""
+"""The lines from which each kind of span has its own line in the legend."""
 
 
-class RequestTimeline(Lines):
+class RequestTimeline(DetailPane):
     """The timeline of the selected sequence's request."""
 
     def __init__(self, feed: UiState) -> None:
-        super().__init__(id="timeline")
-        self.border_title = "RequestTimeline"
-        self._feed = feed
+        super().__init__(feed, id="timeline", title="Timeline")
 
     def update(self) -> None:
-        """Call it under the feed's lock."""
+        """Draws the lines that look different. Called under the feed's lock."""
         if (found := self._feed.selection) is None or not self.outer_size:
             self.set_lines(())
             return
         self.set_lines(timeline_lines(*found, self._feed.now, self.text_width, self.size.height))
 
-    def on_resize(self) -> None:
-        with self._feed.lock:
-            self.update()
-
 
 def timeline_lines(
     request: RequestState, sequence: SequenceState, now: float, width: int, height: int
 ) -> list[Line]:
-    """Bar, axis, legend and figures, the legend in one line where lines are few."""
+    """Returns the bar, the axis, the legend and the figures; a short legend if lines are few."""
     start = request.metrics.arrival_time
     end = request.metrics.finished_time or max(now, request.metrics.last_token_time)
     sums = _sums(request.spans, end)
@@ -57,7 +50,7 @@ def timeline_lines(
 
 
 def scale(spans: Sequence[Span], start: float, end: float, width: int) -> Line:
-    """Each cell shows the kind of span that fills most of its share of the time."""
+    """Returns a bar whose cells show the kind of span that fills most of each."""
     length = end - start
     if not (math.isfinite(length) and length > 0):
         return (("·" * width, "track"),)
@@ -67,7 +60,7 @@ def scale(spans: Sequence[Span], start: float, end: float, width: int) -> Line:
         right = _cell(end if span.end is None else span.end, start, length, width)
         for index in range(int(left), min(math.ceil(right), width)):
             cells[index][span.kind] += min(right, index + 1) - max(left, index)
-    pieces: list[Piece] = []
+    pieces: list[StyledText] = []
     for cell in cells:
         kind, share = max(cell.items(), key=lambda item: item[1], default=("", 0.0))
         pieces.append(KINDS[kind] if share > 0 else ("·", "track"))
@@ -75,7 +68,7 @@ def scale(spans: Sequence[Span], start: float, end: float, width: int) -> Line:
 
 
 def axis(length: float, width: int) -> Line:
-    """Where the time begins, its quarters, and where it ends."""
+    """Returns the labels of the axis: start, quarters and end."""
     parts = 4 if width >= 48 else 2
     text = ""
     for index in range(parts + 1):
@@ -104,9 +97,9 @@ def _sums(spans: Sequence[Span], end: float) -> dict[str, tuple[float, list[Span
 def _legend(sums: dict[str, tuple[float, list[Span]]], length: float, width: int) -> list[Line]:
     lines: list[Line] = []
     for kind, (time, spans) in sums.items():
-        glyph, ink = KINDS[kind]
+        glyph, style = KINDS[kind]
         line: Line = (
-            (glyph * 2, ink),
+            (glyph * 2, style),
             (f" {kind:<10}", PLAIN),
             (f"{fmt.seconds(time):>8}", "strong"),
             (f"{fmt.percent(time, length):>7}", PLAIN),

@@ -1,20 +1,19 @@
-"""Rows of sequences: those of a view, in its order, the cursor on the feed's selected one."""
+"""Rows of sequences: those of a view, in its order, with the cursor on the selected one."""
 
 from collections.abc import Sequence
 
 from textual.message import Message
 
-from seqtop.sequence import SequenceStatus
 from seqtop.state.ordering import SequenceView
 from seqtop.tui.rendering.list_view import CURSOR_MARK, ListView
-from seqtop.tui.rendering.style import Line
 from seqtop.tui.ui_state import Changes, UiState
 
 FOLLOWED_MARK = "▸"
+"""The cursor's mark while the view follows the selected sequence."""
 
 
 class SequenceRows(ListView):
-    """A row per sequence; a subclass says how one is drawn (`draw`)."""
+    """A row per sequence. A subclass draws the rows (`line`)."""
 
     class Moved(Message):
         """The cursor is on another sequence."""
@@ -23,16 +22,12 @@ class SequenceRows(ListView):
 
     def __init__(self, feed: UiState) -> None:
         super().__init__(feed)
-        self._lines: dict[int, Line] = {}
         self._cursor = 0
 
     @property
     def view(self) -> SequenceView:
-        """Which sequences, and in what order."""
+        """The sequences and their order."""
         return self._feed.view
-
-    def draw(self, seq_id: int) -> Line:
-        raise NotImplementedError
 
     @property
     def num_rows(self) -> int:
@@ -52,35 +47,14 @@ class SequenceRows(ListView):
     def is_selected(self, key: int) -> bool:
         return key == self._feed.selected
 
-    def line(self, key: int) -> Line:
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = self.draw(key)
-        return line
-
-    def show(self, frame: Changes) -> None:
-        """Draw what `frame` changed; call it under the feed's lock."""
-        if frame.touched is None:
-            self._lines.clear()
-        else:
-            for seq_id in self._lines.keys() & frame.touched:  # goes through the smaller
-                del self._lines[seq_id]
-        if frame.ticked:
-            self._forget_waiting()
+    def show(self, _: Changes) -> None:
+        """Draws the rows that look different. Called under the feed's lock."""
         self.set_height(self.num_rows)
-        self._keep_selection()
-        self.redraw()
-
-    def redraw(self) -> None:
-        super().redraw()
-        if self.size:
-            with self._feed.lock:
-                kept = self.in_sight()
-                if len(self._lines) > 4 * max(len(kept), 64):
-                    self._lines = {key: self._lines[key] for key in kept if key in self._lines}
+        self._update_selection()
+        self.refresh_changed()
 
     def select(self, key: int | None) -> None:
-        """Put the cursor on a sequence and scroll to it."""
+        """Puts the cursor on a sequence and scrolls to it."""
         with self._feed.lock:
             changed = key != self._feed.selected
             self._feed.selected = key
@@ -90,12 +64,12 @@ class SequenceRows(ListView):
             if (row := self.cursor_row) is not None:
                 self._cursor = row
                 self.reveal(row, around=self._feed.scroll_target == key)
-            self.redraw()
+            self.refresh_changed()
         if changed:
             self.post_message(self.Moved())
 
     def reveal_selected(self) -> None:
-        """Scroll to the row that somebody has chosen."""
+        """Scrolls to the selected row, if the user selected it."""
         with self._feed.lock:
             if self._feed.is_user_selection and (row := self.cursor_row) is not None:
                 self.reveal(row)
@@ -105,10 +79,11 @@ class SequenceRows(ListView):
             row = self.cursor_row
             self.go(self._cursor if row is None else row + by)
 
-    def _keep_selection(self) -> None:
-        """The cursor stays on its sequence; where that is gone, on the row in its place.
+    def _update_selection(self) -> None:
+        """Keeps the cursor on its sequence, or on its row if the sequence is gone.
 
-        Until somebody chooses, it is on the first row: the one that has run longest.
+        Until the user selects a sequence, the cursor is on the first row: the sequence that has
+        run longest.
         """
         feed = self._feed
         row = self.cursor_row
@@ -122,10 +97,3 @@ class SequenceRows(ListView):
         moved, self._cursor = row != self._cursor, row
         if (feed.is_scroll_target_selected() and moved) or feed.following:
             self.reveal(row, around=not feed.following)
-
-    def _forget_waiting(self) -> None:
-        """A second has passed: what has waited has waited longer."""
-        for seq_id in self.in_sight():
-            found = None if seq_id is None else self._feed.state.sequences.get(seq_id)
-            if found is not None and found.status == SequenceStatus.WAITING:
-                self._lines.pop(found.seq_id, None)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from textual.binding import Binding
+from textual.containers import Container
 from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
@@ -11,7 +12,6 @@ from seqtop.state.fields import FIELDS
 from seqtop.state.filter import NO_FILTER
 from seqtop.state.ordering import Sort
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.rendering.transparent import Box
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequences import TAB
 from seqtop.tui.screens.sequences.detail import Detail
@@ -20,7 +20,7 @@ from seqtop.tui.screens.sequences.filter_bar import FilterBar
 from seqtop.tui.screens.sequences.latency_panel import LatencyPanel
 from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.screens.sequences.table import SequenceTable, Titles
-from seqtop.tui.screens.sequences.token_marks import NEXT, REMARKS
+from seqtop.tui.screens.sequences.token_marks import NEXT, NOTICES
 from seqtop.tui.settings import SettingsChanged, sort_text
 from seqtop.tui.ui_state import EVERYTHING, NOTHING, Changes, UiState
 
@@ -40,7 +40,7 @@ def _quiet(key: str, action: str, description: str, name: str) -> Binding:
     return Binding(key, action, description, show=False, id=name)
 
 
-class Body(Box):
+class Body(Container):
     """The table and the detail pane, which share the space between header and other panes."""
 
     class Resized(Message):
@@ -119,7 +119,7 @@ class SequencesScreen(EngineScreen):
         self._table = SequenceTable(ui)
         self._hint = EmptyHint(ui)
         self._detail = Detail(ui)
-        self._body = Body(Box(self._table, self._hint, id="list"), self._detail, id="body")
+        self._body = Body(Container(self._table, self._hint, id="list"), self._detail, id="body")
         self._latency = LatencyPanel(ui)
 
     def body(self) -> Iterable[Widget]:
@@ -236,7 +236,7 @@ class SequencesScreen(EngineScreen):
             if columns is not None:
                 self.ui.columns = columns
                 self._save_settings(columns=columns)
-                self._table.titles.refresh()
+                self._table.titles.refresh_changed()
                 self.show_all()
 
         self.app.push_screen(ColumnChooser(self.ui.columns), chosen)
@@ -288,7 +288,7 @@ class SequencesScreen(EngineScreen):
 
     def action_mark(self) -> None:
         self.ui.marking = NEXT[self.ui.marking]
-        self.notify(REMARKS[self.ui.marking], timeout=2, markup=False)
+        self.notify(NOTICES[self.ui.marking], timeout=2, markup=False)
         self.show_all()
 
     def action_copy(self) -> None:
@@ -337,7 +337,7 @@ class SequencesScreen(EngineScreen):
         with self.ui.lock:
             self.ui.sort_by(sort)
         self._save_settings(sort=sort_text(sort))
-        self._table.titles.refresh()
+        self._table.titles.refresh_changed()
         self.show_all()
 
     def _place(self) -> None:

@@ -1,24 +1,25 @@
-"""The sequence table: one line per sequence, drawn from the feed a line at a time."""
+"""The sequence table: a line of titles, and a row per sequence."""
 
 from collections.abc import Sequence
 
 from textual import events
 from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.message import Message
-from textual.strip import Strip
 
+from seqtop.sequence import SequenceStatus
+from seqtop.state.fields import Field
 from seqtop.state.slo import missed
-from seqtop.tui.rendering.line_view import Look
+from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.list_view import MARGIN
-from seqtop.tui.rendering.style import PLAIN, Inked, Line, marked
-from seqtop.tui.rendering.transparent import Column
+from seqtop.tui.rendering.style import PLAIN, Line, highlighted
 from seqtop.tui.screens.sequences import cells
 from seqtop.tui.screens.sequences.rows import SequenceRows
-from seqtop.tui.ui_state import UiState
+from seqtop.tui.ui_state import Changes, UiState
 
 
-class SequenceTable(Column):
-    """A row of titles and the rows below it."""
+class SequenceTable(Vertical):
+    """The titles and the rows below them."""
 
     def __init__(self, feed: UiState) -> None:
         super().__init__()
@@ -30,10 +31,12 @@ class SequenceTable(Column):
         yield self.rows
 
 
-class Titles(Inked, can_focus=False):
-    """The titles of the columns. A click on one sorts by it."""
+class Titles(LineView):
+    """The titles of the columns. A click on a title sorts by its column."""
 
     class Clicked(Message):
+        """A title was clicked."""
+
         def __init__(self, key: str) -> None:
             super().__init__()
             self.key = key
@@ -42,18 +45,18 @@ class Titles(Inked, can_focus=False):
         super().__init__()
         self._feed = feed
 
-    def render_line(self, y: int) -> Strip:
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
         sort = self._feed.view.sort
-        line = cells.header(self._slots, sort.key, descending=sort.descending)
-        return self.paint(((" ", PLAIN), *line), self.size.width, "header")
+        line = cells.header(self._columns, sort.key, descending=sort.descending)
+        return [(((" " * MARGIN, PLAIN), *line), "header")]
 
     def on_click(self, event: events.Click) -> None:
-        if key := cells.column_at(self._slots, event.x - 1):
+        if key := cells.column_at(self._columns, event.x - MARGIN):
             self.post_message(self.Clicked(key))
 
     @property
-    def _slots(self) -> tuple[cells.Slot, ...]:
-        return _arrange(self._feed, self.text_width)
+    def _columns(self) -> tuple[Field, ...]:
+        return _columns_of(self._feed, self.text_width)
 
 
 class Rows(SequenceRows):
@@ -61,31 +64,56 @@ class Rows(SequenceRows):
 
     def __init__(self, feed: UiState) -> None:
         super().__init__(feed)
-        self._slots: tuple[cells.Slot, ...] = ()
+        self._columns: tuple[Field, ...] = ()
+        self._lines_by_key: dict[int, Line] = {}
+        """The visible rows. A row is made again when its sequence changes; a waiting one once a
+        second, so that its time does not change with every frame."""
 
-    def looks(self, y: int, count: int) -> Sequence[Look]:
-        slots = _arrange(self._feed, self.text_width)
-        if slots != self._slots:
-            self._slots = slots
-            self._lines.clear()
-        return super().looks(y, count)
+    def show(self, frame: Changes) -> None:
+        if frame.touched is None:
+            self._lines_by_key.clear()
+        else:
+            for key in self._lines_by_key.keys() & frame.touched:  # iterates over the smaller set
+                del self._lines_by_key[key]
+        if frame.ticked:
+            self._forget_waiting()
+        super().show(frame)
+        lines = self._lines_by_key
+        self._lines_by_key = {key: lines[key] for key in self.visible_keys() if key in lines}
 
-    def draw(self, seq_id: int) -> Line:
-        found = self._feed.sequence(seq_id)
-        # Gone from the state since the view was brought up to date: the next frame knows.
-        if not found:
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
+        columns = _columns_of(self._feed, self.text_width)
+        if columns != self._columns:
+            self._columns = columns
+            self._lines_by_key.clear()
+        return super().visible_lines(top, count)
+
+    def line(self, key: int) -> Line:
+        line = self._lines_by_key.get(key)
+        if line is None:
+            line = self._lines_by_key[key] = self._make_line(key)
+        return line
+
+    def _forget_waiting(self) -> None:
+        for key in list(self._lines_by_key):
+            found = self._feed.state.sequences.get(key)
+            if found is not None and found.status == SequenceStatus.WAITING:
+                del self._lines_by_key[key]
+
+    def _make_line(self, key: int) -> Line:
+        found = self._feed.sequence(key)
+        if not found:  # removed since the view was last updated; the next frame has no such row
             return ()
         now = self._feed.now
         late = missed(self._feed.latencies.slo, *found, now)
         info = self._feed.state.info
         redacted = info is not None and info.redacted
-        kin = self.view.tree_position(seq_id)
-        line = cells.row(self._slots, *found, now, kin, late, redacted=redacted)
-        if self.view.is_hit(seq_id):
-            line = marked(line, self.view.search_filter.patterns)
+        position = self.view.tree_position(key)
+        line = cells.row(self._columns, *found, now, position, late, redacted=redacted)
+        if self.view.is_hit(key):
+            line = highlighted(line, self.view.search_filter.patterns)
         return line
 
 
-def _arrange(feed: UiState, width: int) -> tuple[cells.Slot, ...]:
-    """What the rows are sorted by is among the columns that stay."""
+def _columns_of(feed: UiState, width: int) -> tuple[Field, ...]:
     return cells.arrange(width - MARGIN, feed.columns, feed.view.sort.key)

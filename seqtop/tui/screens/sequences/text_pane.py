@@ -1,40 +1,28 @@
-"""The text of one sequence: its prompt, its output, the newest bit of it bright."""
-
-from textual.binding import Binding
-from textual.containers import ScrollableContainer
+"""The text of one sequence: its prompt and its output, with the newest part highlighted."""
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import SequenceState
-from seqtop.tui.rendering.lines import Lines
 from seqtop.tui.rendering.style import Line
-from seqtop.tui.rendering.wrapped_text import WrappedText
+from seqtop.tui.screens.sequences.pane import ScrollablePane
 from seqtop.tui.screens.sequences.token_marks import TokenMarks
+from seqtop.tui.screens.sequences.transcript import Transcript
 from seqtop.tui.ui_state import UiState
 
 MAX_CHARACTERS = 200_000
-"""Of each of prompt and output; of longer ones the end is shown."""
+"""The characters shown of a prompt and of an output: the end of longer ones."""
 
 
-class TextPane(Lines, can_focus=True, inherit_bindings=False):
-    """The text of the selected sequence; keeps to its end while one looks at the end."""
-
-    # It never scrolls sideways: those keys go through time, here as elsewhere.
-    BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        binding
-        for binding in ScrollableContainer.BINDINGS
-        if isinstance(binding, Binding) and binding.key not in {"left", "right"}
-    ]
+class TextPane(ScrollablePane):
+    """The text of the selected sequence. Scrolls with new text while the end is visible."""
 
     def __init__(self, feed: UiState) -> None:
-        super().__init__(id="story")
-        self.border_title = "Text"
-        self._feed = feed
-        self._flow = WrappedText()
-        self._shown: int | None = None
+        super().__init__(feed, id="text", title="Text")
+        self._transcript = Transcript()
+        self._sequence_shown: int | None = None
         self._follows = True
 
     def update(self) -> None:
-        """Call it under the feed's lock."""
+        """Draws the lines that look different. Called under the feed's lock."""
         found = self._feed.selection
         if found is None or not self.outer_size:
             self.set_lines(())
@@ -42,27 +30,27 @@ class TextPane(Lines, can_focus=True, inherit_bindings=False):
         request, sequence = found
         prompt = request.prompt or ""
         if not prompt and not sequence.text:
-            self.set_lines([self._nothing()])
+            self.set_lines([self._empty_line()])
             return
         running = sequence.status == SequenceStatus.RUNNING
-        if sequence.seq_id != self._shown:
-            self._flow = WrappedText()
-        self._flow.update(
+        if sequence.seq_id != self._sequence_shown:
+            self._transcript = Transcript()
+        self._transcript.update(
             prompt[-MAX_CHARACTERS:],
             sequence.text[-MAX_CHARACTERS:],
             sequence.last_delta_length if running else 0,
             self.text_width,
             self._marks(sequence),
         )
-        self.set_lines(self._flow.lines)
-        if sequence.seq_id != self._shown:
-            self._shown = sequence.seq_id
+        self.set_lines(self._transcript.lines)
+        if sequence.seq_id != self._sequence_shown:
+            self._sequence_shown = sequence.seq_id
             self._follows = True
         if self._follows:
             self.scroll_to(y=self.max_scroll_y, animate=False)
 
     def _marks(self, sequence: SequenceState) -> TokenMarks | None:
-        """What is to be told of the tokens; nothing where the beginning of the text is cut off."""
+        """Returns the marks of the tokens; `None` if the beginning of the text is cut off."""
         marking = self._feed.marking
         if marking == "plain" or len(sequence.text) > MAX_CHARACTERS:
             return None
@@ -72,12 +60,8 @@ class TextPane(Lines, can_focus=True, inherit_bindings=False):
         super().watch_scroll_y(old_value, new_value)
         self._follows = new_value >= self.max_scroll_y
 
-    def on_resize(self) -> None:
-        with self._feed.lock:
-            self.update()
-
-    def _nothing(self) -> Line:
+    def _empty_line(self) -> Line:
         info = self._feed.state.info
         if info is not None and info.redacted:
-            return (("Redacted: this engine keeps its texts to itself.", "dim"),)
+            return (("Redacted: this engine does not publish its texts.", "dim"),)
         return (("No text yet.", "dim"),)

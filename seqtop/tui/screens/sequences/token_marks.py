@@ -1,69 +1,69 @@
-"""Where one output token ends and the next begins, and how likely each was, in its text.
+"""Marks of output tokens in a text: their borders and their likelihood.
 
-Likelihood is told by underlining and boldness too, for eyes and terminals without colours.
+Likelihood is underlined and bold too, for readers and terminals without colours.
 """
 
 import math
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
-from seqtop.tui.rendering.style import PLAIN, Span
+from seqtop.tui.rendering.style import PLAIN, StyledText
 
 Marking: TypeAlias = Literal["plain", "borders", "likelihood"]
-"""What the text tells of its tokens."""
+"""The kind of marks."""
 
-BORDER: Span = ("│", "track")
+BORDER: StyledText = ("│", "track")
 UNSURE, UNLIKELY = 0.5, 0.1
-"""Probabilities below which a token is underlined, and bold besides."""
+"""The probabilities below which a token is underlined, and below which it is bold too."""
 
 NEXT: dict[Marking, Marking] = {
     "plain": "borders", "borders": "likelihood", "likelihood": "plain"
 }  # fmt: skip
-REMARKS: dict[Marking, str] = {
+NOTICES: dict[Marking, str] = {
     "plain": "The text is plain.",
-    "borders": f"{BORDER[0]} stands before each token.",
+    "borders": f"{BORDER[0]} is before each token.",
     "likelihood": f"Underlined: tokens below {UNSURE:.0%}; bold, too: below {UNLIKELY:.0%}.",
 }
 
 
 class TokenMarks(NamedTuple):
-    """What is to be seen in a text, and what it takes to see it."""
+    """The marks of a text: their kind, and the data that they are made from."""
 
     marking: Marking
     lengths: Sequence[int]
-    """Of each token; see `SequenceState.text_lengths`."""
+    """The length of the text of each token; see `SequenceState.text_lengths`."""
     logprobs: Sequence[float]
-    """Of each token, as far as they are known."""
+    """The log-probability of each token, as far as it is known."""
 
     @property
-    def num_told(self) -> int:
-        """Tokens up to the last one that has text: what those after it say is yet to come."""
+    def num_with_text(self) -> int:
+        """The number of tokens up to the last one that has text."""
         count = len(self.lengths)
         while count and self.lengths[count - 1] <= 0:
             count -= 1
         return count
 
-    def pieces(self, text: str, first: int) -> list[Span]:
-        """`text`, which is that of the tokens from `first` on, in pieces.
+    def pieces(self, text: str, first: int) -> list[StyledText]:
+        """Returns `text`, the text of the tokens from `first` on, as styled pieces.
 
-        Lengths come from the network: whatever they are, the pieces make up the text.
+        Lengths come from the network. For any lengths, the pieces make up the whole text.
         """
-        pieces: list[Span] = []
+        pieces: list[StyledText] = []
         at, lowest = 0, 0.0
         for token in range(first, len(self.lengths)):
             if token < len(self.logprobs):
                 lowest = min(lowest, self.logprobs[token])
             if self.lengths[token] <= 0:
-                continue  # what it says comes with the next
+                continue  # its text comes with that of the next token
             end = min(at + self.lengths[token], len(text))
             if end > at:
                 if self.marking == "borders":
                     pieces.append(BORDER)
-                pieces.append((text[at:end], self._ink(lowest)))
+                pieces.append((text[at:end], self._style(lowest)))
             at, lowest = end, 0.0
         return [*pieces, (text[at:], PLAIN)] if at < len(text) else pieces
 
-    def _ink(self, logprob: float) -> str:
+    def _style(self, logprob: float) -> str:
         if self.marking != "likelihood" or logprob >= math.log(UNSURE):
             return PLAIN
         return "unsure" if logprob >= math.log(UNLIKELY) else "unlikely"

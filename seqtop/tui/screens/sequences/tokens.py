@@ -1,34 +1,46 @@
-"""The output tokens of one sequence: id, text, log-probability and what else it might have been."""
+"""The output tokens of one sequence: id, text, log-probability and alternatives."""
 
 import itertools
 import math
+from collections.abc import Sequence
 
 from seqtop import format as fmt
 from seqtop.sanitize import safe_text
 from seqtop.state import SequenceState
-from seqtop.tui.rendering.long_lines import LongLines
+from seqtop.tui.rendering.line_view import DrawnLine
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
+from seqtop.tui.screens.sequences.pane import ScrollablePane
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.columns import Ints
 
-_TITLES = f"{'#':>7} {'id':>8}  {'text':<14} {'logprob':>8} {'p':>5}  instead"
+_TITLES = f"{'#':>7} {'id':>8}  {'text':<14} {'logprob':>8} {'p':>5}  alternatives"
 
 
-class Tokens(LongLines):
+class Tokens(ScrollablePane):
     """A line for each output token of the selected sequence, the newest first."""
 
     def __init__(self, feed: UiState) -> None:
         super().__init__(feed, id="tokens", title="Tokens")
         self._lengths: Ints | None = None
         self._ends: list[int] = []
-        """Where the text of each token of `_lengths` ends."""
+        """For each token of `_lengths` the index at which its text ends."""
+
+    def update(self) -> None:
+        if self.outer_size:
+            self.set_height(self._num_lines)
+            self.refresh_changed()
+
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
+        with self._feed.lock:
+            indices = range(top, min(top + count, self._num_lines))
+            return [(self._line(index), PLAIN) for index in indices]
 
     @property
-    def num_lines(self) -> int:
+    def _num_lines(self) -> int:
         found = self._feed.selection
         return 1 if found is None else 1 + len(found[1].output_token_ids)
 
-    def line_at(self, index: int) -> Line:
+    def _line(self, index: int) -> Line:
         found = self._feed.selection
         if found is None or not found[1].output_token_ids:
             return (("No output tokens yet.", "dim"),)
@@ -39,7 +51,7 @@ class Tokens(LongLines):
         return token_line(sequence, place, self.text_width, self._text(sequence, place))
 
     def _text(self, sequence: SequenceState, place: int) -> str:
-        """What a token has added to the text, as far as that is known."""
+        """Returns the text that a token added, if it is known."""
         lengths = sequence.text_lengths
         if lengths is not self._lengths:
             self._lengths, self._ends = lengths, []
@@ -55,22 +67,22 @@ class Tokens(LongLines):
         return "" if unknown else sequence.text[end - lengths[place] : end]
 
 
-def token_line(sequence: SequenceState, place: int, width: int, told: str = "") -> Line:
-    """Output token `place`, from nought; what it added to the text is `told`, if it is known."""
+def token_line(sequence: SequenceState, place: int, width: int, text_delta: str = "") -> Line:
+    """Returns the line of output token `place` (from 0), which added `text_delta` to the text."""
     token = sequence.output_token_ids[place]
     # After a full has corrected the tokens there may be fewer log-probabilities than tokens.
     known = place < len(sequence.output_logprobs)
     logprob = sequence.output_logprobs[place] if known else None
     candidates = sequence.top_logprobs.get(place, {})
     own = candidates.get(token)
-    text = repr((own.decoded_token if own else "") or told)[1:-1] or fmt.UNKNOWN
+    text = repr((own.decoded_token if own else "") or text_delta)[1:-1] or fmt.UNKNOWN
     value = f"{logprob:.3f}" if logprob is not None else fmt.UNKNOWN
     share = fmt.percent(_probability(logprob))
     others = sorted(
         ((each, other) for other, each in candidates.items() if other != token),
         key=lambda pair: -pair[0].logprob,
     )
-    instead = "  ".join(
+    alternatives = "  ".join(
         f"{repr(each.decoded_token)[1:-1] if each.decoded_token else other}"
         f" {fmt.percent(_probability(each.logprob))}"
         for each, other in others
@@ -82,7 +94,7 @@ def token_line(sequence: SequenceState, place: int, width: int, told: str = "") 
             (f"{token:>8}  ", "strong"),
             *fitted(((safe_text(text), PLAIN),), 14),
             (f" {value:>8} {share:>5}  ", "waiting" if unsure else PLAIN),
-            (safe_text(instead), "dim"),
+            (safe_text(alternatives), "dim"),
         ),
         width,
     )

@@ -1,121 +1,88 @@
-"""The cells of the list of steps: which columns fit, and what stands in them.
-
-All of it is pure: a step's figures and a width go in, a line comes out.
-"""
+"""The columns and the cells of the list of steps, as pure functions."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
 from rich.cells import cell_len
 
 from seqtop import format as fmt
+from seqtop.column_layout import UNLIMITED, Column, fit
 from seqtop.state.step_summary import StepSummary, limit
 from seqtop.tui.rendering.bars import bar
-from seqtop.tui.rendering.columns import Slot
-from seqtop.tui.rendering.style import PLAIN, Line, Span, fitted
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.wire.messages import EngineInfo
 
-Draw: TypeAlias = Callable[[StepSummary, EngineInfo | None, int], Line]
+Cell: TypeAlias = Callable[[StepSummary, EngineInfo | None, int], Line]
+"""Draws a cell for a step, the engine that ran it and a width."""
 
 SHARES = (
     ("scheduler", "░", "waiting"),
     ("forward", "━", "running"),
     ("execute", "═", "computed"),
 )
-"""What the time of a step goes to, in this order, each with its glyph and its ink: scheduling, the
-forward pass, and what else executing the model takes. The rest is left empty."""
+"""The parts of a step's time in the order of the bar, each with its glyph and its style.
+
+`execute` is the time of executing the model outside of the forward pass."""
+_RESTARTED: StyledText = ("engine restarted; ", "accent")
 
 
-_LIMIT = 25
-_LONGEST_LIMIT = 32
-SLOTS = (
-    Slot("step", "Step", 7, 0),
-    Slot("clock", "Time", 12, 5),
-    Slot("batch", "Batch", 9, 0, right=False),
-    Slot("tokens", "Tokens", 15, 0, right=False),
-    Slot("limit", "Why not more", _LIMIT, 0, right=False),
-    Slot("chunks", "Chunks", 16, 9, right=False),
-    Slot("preempt", "Pre", 3, 1),
-    Slot("waiting", "Wait", 5, 4),
-    Slot("swaps", "Swaps", 7, 6),
-    Slot("copies", "Copy", 4, 8),
-    Slot("kv", "KV", 5, 2),
-    Slot("blocks", "Used", 6, 8),
-    Slot("time", "Took", 7, 1),
-    Slot("shares", "Time goes to", 12, 3, right=False),
-    Slot("scheduler", "Sched", 7, 7),
-    Slot("forward", "Forward", 7, 7),
-    Slot("execute", "Execute", 7, 7),
-    Slot("rest", "Rest", 7, 7),
-)
-_RESTARTED: Span = ("engine started anew; ", "accent")
-_GROWTH = ("shares", "tokens")
-"""Columns that share what room is left once every column is there."""
+@dataclass(frozen=True, kw_only=True)
+class StepColumn(Column):
+    """A column of the list of steps."""
+
+    cell: Cell
 
 
 @lru_cache(maxsize=64)
-def arrange(width: int) -> tuple[Slot, ...]:
-    """The columns that fit into `width` cells, one space apart, filling it exactly.
-
-    The essential ones stay even where there is no room: then the reason is cut off.
-    """
-    chosen = [slot for slot in SLOTS if not slot.rank]
-    room = width - sum(slot.width + 1 for slot in chosen) + 1
-    for slot in sorted((slot for slot in SLOTS if slot.rank), key=lambda slot: slot.rank):
-        if room < slot.width + 1:
-            break
-        room -= slot.width + 1
-        chosen.append(slot)
-    more = min(room, _LONGEST_LIMIT - _LIMIT)
-    widths = {"limit": max(_LIMIT + more, 1)}
-    room -= more
-    for index, key in enumerate(_GROWTH):
-        share = room // (len(_GROWTH) - index)
-        if room > 0 and any(slot.key == key for slot in chosen):
-            widths[key] = next(slot.width for slot in SLOTS if slot.key == key) + share
-            room -= share
-    keys = {slot.key for slot in chosen}
-    return tuple(
-        slot._replace(width=widths.get(slot.key, slot.width)) for slot in SLOTS if slot.key in keys
-    )
+def arrange(width: int) -> tuple[StepColumn, ...]:
+    """Returns the columns that fit into `width` cells, one cell apart."""
+    return fit(COLUMNS, width)
 
 
 def row(
-    slots: tuple[Slot, ...],
+    columns: tuple[StepColumn, ...],
     step: StepSummary,
     info: EngineInfo | None,
     *,
     restarted: bool = False,
 ) -> Line:
-    """The line of one step; it says so where the engine was `restarted` before it."""
-    spans: list[Span] = []
-    for index, slot in enumerate(slots):
+    """Returns the row of one step.
+
+    Args:
+        columns: The columns, with the widths that they have in the table.
+        step: The step's figures.
+        info: The engine that ran the step.
+        restarted: Whether the engine was restarted just before the step.
+    """
+    spans: list[StyledText] = []
+    for index, column in enumerate(columns):
         if index:
             spans.append((" ", PLAIN))
-        cell = _DRAW[slot.key](step, info, slot.width)
-        if restarted and slot.key == "limit":
-            cell = fitted((_RESTARTED, *cell), slot.width)
+        cell = column.cell(step, info, column.width)
+        if restarted and column.key == "limit":
+            cell = fitted((_RESTARTED, *cell), column.width)
         spans.extend(cell)
     return tuple(spans)
 
 
 def share_bar(step: StepSummary, width: int) -> Line:
-    """Where the time of a step went, as a bar."""
+    """Returns the breakdown of a step's time as a bar."""
     stats = step.stats
     forward = stats.model_forward_time or 0.0
     execute = stats.model_execute_time or 0.0
     times = (stats.scheduler_time, forward, execute - forward)
-    parts = [(time, ink, glyph) for time, (_, glyph, ink) in zip(times, SHARES, strict=True)]
+    parts = [(time, style, glyph) for time, (_, glyph, style) in zip(times, SHARES, strict=True)]
     return bar(width, step.duration, parts)
 
 
 def _batch(step: StepSummary, _: EngineInfo | None, width: int) -> Line:
     prefills, decodes = len(step.chunks), step.num_decodes
-    spans: list[Span] = []
-    for number, glyph, ink in ((prefills, "◐", "prefill"), (decodes, "●", "running")):
+    spans: list[StyledText] = []
+    for number, glyph, style in ((prefills, "◐", "prefill"), (decodes, "●", "running")):
         text = f"{glyph}{fmt.count(number)}".ljust(4)
-        spans.append((text, ink) if number else (" " * 4, PLAIN))
+        spans.append((text, style) if number else (" " * 4, PLAIN))
     return fitted((spans[0], (" ", PLAIN), spans[1]), width)
 
 
@@ -167,39 +134,156 @@ def _chunks(step: StepSummary, _: EngineInfo | None, width: int) -> Line:
     return fitted(((shown, "prefill"),), width)
 
 
-def _right(text: str, width: int, ink: str) -> Line:
-    return fitted(((text.rjust(width), ink),), width)
+def _right(text: str, width: int, style: str) -> Line:
+    return fitted(((text.rjust(width), style),), width)
 
 
 def _number(
     of: Callable[[StepSummary], float | None], shown: Callable[[float | None], str] = fmt.count
-) -> Draw:
-    """A right-aligned figure; a nought steps back."""
+) -> Cell:
+    """Returns a cell with a right-aligned figure; zero is dim."""
 
-    def draw(step: StepSummary, _: EngineInfo | None, width: int) -> Line:
+    def cell(step: StepSummary, _: EngineInfo | None, width: int) -> Line:
         value = of(step)
         return _right(shown(value), width, PLAIN if value else "dim")
 
-    return draw
+    return cell
 
 
-_DRAW: dict[str, Draw] = {
-    "step": lambda step, _, width: _right(fmt.count(step.step), width, "strong"),
-    "clock": lambda step, _, width: fitted(((fmt.clock(step.time), "dim"),), width),
-    "batch": _batch,
-    "tokens": _tokens,
-    "limit": _limit,
-    "chunks": _chunks,
-    "preempt": _preempt,
-    "waiting": _number(lambda step: step.stats.num_waiting),
-    "swaps": _swaps,
-    "copies": _number(lambda step: step.num_copied),
-    "kv": _kv,
-    "blocks": _number(lambda step: step.stats.num_used_blocks),
-    "time": _number(lambda step: step.duration, fmt.seconds),
-    "shares": lambda step, _, width: share_bar(step, width),
-    "scheduler": _number(lambda step: step.stats.scheduler_time, fmt.seconds),
-    "forward": _number(lambda step: step.stats.model_forward_time, fmt.seconds),
-    "execute": _number(lambda step: step.stats.model_execute_time, fmt.seconds),
-    "rest": _number(lambda step: step.rest, fmt.seconds),
-}
+COLUMNS = (
+    StepColumn(
+        key="step",
+        title="Step",
+        width=7,
+        priority=0,
+        cell=lambda step, _, width: _right(fmt.count(step.step), width, "strong"),
+    ),
+    StepColumn(
+        key="clock",
+        title="Time",
+        width=12,
+        priority=5,
+        cell=lambda step, _, width: fitted(((fmt.clock(step.time), "dim"),), width),
+    ),
+    StepColumn(
+        key="batch",
+        title="Batch",
+        width=9,
+        priority=0,
+        right=False,
+        cell=_batch,
+    ),
+    StepColumn(
+        key="tokens",
+        title="Tokens",
+        width=15,
+        max_width=UNLIMITED,
+        priority=0,
+        right=False,
+        cell=_tokens,
+    ),
+    StepColumn(
+        key="limit",
+        title="Limited by",
+        width=25,
+        min_width=1,
+        max_width=32,
+        priority=0,
+        right=False,
+        cell=_limit,
+    ),
+    StepColumn(
+        key="chunks",
+        title="Chunks",
+        width=16,
+        priority=9,
+        right=False,
+        cell=_chunks,
+    ),
+    StepColumn(
+        key="preempt",
+        title="Pre",
+        width=3,
+        priority=1,
+        cell=_preempt,
+    ),
+    StepColumn(
+        key="waiting",
+        title="Wait",
+        width=5,
+        priority=4,
+        cell=_number(lambda step: step.stats.num_waiting),
+    ),
+    StepColumn(
+        key="swaps",
+        title="Swaps",
+        width=7,
+        priority=6,
+        cell=_swaps,
+    ),
+    StepColumn(
+        key="copies",
+        title="Copy",
+        width=4,
+        priority=8,
+        cell=_number(lambda step: step.num_copied),
+    ),
+    StepColumn(
+        key="kv",
+        title="KV",
+        width=5,
+        priority=2,
+        cell=_kv,
+    ),
+    StepColumn(
+        key="blocks",
+        title="Used",
+        width=6,
+        priority=8,
+        cell=_number(lambda step: step.stats.num_used_blocks),
+    ),
+    StepColumn(
+        key="time",
+        title="Took",
+        width=7,
+        priority=1,
+        cell=_number(lambda step: step.duration, fmt.seconds),
+    ),
+    StepColumn(
+        key="shares",
+        title="Breakdown",
+        width=12,
+        max_width=UNLIMITED,
+        priority=3,
+        right=False,
+        cell=lambda step, _, width: share_bar(step, width),
+    ),
+    StepColumn(
+        key="scheduler",
+        title="Sched",
+        width=7,
+        priority=7,
+        cell=_number(lambda step: step.stats.scheduler_time, fmt.seconds),
+    ),
+    StepColumn(
+        key="forward",
+        title="Forward",
+        width=7,
+        priority=7,
+        cell=_number(lambda step: step.stats.model_forward_time, fmt.seconds),
+    ),
+    StepColumn(
+        key="execute",
+        title="Execute",
+        width=7,
+        priority=7,
+        cell=_number(lambda step: step.stats.model_execute_time, fmt.seconds),
+    ),
+    StepColumn(
+        key="rest",
+        title="Rest",
+        width=7,
+        priority=7,
+        cell=_number(lambda step: step.rest, fmt.seconds),
+    ),
+)

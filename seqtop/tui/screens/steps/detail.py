@@ -1,4 +1,4 @@
-"""One step in full: its figures, what happened in it, and every sequence in its batch."""
+"""One step in full: its figures, its events, and the sequences of its batch."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,10 @@ from seqtop.state import step_summary
 from seqtop.state.fields import STATUS_WORDS
 from seqtop.state.step_summary import Member, StepSummary
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import ListView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
-from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.rendering.wrapped_text import wrapped
 from seqtop.tui.screens.sequences.cells import GLYPHS
 from seqtop.tui.screens.steps.cells import SHARES, share_bar
 from seqtop.tui.screens.steps.step_log import StepLog
@@ -23,34 +23,34 @@ from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import EngineInfo, Step
 
 MAX_SENTENCES = 4
-"""Preemptions and waits that are told; the rest is counted."""
+"""The preemptions, and the waits, that are described; further ones are counted."""
 
-_RESTARTED = "The engine was started anew before this step: its numbers begin again."
-_NONE_YET = -1
+_RESTARTED = "The engine was restarted before this step: step numbers begin again."
+_NOT_SHOWN = -1
 
 
 class StepDetail(Vertical):
-    """What the step under the cursor did."""
+    """The details of the step under the cursor."""
 
     def __init__(self, feed: UiState, log: StepLog) -> None:
         super().__init__(id="step-detail")
         self._log = log
-        self._facts = Lines(id="step-facts")
+        self._facts = LineView(id="step-facts")
         self.members = Members(feed)
-        self._position: int | None = _NONE_YET
+        self._position: int | None = _NOT_SHOWN
 
     def compose(self) -> ComposeResult:
         yield self._facts
         yield self.members
 
     def show(self, position: int | None) -> None:
-        """Tell of the step at `position`; call it under the feed's lock."""
+        """Shows the step at `position`. Called under the feed's lock."""
         if position == self._position or not self.display or not self.size:
             return
         self._position = position
         step = None if position is None else self._log.step(position)
         if step is None or position is None:
-            text = "No step is on record yet." if position is None else "It cannot be read."
+            text = "No steps yet." if position is None else "This step cannot be read."
             self._facts.set_lines([((text, "dim"),)])
             self.members.set_members(())
             return
@@ -62,14 +62,14 @@ class StepDetail(Vertical):
         self.members.set_members(self.members.of(step))
 
     def on_resize(self) -> None:
-        position, self._position = self._position, _NONE_YET
-        if position != _NONE_YET:
+        position, self._position = self._position, _NOT_SHOWN
+        if position != _NOT_SHOWN:
             with self.members.feed.lock:
                 self.show(position)
 
 
 class Members(ListView):
-    """The sequences in a step's batch."""
+    """The list of sequences in a step's batch."""
 
     _feed: UiState
 
@@ -84,19 +84,19 @@ class Members(ListView):
 
     @property
     def chosen(self) -> Member | None:
-        """The one under the cursor."""
+        """The sequence under the cursor."""
         return self._members[self._cursor] if self._members else None
 
     def of(self, step: Step) -> list[Member]:
         return step_summary.members(step, self._feed.state)
 
     def set_members(self, members: Sequence[Member]) -> None:
-        """List `members` from now on, the cursor on the first."""
+        """Replaces the list and puts the cursor on its first row."""
         self._members = members
         self._cursor = 0
         self.set_height(len(members))
         self.scroll_to(y=0, animate=False)
-        self.redraw()
+        self.refresh_changed()
 
     @property
     def num_rows(self) -> int:
@@ -119,27 +119,32 @@ class Members(ListView):
     def select(self, key: int) -> None:
         self._cursor = key
         self.reveal(key)
-        self.redraw()
+        self.refresh_changed()
 
     def line(self, key: int) -> Line:
         return member_line(self._members[key], self.text_width - 1)
 
     def on_focus(self) -> None:
-        self.redraw()
+        self.refresh_changed()
 
     def on_blur(self) -> None:
-        self.redraw()
+        self.refresh_changed()
 
 
 def facts(
     step: Step, info: EngineInfo | None, width: int, *, restarted: bool = False
 ) -> list[Line]:
-    """The figures of a step, where its time went, and what happened in it, in sentences; and
-    before it, if the engine was `restarted`.
+    """Returns the figures of a step, the breakdown of its time, and its events in sentences.
+
+    Args:
+        step: The step.
+        info: The engine that ran the step.
+        width: The cells of a line.
+        restarted: Whether the engine was restarted just before the step.
     """
     figures = step_summary.summary(step)
     lines = [headline(figures, info, width), _times(figures, width)]
-    told = [
+    sentences = [
         *([(_RESTARTED, "accent")] if restarted else ()),
         *((step_summary.preempted(each), "preempted") for each in step.preemptions[:MAX_SENTENCES]),
         *(
@@ -148,19 +153,18 @@ def facts(
         ),
     ]
     if swapped := _moved_blocks(figures):
-        told.append((swapped, "swapped"))
-    untold = max(len(step.preemptions) - MAX_SENTENCES, 0)
-    untold += max(len(step.wait_reasons) - MAX_SENTENCES, 0)
-    if untold:
-        told.append((f"So it went for {fmt.count(untold)} more.", "dim"))
-    for sentence, ink in told:
-        text = safe_text(sentence)
-        lines += [((text[start:end], ink),) for start, end in wrap(text, width)]
+        sentences.append((swapped, "swapped"))
+    num_others = max(len(step.preemptions) - MAX_SENTENCES, 0)
+    num_others += max(len(step.wait_reasons) - MAX_SENTENCES, 0)
+    if num_others:
+        sentences.append((f"…and {fmt.count(num_others)} more.", "dim"))
+    for sentence, style in sentences:
+        lines += wrapped(safe_text(sentence), style, width)
     return lines
 
 
 def headline(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
-    """Number, time, batch and budget."""
+    """Returns the number, the time, the batch and the token budget of a step in one line."""
     stats = step.stats
     budget = f" of {fmt.count(info.max_num_batched_tokens)}" if info else ""
     total = info.num_gpu_blocks if info else None
@@ -187,8 +191,8 @@ def _times(step: StepSummary, width: int) -> Line:
     stats = step.stats
     times = (stats.scheduler_time, stats.model_forward_time, stats.model_execute_time)
     named: list[tuple[int, Line]] = [
-        (rank, ((glyph, ink), (f" {name} ", "dim"), (fmt.seconds(time), PLAIN)))
-        for rank, (time, (name, glyph, ink)) in enumerate(zip(times, SHARES, strict=True), 1)
+        (rank, ((glyph, style), (f" {name} ", "dim"), (fmt.seconds(time), PLAIN)))
+        for rank, (time, (name, glyph, style)) in enumerate(zip(times, SHARES, strict=True), 1)
     ]
     size = max(min(width // 4, 40), 8)
     whole: Line = ((f"took {fmt.seconds(step.duration)} ", "strong"), *share_bar(step, size))
@@ -210,26 +214,26 @@ def _moved_blocks(step: StepSummary) -> str:
 
 
 def member_line(member: Member, width: int) -> Line:
-    """One sequence of the batch: whose, what it did, how far it is."""
+    """Returns one sequence of the batch: its request, its tokens and its progress."""
     name = safe_text(member.request_id or "unknown request")
     if member.status is not None and SequenceStatus.is_finished(member.status):
         status = STATUS_WORDS[member.status]
-        sign, ink = GLYPHS[status]
+        sign, style = GLYPHS[status]
     else:
         status = "prefill" if member.is_prompt else "decode"
-        sign, ink = GLYPHS["prefill" if member.is_prompt else "running"]
+        sign, style = GLYPHS["prefill" if member.is_prompt else "running"]
     line: Line = (
         *fitted(((name, "strong"),), 18),
         (f" seq {member.seq_id:<6}", "dim"),
-        (f" {sign} {status:<8}", ink),
+        (f" {sign} {status:<8}", style),
         (f"{fmt.count(member.chunk):>6} {'token' if member.chunk == 1 else 'tokens'}", PLAIN),
     )
     if member.num_drafted:
         line = (*line, (f", {fmt.count(member.num_drafted)} drafted", "dim"))
     if member.status is not None:
         computed = member.num_computed_tokens
-        told = "" if computed is None else f"{fmt.count(computed)} computed"
-        line = (*line, (f"  {told:<16}", "dim"))
+        progress = "" if computed is None else f"{fmt.count(computed)} computed"
+        line = (*line, (f"  {progress:<16}", "dim"))
     if member.num_new_blocks:
         line = (*line, (f" +{fmt.plural(member.num_new_blocks, 'block')}", "computed"))
     if member.text_delta:

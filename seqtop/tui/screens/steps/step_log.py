@@ -1,4 +1,4 @@
-"""The steps on record, each decoded when somebody looks at it and kept for a while."""
+"""The steps on record. Each is decoded when it is shown, and cached."""
 
 from collections import OrderedDict
 
@@ -8,16 +8,14 @@ from seqtop.state.step_summary import StepSummary, summary
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import EngineInfo, Step
 
-KEPT = 1_000
-"""Summaries kept: many screens full."""
+CACHED_SUMMARIES = 1_000
+"""The summaries that are cached: many screens."""
 
 
 class StepLog:
-    """Steps of the feed's history by position; use it under the feed's lock."""
+    """Reads steps of the feed's history by position. Used under the feed's lock."""
 
     def __init__(self, feed: UiState) -> None:
-        self.num_decoded = 0
-        """Events decoded so far; tests hold it down."""
         self._feed = feed
         self._summaries: OrderedDict[int, StepSummary | None] = OrderedDict()
         self._last: tuple[int, Step | None] = (-1, None)
@@ -31,32 +29,32 @@ class StepLog:
         return self.timeline.index.num_steps if self.timeline is not None else 0
 
     def page(self, start: int, stop: int) -> list[int]:
-        """The positions of steps `start` to `stop`, oldest first, fewer at the end."""
+        """Returns the positions of steps `start` to `stop`, oldest first; fewer at the end."""
         return self.timeline.index.steps(start, stop) if self.timeline is not None else []
 
     def row(self, position: int) -> int:
-        """Which of the steps on record is the one that ran at `position`, or last before it."""
+        """Returns the index of the last step that ran at or before `position`."""
         if self.timeline is None:
             return 0
         return max(self.timeline.index.num_steps_until(position) - 1, 0)
 
     def summary(self, position: int) -> StepSummary | None:
-        """The figures of a step; `None` if it cannot be read."""
+        """Returns the figures of a step; `None` if it cannot be read."""
         if position in self._summaries:
             self._summaries.move_to_end(position)
             return self._summaries[position]
         step = self._read(position)
         found = self._summaries[position] = None if step is None else summary(step)
-        if len(self._summaries) > KEPT:
+        if len(self._summaries) > CACHED_SUMMARIES:
             self._summaries.popitem(last=False)
         return found
 
     def step(self, position: int) -> Step | None:
-        """A step in full; `None` if it cannot be read."""
+        """Returns a step in full; `None` if it cannot be read."""
         return self._last[1] if self._last[0] == position else self._read(position)
 
     def info(self, position: int) -> EngineInfo | None:
-        """What the engine had said of itself when it ran this step."""
+        """Returns the description of the engine that ran a step."""
         timeline = self.timeline
         if timeline is None:
             return None
@@ -71,7 +69,7 @@ class StepLog:
         return self._infos[restart]
 
     def is_after_restart(self, position: int) -> bool:
-        """Whether this is the first step on record of an engine that was started anew."""
+        """Returns whether the engine was restarted just before a step."""
         timeline = self.timeline
         if timeline is None:
             return False
@@ -85,7 +83,6 @@ class StepLog:
         timeline = self.timeline
         if timeline is None:
             return None
-        self.num_decoded += 1
         try:
             with timeline.lock:
                 found = [event for _, event in timeline.events(position - 1, position)]
@@ -94,11 +91,11 @@ class StepLog:
         step = found[-1] if found else None
         if not isinstance(step, Step):
             return None
-        self._last = position, step  # the newest is often both listed and shown in full
+        self._last = position, step  # the newest step is often read for its row and for its details
         return step
 
     @staticmethod
     def _restart_before(timeline: Timeline, position: int) -> int:
-        """Where the engine's start that ran at `position` begins on record."""
+        """Returns the position of the last restart at or before `position`."""
         found = timeline.index.previous(EventKind.RESTART, position + 1)
         return timeline.first if found is None else found

@@ -1,25 +1,25 @@
-"""The list of steps: the newest at the bottom, and in sight until one moves away from it."""
+"""The list of steps, the newest at the bottom. Scrolls with new steps until the cursor moves."""
 
 from collections.abc import Sequence
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
-from textual.strip import Strip
 
 from seqtop.tui.rendering.columns import header
+from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.list_view import MARGIN, ListView
-from seqtop.tui.rendering.style import PLAIN, Inked, Line
+from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.screens.steps import cells
 from seqtop.tui.screens.steps.step_log import StepLog
 from seqtop.tui.ui_state import UiState
 
 SHOWN_MARK = "▸"
-"""Stands before the step that the picture is of, while that is not the newest."""
+"""The mark of the step on display, while that is not the newest."""
 
 
 class StepTable(Vertical):
-    """A row of titles and the rows below it."""
+    """The titles and the rows below them."""
 
     def __init__(self, feed: UiState, log: StepLog) -> None:
         super().__init__()
@@ -30,16 +30,16 @@ class StepTable(Vertical):
         yield self.rows
 
 
-class StepTitles(Inked, can_focus=False):
+class StepTitles(LineView):
     """The titles of the columns."""
 
-    def render_line(self, y: int) -> Strip:
+    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
         line = header(cells.arrange(self.text_width - 2 * MARGIN))
-        return self.paint(((" " * 2 * MARGIN, PLAIN), *line), self.size.width, "header")
+        return [(((" " * 2 * MARGIN, PLAIN), *line), "header")]
 
 
 class StepRows(ListView):
-    """The steps on record. The cursor is on the one on show until somebody moves it."""
+    """The steps on record. The cursor is on the step on display until the user moves it."""
 
     class Moved(Message):
         """The cursor is on another step."""
@@ -55,7 +55,7 @@ class StepRows(ListView):
 
     @property
     def cursor(self) -> int | None:
-        """The position of the step that the cursor is on; `None` if no step is on record."""
+        """The position of the step under the cursor; `None` if no step is on record."""
         if self._chosen is not None:
             return self._chosen
         row = self._log.row(self._feed.time_travel.position)
@@ -87,48 +87,48 @@ class StepRows(ListView):
         return (*mark, *cells.row(slots, step, self._log.info(key), restarted=restarted))
 
     def show(self) -> None:
-        """Draw what is new; call it under the feed's lock."""
+        """Draws the rows that look different. Called under the feed's lock."""
         before = self.cursor
-        self._keep_chosen()
+        self._update_chosen()
         self.set_height(self.num_rows)
         row = self.cursor_row
         if row is not None and self._chosen is None:
             self.reveal(row)
-        elif row is not None and row < self._row:  # the oldest steps have been dropped
+        elif row is not None and row < self._row:  # the oldest steps were removed
             top = max(self.scroll_offset.y + row - self._row, 0)
             self.scroll_to(y=top, animate=False)
         self._row = row or 0
-        self.redraw()
+        self.refresh_changed()
         if self.cursor != before:
             self.post_message(self.Moved())
 
     def select(self, key: int) -> None:
-        """Put the cursor on a step; on the newest it moves along with it."""
+        """Puts the cursor on a step. On the newest step it moves with new steps."""
         with self._feed.lock:
             row = self._log.row(key)
-            newest = row == self.num_rows - 1 and not self._holds
+            newest = row == self.num_rows - 1 and not self._is_held
             self._chosen = None if newest else key
             self._row = row
             self.reveal(row)
-            self.redraw()
+            self.refresh_changed()
         self.post_message(self.Moved())
 
     @property
-    def _holds(self) -> bool:
-        """Whether the picture is of a moment that need not be the newest."""
+    def _is_held(self) -> bool:
+        """Whether the moment on display may not be the newest."""
         return self._feed.paused or self._feed.is_recorded
 
     @property
     def _step_on_show(self) -> int | None:
-        """The step that the picture is of, if the picture is not simply the newest."""
-        if not self._holds:
+        """The step on display; `None` if that is the newest."""
+        if not self._is_held:
             return None
         row = self._log.row(self._feed.time_travel.position)
         found = self._log.page(row, row + 1)
         return found[0] if found and found[0] <= self._feed.time_travel.position else None
 
-    def _keep_chosen(self) -> None:
-        """Go along when one travels through time; move on when the step has been dropped."""
+    def _update_chosen(self) -> None:
+        """Follows the moment on display, and leaves a step that is no longer on record."""
         position = self._feed.time_travel.position
         if self._feed.paused and position != self._shown:
             self._chosen = None

@@ -1,4 +1,4 @@
-"""All requests against time: a row each, and the axis above them."""
+"""The rows of the timeline, one per request, and the time axis above them."""
 
 import math
 from typing import NamedTuple
@@ -12,45 +12,44 @@ from seqtop.state.ordering import SequenceView, Sort
 from seqtop.tui import seek
 from seqtop.tui.rendering import timeline_bars
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import MARGIN
-from seqtop.tui.rendering.style import PLAIN, Line, fitted
-from seqtop.tui.rendering.style import Span as Piece
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.time_axis import TimeWindow, labels, ticks
 from seqtop.tui.screens.sequences.cells import GLYPHS, glyph
 from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.screens.timeline.viewport import Extent, Viewport
 from seqtop.tui.ui_state import Changes, UiState
 
-MOMENT: Piece = ("│", "accent")
-"""Where the picture is, while it is not simply the newest."""
+MOMENT: StyledText = ("│", "accent")
+"""The mark of the moment on display, while that is not the newest."""
 _FIGURE = 7
 _NAME, _LONG_NAME = 10, 18
 _WIDE = 120
 _LEAST_STEP = 3
-"""Cells from step to step from which on steps have ticks."""
+"""The least cells between two steps for which steps have ticks."""
 
 
 class TimelineColumns(NamedTuple):
-    """Widths: of the name, of the bar."""
+    """The widths of the name and of the bar, in cells."""
 
     name: int
     bar: int
 
 
 def columns(width: int) -> TimelineColumns:
-    """How a row of `width` cells is shared out."""
+    """Returns the widths of the columns in a row of `width` cells."""
     name = _LONG_NAME if width >= _WIDE else _NAME
     return TimelineColumns(name, max(width - name - 3 - 2 * (_FIGURE + 1), 1))
 
 
 class TimelineRows(SequenceRows):
-    """A bar per sequence: that of its request, in the order of the table or of arrival."""
+    """A row per sequence with its request's bar, in the order of the table or of arrival."""
 
-    def __init__(self, feed: UiState, lens: Viewport) -> None:
+    def __init__(self, feed: UiState, viewport: Viewport) -> None:
         super().__init__(feed)
         self.by_arrival = False
-        self._lens = lens
+        self._viewport = viewport
         self._arrivals = SequenceView()
         self._arrivals.sort = Sort("seq")
         self._window = TimeWindow(0.0, 1.0, 1)
@@ -68,26 +67,26 @@ class TimelineRows(SequenceRows):
 
     @property
     def window(self) -> TimeWindow:
-        """What is in sight; brought up to date by `show`."""
+        """The window of time of the last frame."""
         return self._window
 
     @property
     def moment(self) -> int | None:
-        """The column of the moment on show, unless that is simply the newest; as `window` is."""
+        """The column of the moment on display; `None` if that is the newest moment."""
         return self._moment
 
     @property
     def extent(self) -> Extent:
-        """What there is to look at."""
+        """The recorded time."""
         feed = self._feed
         now, newest = feed.now, feed.source.state
         end = max(newest.time, now)
         if (timeline := feed.source.history) is not None:
             with timeline.lock:
                 begin, recorded = seek.bounds(timeline)
-            now = max(now, begin)  # before the first event there is no time at all
+            now = max(now, begin)  # there is no time before the first event
             end = recorded if feed.is_recorded else end
-        # A moment before the first arrival is looked at among those that have come since.
+        # Before the first arrival the newest state has the first sequence.
         heads = (next(iter(state.requests.values()), None) for state in (feed.state, newest))
         first = min((head.metrics.arrival_time for head in heads if head is not None), default=now)
         return Extent(first, end, now, ends=feed.is_recorded)
@@ -95,10 +94,10 @@ class TimelineRows(SequenceRows):
     def show(self, frame: Changes) -> None:
         feed, extent, width = self._feed, self.extent, self.layout_columns.bar
         if feed.paused and feed.now != self._shown_at:
-            self._lens.reveal(extent, width)
+            self._viewport.reveal(extent, width)
         self._shown_at = feed.now
         before = self._window, self._moment
-        self._window = self._lens.window(extent, width)
+        self._window = self._viewport.window(extent, width)
         held = feed.paused or feed.is_recorded
         self._moment = self._window.column(extent.now) if held else None
         if (self._window, self._moment) != before or frame.touched is None:
@@ -108,20 +107,20 @@ class TimelineRows(SequenceRows):
         super().show(frame)
 
     def sort(self, *, by_arrival: bool) -> None:
-        """Order by arrival, or as the table does; call it under the feed's lock."""
+        """Orders the rows by arrival, or like the table. Called under the feed's lock."""
         self.by_arrival = by_arrival
         self._arrivals.filter = self._feed.view.filter
         self._arrivals.rebuild(self._feed.state)
 
     def line(self, key: int) -> Line:
         found = self._feed.sequence(key)
-        if found is None:  # gone since the view was brought up to date: the next frame knows
+        if found is None:  # removed since the view was last updated; the next frame has no such row
             return ()
         request, sequence = found
         last = request.spans[-1]
         now = self._feed.now
         place = ((now if last.end is None else last.end) - self._window.start) / self._window.cell
-        # As long as nothing of this is different, the bar looks the same, give or take half a cell.
+        # While this is the same, the bar is the same, within half a cell.
         looks = (
             len(request.spans), last.kind, int(place) if math.isfinite(place) else 0,
             request.finish_reason,
@@ -140,9 +139,9 @@ class TimelineRows(SequenceRows):
         )
 
     def _arrange(self, frame: Changes) -> None:
-        view, wanted = self._arrivals, self._feed.view.filter
-        if frame.touched is None or view.filter is not wanted:
-            view.filter = wanted
+        view, current = self._arrivals, self._feed.view.filter
+        if frame.touched is None or view.filter is not current:
+            view.filter = current
             view.rebuild(self._feed.state)
             return
         view.update(self._feed.state, frame.touched)
@@ -150,15 +149,15 @@ class TimelineRows(SequenceRows):
             view.tick(self._feed.state)
 
 
-class TimeAxis(Lines):
-    """Titles and times of day, and below them a ruler: ticks, steps, the moment on show."""
+class TimeAxis(LineView):
+    """The titles and times of day, and a ruler with ticks, steps and the moment on display."""
 
     def __init__(self, feed: UiState) -> None:
         super().__init__(id="axis")
         self._feed = feed
 
     def update(self, rows: TimelineRows) -> None:
-        """Fit the axis to what `rows` show; call it under the feed's lock."""
+        """Draws the axis of `rows`. Called under the feed's lock."""
         if not self.size:
             return
         window, name = rows.window, rows.layout_columns.name
@@ -186,7 +185,7 @@ class TimeAxis(Lines):
         )
 
     def _steps(self, window: TimeWindow) -> list[int]:
-        """The columns in which a step ended, where there is room to tell them apart."""
+        """Returns the columns in which a step ended; none if they are too close together."""
         timeline = self._feed.source.history
         if timeline is None:
             return []
@@ -200,23 +199,25 @@ class TimeAxis(Lines):
 
 
 def legend(width: int) -> Line:
-    """What the glyphs mean."""
-    named: list[tuple[Piece, str]] = [(piece, kind) for kind, piece in timeline_bars.KINDS.items()]
+    """Returns the meanings of the glyphs."""
+    named: list[tuple[StyledText, str]] = [
+        (piece, kind) for kind, piece in timeline_bars.KINDS.items()
+    ]
     named += [
         (timeline_bars.BREAKS["preempted"], "preemption"),
         (timeline_bars.BREAKS["swapped"], "swap"),
     ]
-    named += [(GLYPHS["stop"], "end"), (MOMENT, "moment on show")]
+    named += [(GLYPHS["stop"], "end"), (MOMENT, "moment on display")]
     return row(
         [(rank, (piece, (f" {name}", "dim"))) for rank, (piece, name) in enumerate(named)], width
     )
 
 
 def _name(request: RequestState, sequence: SequenceState, width: int) -> Line:
-    ink = "finished" if SequenceStatus.is_finished(sequence.status) else "strong"
-    sign, sign_ink = glyph(request, sequence)
+    style = "finished" if SequenceStatus.is_finished(sequence.status) else "strong"
+    sign, sign_style = glyph(request, sequence)
     name = safe_text(sequence_name(request, sequence))
-    return ((sign, sign_ink), (" ", PLAIN), *fitted(((name, ink),), width))
+    return ((sign, sign_style), (" ", PLAIN), *fitted(((name, style),), width))
 
 
 def _figures(request: RequestState, sequence: SequenceState, now: float) -> Line:

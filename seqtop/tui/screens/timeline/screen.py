@@ -7,7 +7,7 @@ from textual.widget import Widget
 
 from seqtop.tui import seek
 from seqtop.tui.chrome.tabs import Tab
-from seqtop.tui.rendering.lines import Lines
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens import sequences
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequences.empty_hint import EmptyHint
@@ -52,7 +52,7 @@ class TimelineScreen(EngineScreen):
         self._axis = TimeAxis(ui)
         self._rows = TimelineRows(ui, self._viewport)
         self._hint = EmptyHint(ui)
-        self._legend = Lines(id="legend")
+        self._legend = LineView(id="legend")
 
     def body(self) -> Iterable[Widget]:
         yield self._axis

@@ -1,101 +1,103 @@
-"""What a timeline looks at: everything, the last while, or a stretch of one's choice."""
+"""The viewport of a timeline: all recorded time, the most recent, or a range of one's choice."""
 
 import enum
 from typing import NamedTuple
 
 from seqtop.tui.rendering.time_axis import (
-    DOUBLE,
+    LEVELS_PER_DOUBLE,
     TimeWindow,
-    climbed,
-    from_left,
-    rung_for,
     scale,
-    to_right,
+    window_from,
+    window_until,
+    zoom_level_for,
+    zoomed,
 )
 
 RECENT = 120.0
-"""Seconds that an engine that runs on is first shown of."""
+"""The seconds that are shown of a running engine at first."""
 _MARGIN = 2
-"""Cells kept free on the right: for the sign of an end, and for where the alignment falls."""
+"""Free cells at the right: for the sign of an end, and for the alignment to whole cells."""
 
 
 class Extent(NamedTuple):
-    """What there is to look at, epoch seconds."""
+    """The recorded time, in epoch seconds."""
 
     first: float
     """The earliest arrival."""
     last: float
-    """The newest moment known, or the end of the recording."""
+    """The newest moment, or the end of the recording."""
     now: float
-    """The moment on show."""
+    """The moment on display."""
     ends: bool
-    """Whether nothing will follow: a recording."""
+    """Whether the record is complete: a recording."""
 
 
 class Mode(enum.Enum):
     RECENT = "recent"
-    """All of it while that is short; then the last while."""
+    """All recorded time while that is short, then the most recent."""
     ALL = "all"
     NOW = "now"
-    """The moment on show at the right edge."""
+    """The time up to the moment on display."""
     FREE = "free"
 
 
 class Viewport:
-    """Gives the window for an extent; zooming and panning change what it gives."""
+    """Computes the window for an extent. The user zooms and pans."""
 
     def __init__(self) -> None:
         self.mode = Mode.RECENT
-        self._rung = 0
+        self._zoom_level = 0
         self._start = 0.0
 
     def window(self, extent: Extent, width: int) -> TimeWindow:
-        """The stretch to show in `width` cells."""
+        """Returns the window to show in `width` cells."""
         room = max(width - _MARGIN, 1)
         length = extent.last - extent.first
         match self.mode:
             case Mode.FREE:
-                return from_left(self._start, self._rung, width)
+                return window_from(self._start, self._zoom_level, width)
             case Mode.NOW:
-                return to_right(extent.now + _MARGIN * scale(self._rung), self._rung, width)
+                return window_until(
+                    extent.now + _MARGIN * scale(self._zoom_level), self._zoom_level, width
+                )
             case Mode.RECENT if length > RECENT and not extent.ends:
-                rung = rung_for(RECENT, room)
-                return to_right(extent.last + _MARGIN * scale(rung), rung, width)
-        return from_left(extent.first, rung_for(length, room), width)
+                zoom_level = zoom_level_for(RECENT, room)
+                return window_until(extent.last + _MARGIN * scale(zoom_level), zoom_level, width)
+        return window_from(extent.first, zoom_level_for(length, room), width)
 
     def zoom(self, extent: Extent, width: int, by: int) -> None:
-        """Halve what is in sight `by` times, or double it if negative.
+        """Halves the visible time `by` times, or doubles it if negative.
 
-        The moment on show stays where it is if it is in sight, else the middle does.
+        The moment on display keeps its column if it is visible, otherwise the middle does.
         """
         old = self.window(extent, width)
-        rung = climbed(rung_for(old.cell, 1), -by * DOUBLE)
+        zoom_level = zoomed(zoom_level_for(old.cell, 1), -by * LEVELS_PER_DOUBLE)
         if self.mode in (Mode.FREE, Mode.ALL) or extent.ends:
             column = old.column(extent.now)
             column = width // 2 if column is None else column
             anchor = old.start + column * old.cell
-            self._start = anchor - column * scale(rung)
+            self._start = anchor - column * scale(zoom_level)
             self.mode = Mode.FREE
         else:
             self.mode = Mode.NOW
-        self._rung = rung
+        self._zoom_level = zoom_level
 
     def pan(self, extent: Extent, width: int, share: float) -> None:
-        """Move by a share of what is in sight, to earlier times if negative."""
+        """Moves by a share of the visible time, to earlier times if negative."""
         old = self.window(extent, width)
-        self._rung = rung_for(old.cell, 1)
+        self._zoom_level = zoom_level_for(old.cell, 1)
         self._start = old.start + round(share * width) * old.cell
         self.mode = Mode.FREE
 
     def follow(self, extent: Extent, width: int) -> None:
-        """Keep to the moment on show from now on, at the scale of before."""
-        self._rung = rung_for(self.window(extent, width).cell, 1)
+        """Follows the moment on display from now on, at the current scale."""
+        self._zoom_level = zoom_level_for(self.window(extent, width).cell, 1)
         self.mode = Mode.NOW
 
     def reveal(self, extent: Extent, width: int) -> None:
-        """Bring the moment on show into sight, if it is not."""
+        """Moves to the moment on display, if that is not visible."""
         old = self.window(extent, width)
         if old.column(extent.now) is None:
-            self._rung = rung_for(old.cell, 1)
+            self._zoom_level = zoom_level_for(old.cell, 1)
             self._start = extent.now - width // 2 * old.cell
             self.mode = Mode.FREE

@@ -1,5 +1,6 @@
 """The app for KV-cache events: what it shows, where its keys lead, how it looks."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -7,6 +8,7 @@ from textual.pilot import Pilot
 
 from seqtop.connection import ConnectionState
 from seqtop.kv_events.messages import AllBlocksCleared, BlockRemoved, UnknownEvent
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.kv.app import KvApp
 from tests.support.kv_scene import HOSTILE, ScriptedKvSource, digest, run, scene
 from tests.support.piloting import play, screen
@@ -67,7 +69,7 @@ def test_what_is_not_known_is_said_and_never_a_zero() -> None:
     app = app_of(source)
 
     async def act(pilot: Pilot[int]) -> None:
-        assert "nothing heard yet" in screen(app)
+        assert "no message yet" in screen(app)
         assert "blocks 0" not in screen(app)
         source.send(run(1, 4, 2, digest(1, 3), medium=None), UnknownEvent(HOSTILE))
         source.cache.mark_gap("2 messages before number 7 missing")
@@ -76,7 +78,7 @@ def test_what_is_not_known_is_said_and_never_a_zero() -> None:
         shown = screen(app)
         assert "▲ GAP" in shown
         assert "Not all is known: 2 messages before number 7 missing." in shown
-        assert "tier not told" in shown
+        assert "unknown tier" in shown
         assert "at least block 2 of its prefix" in shown
         assert "kinds not understood 1" in shown
         await pilot.press("2")
@@ -121,18 +123,20 @@ def test_hostile_names_reach_no_terminal() -> None:
     play(app, act, (160, 30))
 
 
-def test_only_lines_that_changed_are_drawn(source: ScriptedKvSource) -> None:
+def test_only_lines_that_changed_are_drawn(
+    source: ScriptedKvSource, lines: Counter[LineView]
+) -> None:
     app = app_of(source)
 
     async def act(pilot: Pilot[int]) -> None:
-        lines = app.screen._map
+        blocks = app.screen._map
         await pilot.pause()
-        before = lines.lines_rendered
+        before = lines[blocks]
         source.send(BlockRemoved([digest(5, 8)], "GPU", 0))
         app.draw()
         await pilot.pause()
         # The tier's title, with one block less, and the row that the block was in.
-        assert lines.lines_rendered - before == 2
+        assert lines[blocks] - before == 2
 
     play(app, act)
 
@@ -141,13 +145,12 @@ def test_a_frame_may_be_drawn_when_its_cells_are_gone(source: ScriptedKvSource) 
     app = app_of(source)
 
     async def act(pilot: Pilot[int]) -> None:
-        lines = app.screen._map
+        blocks = app.screen._map
         await pilot.press("end")
         source.send(AllBlocksCleared(), run(9, 0, 2, medium="DISK"), run(9, 0, 1))
-        for y in range(lines.size.height):
-            lines.render_line(y)
-        lines.action_move(1)
-        lines.action_rows(-1)
+        blocks.visible_lines(0, blocks.size.height)
+        blocks.action_move(1)
+        blocks.action_rows(-1)
         app.draw()
         await pilot.pause()
         assert "DISK  2 blocks" in screen(app)

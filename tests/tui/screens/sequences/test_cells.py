@@ -10,7 +10,7 @@ from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, SequenceState, Span
 from seqtop.state.fields import COLUMNS, FIELDS, PREEMPTED, STATUS_WORDS
 from seqtop.state.tree import TreePosition
-from seqtop.tui.rendering.style import INKS, line_width, plain, text_width
+from seqtop.tui.rendering.style import STYLES, line_width, plain, text_width
 from seqtop.tui.screens.sequences import cells
 from seqtop.tui.screens.sequences.block_table import block_lines
 from seqtop.tui.screens.sequences.request_timeline import scale, timeline_lines
@@ -63,11 +63,11 @@ SEQUENCES = st.builds(
 def test_any_row_fills_its_width_exactly(
     request: RequestState, sequence: SequenceState, now: float, width: int
 ) -> None:
-    slots = cells.arrange(width)
-    line = cells.row(slots, request, sequence, now)
-    assert line_width(line) == sum(slot.width for slot in slots) + len(slots) - 1
+    columns = cells.arrange(width)
+    line = cells.row(columns, request, sequence, now)
+    assert line_width(line) == sum(column.width for column in columns) + len(columns) - 1
     assert plain(line).isprintable()
-    assert {ink for _, ink in line} <= INKS | {""}
+    assert {ink for _, ink in line} <= STYLES | {""}
 
 
 @given(REQUESTS, SEQUENCES, st.floats(), st.integers(20, 120), st.integers(1, 20))
@@ -101,18 +101,18 @@ def test_any_block_table_is_drawn(
 
 @pytest.mark.parametrize("width", range(30, 260))
 def test_columns_fill_the_width_and_keep_what_matters(width: int) -> None:
-    slots = cells.arrange(width)
-    keys = [slot.key for slot in slots]
+    columns = cells.arrange(width)
+    keys = [column.key for column in columns]
     assert {"request", "status", "computed", "out", "text"} <= set(keys)
     assert keys == [column.key for column in COLUMNS if column.key in keys]
     if width >= 60:
-        assert sum(slot.width for slot in slots) + len(slots) - 1 == width
-        assert slots[-1].width >= 14
-    assert set(keys) >= {slot.key for slot in cells.arrange(width - 1)} or width <= 60
+        assert sum(column.width for column in columns) + len(columns) - 1 == width
+        assert columns[-1].width >= 14
+    assert set(keys) >= {column.key for column in cells.arrange(width - 1)} or width <= 60
 
 
 def test_at_80_columns_the_essential_is_there() -> None:
-    keys = [slot.key for slot in cells.arrange(78)]
+    keys = [column.key for column in cells.arrange(78)]
     assert keys == [
         "request", "status", "computed", "out", "blocks", "ttft", "preempt", "text"
     ]  # fmt: skip
@@ -122,21 +122,21 @@ def test_at_80_columns_the_essential_is_there() -> None:
 @pytest.mark.parametrize("width", [38, 78, 118])
 def test_what_the_rows_are_sorted_by_can_be_seen(width: int) -> None:
     for column in COLUMNS:
-        slots = cells.arrange(width, wanted_key=column.key)
-        assert column.key in [slot.key for slot in slots]
-        assert [slot.key for slot in slots] == [
-            each.key for each in COLUMNS if each.key in {slot.key for slot in slots}
+        columns = cells.arrange(width, sort_key=column.key)
+        assert column.key in [column.key for column in columns]
+        assert [column.key for column in columns] == [
+            each.key for each in COLUMNS if each.key in {column.key for column in columns}
         ]
 
 
 def test_a_cell_belongs_to_its_column() -> None:
-    slots = cells.arrange(100)
-    found = [cells.column_at(slots, x) for x in range(100)]
+    columns = cells.arrange(100)
+    found = [cells.column_at(columns, x) for x in range(100)]
     assert [key for index, key in enumerate(found) if index == 0 or found[index - 1] != key] == [
-        slot.key for slot in slots
+        column.key for column in columns
     ]
-    assert found[slots[0].width + 1] == slots[1].key
-    assert cells.column_at(slots, 1000) is None
+    assert found[columns[0].width + 1] == columns[1].key
+    assert cells.column_at(columns, 1000) is None
 
 
 def test_each_status_has_a_sign_of_its_own() -> None:
@@ -150,11 +150,11 @@ def texts(source: ScriptedSource, name: str, width: int = 198) -> dict[str, str]
     """Each column's text in the row of a request."""
     request = source.state.requests[name]
     sequence = source.state.sequences[request.seq_ids[0]]
-    slots = cells.arrange(width)
+    columns = cells.arrange(width)
     found = {}
-    for slot in slots:
-        line = cells.row((slot,), request, sequence, source.state.time)
-        found[slot.key] = plain(line).strip()
+    for column in columns:
+        line = cells.row((column,), request, sequence, source.state.time)
+        found[column.key] = plain(line).strip()
     return found
 
 
@@ -186,11 +186,11 @@ def test_sequences_of_one_request_are_told_apart(source: ScriptedSource) -> None
     request = source.state.requests["pair"]
     names = []
     for seq_id in request.seq_ids:
-        line = cells.row((cells.SLOTS[0],), request, source.state.sequences[seq_id], 0.0)
+        line = cells.row((FIELDS["request"],), request, source.state.sequences[seq_id], 0.0)
         names.append(plain(line).strip())
     assert names == ["pair/1", "pair/2"]
     request.request_id = "a-very-long-name-of-a-request"
-    line = cells.row((cells.SLOTS[0],), request, source.state.sequences[request.seq_ids[1]], 0.0)
+    line = cells.row((FIELDS["request"],), request, source.state.sequences[request.seq_ids[1]], 0.0)
     assert plain(line) == "a-very-…/2"
 
 
@@ -232,7 +232,9 @@ def test_whatever_a_filter_can_name_can_be_a_column() -> None:
     request = RequestState(
         "req-1", RequestMetrics(1.0, 1.0, None, None, None), [1], prompt="Tell me\x1b[2J a story"
     )
-    line = cells.row(cells.arrange(60, ("id", "ask")), request, SequenceState(1, "req-1"), 2.0)
+    line = cells.row(
+        cells.arrange(60, ("id", "prompt_text")), request, SequenceState(1, "req-1"), 2.0
+    )
     assert plain(line) == "req-1            Tell me␛[2J a story     "
 
 
@@ -249,7 +251,7 @@ def test_whatever_a_filter_can_name_can_be_a_column() -> None:
 def test_a_part_shows_whose_and_which_it_is(name: str, shown: str) -> None:
     metrics = RequestMetrics(0.0, 0.0, None, None, None)
     request, sequence = RequestState(name, metrics, [1]), SequenceState(1, name)
-    slots = (cells.Slot("request", 10, 0, right=False),)
-    line = plain(cells.row(slots, request, sequence, 0.0, TreePosition(0, (False,))))
+    columns = (FIELDS["request"],)
+    line = plain(cells.row(columns, request, sequence, 0.0, TreePosition(0, (False,))))
     assert line.rstrip() == shown
     assert text_width(line) == 10

@@ -1,6 +1,7 @@
 """The detail's tokens and raw messages."""
 
 import math
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import ExecuteModelRequest, Logprob, RequestMetrics, SequenceStatus
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import line_width, plain
 from seqtop.tui.screens.sequences.detail import headline
 from seqtop.tui.screens.sequences.raw_messages import RawMessages
@@ -52,7 +54,7 @@ def decoded(source: ScriptedSource, step: int, count: int) -> None:
     )
 
 
-def test_tokens_are_told_and_only_those_in_sight_are_made() -> None:
+def test_only_visible_tokens_are_drawn(lines: Counter[LineView]) -> None:
     source = ScriptedSource()
     script = Script(source)
     script.arrive("a")
@@ -69,11 +71,11 @@ def test_tokens_are_told_and_only_those_in_sight_are_made() -> None:
         tokens = app.screen.query_one(Tokens)
         assert tokens.virtual_size.height == 20_002
         assert "20000        7   fox             -1.386   25%   owl 50%" in screen(app)
-        before = tokens.lines_rendered
+        before = lines[tokens]
         decoded(source, 6, 1)
         app.draw()
         await pilot.pause()
-        assert tokens.lines_rendered - before <= tokens.size.height
+        assert lines[tokens] - before <= tokens.size.height
         await pilot.press("tab", "end")
         await pilot.pause()
         assert "      0        1" in screen(app)
@@ -153,7 +155,7 @@ def test_without_a_record_it_says_so(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("enter", "left_square_bracket")
         await pilot.pause()
-        assert "Nothing is on record" in screen(app)
+        assert "No message is on record." in screen(app)
 
     play(app, act, (80, 24))
 

@@ -1,5 +1,8 @@
 """The list of steps: its keys, what it says, and what it reads to say it."""
 
+from collections import Counter
+from collections.abc import Iterator
+
 import pytest
 from textual.pilot import Pilot
 
@@ -8,6 +11,7 @@ from seqtop.history.playback import Playback
 from seqtop.history.timeline import CompressedData, RecordingError
 from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.screens.steps import cells
 from seqtop.tui.screens.steps.detail import Members, StepDetail
@@ -186,10 +190,10 @@ def test_the_first_step_of_an_engine_started_anew_says_so(width: int) -> None:
 
     async def act(pilot: Pilot[int]) -> None:
         rows = await opened(app, pilot)
-        listed = [line for line in screen(app).splitlines() if "engine started anew;" in line]
+        listed = [line for line in screen(app).splitlines() if "engine restarted;" in line]
         assert [line.split()[0] for line in listed] == ["0"]
         assert step_at(app, rows.cursor) == 1
-        told = "The engine was started anew before this step"
+        told = "The engine was restarted before this step"
         assert told not in screen(app)
         await pilot.press("up")
         await pilot.pause()
@@ -252,7 +256,9 @@ def test_a_recording_is_listed_whole_with_the_moment_on_show_marked() -> None:
     play(app, act, (100, 30))
 
 
-def test_reading_costs_what_is_in_sight() -> None:
+def test_reading_costs_what_is_in_sight(
+    lines: Counter[LineView], monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = ScriptedSource(history=MemoryStore())
     script = Script(source)
     script.arrive("runs", max_tokens=MANY)
@@ -261,19 +267,28 @@ def test_reading_costs_what_is_in_sight() -> None:
         script.step(decode=[])
     app = SeqtopApp(source, clock=lambda: 0.0)
 
+    history = source.history
+    assert history is not None
+    events, reads = history.events, []
+
+    def read(start: int, stop: int) -> Iterator[tuple[int, object]]:
+        reads.append(stop)
+        return events(start, stop)
+
+    monkeypatch.setattr(history, "events", read)
+
     async def act(pilot: Pilot[int]) -> None:
         rows = await opened(app, pilot)
         assert isinstance(app.screen, StepsScreen)
-        log = app.screen.step_log
         assert rows.num_rows == MANY + 1
-        assert log.num_decoded <= rows.size.height + 1
+        assert len(reads) <= rows.size.height + 1
 
         async def cost(*keys: str) -> tuple[int, int]:
-            decoded, drawn = log.num_decoded, rows.lines_rendered
+            decoded, drawn = len(reads), lines[rows]
             await pilot.press(*keys)
             app.draw()
             await pilot.pause()
-            return log.num_decoded - decoded, rows.lines_rendered - drawn
+            return len(reads) - decoded, lines[rows] - drawn
 
         assert await cost() == (0, 0)
         decoded, drawn = await cost("g")
