@@ -215,7 +215,7 @@ def test_without_a_record_one_is_told() -> None:
         rows = await opened(app, pilot)
         await pilot.press("up", "enter", "G")
         assert rows.cursor is None
-        assert "No step is on record yet." in screen(app)
+        assert "No steps yet." in screen(app)
 
     play(app, act)
 
