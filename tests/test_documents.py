@@ -16,7 +16,7 @@ from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.blocks import cells as pool_cells
 from seqtop.tui.screens.fleet import cells as fleet_cells
 from seqtop.tui.screens.kv import cells, header
-from seqtop.tui.screens.kv.feed import KvFeed
+from seqtop.tui.screens.kv.ui_state import KvUiState
 
 ROOT = Path(__file__).parents[1]
 
@@ -70,7 +70,9 @@ def test_the_cells_and_figures_of_a_prefix_cache() -> None:
     cache = KvCache(max_blocks=1)
     cache.num_batches = 1
     source = SimpleNamespace(link=Connection("tcp://127.0.0.1:1", ConnectionState.LIVE))
-    shown = text_of(header.totals(cast(KvFeed, SimpleNamespace(cache=cache, source=source)), 200))
+    shown = text_of(
+        header.totals(cast(KvUiState, SimpleNamespace(cache=cache, source=source)), 200)
+    )
     figures = [name.strip() for name in re.findall(r"([a-z ]+) \d", shown)]
     assert "cleared" in figures
     listed = ", ".join(first_cells(page)).split(", ")

@@ -12,7 +12,7 @@ from seqtop.tokenizer_file import TokenizerError, read_tokenizer
 
 if TYPE_CHECKING:
     from seqtop.kv_events.session import KvSession
-    from seqtop.tui.screens.kv.feed import Decode
+    from seqtop.tui.screens.kv.ui_state import Decode
 
 
 def add_options(parser: argparse.ArgumentParser, *, tokenizer: bool) -> None:

@@ -21,7 +21,7 @@ _Key = TypeVar("_Key")
 _Entry = TypeVar("_Entry")
 
 
-class SnapshotPart(msgspec.Struct):
+class StatePart(msgspec.Struct):
     """A further part of a state: more entries of its dictionaries."""
 
     requests: dict[str, RequestState] = {}
@@ -50,7 +50,7 @@ class SnapshotLoader:
             WireError: The bytes are not a part of a state, or repeat one of its entries.
         """
         with without_collector():
-            more = codec.decode(data, SnapshotPart)
+            more = codec.decode(data, StatePart)
         state = self._state
         _merge(state.requests, more.requests, "request")
         _merge(state.sequences, more.sequences, "sequence")

@@ -30,8 +30,8 @@ KEYS = {
 def recorded(*, num_engines: int = 1) -> SeqtopApp:
     sources = [ScriptedSource(history=MemoryStore()) for _ in range(num_engines)]
     app = SeqtopApp(*sources, clock=lambda: 0.0)
-    for number, (source, feed) in enumerate(zip(sources, app.engines.all, strict=True)):
-        source.after_event = feed.update
+    for number, (source, ui) in enumerate(zip(sources, app.engines.all, strict=True)):
+        source.after_event = ui.update
         name = f"rank-{number}" if num_engines > 1 else "demo"
         scene(source, hostile=HOSTILE.replace("\ud800", ""), engine_id=name)  # wire carries none
     if num_engines > 1:

@@ -13,7 +13,7 @@ from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.blocks.block_map import BlockMap
-from seqtop.tui.screens.sequences.block_table import BLOCKS_AT_ONCE, BlockTable, SharedBlocks
+from seqtop.tui.screens.sequences.block_table import BLOCKS_AT_ONCE, BlockTablePane, SharedBlocks
 from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.screens.sequences.table import Rows
 from seqtop.tui.ui_state import UiState
@@ -107,7 +107,7 @@ def test_a_held_picture_goes_on_looking_for_whom_blocks_are_shared_with() -> Non
         app = SeqtopApp(script.source, clock=lambda: 0.0)
         async with app.run_test(size=(160, 50)) as pilot:
             await pilot.press("space")
-            blocks = app.screen.query_one(BlockTable)
+            blocks = app.screen.query_one(BlockTablePane)
             await until(pilot, lambda: "2 shared" in plain(blocks.visible_lines(0, 1)[0][0]))
 
     asyncio.run(run())
@@ -310,7 +310,7 @@ def test_a_pane_in_which_no_line_is_left_is_drawn_all_the_same(lines: Counter[Li
         script, app = crowd(5)
         async with app.run_test(size=(160, 50)) as pilot:
             await drawn(app, pilot, lines)
-            pane = app.screen.query_one(BlockTable)
+            pane = app.screen.query_one(BlockTablePane)
             pane.notify_style_update()
             pane.refresh_changed()  # it has lines that are yet to be painted,
             pane.styles.height = pane.styles.min_height = 1  # and then its border alone

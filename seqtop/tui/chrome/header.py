@@ -65,16 +65,16 @@ class Header(LineView):
 def badges(ui: UiState) -> Line:
     """Returns the state of the connection, of a pause and of a recording."""
     recording = _recording(ui)
-    text, ink = BADGES[ui.source.link.state]
+    text, style = BADGES[ui.source.link.state]
     if ui.source.link.state is ConnectionState.LOST:
         text += f" {fmt.growing(float(int(ui.silence)))}"
     if not ui.paused:
-        return (*recording, (f" {text} ", ink))
+        return (*recording, (f" {text} ", style))
     paused = (f" {PAUSED[0]} ", PAUSED[1])
     # The state of the connection is left out only if it is live.
     if ui.source.link.state is ConnectionState.LIVE:
         return (*recording, paused)
-    return (*recording, paused, (f" {text} ", ink))
+    return (*recording, paused, (f" {text} ", style))
 
 
 def _recording(ui: UiState) -> Line:
@@ -142,7 +142,7 @@ def _names(
         (4, f"block size {block_size}", "dim"),
         (5, endpoint, "dim"),
     )
-    left = row([(rank, ((safe_line(text), ink),)) for rank, text, ink in texts if text], room)
+    left = row([(rank, ((safe_line(text), style),)) for rank, text, style in texts if text], room)
     return fitted(left, max(min(room, line_width(left)), 1))
 
 
@@ -155,19 +155,19 @@ def throughput(ui: UiState, width: int) -> Line:
     silent = (
         ui.source.link.state in {ConnectionState.LOST, ConnectionState.STOPPED} and not ui.paused
     )
-    ink = "dim" if silent else "strong"  # the rates are old
+    style = "dim" if silent else "strong"  # the rates are old
     step = fmt.count(state.step) if state.step >= 0 else fmt.UNKNOWN
     return row(
         [
             (0, _figure("step", step)),
-            (5, ((fmt.rate(rates.steps), ink), (" steps/s", "dim"))),
+            (5, ((fmt.rate(rates.steps), style), (" steps/s", "dim"))),
             (
                 1,
                 (
                     ("in/out ", "dim"),
-                    (fmt.rate(rates.tokens_in), ink),
+                    (fmt.rate(rates.tokens_in), style),
                     ("/", "dim"),
-                    (fmt.rate(rates.tokens_out), ink),
+                    (fmt.rate(rates.tokens_out), style),
                     (" tok/s", "dim"),
                 ),
             ),
@@ -234,14 +234,14 @@ def cache(ui: UiState, width: int) -> Line:
     return line
 
 
-def _figure(label: str, value: str, unit: str = "", ink: str = "strong") -> Line:
-    spans: Line = ((f"{label} ", "dim"), (value, ink))
+def _figure(label: str, value: str, unit: str = "", style: str = "strong") -> Line:
+    spans: Line = ((f"{label} ", "dim"), (value, style))
     return (*spans, (f" {unit}", "dim")) if unit else spans
 
 
-def _count(sign: str, ink: str, number: int, word: str) -> Line:
+def _count(sign: str, style: str, number: int, word: str) -> Line:
     return (
-        (sign, ink if number else "dim"),
+        (sign, style if number else "dim"),
         (f" {fmt.count(number)}", "strong" if number else "dim"),
         (f" {word}", "dim"),
     )

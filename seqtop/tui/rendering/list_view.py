@@ -38,9 +38,9 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
         Binding("end,G", "last", "Last row", show=False, id="move.last"),
     ]
 
-    def __init__(self, feed: LockedSource) -> None:
+    def __init__(self, ui: LockedSource) -> None:
         super().__init__()
-        self._feed: LockedSource = feed
+        self._ui: LockedSource = ui
         self._height = 0
 
     @property
@@ -75,7 +75,7 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
         raise NotImplementedError
 
     def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
-        with self._feed.lock:
+        with self._ui.lock:
             return [self._drawn_row(key) for key in self.page(top, top + count)]
 
     def visible_keys(self) -> Sequence[int]:
@@ -100,20 +100,20 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
     def on_resize(self) -> None:
         top, bottom = self.scroll_offset.y, self.scroll_offset.y + self._height
         self._height = self.size.height
-        with self._feed.lock:
+        with self._ui.lock:
             row = self.cursor_row
         if row is not None and top <= row < bottom:  # a visible cursor stays visible
             self.reveal(row)
 
     def on_click(self, event: events.Click) -> None:
         y = event.y + self.scroll_offset.y
-        with self._feed.lock:
+        with self._ui.lock:
             keys = self.page(y, y + 1)
         if keys:
             self.select(keys[0])
 
     def action_move(self, by: int) -> None:
-        with self._feed.lock:
+        with self._ui.lock:
             row = self.cursor_row
             self.go(0 if row is None else row + by)
 
@@ -121,11 +121,11 @@ class ListView(LineView, can_focus=True, inherit_bindings=False):
         self.action_move(by * max(self.size.height - 1, 1))
 
     def action_first(self) -> None:
-        with self._feed.lock:
+        with self._ui.lock:
             self.go(0)
 
     def action_last(self) -> None:
-        with self._feed.lock:
+        with self._ui.lock:
             self.go(self.num_rows - 1)
 
     def go(self, row: int) -> None:

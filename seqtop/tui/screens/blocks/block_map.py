@@ -19,25 +19,25 @@ class BlockMap(CellMap[int]):
         ("G", "pool_end(1)", "Last block of the pool", "last"),
     )
 
-    def __init__(self, feed: UiState) -> None:
-        super().__init__(feed.lock)
+    def __init__(self, ui: UiState) -> None:
+        super().__init__(ui.lock)
         self.index = BlockIndex()
-        self._feed = feed
+        self._ui = ui
         self._grid = BlockGrid(0, 0, 10, 1, 2)
 
     @property
     def cursor(self) -> int:
         """The block under the cursor. Until one is chosen, the selected sequence's first."""
-        chosen = self._feed.block
+        chosen = self._ui.block
         if chosen is None:
-            selected = self._feed.selected
+            selected = self._ui.selected
             chosen = None if selected is None else self.index.first_block(selected)
         return max(0, min(chosen or 0, len(self.index) - 1))
 
     def show(self, frame: Changes) -> None:
-        """Draws the changes of a frame. Called under the feed's lock."""
+        """Draws the changes of a frame. Called under the lock of `ui`."""
         before = self.cursor
-        state = self._feed.state
+        state = self._ui.state
         if frame.touched is None or not self.index.fits(state):
             self.index.rebuild(state)
             self._arrange()
@@ -59,14 +59,14 @@ class BlockMap(CellMap[int]):
         }
 
     def go_to(self, key: int) -> None:
-        with self._feed.lock:
-            self._feed.block = max(0, min(key, len(self.index) - 1))
+        with self._ui.lock:
+            self._ui.block = max(0, min(key, len(self.index) - 1))
             self.reveal()
             self.refresh_changed()
         self.post_message(self.Moved())
 
     def on_resize(self) -> None:
-        with self._feed.lock:
+        with self._ui.lock:
             self._arrange()
             self.reveal()
 
@@ -98,4 +98,4 @@ class BlockMap(CellMap[int]):
         return self._grid.moved(key, lines)
 
     def _cells(self, y: int) -> Line:
-        return pool_line(self._grid, self.index, y, self._feed.selected)
+        return pool_line(self._grid, self.index, y, self._ui.selected)

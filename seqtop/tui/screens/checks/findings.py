@@ -27,10 +27,10 @@ class Findings(ListView):
     class Moved(Message):
         """The cursor is on another finding."""
 
-    _feed: UiState
+    _ui: UiState
 
-    def __init__(self, feed: UiState) -> None:
-        super().__init__(feed)
+    def __init__(self, ui: UiState) -> None:
+        super().__init__(ui)
         self._found: list[LocatedFinding] = []
 
     @property
@@ -39,7 +39,7 @@ class Findings(ListView):
 
     @property
     def cursor_row(self) -> int | None:
-        number = self._feed.finding
+        number = self._ui.finding
         if number is None or not self._found:
             return None
         index = bisect_left(self._found, number, key=attrgetter("number"))
@@ -52,11 +52,11 @@ class Findings(ListView):
         return None if index is None else self._found[index]
 
     def show(self, review: BackgroundChecker) -> None:
-        """Shows the findings so far. Called under the feed's lock."""
+        """Shows the findings so far. Called under the lock of `ui`."""
         self._found = review.found()
         self.set_height(len(self._found))
         if self._found:  # the cursor stays on its finding, or moves to the next one
-            self._feed.finding = self._found[self.cursor_row or 0].number
+            self._ui.finding = self._found[self.cursor_row or 0].number
         self.refresh_changed()
 
     def page(self, start: int, stop: int) -> Sequence[int]:
@@ -64,15 +64,15 @@ class Findings(ListView):
 
     def line(self, key: int) -> Line:
         found = self._found[bisect_left(self._found, key, key=attrgetter("number"))]
-        is_later = found.position > self._feed.time_travel.position
+        is_later = found.position > self._ui.time_travel.position
         return finding_line(found.finding, self.text_width - 1, is_later=is_later)
 
     def is_selected(self, key: int) -> bool:
-        return key == self._feed.finding
+        return key == self._ui.finding
 
     def select(self, key: int) -> None:
-        with self._feed.lock:
-            self._feed.finding = key
+        with self._ui.lock:
+            self._ui.finding = key
             if (index := self.cursor_row) is not None:
                 self.reveal(index)
             self.refresh_changed()

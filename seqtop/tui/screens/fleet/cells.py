@@ -17,7 +17,7 @@ from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, text_wid
 from seqtop.tui.ui_state import UiState
 
 Cell: TypeAlias = Callable[[UiState, int], Line]
-"""Draws a cell for an engine and a width; called under the feed's lock."""
+"""Draws a cell for an engine and a width; called under the lock of `ui`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,21 +33,21 @@ def arrange(width: int) -> tuple[EngineColumn, ...]:
     return fit(COLUMNS, width - 2, gap=2)
 
 
-def row(columns: tuple[EngineColumn, ...], feed: UiState) -> Line:
-    """Returns the row of one engine. Called under the feed's lock."""
+def row(columns: tuple[EngineColumn, ...], ui: UiState) -> Line:
+    """Returns the row of one engine. Called under the lock of `ui`."""
     spans: list[StyledText] = []
     for index, column in enumerate(columns):
         if index:
             spans.append(("  ", PLAIN))
-        spans.extend(fitted(column.cell(feed, column.width), column.width))
+        spans.extend(fitted(column.cell(ui, column.width), column.width))
     return tuple(spans)
 
 
-def _engine(feed: UiState, width: int) -> Line:
-    info = feed.source.state.info
+def _engine(ui: UiState, width: int) -> Line:
+    info = ui.source.state.info
     if info is not None:
         return ((safe_text(info.engine_id), "strong"),)
-    return ((_ending(feed.source.link.endpoint, width), "strong"),)
+    return ((_ending(ui.source.link.endpoint, width), "strong"),)
 
 
 def _ending(endpoint: str, width: int) -> str:
@@ -56,13 +56,13 @@ def _ending(endpoint: str, width: int) -> str:
     return text if text_width(text) <= width else ELLIPSIS + crop_left(text, width - 1)
 
 
-def _model(feed: UiState, _: int) -> Line:
-    info = feed.source.state.info
+def _model(ui: UiState, _: int) -> Line:
+    info = ui.source.state.info
     return ((safe_text(info.model) if info else fmt.UNKNOWN, PLAIN),)
 
 
-def _kv(feed: UiState, width: int) -> Line:
-    use = kv_use(feed.source.state)
+def _kv(ui: UiState, width: int) -> Line:
+    use = kv_use(ui.source.state)
     if use is None:
         return ((fmt.UNKNOWN, "dim"),)
     return (*bar(width - 5, 1.0, [(use, "computed", "━")]), (f"{fmt.percent(use):>5}", "strong"))
@@ -73,27 +73,27 @@ def _number(text: str, width: int, style: str = PLAIN) -> Line:
 
 
 def _count(status: SequenceStatus, style: str) -> Cell:
-    def cell(feed: UiState, width: int) -> Line:
-        number = feed.source.state.num_by_status[status]
+    def cell(ui: UiState, width: int) -> Line:
+        number = ui.source.state.num_by_status[status]
         return _number(fmt.count(number), width, style if number else "dim")
 
     return cell
 
 
-def _rate(feed: UiState, per_second: float | None, width: int) -> Line:
+def _rate(ui: UiState, per_second: float | None, width: int) -> Line:
     """Returns a rate; unknown for an engine that has stopped or is lost."""
-    if feed.source.link.state in {ConnectionState.LOST, ConnectionState.STOPPED}:
+    if ui.source.link.state in {ConnectionState.LOST, ConnectionState.STOPPED}:
         return _number(fmt.UNKNOWN, width, "dim")
     return _number(fmt.rate(per_second), width)
 
 
-def _preempted(feed: UiState, width: int) -> Line:
-    stats = feed.source.state.stats
+def _preempted(ui: UiState, width: int) -> Line:
+    stats = ui.source.state.stats
     return _number(fmt.count(stats.num_preemptions) if stats else fmt.UNKNOWN, width)
 
 
-def _step(feed: UiState, width: int) -> Line:
-    step = feed.source.state.step
+def _step(ui: UiState, width: int) -> Line:
+    step = ui.source.state.step
     return _number(fmt.count(step) if step >= 0 else fmt.UNKNOWN, width)
 
 
@@ -113,7 +113,7 @@ COLUMNS = (
         width=16,
         priority=0,
         right=False,
-        cell=lambda feed, _: badges(feed),
+        cell=lambda ui, _: badges(ui),
     ),
     EngineColumn(key="model", title="Model", width=18, priority=6, right=False, cell=_model),
     EngineColumn(
@@ -136,21 +136,21 @@ COLUMNS = (
         title="Out tok/s",
         width=9,
         priority=2,
-        cell=lambda feed, width: _rate(feed, feed.current_rates.tokens_out, width),
+        cell=lambda ui, width: _rate(ui, ui.current_rates.tokens_out, width),
     ),
     EngineColumn(
         key="in",
         title="In tok/s",
         width=9,
         priority=4,
-        cell=lambda feed, width: _rate(feed, feed.current_rates.tokens_in, width),
+        cell=lambda ui, width: _rate(ui, ui.current_rates.tokens_in, width),
     ),
     EngineColumn(
         key="steps",
         title="Steps/s",
         width=7,
         priority=5,
-        cell=lambda feed, width: _rate(feed, feed.current_rates.steps, width),
+        cell=lambda ui, width: _rate(ui, ui.current_rates.steps, width),
     ),
     EngineColumn(key="step", title="Step", width=9, priority=7, cell=_step),
     EngineColumn(key="preempt", title="Preempted", width=9, priority=3, cell=_preempted),
@@ -160,6 +160,6 @@ COLUMNS = (
         width=26,
         priority=8,
         right=False,
-        cell=lambda feed, width: ((_ending(feed.source.link.endpoint, width), "dim"),),
+        cell=lambda ui, width: ((_ending(ui.source.link.endpoint, width), "dim"),),
     ),
 )

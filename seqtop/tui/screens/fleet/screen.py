@@ -52,15 +52,15 @@ class FleetScreen(TabbedScreen):
         self._sums.set_lines([self._line()])
 
     def _line(self) -> tuple[tuple[str, str], ...]:
-        feeds = self._engines.all
-        live = [ui for ui in feeds if ui.source.link.state is ConnectionState.LIVE]
+        engines = self._engines.all
+        live = [ui for ui in engines if ui.source.link.state is ConnectionState.LIVE]
         counts = [ui.source.state.num_by_status for ui in live]
         running = sum(each[SequenceStatus.RUNNING] for each in counts)
         waiting = sum(each[SequenceStatus.WAITING] for each in counts)
         rates = [rate for ui in live if (rate := ui.current_rates.tokens_out) is not None]
         return (
             (" seqtop", "title"),
-            (f"  {fmt.plural(len(feeds), 'engine')}, {len(live)} live", PLAIN),
+            (f"  {fmt.plural(len(engines), 'engine')}, {len(live)} live", PLAIN),
             ("   ●", "running"),
             (f" {fmt.count(running)} running", PLAIN),
             ("   ○", "waiting"),

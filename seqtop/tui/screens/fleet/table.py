@@ -40,9 +40,9 @@ class FleetRows(ListView):
         return key == self._engines.shown
 
     def line(self, key: int) -> Line:
-        feed = self._engines.all[key]
-        with feed.lock:
-            return cells.row(cells.arrange(self.text_width - MARGIN), feed)
+        ui = self._engines.all[key]
+        with ui.lock:
+            return cells.row(cells.arrange(self.text_width - MARGIN), ui)
 
     def select(self, key: int) -> None:
         self._engines.shown = key

@@ -13,8 +13,8 @@ from seqtop.tui import signals, theme
 from seqtop.tui.dialogs.help import HelpScreen, Notes
 from seqtop.tui.keymap import APP_KEYS
 from seqtop.tui.ordered_keys import OrderedKeysApp
-from seqtop.tui.screens.kv.feed import Decode, KvFeed, KvSource
 from seqtop.tui.screens.kv.screens import KvBlocksScreen, KvScreen, KvTreesScreen
+from seqtop.tui.screens.kv.ui_state import Decode, KvSource, KvUiState
 from seqtop.tui.settings import format_problems
 
 FRAMES_PER_SECOND = 15
@@ -66,14 +66,14 @@ class KvApp(OrderedKeysApp):
     ) -> None:
         super().__init__()
         self.title = "seqtop"
-        self.feed = KvFeed(source, decode=decode, clock=clock)
+        self.ui = KvUiState(source, decode=decode, clock=clock)
         self.animation_level = "none"
         self.register_theme(theme.DARK)
         self.register_theme(theme.LIGHT)
         theme.begin_with(self, theme_name or theme.DARK.name)
         self._problems = problems
         for each in SCREENS:
-            self.add_mode(each.TAB.name, partial(each, self.feed, TABS))
+            self.add_mode(each.TAB.name, partial(each, self.ui, TABS))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.styles(dark=self.current_theme.dark)
@@ -86,7 +86,7 @@ class KvApp(OrderedKeysApp):
 
     def draw(self) -> None:
         """Shows what has changed."""
-        if self.feed.poll():
+        if self.ui.poll():
             for screen in self.screen_stack:
                 if isinstance(screen, KvScreen):
                     screen.show()

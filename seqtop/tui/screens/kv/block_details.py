@@ -13,7 +13,7 @@ from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.rendering.wrapped_text import wrapped
 from seqtop.tui.screens.blocks.cells import owner_mark
 from seqtop.tui.screens.kv.cells import UNNAMED
-from seqtop.tui.screens.kv.feed import KvFeed
+from seqtop.tui.screens.kv.ui_state import KvUiState
 
 _64_BITS = 2**64 - 1
 MOST_CHILDREN = 50
@@ -26,34 +26,34 @@ def name(block_hash: BlockHash, *, whole: bool = False) -> str:
     return text if whole or len(text) <= 10 else f"{text[:9]}…"
 
 
-def preview(feed: KvFeed, block: CachedKvBlock) -> str:
+def preview(ui: KvUiState, block: CachedKvBlock) -> str:
     """Returns the text of a block's tokens, or their ids, for one line."""
     if block.token_ids is None:
         return "its tokens were not published"
-    if (text := feed.text(block.token_ids[:MOST_TOKENS])) is not None:
+    if (text := ui.text(block.token_ids[:MOST_TOKENS])) is not None:
         return safe_line(text)
     return " ".join(map(str, block.token_ids[:64]))
 
 
-def facts(feed: KvFeed, width: int, height: int) -> list[Line]:
+def facts(ui: KvUiState, width: int, height: int) -> list[Line]:
     """Returns the details of the block under the cursor. A long prefix is shortened."""
-    if feed.cursor is None:
-        return _nothing(feed, width)
-    block = feed.block
+    if ui.cursor is None:
+        return _nothing(ui, width)
+    block = ui.block
     if block is None:
         return wrapped("Empty: what was in this cell is cached here no more.", "dim", width)
-    path = feed.cache.path(block)
+    path = ui.cache.path(block)
     return [
-        *_headline(feed, block, width),
-        *_times(feed, block, width),
-        *_chain(feed, block, path, width, max(height - 12, 3)),
+        *_headline(ui, block, width),
+        *_times(ui, block, width),
+        *_chain(ui, block, path, width, max(height - 12, 3)),
         (),
-        *_tokens(feed, block, width),
+        *_tokens(ui, block, width),
     ]
 
 
-def _nothing(feed: KvFeed, width: int) -> list[Line]:
-    cache = feed.cache
+def _nothing(ui: KvUiState, width: int) -> list[Line]:
+    cache = ui.cache
     if not cache.num_batches:
         text = "No message yet: an engine publishes its cache when it changes."
     else:
@@ -61,7 +61,7 @@ def _nothing(feed: KvFeed, width: int) -> list[Line]:
     return wrapped(text, "dim", width)
 
 
-def _headline(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
+def _headline(ui: KvUiState, block: CachedKvBlock, width: int) -> list[Line]:
     group, block_hash = block.key
     where = ", ".join(
         f"{safe_line(medium) or UNNAMED}" + (f" ({copies} copies)" if copies > 1 else "")
@@ -82,13 +82,13 @@ def _headline(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
     ]
 
 
-def _times(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
+def _times(ui: KvUiState, block: CachedKvBlock, width: int) -> list[Line]:
     times = f" ({block.num_stored} times)" if block.num_stored > 1 else ""
     return [
         row(
             [
-                (0, (("stored ", "dim"), (f"{_ago(feed, block.stored_at)}{times}", PLAIN))),
-                (1, (("last named ", "dim"), (_ago(feed, block.seen_at), PLAIN))),
+                (0, (("stored ", "dim"), (f"{_ago(ui, block.stored_at)}{times}", PLAIN))),
+                (1, (("last named ", "dim"), (_ago(ui, block.seen_at), PLAIN))),
             ],
             width,
             gap=3,
@@ -96,22 +96,22 @@ def _times(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
     ]
 
 
-def _ago(feed: KvFeed, moment: float) -> str:
-    return f"{ago(feed, moment)} ago"
+def _ago(ui: KvUiState, moment: float) -> str:
+    return f"{ago(ui, moment)} ago"
 
 
-def ago(feed: KvFeed, moment: float) -> str:
+def ago(ui: KvUiState, moment: float) -> str:
     """Returns the age of a moment, to the second."""
-    age = feed.age(moment)
+    age = ui.age(moment)
     return fmt.seconds(float(int(age)) if math.isfinite(age) else None)
 
 
 def _chain(
-    feed: KvFeed, block: CachedKvBlock, path: list[CachedKvBlock], width: int, most: int
+    ui: KvUiState, block: CachedKvBlock, path: list[CachedKvBlock], width: int, most: int
 ) -> list[Line]:
     """Returns the prefix from its first block to this one, and the blocks that continue it."""
     first = path[0]
-    children = feed.cache.children(block.key)
+    children = ui.cache.children(block.key)
     if not children:
         on = "nothing known continues it"
     else:
@@ -130,21 +130,21 @@ def _chain(
     shown = path[-most:]
     if len(shown) < len(path):
         lines.append(((f"… {fmt.plural(len(path) - len(shown), 'block')} before", "dim"),))
-    lines += [_step(feed, each, "└" if each is block else "│", width) for each in shown]
+    lines += [_step(ui, each, "└" if each is block else "│", width) for each in shown]
     for key in children[:MOST_CHILDREN]:
-        if (child := feed.cache.blocks.get(key)) is not None:
-            lines.append(_step(feed, child, "  ├", width))
+        if (child := ui.cache.blocks.get(key)) is not None:
+            lines.append(_step(ui, child, "  ├", width))
     if len(children) > MOST_CHILDREN:
         lines.append(((f"  and {fmt.count(len(children) - MOST_CHILDREN)} more", "dim"),))
     return lines
 
 
-def _step(feed: KvFeed, block: CachedKvBlock, sign: str, width: int) -> Line:
+def _step(ui: KvUiState, block: CachedKvBlock, sign: str, width: int) -> Line:
     is_here = sign == "└"
     line: Line = (
         (f"{sign} ", "dim"),
         (name(block.key[1]), "strong" if is_here else PLAIN),
-        (f" {preview(feed, block)}", PLAIN if is_here else "dim"),
+        (f" {preview(ui, block)}", PLAIN if is_here else "dim"),
     )
     return fitted(line, max(width, 1))
 
@@ -154,7 +154,7 @@ def _span(path: list[CachedKvBlock]) -> str:
     return f"{before:,} to {before + path[-1].size - 1:,}"
 
 
-def _tokens(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
+def _tokens(ui: KvUiState, block: CachedKvBlock, width: int) -> list[Line]:
     if block.token_ids is None:
         return wrapped(
             f"{fmt.plural(block.size, 'token')}; the engine has not published their ids.",
@@ -164,7 +164,7 @@ def _tokens(feed: KvFeed, block: CachedKvBlock, width: int) -> list[Line]:
     ids = block.token_ids[:MOST_TOKENS]
     more = " …" if len(ids) < block.size else ""
     tokens = f"{fmt.plural(block.size, 'token')}: {' '.join(map(str, ids))}{more}"
-    text = feed.text(ids)
+    text = ui.text(ids)
     return [
         *wrapped(tokens, PLAIN, width),
         *(wrapped(safe_line(text), "computed", width) if text else []),

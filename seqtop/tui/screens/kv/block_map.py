@@ -7,7 +7,7 @@ from seqtop.tui.rendering.cell_map import CellMap, move_bindings
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.kv import cells
 from seqtop.tui.screens.kv.cells import KvGrid, Place
-from seqtop.tui.screens.kv.feed import KvFeed
+from seqtop.tui.screens.kv.ui_state import KvUiState
 
 
 class KvBlockMap(CellMap[Place]):
@@ -21,37 +21,37 @@ class KvBlockMap(CellMap[Place]):
     )
     LINES_ABOVE = 1  # for the title above the first row
 
-    def __init__(self, feed: KvFeed) -> None:
-        super().__init__(feed.lock)
-        self._feed = feed
+    def __init__(self, ui: KvUiState) -> None:
+        super().__init__(ui.lock)
+        self._ui = ui
         self._grid = KvGrid((), 10, 1, 3)
         self._path: set[Key] = set()
 
     @property
     def cursor(self) -> Place | None:
-        place = self._feed.cursor
+        place = self._ui.cursor
         return None if place is None else Place(*place)
 
     def show(self) -> None:
-        """Draws the lines that look different. Called under the feed's lock."""
+        """Draws the lines that look different. Called under the lock of `ui`."""
         if not self.size:
             return
-        block = self._feed.block
-        self._path = set() if block is None else {each.key for each in self._feed.cache.path(block)}
+        block = self._ui.block
+        self._path = set() if block is None else {each.key for each in self._ui.cache.path(block)}
         width, height = max(self.text_width - 1, 1), self.size.height
-        self._grid = cells.grid(self._feed.cache.tiers, width, height)
+        self._grid = cells.grid(self._ui.cache.tiers, width, height)
         self.set_height(self._grid.starts[-1])
         self.refresh_changed()
 
     def go_to(self, key: Place) -> None:
-        with self._feed.lock:
-            self._feed.medium, self._feed.cell = key
+        with self._ui.lock:
+            self._ui.medium, self._ui.cell = key
             self.show()
             self.reveal()
         self.post_message(self.Moved())
 
     def on_resize(self) -> None:
-        with self._feed.lock:
+        with self._ui.lock:
             self.show()
             self.reveal()
 
@@ -74,4 +74,4 @@ class KvBlockMap(CellMap[Place]):
         return self._grid.moved(key, lines)
 
     def _cells(self, y: int) -> Line:
-        return cells.line(self._grid, self._feed.cache, y, self._path)
+        return cells.line(self._grid, self._ui.cache, y, self._path)

@@ -10,7 +10,7 @@ from seqtop.tui.rendering.bars import row, spread
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
 from seqtop.tui.screens.kv.cells import UNNAMED
-from seqtop.tui.screens.kv.feed import KvFeed
+from seqtop.tui.screens.kv.ui_state import KvUiState
 
 GAP = ("▲ GAP", "badge-alert")
 
@@ -18,26 +18,26 @@ GAP = ("▲ GAP", "badge-alert")
 class KvHeader(LineView):
     """The publisher, the connection and the totals."""
 
-    def __init__(self, feed: KvFeed) -> None:
+    def __init__(self, ui: KvUiState) -> None:
         super().__init__(id="header")
-        self._feed = feed
+        self._ui = ui
 
     def update(self) -> None:
-        """Draws the lines that look different. Called under the feed's lock."""
+        """Draws the lines that look different. Called under the lock of `ui`."""
         if not self.size:
             return
         width = max(self.size.width - 2, 1)
-        lines = identity(self._feed, width), cached(self._feed, width), totals(self._feed, width)
+        lines = identity(self._ui, width), cached(self._ui, width), totals(self._ui, width)
         self.set_lines([((" ", PLAIN), *line) for line in lines[: self.size.height]])
 
     def on_resize(self) -> None:
-        with self._feed.lock:
+        with self._ui.lock:
             self.update()
 
 
-def sentence(feed: KvFeed) -> str:
+def sentence(ui: KvUiState) -> str:
     """Returns the reason why the display may be wrong; an empty text if there is none."""
-    link, gap = feed.source.link, feed.cache.gap
+    link, gap = ui.source.link, ui.cache.gap
     found = []
     if link.state is not ConnectionState.LIVE and link.detail:
         found.append(f"{link.detail[:1].upper()}{link.detail[1:]}.")
@@ -46,26 +46,26 @@ def sentence(feed: KvFeed) -> str:
             f"Not all is known: {gap}. Until the engine clears its cache, blocks may be missing,"
             " and some shown may be gone."
         )
-        if link.state is ConnectionState.LIVE and not feed.source.has_replay:
+        if link.state is ConnectionState.LIVE and not ui.source.has_replay:
             found.append("Start with --replay to request the missing messages.")
     return " ".join(found)
 
 
-def badges(feed: KvFeed) -> Line:
-    text, style = BADGES[feed.source.link.state]
-    gap: Line = ((f" {GAP[0]} ", GAP[1]), (" ", PLAIN)) if feed.cache.gap else ()
+def badges(ui: KvUiState) -> Line:
+    text, style = BADGES[ui.source.link.state]
+    gap: Line = ((f" {GAP[0]} ", GAP[1]), (" ", PLAIN)) if ui.cache.gap else ()
     return (*gap, (f" {text} ", style))
 
 
-def identity(feed: KvFeed, width: int) -> Line:
+def identity(ui: KvUiState, width: int) -> Line:
     """Returns the line of the publisher and of the connection."""
-    right = badges(feed)
+    right = badges(ui)
     room = width - line_width(right) - 2
-    rank = feed.cache.data_parallel_rank
+    rank = ui.cache.data_parallel_rank
     left = row(
         [
             (0, (("KV-cache events", "title"),)),
-            (1, ((safe_line(feed.source.link.endpoint), PLAIN),)),
+            (1, ((safe_line(ui.source.link.endpoint), PLAIN),)),
             (2, ((f"data-parallel rank {rank}", "dim"),) if rank is not None else ()),
             (3, (("blocks only, no requests", "dim"),)),
         ],
@@ -74,9 +74,9 @@ def identity(feed: KvFeed, width: int) -> Line:
     return spread(fitted(left, max(min(room, line_width(left)), 1)), right, width)
 
 
-def cached(feed: KvFeed, width: int) -> Line:
+def cached(ui: KvUiState, width: int) -> Line:
     """Returns the line of cached blocks and tokens."""
-    cache = feed.cache
+    cache = ui.cache
     if not cache.num_batches:
         return (("no message yet", "dim"),)
     tiers = [
@@ -89,16 +89,16 @@ def cached(feed: KvFeed, width: int) -> Line:
             (0, _figure("tokens", fmt.count(cache.num_tokens))),
             (1, _figure("prefix trees", fmt.count(cache.num_trees))),
             *(tiers if len(cache.tiers) > 1 else []),
-            (2, _figure("events/s", fmt.rate(feed.rate))),
+            (2, _figure("events/s", fmt.rate(ui.rate))),
         ],
         width,
         gap=2 if width < 110 else 3,
     )
 
 
-def totals(feed: KvFeed, width: int) -> Line:
+def totals(ui: KvUiState, width: int) -> Line:
     """Returns the line of totals since the viewer connected, and of errors."""
-    cache, link = feed.cache, feed.source.link
+    cache, link = ui.cache, ui.source.link
     troubles = [
         (1, ((f"{word} {fmt.count(number)}", "alert"),))
         for word, number in (

@@ -18,9 +18,9 @@ from seqtop.tui.screens.base import TabbedScreen
 from seqtop.tui.screens.kv import cells
 from seqtop.tui.screens.kv.block_details import facts
 from seqtop.tui.screens.kv.block_map import KvBlockMap
-from seqtop.tui.screens.kv.feed import KvFeed
 from seqtop.tui.screens.kv.header import KvHeader, sentence
 from seqtop.tui.screens.kv.tree_table import TreeRows, TreeTitles
+from seqtop.tui.screens.kv.ui_state import KvUiState
 
 WIDE = 140
 """From this width on there is room for the facts beside the map."""
@@ -29,11 +29,11 @@ WIDE = 140
 class KvScreen(TabbedScreen):
     """Header, tabs, a body, the keys."""
 
-    def __init__(self, feed: KvFeed, tabs: Sequence[Tab]) -> None:
+    def __init__(self, ui: KvUiState, tabs: Sequence[Tab]) -> None:
         super().__init__(tabs)
-        self.feed = feed
-        self._header = KvHeader(feed)
-        self._notice = Notice(feed, lambda: sentence(feed))
+        self.ui = ui
+        self._header = KvHeader(ui)
+        self._notice = Notice(ui, lambda: sentence(ui))
 
     def compose(self) -> ComposeResult:
         yield self._header
@@ -46,12 +46,12 @@ class KvScreen(TabbedScreen):
         raise NotImplementedError
 
     def update(self) -> None:
-        """Draw the body; under the feed's lock."""
+        """Draw the body; under the lock of `ui`."""
         raise NotImplementedError
 
     def show(self) -> None:
         """Draw what has changed."""
-        with self.feed.lock:
+        with self.ui.lock:
             self._header.update()
             self._notice.update()
             self.update()
@@ -88,9 +88,9 @@ class KvBlocksScreen(KvScreen):
         ),
     ]
 
-    def __init__(self, feed: KvFeed, tabs: Sequence[Tab]) -> None:
-        super().__init__(feed, tabs)
-        self._map = KvBlockMap(feed)
+    def __init__(self, ui: KvUiState, tabs: Sequence[Tab]) -> None:
+        super().__init__(ui, tabs)
+        self._map = KvBlockMap(ui)
         self._legend = LineView(id="kv-legend")
         self._facts = LineView(id="kv-facts")
 
@@ -107,7 +107,7 @@ class KvBlocksScreen(KvScreen):
 
     def on_screen_resume(self) -> None:
         super().on_screen_resume()
-        with self.feed.lock:
+        with self.ui.lock:
             self._map.reveal()
 
     def update(self) -> None:
@@ -116,41 +116,41 @@ class KvBlocksScreen(KvScreen):
         self._legend.set_lines([((" ", ""), *cells.legend(width))])
         if self._facts.size:
             size = self._facts.text_width, self._facts.size.height
-            self._facts.set_lines(facts(self.feed, *size))
+            self._facts.set_lines(facts(self.ui, *size))
 
     def on_cell_map_moved(self, _: KvBlockMap.Moved) -> None:
         self.show()
 
     def action_parent(self) -> None:
-        with self.feed.lock:
-            block = self.feed.block
-            before = block and block.parent and self.feed.cache.blocks.get(block.parent)
+        with self.ui.lock:
+            block = self.ui.block
+            before = block and block.parent and self.ui.cache.blocks.get(block.parent)
             self._go(before, "Nothing before this block is known to be cached.")
 
     def action_child(self) -> None:
-        with self.feed.lock:
-            block = self.feed.block
-            after = self.feed.cache.children(block.key) if block else []
+        with self.ui.lock:
+            block = self.ui.block
+            after = self.ui.cache.children(block.key) if block else []
             self._go(
-                self.feed.cache.blocks[after[-1]] if after else None,
+                self.ui.cache.blocks[after[-1]] if after else None,
                 "Nothing known continues this block.",
             )
 
     def action_sibling(self) -> None:
-        with self.feed.lock:
-            block = self.feed.block
-            kin = self.feed.cache.children(block.parent) if block and block.parent else []
+        with self.ui.lock:
+            block = self.ui.block
+            kin = self.ui.cache.children(block.parent) if block and block.parent else []
             if block is None or len(kin) < 2:
                 self._go(None, "Nothing else is known to continue what is before this block.")
                 return
             chosen = kin[(kin.index(block.key) + 1) % len(kin)]
-            self._go(self.feed.cache.blocks[chosen], "")
+            self._go(self.ui.cache.blocks[chosen], "")
 
     def _go(self, block: CachedKvBlock | None, otherwise: str) -> None:
         if block is None:
             self.notify(otherwise, timeout=2, markup=False)
             return
-        self.feed.select(block)
+        self.ui.select(block)
         self.show()
         self._map.reveal()
 
@@ -163,9 +163,9 @@ class KvTreesScreen(KvScreen):
         Binding("enter", "look", "Blocks", id="look.tree", tooltip="Go to its blocks on the map"),
     ]
 
-    def __init__(self, feed: KvFeed, tabs: Sequence[Tab]) -> None:
-        super().__init__(feed, tabs)
-        self._rows = TreeRows(feed)
+    def __init__(self, ui: KvUiState, tabs: Sequence[Tab]) -> None:
+        super().__init__(ui, tabs)
+        self._rows = TreeRows(ui)
 
     def body(self) -> Iterable[Widget]:
         yield TreeTitles()
@@ -178,11 +178,11 @@ class KvTreesScreen(KvScreen):
         self._rows.show()
 
     def action_look(self) -> None:
-        with self.feed.lock:
+        with self.ui.lock:
             tree = self._rows.chosen
-            block = None if tree is None else self.feed.cache.member(tree)
+            block = None if tree is None else self.ui.cache.member(tree)
             if block is None:
                 self.notify("No block of it is known to be cached.", timeout=2, markup=False)
                 return
-            self.feed.select(block)
+            self.ui.select(block)
         self.app.switch_mode(KvBlocksScreen.TAB.name)

@@ -13,7 +13,7 @@ from seqtop.tui.rendering.list_view import MARGIN, ListView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.screens.blocks.cells import owner_mark
 from seqtop.tui.screens.kv.block_details import ago, name, preview
-from seqtop.tui.screens.kv.feed import KvFeed
+from seqtop.tui.screens.kv.ui_state import KvUiState
 
 TITLES = f"  {'Blocks':>7} {'Tokens':>9} {'Seen':>8}  {'First block':<11} Begins with"
 
@@ -28,39 +28,39 @@ class TreeTitles(LineView):
 class TreeRows(ListView):
     """A row per prefix tree. The key of a row is the serial number of its tree."""
 
-    _feed: KvFeed
+    _ui: KvUiState
 
     class Chosen(Message):
         """The cursor is on another tree."""
 
-    def __init__(self, feed: KvFeed) -> None:
-        super().__init__(feed)
-        self._feed = feed
+    def __init__(self, ui: KvUiState) -> None:
+        super().__init__(ui)
+        self._ui = ui
         self._root: Key | None = None
         self._rows: dict[int, PrefixTree] = {}
 
     def show(self) -> None:
-        """Draws the lines that look different. Called under the feed's lock."""
+        """Draws the lines that look different. Called under the lock of `ui`."""
         self.set_height(self.num_rows)
         self.refresh_changed()
 
     @property
     def chosen(self) -> PrefixTree | None:
         """The tree under the cursor: the largest, unless the user chose one that still exists."""
-        cache = self._feed.cache
+        cache = self._ui.cache
         named = None if self._root is None else cache.tree(self._root)
         return named or next(iter(cache.trees(0, 1)), None)
 
     @property
     def num_rows(self) -> int:
-        return self._feed.cache.num_trees
+        return self._ui.cache.num_trees
 
     @property
     def cursor_row(self) -> int | None:
-        return None if self.chosen is None else self._feed.cache.place(self.chosen)
+        return None if self.chosen is None else self._ui.cache.place(self.chosen)
 
     def page(self, start: int, stop: int) -> Sequence[int]:
-        trees = self._feed.cache.trees(start, stop)
+        trees = self._ui.cache.trees(start, stop)
         if len(self._rows) > 1_000:
             self._rows.clear()
         self._rows |= {tree.serial: tree for tree in trees}
@@ -70,7 +70,7 @@ class TreeRows(ListView):
         return self.chosen is not None and self.chosen.serial == key
 
     def select(self, key: int) -> None:
-        with self._feed.lock:
+        with self._ui.lock:
             self._root = self._rows[key].root
             if (row := self.cursor_row) is not None:
                 self.reveal(row)
@@ -79,15 +79,15 @@ class TreeRows(ListView):
 
     def line(self, key: int) -> Line:
         tree = self._rows[key]
-        first = self._feed.cache.blocks.get(tree.root)
+        first = self._ui.cache.blocks.get(tree.root)
         begins: Line = (
             (("its first block is not known to be cached", "alert"),)
             if first is None
-            else ((preview(self._feed, first), PLAIN),)
+            else ((preview(self._ui, first), PLAIN),)
         )
         figures = (
             f" {fmt.count(tree.num_blocks):>7} {fmt.count(tree.num_tokens):>9}"
-            f" {ago(self._feed, tree.seen_at):>8}  "
+            f" {ago(self._ui, tree.seen_at):>8}  "
         )
         line: Line = (
             owner_mark(tree.serial),

@@ -21,26 +21,26 @@ BLOCKS_AT_ONCE = 2_048
 """The blocks of other sequences that are searched per frame."""
 
 
-class BlockTable(DetailPane):
+class BlockTablePane(DetailPane):
     """The block table of the selected sequence."""
 
-    def __init__(self, feed: UiState) -> None:
-        super().__init__(feed, id="blocks", title="Blocks")
+    def __init__(self, ui: UiState) -> None:
+        super().__init__(ui, id="blocks", title="Blocks")
         self._shared_blocks = SharedBlocks()
         self._partly_filled: int | None = None
         """The sequence whose last block was seen partly filled."""
 
     def update(self) -> None:
-        """Draws the lines that look different. Called under the feed's lock."""
-        if (found := self._feed.selection) is None or not self.outer_size:
+        """Draws the lines that look different. Called under the lock of `ui`."""
+        if (found := self._ui.selection) is None or not self.outer_size:
             self.set_lines(())
             return
         request, sequence = found
-        info = self._feed.state.info
+        info = self._ui.state.info
         block_size = info.block_size if info else 0
         last_id = info.num_gpu_blocks - 1 if info else 0
-        self._shared_blocks.search(self._feed, sequence)
-        if self._shared_blocks.is_searching and self._feed.paused:  # no frame follows while paused
+        self._shared_blocks.search(self._ui, sequence)
+        if self._shared_blocks.is_searching and self._ui.paused:  # no frame follows while paused
             self.call_after_refresh(self.update_locked)
         unfilled = len(sequence.block_table) * block_size - sequence.num_computed_tokens
         if 0 < unfilled < block_size:
@@ -50,7 +50,7 @@ class BlockTable(DetailPane):
                 request,
                 sequence,
                 self._shared_blocks.owners,
-                self._feed.state.cached_blocks,
+                self._ui.state.cached_blocks,
                 block_size,
                 last_id,
                 self.text_width,
@@ -73,23 +73,23 @@ class SharedBlocks:
         """The running sequence that was searched last, by id; `None` after all were."""
         self._found: dict[int, str] = {}
 
-    def search(self, feed: UiState, sequence: SequenceState) -> None:
+    def search(self, ui: UiState, sequence: SequenceState) -> None:
         """Continues the search. Starts again each second, and when the sequence has a new block."""
-        searched_for = (sequence.seq_id, len(sequence.block_table), feed.second)
+        searched_for = (sequence.seq_id, len(sequence.block_table), ui.second)
         is_another = self._searched_for is None or searched_for[0] != self._searched_for[0]
         if is_another:
             self.owners = {}
         if is_another or (searched_for != self._searched_for and self._last is None):
             self._searched_for, self._found = searched_for, {}
-            self._last = -1 if _may_share(feed, sequence) else None
+            self._last = -1 if _may_share(ui, sequence) else None
             if self._last is None:
                 self.owners = {}
         if self._last is None:
             return
         mine, room = set(sequence.block_table), BLOCKS_AT_ONCE
-        for seq_id in feed.view.running.irange(self._last, inclusive=(False, False)):
+        for seq_id in ui.view.running.irange(self._last, inclusive=(False, False)):
             self._last = seq_id
-            other = feed.state.sequences.get(seq_id)
+            other = ui.state.sequences.get(seq_id)
             if other is None or other is sequence:
                 continue
             room -= 1 + len(other.block_table)
@@ -107,9 +107,9 @@ class SharedBlocks:
         return self._last is not None
 
 
-def _may_share(feed: UiState, sequence: SequenceState) -> bool:
-    info = feed.state.info
-    forked = len(feed.state.requests[sequence.request_id].seq_ids) > 1
+def _may_share(ui: UiState, sequence: SequenceState) -> bool:
+    info = ui.state.info
+    forked = len(ui.state.requests[sequence.request_id].seq_ids) > 1
     caches = info is not None and info.enable_prefix_caching
     return bool(sequence.block_table) and info is not None and (caches or forked)
 

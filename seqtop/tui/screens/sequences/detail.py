@@ -16,7 +16,7 @@ from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.rendering.wrapped_text import wrap
-from seqtop.tui.screens.sequences.block_table import BlockTable
+from seqtop.tui.screens.sequences.block_table import BlockTablePane
 from seqtop.tui.screens.sequences.cells import glyph
 from seqtop.tui.screens.sequences.raw_messages import RawMessages
 from seqtop.tui.screens.sequences.request_timeline import RequestTimeline
@@ -42,9 +42,9 @@ def arrangement(width: int, height: int) -> str:
 class Detail(Vertical):
     """A headline and a sentence, then text, blocks and timeline as there is room."""
 
-    def __init__(self, feed: UiState) -> None:
+    def __init__(self, ui: UiState) -> None:
         super().__init__(id="detail")
-        self._feed = feed
+        self._ui = ui
         self._summary = LineView(id="summary")
         self._tabs = DetailTabs()
         self._facts = Container(id="facts")
@@ -53,11 +53,11 @@ class Detail(Vertical):
         """The sequence that the parts are about."""
         # In the order of TABS.
         self._parts = (
-            TextPane(feed),
-            BlockTable(feed),
-            RequestTimeline(feed),
-            Tokens(feed),
-            RawMessages(feed),
+            TextPane(ui),
+            BlockTablePane(ui),
+            RequestTimeline(ui),
+            Tokens(ui),
+            RawMessages(ui),
         )
 
     def compose(self) -> ComposeResult:
@@ -73,10 +73,10 @@ class Detail(Vertical):
             yield raw
 
     def show(self, frame: Changes) -> None:
-        """Draws the changes of a frame. Called under the feed's lock."""
+        """Draws the changes of a frame. Called under the lock of `ui`."""
         if not self.display:
             return
-        before, self._sequence_shown = self._sequence_shown, self._feed.selected
+        before, self._sequence_shown = self._sequence_shown, self._ui.selected
         self._update_summary()  # the reason for waiting changes without a change of the sequence
         is_another = self._sequence_shown != before
         if (
@@ -110,7 +110,7 @@ class Detail(Vertical):
                 active if tabbed else shared if index in _SHARING_A_PLACE else index
             )
         self._facts.display = not tabbed or active not in _SHARING_A_PLACE
-        with self._feed.lock:
+        with self._ui.lock:
             self.show(EVERYTHING)
 
     def on_mount(self) -> None:
@@ -129,11 +129,11 @@ class Detail(Vertical):
         if not self.size:
             return
         width = max(self.size.width - 2, 1)
-        found = self._feed.selection
+        found = self._ui.selection
         if found is None:
             self._summary.set_lines([(("No sequence is selected.", "dim"),)])
             return
-        sentence = safe_line(explain(self._feed.state, self._feed.view, found[1]))
+        sentence = safe_line(explain(self._ui.state, self._ui.view, found[1]))
         breaks = wrap(sentence, width)
         height = 1 + min(len(breaks), 4 if self.size.height >= 20 else 2)
         if self._summary_height != height:

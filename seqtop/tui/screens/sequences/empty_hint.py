@@ -10,13 +10,13 @@ from seqtop.tui.ui_state import UiState
 class EmptyHint(LineView):
     """A sentence in place of the table's rows."""
 
-    def __init__(self, feed: UiState) -> None:
+    def __init__(self, ui: UiState) -> None:
         super().__init__(id="hint")
-        self._feed = feed
+        self._ui = ui
 
     def update(self) -> None:
-        """Draws the lines that look different. Called under the feed's lock."""
-        text = hint(self._feed)
+        """Draws the lines that look different. Called under the lock of `ui`."""
+        text = hint(self._ui)
         self.display = bool(text)
         if not text:
             return
@@ -25,26 +25,26 @@ class EmptyHint(LineView):
         self.set_lines([*[()] * max((self.size.height - len(lines)) // 2, 0), *lines])
 
     def on_resize(self) -> None:
-        with self._feed.lock:
+        with self._ui.lock:
             self.update()
 
 
-def hint(feed: UiState) -> str:
+def hint(ui: UiState) -> str:
     """Returns the reason for an empty table; an empty text if the table has rows."""
-    if len(feed.view):
+    if len(ui.view):
         return ""
-    if feed.state.sequences:
+    if ui.state.sequences:
         return "No sequence matches the filter.\nEsc clears it, / edits it."
-    info = feed.state.info
-    if feed.source.link.state is ConnectionState.CONNECTING:
-        endpoint = safe_line(feed.source.link.endpoint)
+    info = ui.state.info
+    if ui.source.link.state is ConnectionState.CONNECTING:
+        endpoint = safe_line(ui.source.link.endpoint)
         return (
             f"No message from {endpoint} yet.\n"
             "The engine appears here as soon as it publishes; `seqtop demo` starts a demo engine."
         )
-    if feed.paused or feed.source.link.state is ConnectionState.REPLAY:
+    if ui.paused or ui.source.link.state is ConnectionState.REPLAY:
         return "No sequence had arrived yet at this moment."
-    if feed.source.link.state is not ConnectionState.LIVE or info is None:
+    if ui.source.link.state is not ConnectionState.LIVE or info is None:
         return ""
     if info.control:
         return "No sequences yet.\nPress n to submit a prompt and watch it run."

@@ -19,20 +19,20 @@ _COURSE = 73
 class LatencyPanel(LineView):
     """A line per figure, and the goodput if there are objectives."""
 
-    def __init__(self, feed: UiState) -> None:
+    def __init__(self, ui: UiState) -> None:
         super().__init__(id="latency")
-        self._feed = feed
+        self._ui = ui
 
     def update(self) -> None:
-        """Draws the lines that look different. Called under the feed's lock."""
-        self.display = self._feed.latency_wanted
+        """Draws the lines that look different. Called under the lock of `ui`."""
+        self.display = self._ui.latency_wanted
         if not self.display or not self.outer_size:
             return
-        slo = self._feed.latencies.slo
-        self.set_lines(latency_lines(slo, self._feed.measured, self.text_width))
+        slo = self._ui.latencies.slo
+        self.set_lines(latency_lines(slo, self._ui.measured, self.text_width))
 
     def on_resize(self) -> None:
-        with self._feed.lock:
+        with self._ui.lock:
             self.update()
 
 

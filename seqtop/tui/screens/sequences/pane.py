@@ -9,18 +9,18 @@ from seqtop.tui.ui_state import UiState
 class DetailPane(LineView):
     """A titled pane with facts about the selected sequence."""
 
-    def __init__(self, feed: UiState, *, id: str, title: str) -> None:  # noqa: A002 (Textual's name)
+    def __init__(self, ui: UiState, *, id: str, title: str) -> None:  # noqa: A002 (Textual's name)
         super().__init__(id=id)
         self.border_title = title
-        self._feed = feed
+        self._ui = ui
 
     @abstractmethod
     def update(self) -> None:
-        """Draws the lines that look different. Called under the feed's lock."""
+        """Draws the lines that look different. Called under the lock of `ui`."""
 
     def update_locked(self) -> None:
-        """Calls `update` under the feed's lock."""
-        with self._feed.lock:
+        """Calls `update` under the lock of `ui`."""
+        with self._ui.lock:
             self.update()
 
     def on_resize(self) -> None:

@@ -28,23 +28,23 @@ class RawMessages(ScrollablePane):
     While the sequence changes, messages are read once a second: reading takes longer than drawing.
     """
 
-    def __init__(self, feed: UiState) -> None:
-        super().__init__(feed, id="raw", title="Raw")
+    def __init__(self, ui: UiState) -> None:
+        super().__init__(ui, id="raw", title="Raw")
         self._shown: tuple[int, int, int, int] | None = None
         """The sequence, the time, the position and the width that the lines are for."""
 
     def update(self) -> None:
         if not self.outer_size:
             return
-        found, position = self._feed.selection, self._feed.time_travel.position
-        timeline = self._feed.source.history
+        found, position = self._ui.selection, self._ui.time_travel.position
+        timeline = self._ui.source.history
         if found is None or timeline is None:
             self._shown = None
             self.set_lines([(("No message is on record.", "dim"),)])
             return
         # A paused display shows every step, a live one the newest of each second.
-        when = found[1].last_step if self._feed.paused else self._feed.second
-        shown = (found[1].seq_id, when, position if self._feed.paused else -1, self.text_width)
+        when = found[1].last_step if self._ui.paused else self._ui.second
+        shown = (found[1].seq_id, when, position if self._ui.paused else -1, self.text_width)
         if self._shown == shown:
             return
         self._shown = shown

@@ -20,15 +20,15 @@ _ROOMY = 10
 class RequestTimeline(DetailPane):
     """The timeline of the selected sequence's request."""
 
-    def __init__(self, feed: UiState) -> None:
-        super().__init__(feed, id="timeline", title="Timeline")
+    def __init__(self, ui: UiState) -> None:
+        super().__init__(ui, id="timeline", title="Timeline")
 
     def update(self) -> None:
-        """Draws the lines that look different. Called under the feed's lock."""
-        if (found := self._feed.selection) is None or not self.outer_size:
+        """Draws the lines that look different. Called under the lock of `ui`."""
+        if (found := self._ui.selection) is None or not self.outer_size:
             self.set_lines(())
             return
-        self.set_lines(timeline_lines(*found, self._feed.now, self.text_width, self.size.height))
+        self.set_lines(timeline_lines(*found, self._ui.now, self.text_width, self.size.height))
 
 
 def timeline_lines(

@@ -18,16 +18,16 @@ class SequenceRows(ListView):
     class Moved(Message):
         """The cursor is on another sequence."""
 
-    _feed: UiState
+    _ui: UiState
 
-    def __init__(self, feed: UiState) -> None:
-        super().__init__(feed)
+    def __init__(self, ui: UiState) -> None:
+        super().__init__(ui)
         self._cursor = 0
 
     @property
     def view(self) -> SequenceView:
         """The sequences and their order."""
-        return self._feed.view
+        return self._ui.view
 
     @property
     def num_rows(self) -> int:
@@ -35,47 +35,47 @@ class SequenceRows(ListView):
 
     @property
     def cursor_row(self) -> int | None:
-        return self.view.index(self._feed.selected)
+        return self.view.index(self._ui.selected)
 
     @property
     def cursor_mark(self) -> str:
-        return FOLLOWED_MARK if self._feed.following else CURSOR_MARK
+        return FOLLOWED_MARK if self._ui.following else CURSOR_MARK
 
     def page(self, start: int, stop: int) -> Sequence[int]:
         return self.view.page(start, stop)
 
     def is_selected(self, key: int) -> bool:
-        return key == self._feed.selected
+        return key == self._ui.selected
 
     def show(self, _: Changes) -> None:
-        """Draws the rows that look different. Called under the feed's lock."""
+        """Draws the rows that look different. Called under the lock of `ui`."""
         self.set_height(self.num_rows)
         self._update_selection()
         self.refresh_changed()
 
     def select(self, key: int | None) -> None:
         """Puts the cursor on a sequence and scrolls to it."""
-        with self._feed.lock:
-            changed = key != self._feed.selected
-            self._feed.selected = key
-            self._feed.is_user_selection = True
+        with self._ui.lock:
+            changed = key != self._ui.selected
+            self._ui.selected = key
+            self._ui.is_user_selection = True
             if changed:
-                self._feed.block = None
+                self._ui.block = None
             if (row := self.cursor_row) is not None:
                 self._cursor = row
-                self.reveal(row, around=self._feed.scroll_target == key)
+                self.reveal(row, around=self._ui.scroll_target == key)
             self.refresh_changed()
         if changed:
             self.post_message(self.Moved())
 
     def reveal_selected(self) -> None:
         """Scrolls to the selected row, if the user selected it."""
-        with self._feed.lock:
-            if self._feed.is_user_selection and (row := self.cursor_row) is not None:
+        with self._ui.lock:
+            if self._ui.is_user_selection and (row := self.cursor_row) is not None:
                 self.reveal(row)
 
     def action_move(self, by: int) -> None:
-        with self._feed.lock:
+        with self._ui.lock:
             row = self.cursor_row
             self.go(self._cursor if row is None else row + by)
 
@@ -85,15 +85,15 @@ class SequenceRows(ListView):
         Until the user selects a sequence, the cursor is on the first row: the sequence that has
         run longest.
         """
-        feed = self._feed
+        ui = self._ui
         row = self.cursor_row
-        if row is None or (row > 0 and not feed.is_user_selection):
+        if row is None or (row > 0 and not ui.is_user_selection):
             last = self.num_rows - 1
-            self._cursor = max(min(self._cursor, last), 0) if feed.is_user_selection else 0
+            self._cursor = max(min(self._cursor, last), 0) if ui.is_user_selection else 0
             keys = self.page(self._cursor, self._cursor + 1)
-            feed.selected = keys[0] if keys else None
+            ui.selected = keys[0] if keys else None
             self.post_message(self.Moved())
             return
         moved, self._cursor = row != self._cursor, row
-        if (feed.is_scroll_target_selected() and moved) or feed.following:
-            self.reveal(row, around=not feed.following)
+        if (ui.is_scroll_target_selected() and moved) or ui.following:
+            self.reveal(row, around=not ui.following)

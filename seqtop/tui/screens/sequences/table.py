@@ -21,10 +21,10 @@ from seqtop.tui.ui_state import Changes, UiState
 class SequenceTable(Vertical):
     """The titles and the rows below them."""
 
-    def __init__(self, feed: UiState) -> None:
+    def __init__(self, ui: UiState) -> None:
         super().__init__()
-        self.rows = Rows(feed)
-        self.titles = Titles(feed)
+        self.rows = Rows(ui)
+        self.titles = Titles(ui)
 
     def compose(self) -> ComposeResult:
         yield self.titles
@@ -41,12 +41,12 @@ class Titles(LineView):
             super().__init__()
             self.key = key
 
-    def __init__(self, feed: UiState) -> None:
+    def __init__(self, ui: UiState) -> None:
         super().__init__()
-        self._feed = feed
+        self._ui = ui
 
     def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
-        sort = self._feed.view.sort
+        sort = self._ui.view.sort
         line = cells.header(self._columns, sort.key, descending=sort.descending)
         return [(((" " * MARGIN, PLAIN), *line), "header")]
 
@@ -56,14 +56,14 @@ class Titles(LineView):
 
     @property
     def _columns(self) -> tuple[Field, ...]:
-        return _columns_of(self._feed, self.text_width)
+        return _columns_of(self._ui, self.text_width)
 
 
 class Rows(SequenceRows):
     """The rows of the sequence table."""
 
-    def __init__(self, feed: UiState) -> None:
-        super().__init__(feed)
+    def __init__(self, ui: UiState) -> None:
+        super().__init__(ui)
         self._columns: tuple[Field, ...] = ()
         self._lines_by_key: dict[int, Line] = {}
         """The visible rows. A row is made again when its sequence changes; a waiting one once a
@@ -82,7 +82,7 @@ class Rows(SequenceRows):
         self._lines_by_key = {key: lines[key] for key in self.visible_keys() if key in lines}
 
     def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
-        columns = _columns_of(self._feed, self.text_width)
+        columns = _columns_of(self._ui, self.text_width)
         if columns != self._columns:
             self._columns = columns
             self._lines_by_key.clear()
@@ -96,17 +96,17 @@ class Rows(SequenceRows):
 
     def _forget_waiting(self) -> None:
         for key in list(self._lines_by_key):
-            found = self._feed.state.sequences.get(key)
+            found = self._ui.state.sequences.get(key)
             if found is not None and found.status == SequenceStatus.WAITING:
                 del self._lines_by_key[key]
 
     def _make_line(self, key: int) -> Line:
-        found = self._feed.sequence(key)
+        found = self._ui.sequence(key)
         if not found:  # removed since the view was last updated; the next frame has no such row
             return ()
-        now = self._feed.now
-        late = missed(self._feed.latencies.slo, *found, now)
-        info = self._feed.state.info
+        now = self._ui.now
+        late = missed(self._ui.latencies.slo, *found, now)
+        info = self._ui.state.info
         redacted = info is not None and info.redacted
         position = self.view.tree_position(key)
         line = cells.row(self._columns, *found, now, position, late, redacted=redacted)
@@ -115,5 +115,5 @@ class Rows(SequenceRows):
         return line
 
 
-def _columns_of(feed: UiState, width: int) -> tuple[Field, ...]:
-    return cells.arrange(width - MARGIN, feed.columns, feed.view.sort.key)
+def _columns_of(ui: UiState, width: int) -> tuple[Field, ...]:
+    return cells.arrange(width - MARGIN, ui.columns, ui.view.sort.key)

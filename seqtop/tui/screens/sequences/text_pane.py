@@ -15,15 +15,15 @@ MAX_CHARACTERS = 200_000
 class TextPane(ScrollablePane):
     """The text of the selected sequence. Scrolls with new text while the end is visible."""
 
-    def __init__(self, feed: UiState) -> None:
-        super().__init__(feed, id="text", title="Text")
+    def __init__(self, ui: UiState) -> None:
+        super().__init__(ui, id="text", title="Text")
         self._transcript = Transcript()
         self._sequence_shown: int | None = None
         self._follows = True
 
     def update(self) -> None:
-        """Draws the lines that look different. Called under the feed's lock."""
-        found = self._feed.selection
+        """Draws the lines that look different. Called under the lock of `ui`."""
+        found = self._ui.selection
         if found is None or not self.outer_size:
             self.set_lines(())
             return
@@ -51,7 +51,7 @@ class TextPane(ScrollablePane):
 
     def _marks(self, sequence: SequenceState) -> TokenMarks | None:
         """Returns the marks of the tokens; `None` if the beginning of the text is cut off."""
-        marking = self._feed.marking
+        marking = self._ui.marking
         if marking == "plain" or len(sequence.text) > MAX_CHARACTERS:
             return None
         return TokenMarks(marking, sequence.text_lengths, sequence.output_logprobs)
@@ -61,7 +61,7 @@ class TextPane(ScrollablePane):
         self._follows = new_value >= self.max_scroll_y
 
     def _empty_line(self) -> Line:
-        info = self._feed.state.info
+        info = self._ui.state.info
         if info is not None and info.redacted:
             return (("Redacted: this engine does not publish its texts.", "dim"),)
         return (("No text yet.", "dim"),)

@@ -19,8 +19,8 @@ _TITLES = f"{'#':>7} {'id':>8}  {'text':<14} {'logprob':>8} {'p':>5}  alternativ
 class Tokens(ScrollablePane):
     """A line for each output token of the selected sequence, the newest first."""
 
-    def __init__(self, feed: UiState) -> None:
-        super().__init__(feed, id="tokens", title="Tokens")
+    def __init__(self, ui: UiState) -> None:
+        super().__init__(ui, id="tokens", title="Tokens")
         self._lengths: Ints | None = None
         self._ends: list[int] = []
         """For each token of `_lengths` the index at which its text ends."""
@@ -31,17 +31,17 @@ class Tokens(ScrollablePane):
             self.refresh_changed()
 
     def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
-        with self._feed.lock:
+        with self._ui.lock:
             indices = range(top, min(top + count, self._num_lines))
             return [(self._line(index), PLAIN) for index in indices]
 
     @property
     def _num_lines(self) -> int:
-        found = self._feed.selection
+        found = self._ui.selection
         return 1 if found is None else 1 + len(found[1].output_token_ids)
 
     def _line(self, index: int) -> Line:
-        found = self._feed.selection
+        found = self._ui.selection
         if found is None or not found[1].output_token_ids:
             return (("No output tokens yet.", "dim"),)
         if index == 0:

@@ -32,11 +32,11 @@ _NOT_SHOWN = -1
 class StepDetail(Vertical):
     """The details of the step under the cursor."""
 
-    def __init__(self, feed: UiState, log: StepLog) -> None:
+    def __init__(self, ui: UiState, log: StepLog) -> None:
         super().__init__(id="step-detail")
         self._log = log
         self._facts = LineView(id="step-facts")
-        self.members = Members(feed)
+        self.members = Members(ui)
         self._position: int | None = _NOT_SHOWN
 
     def compose(self) -> ComposeResult:
@@ -44,7 +44,7 @@ class StepDetail(Vertical):
         yield self.members
 
     def show(self, position: int | None) -> None:
-        """Shows the step at `position`. Called under the feed's lock."""
+        """Shows the step at `position`. Called under the lock of `ui`."""
         if position == self._position or not self.display or not self.size:
             return
         self._position = position
@@ -64,23 +64,23 @@ class StepDetail(Vertical):
     def on_resize(self) -> None:
         position, self._position = self._position, _NOT_SHOWN
         if position != _NOT_SHOWN:
-            with self.members.feed.lock:
+            with self.members.ui.lock:
                 self.show(position)
 
 
 class Members(ListView):
     """The list of sequences in a step's batch."""
 
-    _feed: UiState
+    _ui: UiState
 
-    def __init__(self, feed: UiState) -> None:
-        super().__init__(feed)
+    def __init__(self, ui: UiState) -> None:
+        super().__init__(ui)
         self._members: Sequence[Member] = ()
         self._cursor = 0
 
     @property
-    def feed(self) -> UiState:
-        return self._feed
+    def ui(self) -> UiState:
+        return self._ui
 
     @property
     def chosen(self) -> Member | None:
@@ -88,7 +88,7 @@ class Members(ListView):
         return self._members[self._cursor] if self._members else None
 
     def of(self, step: Step) -> list[Member]:
-        return step_summary.members(step, self._feed.state)
+        return step_summary.members(step, self._ui.state)
 
     def set_members(self, members: Sequence[Member]) -> None:
         """Replaces the list and puts the cursor on its first row."""

@@ -13,17 +13,17 @@ CACHED_SUMMARIES = 1_000
 
 
 class StepLog:
-    """Reads steps of the feed's history by position. Used under the feed's lock."""
+    """Reads steps of the history by position. Used under the lock of `ui`."""
 
-    def __init__(self, feed: UiState) -> None:
-        self._feed = feed
+    def __init__(self, ui: UiState) -> None:
+        self._ui = ui
         self._summaries: OrderedDict[int, StepSummary | None] = OrderedDict()
         self._last: tuple[int, Step | None] = (-1, None)
         self._infos: dict[int, EngineInfo | None] = {}
 
     @property
     def timeline(self) -> Timeline | None:
-        return self._feed.source.history
+        return self._ui.source.history
 
     def __len__(self) -> int:
         return self.timeline.index.num_steps if self.timeline is not None else 0
@@ -59,8 +59,8 @@ class StepLog:
         if timeline is None:
             return None
         restart = self._restart_before(timeline, position)
-        if restart == self._restart_before(timeline, self._feed.time_travel.position):
-            return self._feed.state.info or self._feed.source.state.info
+        if restart == self._restart_before(timeline, self._ui.time_travel.position):
+            return self._ui.state.info or self._ui.source.state.info
         if restart not in self._infos:
             try:
                 self._infos[restart] = timeline.at(restart).info

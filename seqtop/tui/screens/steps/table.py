@@ -21,9 +21,9 @@ SHOWN_MARK = "▸"
 class StepTable(Vertical):
     """The titles and the rows below them."""
 
-    def __init__(self, feed: UiState, log: StepLog) -> None:
+    def __init__(self, ui: UiState, log: StepLog) -> None:
         super().__init__()
-        self.rows = StepRows(feed, log)
+        self.rows = StepRows(ui, log)
 
     def compose(self) -> ComposeResult:
         yield StepTitles()
@@ -44,10 +44,10 @@ class StepRows(ListView):
     class Moved(Message):
         """The cursor is on another step."""
 
-    _feed: UiState
+    _ui: UiState
 
-    def __init__(self, feed: UiState, log: StepLog) -> None:
-        super().__init__(feed)
+    def __init__(self, ui: UiState, log: StepLog) -> None:
+        super().__init__(ui)
         self._log = log
         self._chosen: int | None = None
         self._shown = -1
@@ -58,7 +58,7 @@ class StepRows(ListView):
         """The position of the step under the cursor; `None` if no step is on record."""
         if self._chosen is not None:
             return self._chosen
-        row = self._log.row(self._feed.time_travel.position)
+        row = self._log.row(self._ui.time_travel.position)
         found = self._log.page(row, row + 1)
         return found[0] if found else None
 
@@ -87,7 +87,7 @@ class StepRows(ListView):
         return (*mark, *cells.row(slots, step, self._log.info(key), restarted=restarted))
 
     def show(self) -> None:
-        """Draws the rows that look different. Called under the feed's lock."""
+        """Draws the rows that look different. Called under the lock of `ui`."""
         before = self.cursor
         self._update_chosen()
         self.set_height(self.num_rows)
@@ -104,7 +104,7 @@ class StepRows(ListView):
 
     def select(self, key: int) -> None:
         """Puts the cursor on a step. On the newest step it moves with new steps."""
-        with self._feed.lock:
+        with self._ui.lock:
             row = self._log.row(key)
             newest = row == self.num_rows - 1 and not self._is_held
             self._chosen = None if newest else key
@@ -116,21 +116,21 @@ class StepRows(ListView):
     @property
     def _is_held(self) -> bool:
         """Whether the moment on display may not be the newest."""
-        return self._feed.paused or self._feed.is_recorded
+        return self._ui.paused or self._ui.is_recorded
 
     @property
     def _step_on_show(self) -> int | None:
         """The step on display; `None` if that is the newest."""
         if not self._is_held:
             return None
-        row = self._log.row(self._feed.time_travel.position)
+        row = self._log.row(self._ui.time_travel.position)
         found = self._log.page(row, row + 1)
-        return found[0] if found and found[0] <= self._feed.time_travel.position else None
+        return found[0] if found and found[0] <= self._ui.time_travel.position else None
 
     def _update_chosen(self) -> None:
         """Follows the moment on display, and leaves a step that is no longer on record."""
-        position = self._feed.time_travel.position
-        if self._feed.paused and position != self._shown:
+        position = self._ui.time_travel.position
+        if self._ui.paused and position != self._shown:
             self._chosen = None
         self._shown = position
         oldest = self._log.page(0, 1)

@@ -46,8 +46,8 @@ def columns(width: int) -> TimelineColumns:
 class TimelineRows(SequenceRows):
     """A row per sequence with its request's bar, in the order of the table or of arrival."""
 
-    def __init__(self, feed: UiState, viewport: Viewport) -> None:
-        super().__init__(feed)
+    def __init__(self, ui: UiState, viewport: Viewport) -> None:
+        super().__init__(ui)
         self.by_arrival = False
         self._viewport = viewport
         self._arrivals = SequenceView()
@@ -59,7 +59,7 @@ class TimelineRows(SequenceRows):
 
     @property
     def view(self) -> SequenceView:
-        return self._arrivals if self.by_arrival else self._feed.view
+        return self._arrivals if self.by_arrival else self._ui.view
 
     @property
     def layout_columns(self) -> TimelineColumns:
@@ -78,27 +78,27 @@ class TimelineRows(SequenceRows):
     @property
     def extent(self) -> Extent:
         """The recorded time."""
-        feed = self._feed
-        now, newest = feed.now, feed.source.state
+        ui = self._ui
+        now, newest = ui.now, ui.source.state
         end = max(newest.time, now)
-        if (timeline := feed.source.history) is not None:
+        if (timeline := ui.source.history) is not None:
             with timeline.lock:
                 begin, recorded = seek.bounds(timeline)
             now = max(now, begin)  # there is no time before the first event
-            end = recorded if feed.is_recorded else end
+            end = recorded if ui.is_recorded else end
         # Before the first arrival the newest state has the first sequence.
-        heads = (next(iter(state.requests.values()), None) for state in (feed.state, newest))
+        heads = (next(iter(state.requests.values()), None) for state in (ui.state, newest))
         first = min((head.metrics.arrival_time for head in heads if head is not None), default=now)
-        return Extent(first, end, now, ends=feed.is_recorded)
+        return Extent(first, end, now, ends=ui.is_recorded)
 
     def show(self, frame: Changes) -> None:
-        feed, extent, width = self._feed, self.extent, self.layout_columns.bar
-        if feed.paused and feed.now != self._shown_at:
+        ui, extent, width = self._ui, self.extent, self.layout_columns.bar
+        if ui.paused and ui.now != self._shown_at:
             self._viewport.reveal(extent, width)
-        self._shown_at = feed.now
+        self._shown_at = ui.now
         before = self._window, self._moment
         self._window = self._viewport.window(extent, width)
-        held = feed.paused or feed.is_recorded
+        held = ui.paused or ui.is_recorded
         self._moment = self._window.column(extent.now) if held else None
         if (self._window, self._moment) != before or frame.touched is None:
             self._bars.clear()
@@ -107,18 +107,18 @@ class TimelineRows(SequenceRows):
         super().show(frame)
 
     def sort(self, *, by_arrival: bool) -> None:
-        """Orders the rows by arrival, or like the table. Called under the feed's lock."""
+        """Orders the rows by arrival, or like the table. Called under the lock of `ui`."""
         self.by_arrival = by_arrival
-        self._arrivals.filter = self._feed.view.filter
-        self._arrivals.rebuild(self._feed.state)
+        self._arrivals.filter = self._ui.view.filter
+        self._arrivals.rebuild(self._ui.state)
 
     def line(self, key: int) -> Line:
-        found = self._feed.sequence(key)
+        found = self._ui.sequence(key)
         if found is None:  # removed since the view was last updated; the next frame has no such row
             return ()
         request, sequence = found
         last = request.spans[-1]
-        now = self._feed.now
+        now = self._ui.now
         place = ((now if last.end is None else last.end) - self._window.start) / self._window.cell
         # While this is the same, the bar is the same, within half a cell.
         looks = (
@@ -139,25 +139,25 @@ class TimelineRows(SequenceRows):
         )
 
     def _arrange(self, frame: Changes) -> None:
-        view, current = self._arrivals, self._feed.view.filter
+        view, current = self._arrivals, self._ui.view.filter
         if frame.touched is None or view.filter is not current:
             view.filter = current
-            view.rebuild(self._feed.state)
+            view.rebuild(self._ui.state)
             return
-        view.update(self._feed.state, frame.touched)
+        view.update(self._ui.state, frame.touched)
         if frame.ticked:
-            view.tick(self._feed.state)
+            view.tick(self._ui.state)
 
 
 class TimeAxis(LineView):
     """The titles and times of day, and a ruler with ticks, steps and the moment on display."""
 
-    def __init__(self, feed: UiState) -> None:
+    def __init__(self, ui: UiState) -> None:
         super().__init__(id="axis")
-        self._feed = feed
+        self._ui = ui
 
     def update(self, rows: TimelineRows) -> None:
-        """Draws the axis of `rows`. Called under the feed's lock."""
+        """Draws the axis of `rows`. Called under the lock of `ui`."""
         if not self.size:
             return
         window, name = rows.window, rows.layout_columns.name
@@ -186,7 +186,7 @@ class TimeAxis(LineView):
 
     def _steps(self, window: TimeWindow) -> list[int]:
         """Returns the columns in which a step ended; none if they are too close together."""
-        timeline = self._feed.source.history
+        timeline = self._ui.source.history
         if timeline is None:
             return []
         marks = timeline.index

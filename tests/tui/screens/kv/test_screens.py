@@ -29,23 +29,23 @@ def test_a_chain_is_walked_by_keys(source: ScriptedKvSource) -> None:
     app = app_of(source)
 
     async def act(pilot: Pilot[int]) -> None:
-        assert app.feed.block.key == (0, digest(1, 0))
+        assert app.ui.block.key == (0, digest(1, 0))
         await pilot.press(*"]" * 9)
-        assert app.feed.block.key == (0, digest(1, 9))
+        assert app.ui.block.key == (0, digest(1, 9))
         assert "continued in 3 ways" in screen(app)
         await pilot.press("]")
-        assert app.feed.block.key == (0, digest(5, 0)), "the one stored last"
+        assert app.ui.block.key == (0, digest(5, 0)), "the one stored last"
         await pilot.press("o")
-        assert app.feed.block.key == (0, digest(1, 10))
+        assert app.ui.block.key == (0, digest(1, 10))
         await pilot.press("[")
-        assert app.feed.block.key == (0, digest(1, 9))
+        assert app.ui.block.key == (0, digest(1, 9))
         assert "block 10 of its prefix, tokens 144 to 159" in screen(app)
         await pilot.press("left_square_bracket", *"[" * 9)
-        assert app.feed.block.key == (0, digest(1, 0))
+        assert app.ui.block.key == (0, digest(1, 0))
         await pilot.press("end")
-        assert app.feed.cursor == ("CPU", 54)
+        assert app.ui.cursor == ("CPU", 54)
         await pilot.press("home", "up", "down", "up")
-        assert app.feed.cursor == ("GPU", 0)
+        assert app.ui.cursor == ("GPU", 0)
 
     play(app, act, (120, 40))
 
@@ -58,7 +58,7 @@ def test_a_tree_leads_to_its_blocks(source: ScriptedKvSource) -> None:
         assert "its first block is not known" not in screen(app)
         await pilot.press("enter")
         await pilot.pause()
-        assert app.feed.block.key == (0, digest(3, 0))
+        assert app.ui.block.key == (0, digest(3, 0))
         assert "LoRA poems" in screen(app)
 
     play(app, act, (100, 30))

@@ -46,7 +46,7 @@ class KvRateSample(NamedTuple):
     num_events: int
 
 
-class KvFeed:
+class KvUiState:
     """The app's only truth. Call everything but `poll` under `lock`.
 
     Args:
