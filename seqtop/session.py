@@ -28,7 +28,7 @@ DEFAULT_HISTORY = 10_000
 class Session(Observable):
     """Follows the engine at `endpoint` from `start` to `close`; a context manager does both.
 
-    Its version grows with every change of `state` or `link`.
+    Its version grows with every change of `state` or `connection`.
 
     Args:
         endpoint: Where the engine publishes.
@@ -68,7 +68,7 @@ class Session(Observable):
         self._subscriber = Subscriber(endpoint, self, curve_keys=keys)
 
     @property
-    def link(self) -> Connection:
+    def connection(self) -> Connection:
         """State of the connection."""
         return self._subscriber.connection
 
@@ -80,7 +80,7 @@ class Session(Observable):
 
     def wait_for(self, *states: ConnectionState, timeout: float) -> bool:
         """Waits up to `timeout` seconds for the connection to be in one of `states`."""
-        return self.wait_until(lambda: self.link.state in states, timeout)
+        return self.wait_until(lambda: self.connection.state in states, timeout)
 
     def await_engine(self, timeout: float) -> None:
         """Waits up to `timeout` seconds for a first state.
@@ -92,11 +92,11 @@ class Session(Observable):
         answers = (ConnectionState.LIVE, ConnectionState.STOPPED, *refusals)
         if not self.wait_for(*answers, timeout=timeout):
             raise UnreachableError(
-                f"no engine answered at {self.link.endpoint} within {timeout:g} s;"
+                f"no engine answered at {self.connection.endpoint} within {timeout:g} s;"
                 " is one running there?"
             )
-        if self.link.state in refusals:
-            raise UnreachableError(self.link.detail)
+        if self.connection.state in refusals:
+            raise UnreachableError(self.connection.detail)
 
     def submit(self, prompt: str, params: SamplingParams) -> str:
         """Submits `prompt` to the engine and returns its request id.
@@ -107,7 +107,9 @@ class Session(Observable):
             ControlError: The engine refused or did not answer.
         """
         command = Submit(prompt=prompt, sampling_params=params)
-        return control_client.request(self.link.endpoint, command, curve_keys=self._keys).request_id
+        return control_client.request(
+            self.connection.endpoint, command, curve_keys=self._keys
+        ).request_id
 
     def abort(self, request_id: str) -> None:
         """Aborts a request. Blocks for up to two seconds.
@@ -116,7 +118,7 @@ class Session(Observable):
             ControlError: The engine refused or did not answer.
         """
         control_client.request(
-            self.link.endpoint, Abort(request_id=request_id), curve_keys=self._keys
+            self.connection.endpoint, Abort(request_id=request_id), curve_keys=self._keys
         )
 
     def add_listener(self, listener: Listener) -> None:

@@ -12,16 +12,16 @@ from seqtop.kv_events.messages import BlockHash
 from seqtop.sanitize import safe_json
 
 
-def document(cache: KvCache, link: Connection) -> dict[str, Any]:
+def document(cache: KvCache, connection: Connection) -> dict[str, Any]:
     """Returns the document as dicts and lists. Hashes of bytes are hexadecimal, others numbers."""
     return {
-        "link": {
-            "endpoint": link.endpoint,
-            "state": link.state.value,
-            "num_messages": link.num_messages,
-            "num_missed": link.num_missed,
-            "num_errors": link.num_errors,
-            "last_error": link.last_error or None,
+        "connection": {
+            "endpoint": connection.endpoint,
+            "state": connection.state.value,
+            "num_messages": connection.num_messages,
+            "num_missed": connection.num_missed,
+            "num_errors": connection.num_errors,
+            "last_error": connection.last_error or None,
         },
         "complete": bool(cache.num_batches and not cache.gap and not cache.num_overflowing),
         "gap": cache.gap or None,
@@ -54,9 +54,9 @@ def document(cache: KvCache, link: Connection) -> dict[str, Any]:
     }
 
 
-def encode(cache: KvCache, link: Connection) -> bytes:
+def encode(cache: KvCache, connection: Connection) -> bytes:
     """Returns the document as indented JSON that is safe to print on a terminal."""
-    text = msgspec.json.format(msgspec.json.encode(document(cache, link)), indent=2)
+    text = msgspec.json.format(msgspec.json.encode(document(cache, connection)), indent=2)
     return safe_json(text.decode()).encode()
 
 
