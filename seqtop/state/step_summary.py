@@ -53,7 +53,7 @@ class StepSummary(msgspec.Struct, frozen=True):
 
     @property
     def rest(self) -> float | None:
-        """Seconds beside scheduling and executing the model; `None` if unknown."""
+        """Seconds that neither scheduling nor the model took; `None` if unknown."""
         executing = self.stats.model_execute_time
         if executing is None:
             return None
@@ -85,16 +85,16 @@ def summary(step: Step) -> StepSummary:
 
 
 def _num_sequences(group: SequenceGroupMetadata | SequenceGroupMetadataDelta) -> int:
-    """The sequences of a request in the batch; one, if the engine names none."""
+    """Returns the number of sequences of a request in the batch; 1 if the engine names none."""
     data = group.seq_data if isinstance(group, SequenceGroupMetadata) else group.seq_data_delta
     return len(data) or 1
 
 
 def limit(step: StepSummary, info: EngineInfo | None) -> str:
-    """The limit that kept the step from running more, in a few words.
+    """Describes the limit of the batch's size in a few words.
 
-    The reason of the head of the queue counts, as the others wait behind it. If the engine gives no
-    reason, an empty queue or a spent budget is one.
+    It is the wait reason of the head of the queue, because the others wait behind it. Without a
+    wait reason, it is an empty queue or a spent budget.
     """
     if step.waits:
         return _limit(step.waits[0], info)
@@ -122,7 +122,7 @@ class Member(msgspec.Struct, frozen=True):
     """A sequence in the batch of a step."""
 
     request_id: str | None
-    """`None` if neither the step nor the state has it."""
+    """`None` if neither the step nor the state names it."""
     seq_id: int
     is_prompt: bool
     chunk: int
@@ -136,7 +136,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 def members(step: Step, state: EngineData) -> list[Member]:
-    """The sequences in the batch, in its order; those in columns come last.
+    """Returns the sequences in the batch, in its order; those in columns come last.
 
     Args:
         step: The step.
@@ -206,14 +206,14 @@ def _decode(step: int, decode: Decode, state: EngineData) -> Member:
 
 
 def preemption_cause(request_id: str, other: str | None) -> str:
-    """The cause of a preemption, as the end of a sentence; empty if it is unknown."""
+    """Returns the cause of a preemption, as the end of a sentence; empty if it is unknown."""
     if other == request_id:
         return " because no blocks were free for it"
     return f" to make room for {other}" if other else ""
 
 
 def preempted(preemption: Preemption) -> str:
-    """A sentence on a preemption."""
+    """Describes a preemption in a sentence."""
     cause = preemption_cause(preemption.request_id, preemption.for_request_id)
     if preemption.mode == "swap":
         return f"{preemption.request_id} was swapped out{cause}; nothing is lost."
@@ -222,13 +222,13 @@ def preempted(preemption: Preemption) -> str:
 
 
 def waits(reason: WaitReason, info: EngineInfo | None) -> str:
-    """A sentence on the reason why a request was left waiting."""
+    """Describes the reason why a request was left waiting, in a sentence."""
     missing = max(reason.num_missing, 0)
     match reason.cause:
         case "no_blocks":
             noun = "block" if missing == 1 else "blocks"
-            what = f"{fmt.count(missing)} more free {noun}" if missing else "free blocks"
-            return f"{reason.request_id} waited for {what}."
+            blocks = f"{fmt.count(missing)} more free {noun}" if missing else "free blocks"
+            return f"{reason.request_id} waited for {blocks}."
         case "token_budget":
             more = f"; {fmt.plural(missing, 'token')} more would have done" if missing else ""
             return f"{reason.request_id} waited as the token budget was spent{more}."

@@ -52,7 +52,10 @@ def test_chunks_merge_to_the_whole_state() -> None:
         if number % 40 == 0:
             first, *parts = chunks_of(state)
             most = max(most, len(parts))
-            loaded = snapshot.load(first, parts=parts, max_finished=state.max_finished)
+            loader = snapshot.SnapshotLoader(first)
+            for part in parts:
+                loader.add(part)
+            loaded = loader.end(max_finished=state.max_finished)
             assert loaded == state
             # In the order of their arrival, which the form of a state does not tell.
             assert list(loaded.requests) == list(state.requests)
