@@ -1,4 +1,4 @@
-"""Playback of a timeline: a recording, or the store of a live session, which may still grow."""
+"""Playback of a timeline: of a recording, or of the store of a live session, which may grow."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ class Playback(Observable):
 
     @property
     def paused(self) -> bool:
-        """Whether playing is paused."""
+        """True if playing is paused."""
         return not self._playing.is_set()
 
     @property
     def at_end(self) -> bool:
-        """Whether the newest position is shown."""
+        """True if the newest position is shown."""
         return self.position >= self.timeline.last
 
     @property

@@ -334,13 +334,13 @@ class KvCache:
         return chain
 
     def _ancestors(self, block: CachedKvBlock) -> Iterator[CachedKvBlock]:
-        seen = {block.key}  # untrusted input may contain a cycle
+        visited = {block.key}  # untrusted input may contain a cycle
         yield block
-        while block.parent is not None and block.parent not in seen:
+        while block.parent is not None and block.parent not in visited:
             before = self.blocks.get(block.parent)
             if before is None:
                 return
-            seen.add(before.key)
+            visited.add(before.key)
             yield before
             block = before
 

@@ -13,7 +13,7 @@ from seqtop.observable import Observable
 
 
 class KvSession(Observable):
-    """Follows a publisher from `start` to `close`. A context manager that does both.
+    """Follows a publisher from `start` to `close`; a context manager does both.
 
     Args:
         endpoint: The publisher's ZeroMQ endpoint.

@@ -10,7 +10,7 @@ published afterwards arrives, so the greeting is the moment to request a snapsho
 
 The checksum is the CRC-32 of all preceding frames, 4 bytes, big-endian. A changed bit in a token id
 decodes without an error: without a checksum, a relay or proxy that damages messages would make a
-viewer show a state that never was. A publisher may omit the checksum.
+viewer show a wrong state. A publisher may omit the checksum.
 """
 
 import struct
@@ -62,12 +62,12 @@ class Greeting(NamedTuple):
 
 
 def topic(incarnation: str) -> bytes:
-    """The first frame of every message, and the only frame of a greeting."""
+    """Returns the first frame of every message, which is the only frame of a greeting."""
     return f"seqtop/{PROTOCOL_VERSION}/{incarnation}".encode()
 
 
 def pack(incarnation: str, sequence_number: int, payload: bytes) -> list[Buffer]:
-    """The frames of a message, for `send_multipart`."""
+    """Returns the frames of a message, for `send_multipart`."""
     return seal([topic(incarnation), _SEQUENCE_NUMBER.pack(sequence_number), payload])
 
 

@@ -59,7 +59,7 @@ def test_joining_late_without_replay_is_a_gap_until_all_is_cleared(
         publisher.send(stored([1]), lose=True)
         publisher.send(stored([2], 1))
         wait_until(lambda: session.cache.num_batches == 1)
-        assert "before the first message seen" in session.cache.gap
+        assert "before the first message received" in session.cache.gap
         publisher.send(cleared())
         wait_until(lambda: session.cache.num_cleared == 1)
         assert session.cache.gap == ""
