@@ -170,7 +170,7 @@ def answer_in_parts(engine: HandDrivenEngine, wrong: str) -> None:
         ("one comes twice", None),
         ("one repeats another", "in it twice"),
         ("the last is missing", "snapshot: "),
-        ("garbage", "cannot decode SnapshotPart"),
+        ("garbage", "cannot decode StatePart"),
         ("too much", "more than"),
     ],
 )
