@@ -21,7 +21,7 @@ from seqtop.wire.frames import Frame
 from seqtop.wire.messages import Abort, Event, Snapshot, Submit
 from seqtop.wire.redaction import redact
 
-DEFAULT_HISTORY = 10_000
+VIEWER_MAX_FINISHED = 10_000
 """Finished requests in the state of a viewer."""
 
 
@@ -45,7 +45,7 @@ class Session(Observable):
         self,
         endpoint: str,
         *,
-        max_finished: int = DEFAULT_HISTORY,
+        max_finished: int = VIEWER_MAX_FINISHED,
         history: MemoryStore | None = None,
         keys: ViewerKeys | None = None,
         redact: bool = False,

@@ -6,7 +6,7 @@ import threading
 import time
 
 from seqtop.connection import Connection, ConnectionState, UnreachableError
-from seqtop.kv_events.cache import DEFAULT_MAX_BLOCKS, KvCache
+from seqtop.kv_events.cache import KvCache
 from seqtop.kv_events.messages import EventBatch
 from seqtop.kv_events.subscriber import KvSubscriber
 from seqtop.observable import Observable
@@ -19,7 +19,6 @@ class KvSession(Observable):
         endpoint: The publisher's ZeroMQ endpoint.
         replay: The endpoint of the publisher's replay socket, if it has one.
         topic: The prefix of the topics to receive.
-        max_blocks: The number of cells that the cache may have.
 
     Attributes:
         lock: Held while an event is applied. Hold it while reading `cache`.
@@ -37,11 +36,10 @@ class KvSession(Observable):
         *,
         replay: str | None = None,
         topic: str = "",
-        max_blocks: int = DEFAULT_MAX_BLOCKS,
     ) -> None:
         super().__init__()
         self.lock = threading.RLock()
-        self.cache = KvCache(max_blocks=max_blocks)
+        self.cache = KvCache()
         self.has_replay = replay is not None
         self._subscriber = KvSubscriber(endpoint, self, replay=replay, topic=topic)
 

@@ -47,15 +47,14 @@ class Samples:
 
 
 class SlidingWindow(Samples):
-    """The samples of one figure that are at most `length` seconds old.
+    """The samples of one figure that are at most `WINDOW` seconds old.
 
     Samples are sorted when a percentile is read and not when they are added: up to a hundred
     thousand are added per second, and percentiles are read once.
     """
 
-    def __init__(self, length: float = WINDOW) -> None:
+    def __init__(self) -> None:
         super().__init__(MAX_IN_WINDOW)
-        self._length = length
         self._ordered: list[float] | None = []
 
     def add(self, time: float, value: float) -> None:
@@ -70,7 +69,7 @@ class SlidingWindow(Samples):
     def expire(self, now: float) -> None:
         """Removes the samples that are too old at `now`."""
         times, values = self.times, self.values
-        while times and times[0] <= now - self._length:
+        while times and times[0] <= now - WINDOW:
             times.popleft()
             values.popleft()
             self._ordered = None

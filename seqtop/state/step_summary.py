@@ -60,7 +60,7 @@ class StepSummary(msgspec.Struct, frozen=True):
         return max(self.duration - self.stats.scheduler_time - executing, 0.0)
 
 
-def summary(step: Step) -> StepSummary:
+def summarize(step: Step) -> StepSummary:
     """Returns the figures of `step`."""
     groups = [(group, _num_sequences(group)) for group in step.execute.seq_group_metadata_list]
     return StepSummary(
@@ -90,14 +90,14 @@ def _num_sequences(group: SequenceGroupMetadata | SequenceGroupMetadataDelta) ->
     return len(data) or 1
 
 
-def limit(step: StepSummary, info: EngineInfo | None) -> str:
+def describe_limit(step: StepSummary, info: EngineInfo | None) -> str:
     """Describes the limit of the batch's size in a few words.
 
     It is the wait reason of the head of the queue, because the others wait behind it. Without a
     wait reason, it is an empty queue or a spent budget.
     """
     if step.waits:
-        return _limit(step.waits[0], info)
+        return _describe_cause(step.waits[0], info)
     if info is not None and step.num_tokens >= info.max_num_batched_tokens:
         return "budget spent"
     if step.num_preemptions:
@@ -107,7 +107,7 @@ def limit(step: StepSummary, info: EngineInfo | None) -> str:
     return f"{fmt.count(step.stats.num_waiting)} wait, no reason given"
 
 
-def _limit(reason: WaitReason, info: EngineInfo | None) -> str:
+def _describe_cause(reason: WaitReason, info: EngineInfo | None) -> str:
     missing = f": {fmt.count(reason.num_missing)} missing" if reason.num_missing > 0 else ""
     match reason.cause:
         case "no_blocks":
@@ -212,7 +212,7 @@ def preemption_cause(request_id: str, other: str | None) -> str:
     return f" to make room for {other}" if other else ""
 
 
-def preempted(preemption: Preemption) -> str:
+def describe_preemption(preemption: Preemption) -> str:
     """Describes a preemption in a sentence."""
     cause = preemption_cause(preemption.request_id, preemption.for_request_id)
     if preemption.mode == "swap":
@@ -221,7 +221,7 @@ def preempted(preemption: Preemption) -> str:
     return f"{preemption.request_id} was preempted{cause}; {lost} will be recomputed."
 
 
-def waits(reason: WaitReason, info: EngineInfo | None) -> str:
+def describe_wait(reason: WaitReason, info: EngineInfo | None) -> str:
     """Describes the reason why a request was left waiting, in a sentence."""
     missing = max(reason.num_missing, 0)
     match reason.cause:

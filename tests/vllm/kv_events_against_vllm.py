@@ -82,11 +82,11 @@ def test_map_is_what_the_block_pool_holds_after_every_message(hashes: str, direc
     cache = session.cache
     assert cache.num_removed, "the pool was meant to be too small"
     assert cache.num_branching, "prompts were meant to share prefixes"
-    assert cache.num_unmatched == 0
+    assert cache.num_removed_unknown == 0
     print(  # the figures that docs/vllm.md quotes
         f"\nvLLM's KV-cache events, hashes as {hashes}: {len(session.seen)} messages,"
-        f" {cache.num_stored} blocks stored ({cache.num_again} again), {cache.num_removed} removed,"
-        f" {cache.num_branching} branched:"
+        f" {cache.num_stored} blocks stored ({cache.num_stored_again} again),"
+        f" {cache.num_removed} removed, {cache.num_branching} branched:"
         " the viewer's map was the block pool's after every message"
     )
 

@@ -104,8 +104,8 @@ def totals(ui: KvUiState, width: int) -> Line:
         for word, number in (
             ("missed", connection.num_missed),
             ("errors", connection.num_errors),
-            ("removed unknown", cache.num_unmatched),
-            ("not shown", cache.num_overflowing),
+            ("removed unknown", cache.num_removed_unknown),
+            ("not shown", cache.num_not_shown),
             ("kinds not understood", len(cache.unknown)),
         )
         if number
@@ -117,7 +117,7 @@ def totals(ui: KvUiState, width: int) -> Line:
             (0, _figure("stored", fmt.count(cache.num_stored))),
             (0, _figure("removed", fmt.count(cache.num_removed))),
             (2, _figure("cleared", fmt.count(cache.num_cleared))),
-            (3, _figure("stored again", fmt.count(cache.num_again))),
+            (3, _figure("stored again", fmt.count(cache.num_stored_again))),
             (4, _figure("extended", fmt.count(cache.num_extending))),
             (3, _figure("branched", fmt.count(cache.num_branching))),
             *troubles,
