@@ -172,10 +172,10 @@ class Publisher:
         self.publish(info)
 
     def _bind(
-        self, greeting: bytes, curve_keys: EngineKeys | None
+        self, welcome: bytes, curve_keys: EngineKeys | None
     ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        live = self._context.socket(zmq.XPUB)  # unlike PUB, it can greet a subscriber
-        live.setsockopt(zmq.XPUB_WELCOME_MSG, greeting)
+        live = self._context.socket(zmq.XPUB)  # unlike PUB, it has welcome messages
+        live.setsockopt(zmq.XPUB_WELCOME_MSG, welcome)
         live.sndhwm = MAX_VIEWER_BACKLOG
         live.maxmsgsize = _MAX_SUBSCRIPTION_BYTES
         router = self._context.socket(zmq.ROUTER)

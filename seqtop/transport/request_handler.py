@@ -155,7 +155,7 @@ class RequestHandler:
         if request.protocol_version != PROTOCOL_VERSION:
             self._refuse(
                 identity,
-                f"this engine speaks version {PROTOCOL_VERSION} of the seqtop protocol,"
+                f"this engine uses version {PROTOCOL_VERSION} of the seqtop protocol,"
                 f" the viewer version {request.protocol_version}",
             )
         elif len(self._waiting_viewers) < MAX_WAITING_VIEWERS:

@@ -24,7 +24,7 @@ from seqtop.transport.handshake import HandshakeMonitor
 from seqtop.transport.pending_messages import PendingMessages
 from seqtop.wire import codec, frames, parsing
 from seqtop.wire.errors import WireError
-from seqtop.wire.frames import Frame, Greeting
+from seqtop.wire.frames import Frame, Welcome
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
     EngineStopped,
@@ -191,7 +191,7 @@ class Subscriber(BaseSubscriber[EventSink]):
             return
         is_first = self._received_at is None
         self._received_at = time.monotonic()
-        if isinstance(frame, Greeting):
+        if isinstance(frame, Welcome):
             if not self._is_synced:
                 self._request_snapshot()
             return

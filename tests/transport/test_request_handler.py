@@ -157,7 +157,7 @@ def test_viewer_of_another_version_is_told_so(engine: Publisher) -> None:
         socket.connect(snapshot_endpoint(engine.endpoint))
         socket.send(codec.encode(SnapshotRequest(protocol_version=99)))
         assert socket.poll(MILLISECONDS)
-        assert b"speaks version 2" in socket.recv_multipart()[0]
+        assert b"uses version 2" in socket.recv_multipart()[0]
         socket.send(b"\xc1 garbage")
         assert socket.poll(MILLISECONDS)
         assert b"cannot be read" in socket.recv_multipart()[0]

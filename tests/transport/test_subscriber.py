@@ -219,11 +219,11 @@ def test_nobody_there_is_said_in_a_sentence(endpoint: str) -> None:
 
 @pytest.mark.parametrize("version", [1, 3])
 def test_other_version_on_the_live_stream(endpoint: str, version: int) -> None:
-    with HandDrivenEngine(endpoint, greets=False) as engine, Session(endpoint) as session:
+    with HandDrivenEngine(endpoint, welcomes=False) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send_frames([b"seqtop/%d/one" % version, bytes(8), b"whatever"])
         assert session.wait_for(ConnectionState.INCOMPATIBLE, timeout=SECONDS)
-        assert f"speaks version {version} of the seqtop protocol" in session.connection.detail
+        assert f"uses version {version} of the seqtop protocol" in session.connection.detail
         assert "this viewer version 2" in session.connection.detail
 
 
@@ -247,9 +247,9 @@ def test_snapshot_of_another_version_is_refused(endpoint: str) -> None:
 def test_other_version_on_the_snapshot_socket(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
-        engine.answer(Refused(error="this engine speaks version 2"))
+        engine.answer(Refused(error="this engine uses version 2"))
         assert session.wait_for(ConnectionState.INCOMPATIBLE, timeout=SECONDS)
-        assert session.connection.detail == "this engine speaks version 2"
+        assert session.connection.detail == "this engine uses version 2"
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_other_version_on_the_snapshot_socket(endpoint: str) -> None:
     ],
 )
 def test_foreign_publisher(endpoint: str, parts: list[bytes]) -> None:
-    with HandDrivenEngine(endpoint, greets=False) as engine, Session(endpoint) as session:
+    with HandDrivenEngine(endpoint, welcomes=False) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send_frames(parts)
         assert session.wait_for(ConnectionState.INCOMPATIBLE, timeout=SECONDS)

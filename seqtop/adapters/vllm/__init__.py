@@ -13,7 +13,7 @@ import os
 
 
 def register() -> None:
-    """The entry point of vLLM's general plugins, called in each of its processes.
+    """Attaches the adapter, as an entry point of vLLM's general plugins in each of its processes.
 
     Does nothing unless `SEQTOP_BIND` is set, and never raises.
     """
