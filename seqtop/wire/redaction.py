@@ -55,7 +55,7 @@ def privacy_of(struct: type[msgspec.Struct]) -> dict[str, Privacy | None]:
     return {name: _privacy(hints[name]) for name in struct.__struct_fields__}
 
 
-class _Field(NamedTuple):
+class _RedactedField(NamedTuple):
     name: str
     privacy: Privacy
     info: msgspec.structs.FieldInfo
@@ -67,14 +67,14 @@ class _Field(NamedTuple):
 
 
 @cache
-def _redacted_fields(struct: type[msgspec.Struct]) -> list[_Field]:
+def _redacted_fields(struct: type[msgspec.Struct]) -> list[_RedactedField]:
     """Returns the fields of a struct that redaction changes."""
     declared = privacy_of(struct)
     if declared and not any(declared.values()):
         raise WireError(f"{struct.__qualname__} cannot be redacted: no field declares its privacy")
     hints = get_type_hints(struct)
     return [
-        _Field(info.name, declared[info.name] or Privacy.PRIVATE, info)
+        _RedactedField(info.name, declared[info.name] or Privacy.PRIVATE, info)
         for info in msgspec.structs.fields(struct)
         if declared[info.name] is not Privacy.PUBLIC or _may_hold_structs(hints[info.name])
     ]

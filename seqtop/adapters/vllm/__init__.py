@@ -6,7 +6,7 @@ It has two halves, so that it takes little time of the scheduler's thread:
   records their calls as plain `observations`, and `publisher_process` sends these to the other
   half without ever waiting.
 - In a process of its own, `publisher_main` converts the observations to messages (`translate`),
-  adds the text (`text`) and serves the viewers.
+  adds the text (`detokenizer`) and serves the viewers.
 """
 
 import os

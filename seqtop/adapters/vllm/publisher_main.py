@@ -16,7 +16,7 @@ from typing import cast
 import msgspec
 import zmq
 
-from seqtop.adapters.vllm import text
+from seqtop.adapters.vllm.detokenizer import load_detokenizer
 from seqtop.adapters.vllm.observations import (
     AnyObservation,
     Arrived,
@@ -65,9 +65,10 @@ def main(arguments: list[str] | None = None) -> int:
     except (EndpointError, KeyFileError, PublishError) as error:
         print(f"seqtop is off: {error}", file=sys.stderr)  # noqa: T201 - goes to vLLM's log
         return EXIT_CANNOT_PUBLISH
-    # A redacted stream has no text.
-    texts = None if settings.redact else text.load(started.tokenizer, started.tokenizer_revision)
-    publish(publisher, Translator(started, texts), observations)
+    detokenizer = None
+    if not settings.redact:
+        detokenizer = load_detokenizer(started.tokenizer, started.tokenizer_revision)
+    publish(publisher, Translator(started, detokenizer), observations)
     return 0
 
 

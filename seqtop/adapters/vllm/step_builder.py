@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from seqtop.adapters.vllm.detokenizer import StreamDetokenizer
 from seqtop.adapters.vllm.observations import RequestEnded, Scheduled, Stepped, Tables
 from seqtop.adapters.vllm.request import Request, end_status, engine_status
-from seqtop.adapters.vllm.text import Texts
 from seqtop.sequence import (
     ExecuteModelRequest,
     RequestMetrics,
@@ -32,14 +32,14 @@ class StepBuilder:
         observation: Stepped,
         running: list[str],
         requests: dict[str, Request],
-        texts: Texts | None,
+        detokenizer: StreamDetokenizer | None,
     ) -> None:
         self._observation = observation
         self._running = running
         ran = list(observation.num_scheduled_tokens)
         self._output_ids = ran if observation.output_ids is None else observation.output_ids
         self._requests = requests
-        self._texts = texts
+        self._detokenizer = detokenizer
         self._updates: dict[str, SequenceUpdate] = {}
         self._batch: dict[str, SequenceGroupMetadataDelta] = {}
         self._decoding: dict[str, tuple[int, int]] = {}
@@ -178,8 +178,8 @@ class StepBuilder:
                 continue
             update = self._update(request_id)
             update.new_token_ids = token_ids
-            if self._texts is not None:
-                update.text_delta = self._texts.append(
+            if self._detokenizer is not None:
+                update.text_delta = self._detokenizer.decode_output(
                     request.seq_id, token_ids, skip_special_tokens=request.skip_special_tokens
                 )
             request.num_output_tokens += len(token_ids)

@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Iterator
 from typing import Final
 
+from seqtop.adapters.vllm.detokenizer import StreamDetokenizer
 from seqtop.adapters.vllm.observations import Arrived, EngineStarted, Stepped
 from seqtop.adapters.vllm.request import Names, Request, sampling_params
 from seqtop.adapters.vllm.step_builder import StepBuilder
-from seqtop.adapters.vllm.text import Texts
 from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
@@ -58,9 +58,11 @@ def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo
 class Translator:
     """Converts one engine's observations, in order, to messages."""
 
-    def __init__(self, started: EngineStarted, texts: Texts | None = None) -> None:
+    def __init__(
+        self, started: EngineStarted, detokenizer: StreamDetokenizer | None = None
+    ) -> None:
         self._started = started
-        self._texts = texts
+        self._detokenizer = detokenizer
         self._names = Names(has_random_suffix=started.has_random_suffix)
         self._requests: dict[str, Request] = {}
         """Unfinished requests by vLLM's internal id."""
@@ -81,7 +83,9 @@ class Translator:
             arrival_time=observation.arrival_time,
             seq_ids=[request.seq_id],
             num_prompt_tokens=observation.num_prompt_tokens,
-            prompt=self._texts.prompt(observation.prompt_token_ids) if self._texts else None,
+            prompt=self._detokenizer.decode_prompt(observation.prompt_token_ids)
+            if self._detokenizer
+            else None,
             prompt_token_ids=observation.prompt_token_ids,
             sampling_params=params,
             priority=observation.priority,
@@ -92,7 +96,7 @@ class Translator:
         """Yields the messages for a step and the requests that ended with it."""
         if observation.running is not None:
             self._running = observation.running
-        built = StepBuilder(observation, self._running, self._requests, self._texts)
+        built = StepBuilder(observation, self._running, self._requests, self._detokenizer)
         self._num_preemptions += len(built.preemptions)
         self._num_queries += built.num_queries
         self._num_hits += built.num_hits
@@ -113,8 +117,8 @@ class Translator:
             request = self._requests.pop(ended.request_id, None)
             if request is None:
                 continue
-            if self._texts is not None:
-                self._texts.end(request.seq_id)
+            if self._detokenizer is not None:
+                self._detokenizer.end(request.seq_id)
             request.metrics.finished_time = observation.time
             yield RequestFinished(
                 request_id=request.name,

@@ -1,4 +1,4 @@
-"""The text of requests, from their tokens; computed in the publisher's process, never in vLLM's."""
+"""Detokenization of requests, in the publisher's process and never in vLLM's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from seqtop.tokenizer_file import TokenizerError, read_tokenizer
 
 
-class Texts:
+class StreamDetokenizer:
     """Converts token ids to text, request by request.
 
     Args:
@@ -28,11 +28,11 @@ class Texts:
         self._new_stream: Any = DecodeStream
         self._streams: dict[int, Any] = {}
 
-    def prompt(self, token_ids: list[int]) -> str:
+    def decode_prompt(self, token_ids: list[int]) -> str:
         """Returns the text of a whole prompt, including special tokens."""
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
 
-    def append(self, seq_id: int, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+    def decode_output(self, seq_id: int, token_ids: list[int], *, skip_special_tokens: bool) -> str:
         """Returns the text that new tokens add to a sequence.
 
         A character of several tokens is in the text of its last one.
@@ -48,12 +48,12 @@ class Texts:
         self._streams.pop(seq_id, None)
 
 
-def load(tokenizer: str | None, revision: str | None) -> Texts | None:
-    """Returns the texts of a tokenizer; if it cannot be read, `None` after a line on stderr."""
+def load_detokenizer(tokenizer: str | None, revision: str | None) -> StreamDetokenizer | None:
+    """Loads a tokenizer; if it cannot be read, returns `None` after a line on stderr."""
     if tokenizer is None:
         return None
     try:
-        return Texts(tokenizer, revision)
+        return StreamDetokenizer(tokenizer, revision)
     except TokenizerError as error:
         print(f"seqtop: no text: {error}", file=sys.stderr)  # noqa: T201 - vLLM's log
         return None
