@@ -5,6 +5,7 @@ sequence is counted as an anomaly and otherwise ignored.
 """
 
 from collections.abc import Iterable
+from typing import assert_never
 
 from seqtop.sequence import (
     SequenceData,
@@ -59,6 +60,8 @@ def apply(state: EngineData, event: Event) -> Iterable[int]:
         case EngineStopped():
             state.stopped = event.reason or "the engine stopped"
             state.time = max(state.time, event.time)
+        case _:
+            assert_never(event)
     return ()
 
 
