@@ -90,14 +90,14 @@ class SequenceView:
         ahead = bisect_left(queue, key)
         return ahead, queue[max(ahead - 1, 0)][-1]
 
-    def search(self, state: EngineData, wanted: Filter) -> None:
-        """Searches the rows for `wanted`; an empty filter finds none."""
-        self.search_filter = wanted
-        wanted.reset()
+    def search(self, state: EngineData, query: Filter) -> None:
+        """Searches the rows for matches of `query`; an empty filter has none."""
+        self.search_filter = query
+        query.reset()
         self._hits = {
             seq_id
             for seq_id in self._keys
-            if wanted.tests and seq_id in state.sequences and self._is_hit(state, seq_id)
+            if query.tests and seq_id in state.sequences and self._is_hit(state, seq_id)
         }
         self._hit_rows = None
 

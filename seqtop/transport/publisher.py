@@ -103,7 +103,7 @@ class PendingCommand:
 class Publisher:
     """Publishes one engine's events at an endpoint, and serves snapshots beside it.
 
-    All methods belong to one thread, the engine's. A context manager that closes on exit.
+    All methods belong to one thread, the engine's. A context manager closes it.
 
     Args:
         endpoint: The ZeroMQ endpoint of the live stream.

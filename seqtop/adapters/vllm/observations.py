@@ -123,8 +123,8 @@ class Stepped(Observation, tag="Stepped"):
     """The running queue in order; `None` if it is unchanged."""
     num_computed_tokens: list[int]
     """The computed tokens of each request in `running`."""
-    held: dict[str, str]
-    """New statuses of waiting requests that now wait for something else."""
+    blocked: dict[str, str]
+    """New statuses of waiting requests that wait for more than their turn, or no longer do."""
     num_waiting: int
     num_free_blocks: int
     """Blocks in no table."""

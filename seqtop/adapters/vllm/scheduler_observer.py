@@ -64,7 +64,7 @@ class SchedulerObserver:
         self._layout = layout
         self._pool = FreeBlockCounter(scheduler.kv_cache_manager.block_pool, wrap)
         self._known: set[str] = set()
-        self._held: dict[str, str] = {}
+        self._blocked: dict[str, str] = {}
         """The last reported status of requests that wait for something other than their turn."""
         self._preempted: list[Preempted] = []
         self._ended: list[RequestEnded] = []
@@ -86,7 +86,7 @@ class SchedulerObserver:
         self._known.add(request_id)
         status = request.status.name
         if status != "WAITING":
-            self._held[request_id] = status
+            self._blocked[request_id] = status
         params = request.sampling_params
         self._send(
             Arrived(
@@ -159,7 +159,7 @@ class SchedulerObserver:
     def _before_free(self, request: Any, *_: Any, **__: Any) -> None:
         request_id = request.request_id
         self._known.discard(request_id)
-        self._held.pop(request_id, None)
+        self._blocked.pop(request_id, None)
         self._ended.append(
             RequestEnded(
                 request_id=request_id,
@@ -181,9 +181,11 @@ class SchedulerObserver:
         scheduler = self._scheduler
         running = scheduler.running
         drafts = scheduler_output.scheduled_spec_decode_tokens
-        held = self._changed_held()
+        blocked = self._changed_blocked()
         others_run = (
-            self._ended or held or any(each.admitted or each.preempted for each in self._scheduled)
+            self._ended
+            or blocked
+            or any(each.admitted or each.preempted for each in self._scheduled)
         )
         # No container per request: hundreds in each step would trigger the garbage collector.
         got = [
@@ -208,7 +210,7 @@ class SchedulerObserver:
             ended=self._ended,
             running=[request.request_id for request in running] if others_run else None,
             num_computed_tokens=[request.num_computed_tokens for request in running],
-            held=held,
+            blocked=blocked,
             num_waiting=scheduler.get_request_counts()[1],
             num_free_blocks=self._pool.num_free,
             num_cached_blocks=self._pool.num_cached,
@@ -216,7 +218,7 @@ class SchedulerObserver:
         self._scheduled, self._ended = [], []
         self._send(observation)
 
-    def _changed_held(self) -> dict[str, str]:
+    def _changed_blocked(self) -> dict[str, str]:
         """Returns the new statuses of waiting requests whose reason to wait has changed."""
         scheduler = self._scheduler
         changes: dict[str, str] = {}
@@ -227,17 +229,17 @@ class SchedulerObserver:
         )
         for request in islice(deferred, _MAX_DEFERRED_CHECKED):
             status = request.status.name
-            if status not in _PLAIN_WAITING and self._held.get(request.request_id) != status:
-                self._held[request.request_id] = changes[request.request_id] = status
-        for request_id, reported in list(self._held.items()):
+            if status not in _PLAIN_WAITING and self._blocked.get(request.request_id) != status:
+                self._blocked[request.request_id] = changes[request.request_id] = status
+        for request_id, reported in list(self._blocked.items()):
             request = scheduler.requests.get(request_id)
             status = request.status.name if request is not None else "WAITING"
             if status != reported:
                 changes[request_id] = status
                 if status in _PLAIN_WAITING:
-                    del self._held[request_id]
+                    del self._blocked[request_id]
                 else:
-                    self._held[request_id] = status
+                    self._blocked[request_id] = status
         return changes
 
     def _tables_of(self, request_id: str) -> Tables:

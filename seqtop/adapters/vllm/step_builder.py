@@ -58,7 +58,7 @@ class StepBuilder:
             self._apply_new_blocks(run)
         self._apply_outputs()
         self._apply_computed_tokens()
-        self._apply_held()
+        self._apply_blocked()
         for ended in observation.ended:
             self._end(ended)
         for request_id, before in self._decoding.items():
@@ -205,8 +205,8 @@ class StepBuilder:
                 request.num_computed_tokens = computed
                 self._update(request_id)
 
-    def _apply_held(self) -> None:
-        for request_id, status in self._observation.held.items():
+    def _apply_blocked(self) -> None:
+        for request_id, status in self._observation.blocked.items():
             request = self._requests.get(request_id)
             if request is None or request.engine_status == engine_status(status):
                 continue
