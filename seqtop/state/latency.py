@@ -26,8 +26,6 @@ from seqtop.state.sliding_window import WINDOW, Samples, SlidingWindow
 from seqtop.state.slo import FIGURES, Slo, missed
 from seqtop.wire.messages import EngineInfo
 
-__all__ = ["MAX_RUNS", "QUIET", "WINDOW", "Latencies", "Measured", "SlidingWindow"]
-
 MAX_SAMPLES = 100_000
 """Samples of each figure stored for one run of the engine."""
 MAX_MEDIANS = 3_600

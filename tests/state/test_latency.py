@@ -6,8 +6,9 @@ import pytest
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
-from seqtop.state.latency import MAX_RUNS, QUIET, WINDOW, Latencies, Measured
+from seqtop.state.latency import MAX_RUNS, QUIET, Latencies, Measured
 from seqtop.state.listener import StateChange
+from seqtop.state.sliding_window import WINDOW
 from seqtop.state.slo import Slo
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import Heartbeat

@@ -1,7 +1,8 @@
 """Latencies of the last minute: percentiles, distribution and history."""
 
 from seqtop import format as fmt
-from seqtop.state.latency import WINDOW, Measured, SlidingWindow
+from seqtop.state.latency import Measured
+from seqtop.state.sliding_window import WINDOW, SlidingWindow
 from seqtop.state.slo import FIGURES, Slo
 from seqtop.tui.rendering.bars import row, sparkline
 from seqtop.tui.rendering.line_view import LineView
