@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual.app import SystemCommand
@@ -18,18 +17,17 @@ from textual.screen import Screen
 from textual.widget import AwaitMount
 
 from seqtop import format as fmt
-from seqtop.checks.background import BackgroundChecker
+from seqtop.checks.background import BackgroundChecker, CheckThread
 from seqtop.connection import ConnectionState, ControlError
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.sanitize import safe_line
 from seqtop.state.slo import FIGURES
-from seqtop.tui import seek, signals, theme
-from seqtop.tui.background_checker import CheckThread
+from seqtop.tui import seek
+from seqtop.tui.base_app import BaseApp
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.engines import Engines
 from seqtop.tui.keymap import APP_KEYS, group_of
-from seqtop.tui.ordered_keys import OrderedKeysApp
 from seqtop.tui.recording_control import RecordingControl
 from seqtop.tui.refresher import Refresher
 from seqtop.tui.screens import FLEET, TABS, blocks, sequences
@@ -39,7 +37,6 @@ from seqtop.tui.settings import (
     SavedState,
     Settings,
     SettingsChanged,
-    format_problems,
 )
 from seqtop.tui.source import Source
 from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
@@ -49,11 +46,8 @@ if TYPE_CHECKING:
     from seqtop.tui.moment_input import TypedMoment
     from seqtop.tui.screens.checks.screen import ChecksScreen
 
-FLEET_ACTIONS = frozenset({"go_to", "help", "quit", "turn_theme"})
-"""Actions of the app that work on the fleet screen; all others concern one engine."""
 TICK_SECONDS = 0.5
 """Time between two updates of what is shown in whole seconds, or of the engines not on show."""
-_HERE = Path(__file__).parent
 
 
 def _key_of(tab: Tab) -> Binding:
@@ -86,7 +80,7 @@ TIME_KEYS = [
 """Keys that move through the history. All but `L` pause, if there is a moment to go to."""
 
 
-class SeqtopApp(OrderedKeysApp):
+class SeqtopApp(BaseApp):
     """Shows `sources`, engines or recordings. The caller starts and closes them.
 
     Args:
@@ -97,7 +91,6 @@ class SeqtopApp(OrderedKeysApp):
         problems: Sentences on invalid settings, shown at the start.
     """
 
-    CSS_PATH = sorted(_HERE.rglob("*.tcss"))
     DEFAULT_MODE = sequences.TAB.name
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         *map(_key_of, (*TABS, FLEET)),
@@ -121,7 +114,7 @@ class SeqtopApp(OrderedKeysApp):
         saved_state: SavedState | None = None,
         problems: Sequence[str] = (),
     ) -> None:
-        super().__init__()
+        super().__init__(theme_name=settings.theme, problems=problems)
         self.title = title
         self.engines = Engines(sources, clock, settings)
         self.farewell: str | None = None
@@ -130,12 +123,7 @@ class SeqtopApp(OrderedKeysApp):
         self._refresher = Refresher(lambda: self.call_next(self.draw))
         for ui in self.engines.all:
             ui.add_callback(partial(self._wake, ui))
-        self.animation_level = "none"
-        self.register_theme(theme.DARK)
-        self.register_theme(theme.LIGHT)
-        theme.begin_with(self, settings.theme or theme.DARK.name)
         self._saved_state = saved_state
-        self._problems = problems
         self._tabs = (*TABS, FLEET) if len(self.engines) > 1 else TABS
 
     @property
@@ -171,19 +159,13 @@ class SeqtopApp(OrderedKeysApp):
         self._refresher.wake()
         return super().switch_mode(mode if mode == FLEET.name else _mode(mode, self.engines.shown))
 
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return theme.styles(dark=self.current_theme.dark)
-
     def on_mount(self) -> None:
-        signals.install(self)
         self._add_modes()
         self._refresher.start()
         self.set_interval(TICK_SECONDS, self._tick)
         if len(self.engines) > 1:
             self.switch_mode(FLEET.name)
         self.theme_changed_signal.subscribe(self, lambda theme: self.remember(theme=theme.name))
-        if self._problems:
-            self.notify(format_problems(self._problems), severity="warning", markup=False)
 
     def on_key(self) -> None:
         if self.ui.time_travel.key_message:
@@ -235,23 +217,12 @@ class SeqtopApp(OrderedKeysApp):
                     lambda action=binding.action, node=namespace: self.run_action(action, node),
                 )
 
-    def action_go_to(self, name: str) -> None:
-        self.switch_mode(name)
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disables the fleet screen for one engine, and actions on an engine while it is open."""
         if action == "go_to" and parameters == (FLEET.name,):
             return len(self.engines) > 1
-        about_one = f"action_{action}" in SeqtopApp.__dict__ and action not in FLEET_ACTIONS
-        return not about_one or self.current_mode != FLEET.name
-
-    def action_turn_theme(self) -> None:
-        self.theme = (theme.LIGHT if self.current_theme.dark else theme.DARK).name
-
-    def action_help(self) -> None:
-        from seqtop.tui.dialogs.help import HelpScreen
-
-        self.push_screen(HelpScreen(self.screen.active_bindings))
+        is_about_one = f"action_{action}" in SeqtopApp.__dict__  # other actions are `BaseApp`'s
+        return not is_about_one or self.current_mode != FLEET.name
 
     def action_pause(self) -> None:
         with self.ui.lock:

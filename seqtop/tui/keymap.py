@@ -3,7 +3,13 @@
 (Textual's own binding groups would fold the keys of a group into one entry of the footer.)
 """
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 from textual.binding import Binding
+
+Notes: TypeAlias = Sequence[tuple[str, str]]
+"""Lines of the help below the keys: a term and its meaning."""
 
 GROUPS = {
     "screen": "Screens",

@@ -93,7 +93,8 @@ def parse(text: str) -> TypedMoment:
 
 def _on_the_day(clock: float, here: float, begin: float, end: float) -> float:
     """Returns the time of day on the day of `here`, or on the next or previous day if that is in
-    the history."""
+    the history.
+    """
     local = time.localtime(here)
     hours, minutes = divmod(int(clock) // 60, 60)
     whole = (local.tm_year, local.tm_mon, local.tm_mday, hours, minutes, int(clock) % 60, 0, 0, -1)

@@ -66,7 +66,8 @@ class OrderedKeysApp(App[int]):
 
     async def _wait_for_effect(self) -> None:
         """Waits until the key has bubbled from the focused widget to the app, which looks up its
-        bindings, and the messages that it caused have done so too."""
+        bindings, and the messages that it caused have done so too.
+        """
         await _wait_until_handled(self)
         for _ in range(_NUM_ROUNDS):
             for pump in (self.focused or self.screen).ancestors_with_self:

@@ -134,14 +134,10 @@ class UiState(Observable):
         return self.source.lock
 
     @property
-    def now(self) -> float:
-        """The engine's time on show, in epoch seconds."""
-        return self.state.time
-
-    @property
     def second(self) -> int:
         """The engine's time in whole seconds."""
-        return int(self.now) if abs(self.now) < 1e15 else 0
+        time = self.state.time
+        return int(time) if abs(time) < 1e15 else 0
 
     @property
     def paused(self) -> bool:
@@ -173,7 +169,7 @@ class UiState(Observable):
         """Latencies in the time before the moment on show."""
         if not self.time_travel.is_holding:
             return self.latencies.now
-        return self.latencies.at(self.state.info, self.now)
+        return self.latencies.at(self.state.info, self.state.time)
 
     @property
     def current_rates(self) -> Rates:
@@ -212,7 +208,8 @@ class UiState(Observable):
 
     def is_scroll_target_selected(self) -> bool:
         """Returns whether the selected row has to stay in sight: while it waits, and once more
-        when it has started to run."""
+        when it has started to run.
+        """
         found, is_target = self.selection, self.selected == self.scroll_target
         if found is None or not is_target or found[1].status != SequenceStatus.WAITING:
             self.scroll_target = None
@@ -224,7 +221,7 @@ class UiState(Observable):
         touched = self.time_travel.take_touched()
         self.state = self.time_travel.state
         is_holding = self.time_travel.is_holding
-        self.rates = self._meter.at(self.now) if is_holding else self._meter.rates
+        self.rates = self._meter.at(self.state.time) if is_holding else self._meter.rates
         self._changes |= self._arrange(touched)
         moment = self.paused, self.time_travel.position
         if self.paused and moment != self._arranged:
@@ -298,10 +295,6 @@ class UiState(Observable):
     def filter_by(self, wanted: Filter) -> None:
         self.view.filter = wanted
         self.view.rebuild(self.state)
-
-    def search_for(self, wanted: Filter) -> None:
-        """Marks the sequences that match, and hides none."""
-        self.view.search(self.state, wanted)
 
     def toggle_tree(self) -> None:
         """Switches between sequences grouped by request and single sequences."""

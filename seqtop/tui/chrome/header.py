@@ -6,7 +6,6 @@ from seqtop import format as fmt
 from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_line
 from seqtop.sequence import SequenceStatus
-from seqtop.tui import position_text
 from seqtop.tui.rates import kv_use
 from seqtop.tui.rendering.bars import bar, row, sparkline, spread
 from seqtop.tui.rendering.line_view import LineView
@@ -24,17 +23,6 @@ BADGES = {
     ConnectionState.REPLAY: ("▷ REPLAY", "badge-paused"),
 }
 PAUSED = ("‖ PAUSED", "badge-paused")
-
-SENTENCES = {
-    ConnectionState.CONNECTING: "Waiting for the engine's first message.",
-    ConnectionState.SYNCING: "Fetching the engine's whole state.",
-    ConnectionState.LIVE: "",
-    ConnectionState.LOST: "The engine is silent; showing the last known state.",
-    ConnectionState.STOPPED: "The engine has stopped; showing its last state.",
-    ConnectionState.INCOMPATIBLE: "Not a seqtop endpoint.",
-    ConnectionState.REFUSED: "The engine does not accept this viewer's key.",
-    ConnectionState.REPLAY: "",
-}
 
 
 class Header(LineView):
@@ -84,18 +72,6 @@ def _recording(ui: UiState) -> Line:
     if ui.recording.error is not None:
         return ((" ✗ REC ENDED ", "badge-alert"), (" ", PLAIN))
     return ((f" ● REC {fmt.size(size)} ", "badge-alert"), (" ", PLAIN))
-
-
-def sentence(ui: UiState, step_keys: str) -> str:
-    """Returns the moment on show, and why the display is not live; empty if it is live."""
-    link = ui.source.link
-    reason = link.detail or SENTENCES[link.state] if link.state is not ConnectionState.LIVE else ""
-    travel = ui.time_travel
-    if travel.playback is not None:
-        moment = position_text.replayed(travel.playback, travel.status_message, step_keys)
-    else:
-        moment = position_text.held(ui, step_keys) if ui.paused else ""
-    return " ".join(filter(None, (moment, reason)))
 
 
 def identity(ui: UiState, width: int, title: str) -> Line:

@@ -37,7 +37,7 @@ class Scrubber(LineView):
             return
         begin, end = bounds(timeline)
         length = end - begin
-        here = (self._ui.now - begin) / length if length > 0 else 1.0
+        here = (self._ui.state.time - begin) / length if length > 0 else 1.0
         self.set_lines([track(here, self.app.size.width - 2 * _MARGIN)])
 
     def on_resize(self) -> None:

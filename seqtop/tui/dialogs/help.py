@@ -1,7 +1,6 @@
 """The help: all keys, read from the bindings, and the filter language."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
 
 from textual.app import ComposeResult
 from textual.binding import ActiveBinding, Binding
@@ -12,7 +11,7 @@ from textual.widgets import Label, Static
 from seqtop.state.fields import FIELDS, PREEMPTED, STATUS_WORDS
 from seqtop.state.filter import UNITS
 from seqtop.tui.dialogs.dialog import Dialog
-from seqtop.tui.keymap import GROUPS, group_of
+from seqtop.tui.keymap import GROUPS, Notes, group_of
 
 STATUSES = (*STATUS_WORDS.values(), PREEMPTED)
 WORDS = (
@@ -31,7 +30,6 @@ FILTER = (
     ("-status:stop  !preempt>0", "- or ! turns a word round"),
 )
 
-Notes: TypeAlias = Sequence[tuple[str, str]]
 ABOUT_SEQUENCES: Mapping[str, Notes] = {
     "Words": WORDS,
     "Filter": FILTER,

@@ -1,19 +1,15 @@
-"""The base class of screens that show one engine: header, tabs, a body and the footer."""
+"""The base class of screens that show one engine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
-from textual.app import ComposeResult
-from textual.widget import Widget
-
 from seqtop.sanitize import safe_line
 from seqtop.tui import seek
-from seqtop.tui.chrome.footer import KeyFooter
-from seqtop.tui.chrome.header import Header, sentence
-from seqtop.tui.chrome.notice import Notice
+from seqtop.tui.chrome.header import Header
+from seqtop.tui.chrome.notice import Notice, notice_text
 from seqtop.tui.chrome.scrubber import Scrubber
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.screens.base import TabbedScreen
@@ -46,24 +42,14 @@ class EngineScreen(TabbedScreen):
         return cls._by_tab[tab]
 
     def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
-        super().__init__(tabs)
+        header = Header(ui, title=title)
+        notice = Notice(ui, lambda: notice_text(ui, self.STEP_KEYS))
+        scrubber = Scrubber(ui)
+        super().__init__(tabs, header, notice, scrubber)
         self.ui = ui
-        self._header = Header(ui, title=title)
-        self._notice = Notice(ui, lambda: sentence(ui, self.STEP_KEYS))
-        self._scrubber = Scrubber(ui)
-        self._keys = KeyFooter()
-
-    def compose(self) -> ComposeResult:
-        yield self._header
-        yield self._tabs
-        yield self._notice
-        yield self._scrubber
-        yield from self.body()
-        yield self._keys
-
-    def body(self) -> Iterable[Widget]:
-        """The widgets between the tabs and the footer."""
-        raise NotImplementedError
+        self._header = header
+        self._notice = notice
+        self._scrubber = scrubber
 
     def update(self, changes: Changes) -> None:
         """Draws `changes` in the body. Called under the source's lock."""
@@ -75,7 +61,7 @@ class EngineScreen(TabbedScreen):
         if travel.key_message and not travel.paused:
             self.notify(safe_line(travel.key_message), timeout=4, markup=False)
             travel.key_message = ""
-        self._keys.hide_actions(frozenset() if self.ui.may_be_controlled else CONTROLS)
+        self._footer.hide_actions(frozenset() if self.ui.may_be_controlled else CONTROLS)
         self._header.update()
         self._notice.update()
         self._scrubber.update()

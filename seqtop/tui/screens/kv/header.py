@@ -35,7 +35,7 @@ class KvHeader(LineView):
             self.update()
 
 
-def sentence(ui: KvUiState) -> str:
+def notice_text(ui: KvUiState) -> str:
     """Returns the reason why the display may be wrong; an empty text if there is none."""
     link, gap = ui.source.link, ui.cache.gap
     found = []

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, Vertical
 from textual.widget import Widget
 
 from seqtop.kv_events.cache import CachedKvBlock
-from seqtop.tui.chrome.footer import KeyFooter
 from seqtop.tui.chrome.notice import Notice
 from seqtop.tui.chrome.tabs import Tab
+from seqtop.tui.rendering.columns import ColumnTitles, header
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.base import TabbedScreen
 from seqtop.tui.screens.kv import cells
 from seqtop.tui.screens.kv.block_details import facts
 from seqtop.tui.screens.kv.block_map import KvBlockMap
-from seqtop.tui.screens.kv.header import KvHeader, sentence
-from seqtop.tui.screens.kv.tree_table import TreeRows, TreeTitles
+from seqtop.tui.screens.kv.header import KvHeader, notice_text
+from seqtop.tui.screens.kv.tree_table import TreeRows, arrange
 from seqtop.tui.screens.kv.ui_state import KvUiState
 
 WIDE = 140
@@ -27,30 +26,21 @@ WIDE = 140
 
 
 class KvScreen(TabbedScreen):
-    """Header, tabs, a body, the keys."""
+    """A screen of one publisher. A subclass draws its body in `update`."""
 
     def __init__(self, ui: KvUiState, tabs: Sequence[Tab]) -> None:
-        super().__init__(tabs)
+        header, notice = KvHeader(ui), Notice(ui, lambda: notice_text(ui))
+        super().__init__(tabs, header, notice)
         self.ui = ui
-        self._header = KvHeader(ui)
-        self._notice = Notice(ui, lambda: sentence(ui))
-
-    def compose(self) -> ComposeResult:
-        yield self._header
-        yield self._tabs
-        yield self._notice
-        yield from self.body()
-        yield KeyFooter()
-
-    def body(self) -> Iterable[Widget]:
-        raise NotImplementedError
+        self._header = header
+        self._notice = notice
 
     def update(self) -> None:
-        """Draw the body; under the lock of `ui`."""
+        """Draws the body. Called under the lock of `ui`."""
         raise NotImplementedError
 
     def show(self) -> None:
-        """Draw what has changed."""
+        """Draws the lines that look different."""
         with self.ui.lock:
             self._header.update()
             self._notice.update()
@@ -168,7 +158,7 @@ class KvTreesScreen(KvScreen):
         self._rows = TreeRows(ui)
 
     def body(self) -> Iterable[Widget]:
-        yield TreeTitles()
+        yield ColumnTitles(lambda width: header(arrange(width)))
         yield self._rows
 
     def on_mount(self) -> None:

@@ -28,7 +28,9 @@ class RequestTimeline(DetailPane):
         if (found := self._ui.selection) is None or not self.outer_size:
             self.set_lines(())
             return
-        self.set_lines(timeline_lines(*found, self._ui.now, self.text_width, self.size.height))
+        self.set_lines(
+            timeline_lines(*found, self._ui.state.time, self.text_width, self.size.height)
+        )
 
 
 def timeline_lines(

@@ -175,7 +175,7 @@ class SequencesScreen(EngineScreen):
     def on_filter_bar_changed(self, message: FilterBar.Changed) -> None:
         if message.bar is self._search:
             with self.ui.lock:
-                self.ui.search_for(message.filter)
+                self.ui.view.search(self.ui.state, message.filter)
                 self._table.rows.show(EVERYTHING)
                 if (hit := self.ui.view.next_hit(self.ui.selected, 1, here=True)) is not None:
                     self._table.rows.select(hit)
@@ -297,7 +297,7 @@ class SequencesScreen(EngineScreen):
         with self.ui.lock:
             found = self.ui.selection
             if found is not None:
-                texts = copies(*found, self.ui.now)
+                texts = copies(*found, self.ui.state.time)
 
         def chosen(what: str | None) -> None:
             if what is not None:

@@ -6,8 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
-from seqtop.tui.rendering.columns import header
-from seqtop.tui.rendering.line_view import DrawnLine, LineView
+from seqtop.tui.rendering.columns import ColumnTitles, header
 from seqtop.tui.rendering.list_view import MARGIN, ListView
 from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.screens.steps import cells
@@ -26,16 +25,8 @@ class StepTable(Vertical):
         self.rows = StepRows(ui, log)
 
     def compose(self) -> ComposeResult:
-        yield StepTitles()
+        yield ColumnTitles(lambda width: ((" ", PLAIN), *header(cells.arrange(width - MARGIN))))
         yield self.rows
-
-
-class StepTitles(LineView):
-    """The titles of the columns."""
-
-    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
-        line = header(cells.arrange(self.text_width - 2 * MARGIN))
-        return [(((" " * 2 * MARGIN, PLAIN), *line), "header")]
 
 
 class StepRows(ListView):

@@ -79,7 +79,7 @@ class TimelineRows(SequenceRows):
     def extent(self) -> Extent:
         """The recorded time."""
         ui = self._ui
-        now, newest = ui.now, ui.source.state
+        now, newest = ui.state.time, ui.source.state
         end = max(newest.time, now)
         if (timeline := ui.source.history) is not None:
             with timeline.lock:
@@ -93,9 +93,9 @@ class TimelineRows(SequenceRows):
 
     def show(self, frame: Changes) -> None:
         ui, extent, width = self._ui, self.extent, self.layout_columns.bar
-        if ui.paused and ui.now != self._shown_at:
+        if ui.paused and ui.state.time != self._shown_at:
             self._viewport.reveal(extent, width)
-        self._shown_at = ui.now
+        self._shown_at = ui.state.time
         before = self._window, self._moment
         self._window = self._viewport.window(extent, width)
         held = ui.paused or ui.is_recorded
@@ -118,7 +118,7 @@ class TimelineRows(SequenceRows):
             return ()
         request, sequence = found
         last = request.spans[-1]
-        now = self._ui.now
+        now = self._ui.state.time
         place = ((now if last.end is None else last.end) - self._window.start) / self._window.cell
         # While this is the same, the bar is the same, within half a cell.
         looks = (

@@ -85,18 +85,18 @@ def test_zoom_pan_fit_and_follow(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         rows = await opened(app, pilot)
         whole = rows.window
-        assert whole.column(app.ui.now) is not None
+        assert whole.column(app.ui.state.time) is not None
         await pilot.press("plus")
         closer = rows.window
         assert closer.cell < whole.cell
-        assert closer.column(app.ui.now) is not None
+        assert closer.column(app.ui.state.time) is not None
         await pilot.press("h")
         earlier = rows.window
         assert earlier.start == pytest.approx(closer.start - 0.25 * closer.width * closer.cell, 1)
         await pilot.press("l")
         assert rows.window.start == pytest.approx(closer.start, abs=closer.cell)
         await pilot.press("h", "h", "h", "f")
-        assert rows.window.column(app.ui.now) is not None
+        assert rows.window.column(app.ui.state.time) is not None
         await pilot.press("minus", "minus")
         assert rows.window.cell > whole.cell
         await pilot.press("a")
