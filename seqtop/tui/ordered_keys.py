@@ -65,8 +65,9 @@ class OrderedKeysApp(App[int]):
             self._keys_task = None
 
     async def _wait_for_effect(self) -> None:
-        """Waits until the key has bubbled from the focused widget to the app, which looks up its
-        bindings, and the messages that it caused have done so too.
+        """Waits until the key, and the messages that it caused, have been handled.
+
+        They bubble from the focused widget to the app, which looks up the key's bindings.
         """
         await _wait_until_handled(self)
         for _ in range(_NUM_ROUNDS):

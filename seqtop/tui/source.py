@@ -1,4 +1,4 @@
-"""The interface of what the app shows: a live engine or a recording."""
+"""The interface of the engines and recordings that the app shows."""
 
 import threading
 from collections.abc import Callable
@@ -28,8 +28,9 @@ class Source(Protocol):
 
     @property
     def history(self) -> Timeline | None:
-        """The history, if one is kept. It changes under `lock` and has a lock of its own: take
-        `lock` first.
+        """The history, if there is one. It changes under `lock` and has a lock of its own.
+
+        Take `lock` first.
         """
 
     def add_listener(self, listener: Listener) -> None:

@@ -37,7 +37,7 @@ class Notice(LineView):
         self._sentence = sentence
 
     def update(self) -> None:
-        """Draws the text. Call it under the source's lock."""
+        """Draws the text. Called under the lock of `ui`."""
         text = safe_line(self._sentence())
         if not text and not self.display:
             return

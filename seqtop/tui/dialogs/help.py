@@ -15,19 +15,19 @@ from seqtop.tui.keymap import GROUPS, Notes, group_of
 
 STATUSES = (*STATUS_WORDS.values(), PREEMPTED)
 WORDS = (
-    ("free and cached", "free blocks hold nothing; cached ones a"),
-    ("", "prefix, and go when none is free"),
+    ("free and cached", "free blocks are empty; cached ones hold"),
+    ("", "a prefix until they are evicted"),
     ("Cached > Prompt", "recomputed: output was in the cache, too"),
     ("!", "over its objective (--slo)"),
 )
 FILTER = (
     ("story", "in request id, prompt or output"),
     ("re:/req-[0-9]$/", "a regular expression in these"),
-    ("status:waiting,swapped", "the field holds one of these:"),
+    ("status:waiting,swapped", "the field is one of these:"),
     ("", ", ".join(STATUSES[:4])),
     ("", ", ".join(STATUSES[4:])),
     ("prompt>1k  itl<=50ms", f"comparisons; units {' '.join(UNITS)}"),
-    ("-status:stop  !preempt>0", "- or ! turns a word round"),
+    ("-status:stop  !preempt>0", "- or ! negates a term"),
 )
 
 ABOUT_SEQUENCES: Mapping[str, Notes] = {
@@ -70,7 +70,7 @@ class HelpScreen(Dialog[None]):
             self.watch(scroll, name, self._update_hint)
 
     def _update_hint(self) -> None:
-        """Updates the hint: whether there is more text below."""
+        """Updates the hint at the bottom, which says whether there is more text below."""
         scroll = self.query_one(VerticalScroll)
         hint = "Esc closes" if scroll.scroll_y >= scroll.max_scroll_y else "Esc closes, ↓ for more"
         self.query_one("#help-hint", Label).update(hint)

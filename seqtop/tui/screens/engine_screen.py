@@ -20,10 +20,9 @@ CONTROLS = frozenset({"submit", "abort"})
 
 
 class EngineScreen(TabbedScreen):
-    """A screen that draws changes, at most thirty times a second.
+    """A screen of one engine. A subclass draws its body in `update`.
 
-    A subclass gives its `TAB`, yields its widgets from `body` and draws them in `update`.
-    Selection, filter and pause are in the `UiState`, so they carry over from screen to screen.
+    Selection, filter and pause are in the `UiState`, so all screens share them.
     """
 
     _by_tab: ClassVar[dict[Tab, type[EngineScreen]]] = {}
@@ -37,7 +36,7 @@ class EngineScreen(TabbedScreen):
 
     @classmethod
     def of(cls, tab: Tab) -> type[EngineScreen]:
-        """Returns the class of the screen with `tab`; imports its module if need be."""
+        """Returns the class of the screen with `tab`, and imports its module."""
         import_module(f"seqtop.tui.screens.{tab.name}.screen")
         return cls._by_tab[tab]
 
@@ -52,11 +51,11 @@ class EngineScreen(TabbedScreen):
         self._scrubber = scrubber
 
     def update(self, changes: Changes) -> None:
-        """Draws `changes` in the body. Called under the source's lock."""
+        """Draws changes in the body. Called under the lock of `ui`."""
         raise NotImplementedError
 
     def show(self, changes: Changes) -> None:
-        """Draws `changes`. Call it under the source's lock."""
+        """Draws changes in all parts of the screen. Called under the lock of `ui`."""
         travel = self.ui.time_travel
         if travel.key_message and not travel.paused:
             self.notify(safe_line(travel.key_message), timeout=4, markup=False)
@@ -68,7 +67,7 @@ class EngineScreen(TabbedScreen):
         self.update(changes)
 
     def show_all(self) -> None:
-        """Draws everything again, after a change that is not the engine's."""
+        """Draws everything again, after a change of selection, preferences or size."""
         with self.ui.lock:
             self.show(EVERYTHING)
 

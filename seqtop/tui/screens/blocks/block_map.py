@@ -34,15 +34,15 @@ class BlockMap(CellMap[int]):
             chosen = None if selected is None else self.index.first_block(selected)
         return max(0, min(chosen or 0, len(self.index) - 1))
 
-    def show(self, frame: Changes) -> None:
-        """Draws the changes of a frame. Called under the lock of `ui`."""
+    def show(self, changes: Changes) -> None:
+        """Draws the changes of a changes. Called under the lock of `ui`."""
         before = self.cursor
         state = self._ui.state
-        if frame.touched is None or not self.index.fits(state):
+        if changes.touched is None or not self.index.fits(state):
             self.index.rebuild(state)
             self._arrange()
         else:
-            self.index.update(state, frame.touched)
+            self.index.update(state, changes.touched)
         if self.cursor != before:
             self.reveal()
         self.refresh_changed()

@@ -142,14 +142,16 @@ def summary(index: BlockIndex, counts: Mapping[str, int | None], width: int) -> 
     return row(figures, width, gap=3)
 
 
-def legend(index: BlockIndex, free_word: str, width: int, *, tells_cached: bool = False) -> Line:
+def legend(
+    index: BlockIndex, free_word: str, width: int, *, publishes_cached: bool = False
+) -> Line:
     """Returns the meanings of the signs that can occur."""
     signs: Iterable[tuple[int, StyledText, str, bool]] = (
         (0, ("A", OWNER_STYLES[0]), "owner", True),
         (1, SELECTED, "selected", True),
         (2, SELECTED_SHARED, "and shared", True),
         (1, SHARED, "shared", True),
-        (1, CACHED, "cached", tells_cached),
+        (1, CACHED, "cached", publishes_cached),
         (0, FREE, free_word, True),
         (2, SWAPPED, "swapped", index.num_host > 0),
         (3, RESERVED, "reserved", index.num_reserved > 0),

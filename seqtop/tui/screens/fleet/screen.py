@@ -23,7 +23,9 @@ class FleetScreen(TabbedScreen):
 
     TAB = TAB
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        Binding("enter", "app.go_to('sequences')", "Look", id="screen.look", tooltip="Look at it"),
+        Binding(
+            "enter", "app.go_to('sequences')", "Show", id="screen.look", tooltip="Show this engine"
+        ),
     ]
 
     def __init__(self, engines: Engines, tabs: Sequence[Tab]) -> None:

@@ -18,13 +18,13 @@ SCREENS: tuple[type[KvScreen], ...] = (KvBlocksScreen, KvTreesScreen)
 TABS = [each.TAB for each in SCREENS]
 WORDS: dict[str, Notes] = {
     "Words": (
-        ("block", "known by the hash of its tokens and of all before them;"),
-        ("", "where it lies in memory these events do not tell"),
+        ("block", "identified by the hash of its tokens and of all before;"),
+        ("", "these events do not say where it is in memory"),
         ("prefix tree", "all blocks that begin with the same first block"),
         ("stored again", "cached already: computed twice, or reported as reused"),
-        ("extended", "stored behind a cached block"),
-        ("branched", "stored behind one that is continued otherwise, too"),
-        ("GAP", "messages are missing: not all that is shown need be so"),
+        ("extended", "stored as the continuation of a cached block"),
+        ("branched", "stored as another continuation of a cached block"),
+        ("GAP", "messages were missed: the display may be wrong"),
     )
 }
 
@@ -69,7 +69,7 @@ class KvApp(BaseApp):
         self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
 
     def draw(self) -> None:
-        """Shows what has changed."""
+        """Draws the changes since the last call."""
         if self.ui.poll():
             for screen in self.screen_stack:
                 if isinstance(screen, KvScreen):

@@ -22,7 +22,7 @@ from seqtop.tui.screens.kv.tree_table import TreeRows, arrange
 from seqtop.tui.screens.kv.ui_state import KvUiState
 
 WIDE = 140
-"""From this width on there is room for the facts beside the map."""
+"""From this width on, the details are shown beside the map."""
 
 
 class KvScreen(TabbedScreen):
@@ -51,28 +51,28 @@ class KvScreen(TabbedScreen):
 
 
 class KvBlocksScreen(KvScreen):
-    """Every block that is cached, and one of them in detail."""
+    """All cached blocks, and one of them in detail."""
 
     TAB = Tab("1", "blocks", "Blocks")
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
             "left_square_bracket",
             "parent",
-            "Before",
+            "Parent",
             id="look.parent",
             tooltip="The block before this one in its prefix",
         ),
         Binding(
             "right_square_bracket",
             "child",
-            "After",
+            "Child",
             id="look.child",
-            tooltip="A block that continues this one: the one stored last",
+            tooltip="The block stored last that continues this one",
         ),
         Binding(
             "o",
             "sibling",
-            "Otherwise",
+            "Sibling",
             id="look.sibling",
             tooltip="Another block that continues the same prefix",
         ),
@@ -115,7 +115,7 @@ class KvBlocksScreen(KvScreen):
         with self.ui.lock:
             block = self.ui.block
             before = block and block.parent and self.ui.cache.blocks.get(block.parent)
-            self._go(before, "Nothing before this block is known to be cached.")
+            self._go(before, "The block before this one is not known to be cached.")
 
     def action_child(self) -> None:
         with self.ui.lock:
@@ -123,22 +123,22 @@ class KvBlocksScreen(KvScreen):
             after = self.ui.cache.children(block.key) if block else []
             self._go(
                 self.ui.cache.blocks[after[-1]] if after else None,
-                "Nothing known continues this block.",
+                "No known block continues this one.",
             )
 
     def action_sibling(self) -> None:
         with self.ui.lock:
             block = self.ui.block
-            kin = self.ui.cache.children(block.parent) if block and block.parent else []
-            if block is None or len(kin) < 2:
-                self._go(None, "Nothing else is known to continue what is before this block.")
+            siblings = self.ui.cache.children(block.parent) if block and block.parent else []
+            if block is None or len(siblings) < 2:
+                self._go(None, "No other known block continues the same prefix.")
                 return
-            chosen = kin[(kin.index(block.key) + 1) % len(kin)]
+            chosen = siblings[(siblings.index(block.key) + 1) % len(siblings)]
             self._go(self.ui.cache.blocks[chosen], "")
 
-    def _go(self, block: CachedKvBlock | None, otherwise: str) -> None:
+    def _go(self, block: CachedKvBlock | None, failure: str) -> None:
         if block is None:
-            self.notify(otherwise, timeout=2, markup=False)
+            self.notify(failure, timeout=2, markup=False)
             return
         self.ui.select(block)
         self.show()
@@ -146,7 +146,7 @@ class KvBlocksScreen(KvScreen):
 
 
 class KvTreesScreen(KvScreen):
-    """The prefix trees; one leads to its first block on the map."""
+    """The prefix trees. Enter goes to the first block of one on the map."""
 
     TAB = Tab("2", "trees", "Prefixes")
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
@@ -172,7 +172,7 @@ class KvTreesScreen(KvScreen):
             tree = self._rows.chosen
             block = None if tree is None else self.ui.cache.member(tree)
             if block is None:
-                self.notify("No block of it is known to be cached.", timeout=2, markup=False)
+                self.notify("None of its blocks is known to be cached.", timeout=2, markup=False)
                 return
             self.ui.select(block)
         self.app.switch_mode(KvBlocksScreen.TAB.name)

@@ -65,17 +65,17 @@ class Rows(SequenceRows):
         self._columns: tuple[Field, ...] = ()
         self._lines_by_key: dict[int, Line] = {}
         """The visible rows. A row is made again when its sequence changes; a waiting one once a
-        second, so that its time does not change with every frame."""
+        second, so that its time does not change with every changes."""
 
-    def show(self, frame: Changes) -> None:
-        if frame.touched is None:
+    def show(self, changes: Changes) -> None:
+        if changes.touched is None:
             self._lines_by_key.clear()
         else:
-            for key in self._lines_by_key.keys() & frame.touched:  # iterates over the smaller set
+            for key in self._lines_by_key.keys() & changes.touched:  # iterates over the smaller set
                 del self._lines_by_key[key]
-        if frame.ticked:
-            self._forget_waiting()
-        super().show(frame)
+        if changes.ticked:
+            self._drop_waiting()
+        super().show(changes)
         lines = self._lines_by_key
         self._lines_by_key = {key: lines[key] for key in self.visible_keys() if key in lines}
 
@@ -92,7 +92,7 @@ class Rows(SequenceRows):
             line = self._lines_by_key[key] = self._make_line(key)
         return line
 
-    def _forget_waiting(self) -> None:
+    def _drop_waiting(self) -> None:
         for key in list(self._lines_by_key):
             found = self._ui.state.sequences.get(key)
             if found is not None and found.status == SequenceStatus.WAITING:
