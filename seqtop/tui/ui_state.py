@@ -17,6 +17,7 @@ from seqtop.history.timeline import RecordingError
 from seqtop.observable import Observable
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
+from seqtop.state.block_index import BlockIndex
 from seqtop.state.filter import NO_FILTER, Filter, parse
 from seqtop.state.latency import Latencies, Measured
 from seqtop.state.listener import StateChange
@@ -47,6 +48,8 @@ class Changes(NamedTuple):
 
 EVERYTHING = Changes(None, ticked=True)
 NOTHING = Changes(set(), ticked=False)
+_MAX_UNINDEXED = 10_000
+"""The most sequences that are indexed one by one; for more, the index is rebuilt."""
 
 
 class UiState(Observable):
@@ -122,6 +125,9 @@ class UiState(Observable):
         """Changes since the last `take_changes`."""
         self._arranged_for: tuple[bool, int] | None = None
         """`paused` and the position for which the view was last arranged."""
+        self._block_index = BlockIndex()
+        self._unindexed: set[int] | None = None
+        """Ids of the sequences that changed since the last `block_index`; `None` means all."""
         self._meter = RateMeter()
         self._second = -1
         self._num_messages = -1
@@ -231,6 +237,15 @@ class UiState(Observable):
             self._changes = self._changes._replace(ticked=True)
         self._arranged_for = position
 
+    def block_index(self) -> BlockIndex:
+        """Updates and returns the index of the blocks of the state on display."""
+        if self._unindexed is None or not self._block_index.fits(self.state):
+            self._block_index.rebuild(self.state)
+        else:
+            self._block_index.update(self.state, self._unindexed)
+        self._unindexed = set()
+        return self._block_index
+
     def take_changes(self) -> Changes:
         """Returns the changes since the last call."""
         changes, self._changes = self._changes, NOTHING
@@ -333,8 +348,13 @@ class UiState(Observable):
         """Updates the view from the state on display."""
         ticked, self._second = self.second != self._second, self.second
         if touched is None:
+            self._unindexed = None
             self.view.rebuild(self.state)
             return EVERYTHING
+        if self._unindexed is not None:
+            self._unindexed |= touched
+            if len(self._unindexed) > _MAX_UNINDEXED:
+                self._unindexed = None
         moved = self.view.update(self.state, touched)
         if ticked:
             self.view.tick(self.state)

@@ -38,6 +38,10 @@ class BlockGrid(NamedTuple):
     label: int
     """The columns for the number at the beginning of a row, and the gap after it."""
 
+    def fits(self, index: BlockIndex) -> bool:
+        """Returns whether the grid is for pools of the sizes in `index`."""
+        return (self.num_device, self.num_host) == (index.num_device, index.num_host)
+
     @property
     def device_rows(self) -> int:
         return -(-self.num_device // self.per_row)

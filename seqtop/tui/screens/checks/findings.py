@@ -130,7 +130,7 @@ def rule_lines(checker: BackgroundChecker, width: int) -> list[Line]:
         ((rule, "alert"), (f" {fmt.count(count)}", "strong")) for rule, count in counts.items()
     ]
     others = len(RULES) - len(counts)
-    return rows([*items, ((f"the other {others} rules hold", "dim"),)], width)
+    return rows([*items, ((f"the other {others} hold", "dim"),)], width)
 
 
 def about(found: LocatedFinding | None, width: int) -> list[Line]:

@@ -108,18 +108,18 @@ def test_zoom_pan_fit_and_follow(app: SeqtopApp) -> None:
 def test_the_moment_on_show_is_marked_and_kept_in_sight(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         rows = await opened(app, pilot)
-        assert rows.moment is None
+        assert rows.position_column is None
         await pilot.press("left", "left")
         await pilot.pause()
-        assert rows.moment is not None
+        assert rows.position_column is not None
         assert "▼" in screen(app)
-        assert line_of(app, "req-1")[rows.layout_columns.name + 4 + rows.moment] == "│"
+        assert line_of(app, "req-1")[rows.layout_columns.name + 4 + rows.position_column] == "│"
         await pilot.press(*["plus", "equals_sign"] * 2, "0")
         await pilot.pause()
         assert "No sequence had arrived yet at this moment." in screen(app)
         await pilot.press("right_curly_bracket")
         await pilot.pause()
-        assert rows.moment is not None
+        assert rows.position_column is not None
         assert "╷" in screen(app)
 
     play(app, act, (100, 40))
@@ -138,7 +138,7 @@ def test_opened_while_held_it_has_the_scale_it_has_when_live(
         await pilot.press(*held)
         rows = await opened(pilot.app, pilot)
         scales.append(rows.window.cell)
-        assert rows.moment is not None or not held
+        assert rows.position_column is not None or not held
         assert f"{fmt.seconds(rows.window.cell)}/cell" in screen(pilot.app)
 
     async def live(pilot: Pilot[int]) -> None:
@@ -193,7 +193,7 @@ def test_a_recording_has_the_scale_of_its_whole(app: SeqtopApp) -> None:
         await pilot.press("right_curly_bracket", "right")
         await pilot.pause()
         assert rows.window == scale
-        assert rows.moment is not None
+        assert rows.position_column is not None
 
     play(replayed, act, (100, 40))
 
