@@ -17,7 +17,7 @@ from seqtop.tui.seek import bounds
 EXAMPLES = (
     ("1234", "that step"),
     ("12.5s", "this long after the start of the history"),
-    ("-3s", "this long before the moment on display; +3s after it"),
+    ("-3s", "this long before this moment; +3s after it"),
     ("14:03:22", "that time of day"),
 )
 """Examples of input, and their meanings."""
