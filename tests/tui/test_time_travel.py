@@ -351,7 +351,7 @@ def test_what_cannot_be_read_is_said() -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("left")
         await pilot.pause()
-        assert "That cannot be shown: it is broken." in screen(app)
+        assert "The history cannot be read: it is broken." in screen(app)
         assert_shows(app, len(PAYLOADS))
 
     play(app, act)
