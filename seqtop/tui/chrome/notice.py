@@ -58,8 +58,10 @@ def notice_text(ui: UiState, step_keys: str) -> str:
         ui: The display.
         step_keys: The keys that move by one step, as the text names them.
     """
-    link, travel = ui.source.link, ui.time_travel
-    reason = link.detail or SENTENCES[link.state] if link.state is not ConnectionState.LIVE else ""
+    connection, travel = ui.source.connection, ui.time_travel
+    reason = ""
+    if connection.state is not ConnectionState.LIVE:
+        reason = connection.detail or SENTENCES[connection.state]
     if travel.playback is not None:
         moment = _replay_text(travel.playback, travel.status_message, step_keys)
     else:

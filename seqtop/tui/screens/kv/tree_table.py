@@ -77,7 +77,7 @@ COLUMNS = (
         title="Seen",
         width=8,
         priority=2,
-        cell=lambda ui, tree: (ago(ui, tree.seen_at), "strong"),
+        cell=lambda ui, tree: (ago(ui, tree.last_named_at), "strong"),
     ),
     TreeColumn(
         key="first",
@@ -132,7 +132,7 @@ class TreeRows(ListView):
 
     @property
     def cursor_row(self) -> int | None:
-        return None if self.chosen is None else self._ui.cache.place(self.chosen)
+        return None if self.chosen is None else self._ui.cache.rank(self.chosen)
 
     def page(self, start: int, stop: int) -> Sequence[int]:
         trees = self._ui.cache.trees(start, stop)
