@@ -312,7 +312,7 @@ class SeqtopApp(BaseApp):
         if found:
             self.draw()
             return
-        so_far = " so far; checking goes on" if checker.is_behind else ""
+        so_far = " so far; checking continues" if checker.is_behind else ""
         where = "after" if direction > 0 else "before"
         steps = fmt.plural(checker.num_steps, "step")
         self._show_notice(f"No failed check {where} this moment: {steps} checked{so_far}.")

@@ -101,7 +101,7 @@ def test_stepping_back_and_on_shows_exactly_what_was(live: SeqtopApp) -> None:
             await pilot.press("left")
             await pilot.pause()
             assert_shows(live, until_step_ends(step))
-            assert f"of {last}, {last - step} behind; on record from step 0." in screen(live)
+            assert f"of {last}, {last - step} behind; history from step 0." in screen(live)
         for step in range(last - 24, last + 1):
             await pilot.press("right")
             await pilot.pause()

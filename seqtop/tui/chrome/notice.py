@@ -73,7 +73,7 @@ def _paused_text(ui: UiState, step_keys: str) -> str:
     """Describes the moment of a paused display, the history, and the keys to go on."""
     timeline = ui.source.history
     extent = f"; {_history_text(timeline)}" if timeline is not None else ""
-    keys = f"{step_keys} step, space goes on." if timeline is not None else "Space goes on."
+    keys = f"{step_keys} step, space resumes." if timeline is not None else "Space resumes."
     text = f"{_position_text(ui)}{extent}."
     return " ".join(filter(None, (text, ui.time_travel.status_message, keys)))
 
@@ -104,7 +104,7 @@ def _history_text(timeline: Timeline) -> str:
     with timeline.lock:
         oldest = timeline.index[timeline.first]
         restarted = timeline.index.next(EventKind.RESTART, timeline.first) is not None
-    text = f"on record from step {max(oldest.step, 0):,}"
+    text = f"history from step {max(oldest.step, 0):,}"
     return f"{text} of an earlier start" if restarted else text
 
 
