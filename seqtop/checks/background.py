@@ -6,6 +6,7 @@ down the thread that receives, and gives each finding its position on the timeli
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 
@@ -14,7 +15,14 @@ from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.observable import Observable
 from seqtop.wire.messages import Event
 
-__all__ = ["BackgroundChecker", "LocatedFinding"]
+__all__ = ["BackgroundChecker", "CheckThread", "LocatedFinding"]
+
+_SLICE_SECONDS = 0.01
+"""Seconds for which it checks without a pause."""
+_PAUSE = 2.0
+"""The length of a pause in multiples of the time before it: other threads need the interpreter."""
+_IDLE_SECONDS = 0.1
+"""Seconds of a pause after everything has been checked."""
 
 
 class BackgroundChecker(StreamChecker, Observable):
@@ -90,3 +98,33 @@ class BackgroundChecker(StreamChecker, Observable):
                 self._unreadable_end = self._timeline.last
             self._position = self._timeline.last if beyond is None else beyond
         self.changed()
+
+
+class CheckThread:
+    """A thread that advances a checker for a third of the time, from `start` to `close`."""
+
+    def __init__(self, checker: BackgroundChecker) -> None:
+        self._checker = checker
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="seqtop-check", daemon=True)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread has started and has not ended."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread and waits for it."""
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._closing.wait(pause):
+            begun = time.monotonic()
+            is_behind = self._checker.advance(_SLICE_SECONDS)
+            pause = _PAUSE * (time.monotonic() - begun) if is_behind else _IDLE_SECONDS

@@ -54,6 +54,6 @@ def run_app(
         problems=[*notices, *problems, *saved.problems],
     )
     status = app.run()
-    if app.farewell is not None:
-        print(f"seqtop: {app.farewell}", file=sys.stderr)
+    if app.exit_message is not None:
+        print(f"seqtop: {app.exit_message}", file=sys.stderr)
     return app.return_code or 0 if status is None else status

@@ -1,1 +1,1 @@
-"""What users see: the Textual app. It knows the state, never the wire."""
+"""The terminal user interface: a Textual app that shows the state of engines."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual.app import SystemCommand
@@ -18,18 +17,17 @@ from textual.screen import Screen
 from textual.widget import AwaitMount
 
 from seqtop import format as fmt
-from seqtop.checks.background import BackgroundChecker
+from seqtop.checks.background import BackgroundChecker, CheckThread
 from seqtop.connection import ConnectionState, ControlError
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.sanitize import safe_line
 from seqtop.state.slo import FIGURES
-from seqtop.tui import seek, signals, theme
-from seqtop.tui.background_checker import CheckThread
+from seqtop.tui import seek
+from seqtop.tui.base_app import BaseApp
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.engines import Engines
 from seqtop.tui.keymap import APP_KEYS, group_of
-from seqtop.tui.ordered_keys import OrderedKeysApp
 from seqtop.tui.recording_control import RecordingControl
 from seqtop.tui.refresher import Refresher
 from seqtop.tui.screens import FLEET, TABS, blocks, sequences
@@ -39,21 +37,17 @@ from seqtop.tui.settings import (
     SavedState,
     Settings,
     SettingsChanged,
-    format_problems,
 )
 from seqtop.tui.source import Source
 from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
 if TYPE_CHECKING:
+    from seqtop.tui.dialogs.seek_prompt import SeekTarget
     from seqtop.tui.dialogs.submit import Submission
-    from seqtop.tui.moment_input import TypedMoment
     from seqtop.tui.screens.checks.screen import ChecksScreen
 
-FLEET_ACTIONS = frozenset({"go_to", "help", "quit", "turn_theme"})
-"""Actions of the app that work on the fleet screen; all others concern one engine."""
 TICK_SECONDS = 0.5
-"""Time between two updates of what is shown in whole seconds, or of the engines not on show."""
-_HERE = Path(__file__).parent
+"""Seconds between two updates of times in whole seconds, and of the engines not on display."""
 
 
 def _key_of(tab: Tab) -> Binding:
@@ -76,17 +70,17 @@ TIME_KEYS = [
         ("W", "jump('swap', 1)", "Forward to the next swap", "swap-after"),
         ("ctrl+left", "scrub(-1)", "A twentieth of the history back", "scrub-back"),
         ("ctrl+right", "scrub(1)", "A twentieth of the history forward", "scrub-on"),
-        ("colon", "go_to_moment", "Go to a step or a time", "step"),
+        ("colon", "seek", "Go to a step or a time", "step"),
         ("v", "check(-1)", "Back to the last failed check", "check-before"),
         ("V", "check(1)", "Forward to the next failed check", "check-after"),
         ("0", "oldest", "Go to the oldest moment", "oldest"),
         ("L", "newest", "Back to now; in a recording, to its end", "newest"),
     )
 ]
-"""Keys that move through the history. All but `L` pause, if there is a moment to go to."""
+"""Keys that move through the history. All but `L` pause, if they find a position."""
 
 
-class SeqtopApp(OrderedKeysApp):
+class SeqtopApp(BaseApp):
     """Shows `sources`, engines or recordings. The caller starts and closes them.
 
     Args:
@@ -97,7 +91,6 @@ class SeqtopApp(OrderedKeysApp):
         problems: Sentences on invalid settings, shown at the start.
     """
 
-    CSS_PATH = sorted(_HERE.rglob("*.tcss"))
     DEFAULT_MODE = sequences.TAB.name
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         *map(_key_of, (*TABS, FLEET)),
@@ -121,26 +114,21 @@ class SeqtopApp(OrderedKeysApp):
         saved_state: SavedState | None = None,
         problems: Sequence[str] = (),
     ) -> None:
-        super().__init__()
+        super().__init__(theme_name=settings.theme, problems=problems)
         self.title = title
         self.engines = Engines(sources, clock, settings)
-        self.farewell: str | None = None
-        """A sentence to print once the app has ended."""
+        self.exit_message: str | None = None
+        """A sentence to print after the app has ended."""
         self._check_threads: list[CheckThread] = []
         self._refresher = Refresher(lambda: self.call_next(self.draw))
         for ui in self.engines.all:
             ui.add_callback(partial(self._wake, ui))
-        self.animation_level = "none"
-        self.register_theme(theme.DARK)
-        self.register_theme(theme.LIGHT)
-        theme.begin_with(self, settings.theme or theme.DARK.name)
         self._saved_state = saved_state
-        self._problems = problems
         self._tabs = (*TABS, FLEET) if len(self.engines) > 1 else TABS
 
     @property
     def ui(self) -> UiState:
-        """The state of the display of the engine on show."""
+        """The state of the display of the selected engine."""
         return self.engines.ui
 
     def _wake(self, ui: UiState) -> None:
@@ -148,7 +136,7 @@ class SeqtopApp(OrderedKeysApp):
             self._refresher.wake()
 
     def get_default_screen(self) -> Screen[None]:
-        """Returns the first screen. As a mode, it would make Textual parse the styles twice."""
+        """Returns the first screen: as a mode, it would make Textual parse the styles twice."""
         return self._screen(sequences.TAB, self.engines.all[0])
 
     def _screen(self, tab: Tab, ui: UiState) -> EngineScreen:
@@ -167,23 +155,17 @@ class SeqtopApp(OrderedKeysApp):
             self.add_mode(FLEET.name, self._fleet_screen)
 
     def switch_mode(self, mode: str) -> AwaitMount:
-        """Switches to a screen of the engine on show, by the name of its tab."""
+        """Switches to a screen of the selected engine, by the name of its tab."""
         self._refresher.wake()
         return super().switch_mode(mode if mode == FLEET.name else _mode(mode, self.engines.shown))
 
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return theme.styles(dark=self.current_theme.dark)
-
     def on_mount(self) -> None:
-        signals.install(self)
         self._add_modes()
         self._refresher.start()
         self.set_interval(TICK_SECONDS, self._tick)
         if len(self.engines) > 1:
             self.switch_mode(FLEET.name)
         self.theme_changed_signal.subscribe(self, lambda theme: self.remember(theme=theme.name))
-        if self._problems:
-            self.notify(format_problems(self._problems), severity="warning", markup=False)
 
     def on_key(self) -> None:
         if self.ui.time_travel.key_message:
@@ -196,19 +178,19 @@ class SeqtopApp(OrderedKeysApp):
     def remember(self, **changes: object) -> None:
         """Saves settings that the user has chosen, for the next run."""
         if self._saved_state is not None and (problem := self._saved_state.save(**changes)):
-            self._tell(problem, severity="warning")
+            self._show_notice(problem, severity="warning")
 
     def draw(self) -> None:
-        """Shows the newest state, or the held one."""
+        """Draws the changes since the last call."""
         with self.ui.lock:
             self.ui.update()
             self._show(self.ui.take_changes())
             late = self.ui.latencies.take_alerts()
         if late:
-            self._tell(slo_news(late), severity="warning")
+            self._show_notice(slo_message(late), severity="warning")
 
     def _tick(self) -> None:
-        """Updates what changes with this machine's time, and the engines that are not on show."""
+        """Updates times by this machine's clock, and the rates of the engines not on display."""
         if self.ui.ages_by_itself:
             self._refresher.wake()
         if len(self.engines) > 1:
@@ -235,23 +217,12 @@ class SeqtopApp(OrderedKeysApp):
                     lambda action=binding.action, node=namespace: self.run_action(action, node),
                 )
 
-    def action_go_to(self, name: str) -> None:
-        self.switch_mode(name)
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disables the fleet screen for one engine, and actions on an engine while it is open."""
+        """Disables the fleet screen for one engine, and actions on one engine while it is open."""
         if action == "go_to" and parameters == (FLEET.name,):
             return len(self.engines) > 1
-        about_one = f"action_{action}" in SeqtopApp.__dict__ and action not in FLEET_ACTIONS
-        return not about_one or self.current_mode != FLEET.name
-
-    def action_turn_theme(self) -> None:
-        self.theme = (theme.LIGHT if self.current_theme.dark else theme.DARK).name
-
-    def action_help(self) -> None:
-        from seqtop.tui.dialogs.help import HelpScreen
-
-        self.push_screen(HelpScreen(self.screen.active_bindings))
+        is_about_one = f"action_{action}" in SeqtopApp.__dict__  # other actions are `BaseApp`'s
+        return not is_about_one or self.current_mode != FLEET.name
 
     def action_pause(self) -> None:
         with self.ui.lock:
@@ -288,10 +259,10 @@ class SeqtopApp(OrderedKeysApp):
         end = "newest moment so far" if direction > 0 else "oldest moment in the history"
         self._go(seek.by_share(direction / 20), f"This is the {end}.")
 
-    def action_go_to_moment(self) -> None:
-        from seqtop.tui.dialogs.moment_prompt import MomentPrompt
+    def action_seek(self) -> None:
+        from seqtop.tui.dialogs.seek_prompt import SeekPrompt
 
-        def go(wanted: TypedMoment | None) -> None:
+        def go(wanted: SeekTarget | None) -> None:
             if wanted is None:
                 return
             message = ""
@@ -303,10 +274,10 @@ class SeqtopApp(OrderedKeysApp):
 
             self._go(find, "")
             if message:
-                self.ui.time_travel.moment_message = message
+                self.ui.time_travel.seek_message = message
                 self.draw()
 
-        self.push_screen(MomentPrompt(), go)
+        self.push_screen(SeekPrompt(), go)
 
     def start_checking(self) -> BackgroundChecker | None:
         """Checks the history from now on; returns `None` if there is no history."""
@@ -331,7 +302,7 @@ class SeqtopApp(OrderedKeysApp):
 
         checker = self.start_checking()
         if checker is None:
-            self._go(seek.to_end(1), "")  # its message says that there is no history
+            self._go(seek.to_end(1), "")  # sets the message that there is no history
             return
         with self.ui.lock:
             find = checker.next if direction > 0 else checker.previous
@@ -341,10 +312,10 @@ class SeqtopApp(OrderedKeysApp):
         if found:
             self.draw()
             return
-        so_far = " so far; checking goes on" if checker.is_behind else ""
+        so_far = " so far; checking continues" if checker.is_behind else ""
         where = "after" if direction > 0 else "before"
         steps = fmt.plural(checker.num_steps, "step")
-        self._tell(f"No failed check {where} this moment: {steps} checked{so_far}.")
+        self._show_notice(f"No failed check {where} this moment: {steps} checked{so_far}.")
 
     def action_go_to_block(self) -> None:
         from seqtop.tui.dialogs.block_prompt import BlockPrompt
@@ -357,7 +328,9 @@ class SeqtopApp(OrderedKeysApp):
                 self.ui.block = max(0, min(block, num_blocks - 1))
             if not 0 <= block < num_blocks:
                 last = fmt.count(num_blocks - 1)
-                self._tell(f"There is no block {block}; the last is {last}.", severity="warning")
+                self._show_notice(
+                    f"There is no block {block}; the last is {last}.", severity="warning"
+                )
             if self.current_mode != blocks.TAB.name:
                 self.switch_mode(blocks.TAB.name)
             with self.ui.lock:
@@ -372,18 +345,18 @@ class SeqtopApp(OrderedKeysApp):
 
     def action_record(self) -> None:
         if self.ui.is_recorded:
-            self._tell("This is a recording already.", severity="warning")
+            self._show_notice("This is a recording already.", severity="warning")
         elif self.ui.recording is None:
-            self._tell("This source cannot be recorded.", severity="warning")
+            self._show_notice("This source cannot be recorded.", severity="warning")
         else:
             recording = self.ui.recording
             self.run_worker(lambda: self._record(recording), thread=True)
 
     def _record(self, recording: RecordingControl) -> None:
         try:
-            self._tell(recording.toggle())
+            self._show_notice(recording.toggle())
         except RecordingError as error:
-            self._tell(f"Not recorded: {error}.", severity="error")
+            self._show_notice(f"Not recorded: {error}.", severity="error")
         self._refresher.wake()
 
     def on_unmount(self) -> None:
@@ -398,7 +371,7 @@ class SeqtopApp(OrderedKeysApp):
                     sentences.append(ui.recording.finish())
                 except RecordingError as error:
                     sentences.append(f"Not everything was recorded: {error}.")
-        self.farewell = " ".join(filter(None, sentences)) or None
+        self.exit_message = " ".join(filter(None, sentences)) or None
 
     def action_submit(self) -> None:
         from seqtop.tui.dialogs.submit import SubmitDialog
@@ -414,7 +387,9 @@ class SeqtopApp(OrderedKeysApp):
         if selection is None:
             self.notify("No request is selected.", severity="warning", markup=False)
         elif selection[0].finish_reason is not None:
-            self._tell(f"{selection[0].request_id} has already finished.", severity="warning")
+            self._show_notice(
+                f"{selection[0].request_id} has already finished.", severity="warning"
+            )
         elif self._may_control("abort requests of"):
             request_id = selection[0].request_id
 
@@ -429,10 +404,10 @@ class SeqtopApp(OrderedKeysApp):
             try:
                 request_id = self.ui.source.submit(*wanted)
             except ControlError as error:
-                self._tell(f"Not submitted: {error}.", severity="error")
+                self._show_notice(f"Not submitted: {error}.", severity="error")
             else:
                 self.ui.pending_selection = request_id
-                self._tell(f"Submitted as {request_id}.")
+                self._show_notice(f"Submitted as {request_id}.")
                 self._refresher.wake()  # it may have arrived before the answer
 
         if wanted is not None:
@@ -442,30 +417,34 @@ class SeqtopApp(OrderedKeysApp):
         try:
             self.ui.source.abort(request_id)
         except ControlError as error:
-            self._tell(f"Not aborted: {error}.", severity="error")
+            self._show_notice(f"Not aborted: {error}.", severity="error")
         else:
-            self._tell(f"Aborted {request_id}.")
+            self._show_notice(f"Aborted {request_id}.")
 
     def _may_control(self, what: str) -> bool:
         """Returns whether the engine takes commands; notifies the user if not."""
         with self.ui.lock:
             info, connection = self.ui.state.info, self.ui.source.connection
         if self.ui.is_recorded:
-            self._tell(f"Cannot {what} a recording.", severity="warning")
+            self._show_notice(f"Cannot {what} a recording.", severity="warning")
         elif info is None or connection.state is not ConnectionState.LIVE:
-            self._tell(f"Cannot {what} this engine now: it is not connected.", severity="warning")
+            self._show_notice(
+                f"Cannot {what} this engine now: it is not connected.", severity="warning"
+            )
         elif not info.control:
-            self._tell("Control is disabled (start the engine with --control).", severity="warning")
+            self._show_notice(
+                "Control is disabled (start the engine with --control).", severity="warning"
+            )
         else:
             return True
         return False
 
-    def _tell(self, text: str, *, severity: SeverityLevel = "information") -> None:
+    def _show_notice(self, text: str, *, severity: SeverityLevel = "information") -> None:
         self.notify(safe_line(text), severity=severity, markup=False)
 
 
-def slo_news(late: Sequence[tuple[str, dict[str, float]]]) -> str:
-    """Names the requests that missed their objectives, in one sentence."""
+def slo_message(late: Sequence[tuple[str, dict[str, float]]]) -> str:
+    """Returns a sentence on the requests that missed their objectives."""
     request_id, missed = late[0]
     what = ", ".join(f"{FIGURES[key]} {fmt.seconds(value)}" for key, value in missed.items())
     more = f", and {fmt.plural(len(late) - 1, 'other')} too" if len(late) > 1 else ""

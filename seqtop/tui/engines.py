@@ -1,4 +1,4 @@
-"""The engines of one app, one of them on show."""
+"""The engines of one app, one of them on display."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,18 +15,18 @@ class Engines:
     ) -> None:
         self.all = [UiState(source, clock, settings) for source in sources]
         self.shown = 0
-        """Index of the engine on show."""
+        """Index of the engine on display."""
 
     def __len__(self) -> int:
         return len(self.all)
 
     @property
     def ui(self) -> UiState:
-        """The engine on show."""
+        """The engine on display."""
         return self.all[self.shown]
 
     def update_rates(self) -> None:
-        """Samples the rates of the engines that are not on show."""
+        """Samples the rates of the engines that are not on display."""
         for ui in self.all:
             if ui is not self.ui:
                 with ui.lock:

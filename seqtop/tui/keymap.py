@@ -1,15 +1,21 @@
 """Groups of keys in the help. The first part of a binding's id names its group.
 
-(Textual's own binding groups would fold the keys of a group into one entry of the footer.)
+Textual's own binding groups would fold the keys of a group into one entry of the footer.
 """
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 from textual.binding import Binding
+
+Notes: TypeAlias = Sequence[tuple[str, str]]
+"""Lines of the help below the keys: a term and its meaning."""
 
 GROUPS = {
     "screen": "Screens",
     "move": "Move",
-    "look": "Look",
-    "time": "Go through time",
+    "look": "View",
+    "time": "Time travel",
     "find": "Sort and find",
     "engine": "Engine",
     "app": "seqtop",
@@ -24,6 +30,11 @@ APP_KEYS = [
     Binding("ctrl+c", "quit", "Quit", show=False, priority=True, id="app.interrupt"),
 ]
 """Keys of every screen of every app, last in the footer and in the help."""
+
+
+def unlisted(key: str, action: str, description: str, name: str) -> Binding:
+    """Returns a binding with the id `name` that the help lists and the footer does not."""
+    return Binding(key, action, description, show=False, id=name)
 
 
 def group_of(binding: Binding) -> str:

@@ -12,11 +12,11 @@ INTERVAL = 1.0
 HISTORY = 120
 """Samples that the sparklines show."""
 MAX_SAMPLES = 36_000
-"""Samples kept for time travel: ten hours."""
+"""The samples stored for time travel: ten hours."""
 
 
 class Rates(NamedTuple):
-    """Per second, over the last interval; `None` before there is one."""
+    """Rates per second over the last interval; `None` before the first interval has passed."""
 
     steps: float | None = None
     tokens_in: float | None = None
@@ -29,7 +29,7 @@ class Rates(NamedTuple):
 
 
 class RateSample(NamedTuple):
-    """Rates over the interval that ended at `time`, and the KV use then."""
+    """The rates over the interval that ended at `time`, and the use of the KV cache at its end."""
 
     time: float
     steps: float
@@ -43,7 +43,7 @@ class RateMeter:
 
     def __init__(self) -> None:
         self.rates = Rates()
-        """Those of the last interval."""
+        """The rates over the last interval."""
         self._last: tuple[float, int, int, int] | None = None
         self._samples: list[RateSample] = []
 
@@ -71,7 +71,7 @@ class RateMeter:
             tokens_out,
             kv,
         ):
-            return  # an idle engine: the sparklines stand still
+            return  # an idle engine: the sparklines stay as they are
         self._samples.append(RateSample(now[0], steps, tokens_in, tokens_out, kv))
         del self._samples[:-MAX_SAMPLES]
         self.rates = self.at(now[0])

@@ -1,4 +1,4 @@
-"""Starting and ending recordings of a live source from the app, one at a time."""
+"""Control of recordings from the app."""
 
 import threading
 import time
@@ -16,15 +16,19 @@ class Recordable(Protocol):
     """A source whose events can be recorded; `seqtop.session.Session` is one."""
 
     def add_listener(self, listener: Listener) -> None:
-        """Calls `listener` with the current state and with each later change."""
+        """Calls `listener` with the current state, and with each later change."""
 
     def remove_listener(self, listener: Listener) -> None: ...
 
 
 class RecordingControl:
-    """Starts and ends recordings of `source`, in files in `folder` that are named by the time.
+    """Starts and ends recordings of a source, one at a time.
 
     `toggle` and `finish` wait for the disk and for the source: do not call them on the event loop.
+
+    Args:
+        source: The source to record.
+        folder: The folder of the files, which are named by the time; by default the working folder.
     """
 
     def __init__(self, source: Recordable, folder: Path | None = None) -> None:

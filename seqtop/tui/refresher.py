@@ -1,4 +1,4 @@
-"""Draws after a change, at most thirty times a second."""
+"""Limits the frame rate: the display is drawn after a change, at most 30 times a second."""
 
 import asyncio
 import contextlib
@@ -8,10 +8,10 @@ FRAMES_PER_SECOND = 30
 
 
 class Refresher:
-    """Calls `draw` on the event loop after each `wake`, with at least a frame's time in between.
+    """Calls `draw` on the event loop after `wake`, at most `FRAMES_PER_SECOND` times a second.
 
-    It uses none of Textual's timers: each tick of one is a message, and thirty a second of those
-    are most of what an idle app would cost.
+    It uses no timer of Textual: each tick would be a message, and 30 messages a second would be
+    most of the cost of an idle app.
     """
 
     def __init__(self, draw: Callable[[], object]) -> None:
@@ -22,7 +22,7 @@ class Refresher:
         self._earliest = 0.0
 
     def start(self) -> None:
-        """Starts on the running event loop, with a first frame."""
+        """Starts on the running event loop and draws a first frame."""
         self._loop = asyncio.get_running_loop()
         self.wake()
 

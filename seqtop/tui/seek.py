@@ -1,4 +1,4 @@
-"""Ways to find a moment on a timeline.
+"""Functions that find a position on a timeline.
 
 Positions are those of `seqtop.history.event_index`.
 """
@@ -21,7 +21,7 @@ _MAX_PREEMPTIONS = 1_000
 
 
 def by_steps(count: int) -> Seek:
-    """Moves `count` steps on, or back if negative; fewer where the history ends."""
+    """Finds the position `count` steps forward, or back if negative; fewer at the history's end."""
 
     def seek(timeline: Timeline, position: int) -> int | None:
         move = timeline.index.next_step if count > 0 else timeline.index.previous_step
@@ -37,11 +37,11 @@ def by_steps(count: int) -> Seek:
 
 
 def to_kind(kind: EventKind, direction: int) -> Seek:
-    """Finds the next moment of `kind`, or the previous one if `direction` is negative."""
+    """Finds the next event of `kind`, or the previous one if `direction` is negative."""
 
     def seek(timeline: Timeline, position: int) -> int | None:
-        marks = timeline.index
-        return (marks.next if direction > 0 else marks.previous)(kind, position)
+        index = timeline.index
+        return (index.next if direction > 0 else index.previous)(kind, position)
 
     return seek
 
@@ -70,8 +70,8 @@ def to_preemption_of(request_id: str, direction: int) -> Seek:
 def to_step(step: int, *, near: int | None = None) -> Seek:
     """Finds the end of `step`, or the nearest step in the history.
 
-    The step is one of the incarnation that ran at position `near`; by default at the position on
-    show.
+    The step is one of the incarnation that ran at the position `near`, by default at the position
+    on display.
     """
 
     def seek(timeline: Timeline, position: int) -> int | None:
@@ -81,17 +81,17 @@ def to_step(step: int, *, near: int | None = None) -> Seek:
 
 
 def to_position(position: int) -> Seek:
-    """Finds `position`, or the oldest moment if it has been dropped."""
+    """Finds `position`, or the oldest position if it has been dropped."""
     return lambda timeline, _: max(position, timeline.first)
 
 
 def to_end(direction: int) -> Seek:
-    """Finds the newest moment, or the oldest if `direction` is negative."""
+    """Finds the newest position, or the oldest if `direction` is negative."""
     return lambda timeline, _: timeline.last if direction > 0 else timeline.first
 
 
 def to_share(share: float) -> Seek:
-    """Finds the moment at a share of the recorded time, from 0 to 1."""
+    """Finds the position at a share of the recorded time, from 0 to 1."""
 
     def seek(timeline: Timeline, position: int) -> int | None:
         begin, end = bounds(timeline)
@@ -103,7 +103,7 @@ def to_share(share: float) -> Seek:
 
 
 def by_share(share: float) -> Seek:
-    """Moves on by a share of the recorded time, or back if negative; at least by one step."""
+    """Finds the position a share of the recorded time later, or earlier; at least one step away."""
 
     def seek(timeline: Timeline, position: int) -> int | None:
         begin, end = bounds(timeline)
@@ -117,19 +117,19 @@ def by_share(share: float) -> Seek:
 
 
 def bounds(timeline: Timeline) -> tuple[float, float]:
-    """Returns the times of the oldest and the newest moment, in epoch seconds."""
-    marks = timeline.index
+    """Returns the times of the oldest and the newest event, in epoch seconds."""
+    index = timeline.index
     # The state before the first event has no time of its own.
-    return marks[min(timeline.first + 1, timeline.last)].time, marks[timeline.last].time
+    return index[min(timeline.first + 1, timeline.last)].time, index[timeline.last].time
 
 
 def describe_moment(timeline: Timeline, position: int) -> tuple[str, dict[str, str]]:
     """Describes an event that ends, preempts or swaps in requests.
 
     Returns:
-        A word for the event, and by request id the cost of the event, if it is known. Both are
-        empty for other events. A step does not say to which requests the blocks belong that it
-        swaps in: they are counted instead.
+        A word for the event, and the cost of the event by request id; a cost is empty if it is not
+        known. Both are empty for other events. A step that swaps in blocks does not name their
+        requests: the number of blocks stands in their place.
 
     Raises:
         RecordingError: The event cannot be read.

@@ -1,7 +1,7 @@
 """Settings of the app: from the command line, the configuration file and the last run.
 
 The command line comes first, then the configuration file, then the last run. An invalid setting is
-reported and left out; the others hold.
+reported and left out; the others apply.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ from seqtop.tui.screens.sequences.cells import COLUMN_KEYS, DEFAULT_COLUMNS
 
 THEMES = (theme.DARK.name, theme.LIGHT.name, *BUILTIN_THEMES)
 _MAX_BYTES = 2**20
-"""Bytes of a file that are read at most."""
+"""The most bytes of a file that are read."""
 _MAX_PROBLEMS = 3
-"""Problems that are shown in full."""
+"""The most problems that are listed; further ones are counted."""
 
 
 class SettingsError(ValueError):
@@ -50,9 +50,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     theme: str | None = None
     detail: bool | None = None
     """Whether the detail pane is shown; by default where there is room."""
-
     detail_share: Annotated[int, msgspec.Meta(ge=20, le=80)] | None = None
-    """Percent of the height, or of the width, that it takes."""
+    """Percent of the height, or of the width, that the detail pane takes."""
     latency: bool | None = None
     """Whether the latency panel is shown."""
     slo: dict[str, float | int | str] | None = None
@@ -205,12 +204,12 @@ class SavedState:
         except OSError as error:
             return Settings(), [f"{self._path} cannot be read: {error.strerror}."]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return Settings(), [f"{self._path} is damaged; it is begun anew."]
+            return Settings(), [f"{self._path} is damaged; it is replaced."]
         # Problems are not reported: another version of seqtop may have saved other settings.
         return _checked(self._path, values)[0], []
 
     def _write(self, data: bytes) -> None:
-        """Replaces the file as a whole: a reader finds either the old or the new one."""
+        """Replaces the file atomically."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}-")
         try:

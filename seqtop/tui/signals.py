@@ -12,13 +12,13 @@ from types import FrameType
 from textual.app import App
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end the app in order, with the terminal restored."""
+"""Signals that end the app; it restores the terminal before."""
 
 
 def install(app: App[int]) -> None:
-    """Installs the handlers. Call it on the app's thread, when the app starts.
+    """Installs the handlers. Called on the app's thread when the app starts.
 
-    An app without a terminal is part of another program, which handles its own signals.
+    Does nothing for an app without a terminal: it is part of a program with its own handlers.
     """
     if app.is_headless:
         return
@@ -32,8 +32,8 @@ def install(app: App[int]) -> None:
 def _watch_terminal(app: App[int], loop: asyncio.AbstractEventLoop) -> None:
     """Ends `app` when its terminal is closed, even without a signal.
 
-    A closing terminal sends SIGHUP only to the processes that it controls. For others it is a file
-    at its end, which Textual would read for ever.
+    A closing terminal sends SIGHUP only to the processes that it controls. Other processes read the
+    end of a file from it, which Textual would do for ever.
     """
     assert sys.__stdin__ is not None
     watch = select.poll()

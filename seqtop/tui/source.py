@@ -1,4 +1,4 @@
-"""The interface of what the app shows: a live engine or a recording."""
+"""The interface of the engines and recordings that the app shows."""
 
 import threading
 from collections.abc import Callable
@@ -28,8 +28,10 @@ class Source(Protocol):
 
     @property
     def history(self) -> Timeline | None:
-        """The history, if one is kept. It changes under `lock` and has a lock of its own: take
-        `lock` first."""
+        """The history, if there is one. It changes under `lock` and has a lock of its own.
+
+        Take `lock` first.
+        """
 
     def add_listener(self, listener: Listener) -> None:
         """Calls `listener` with the current state, if there is one, and with each later change."""
@@ -37,7 +39,8 @@ class Source(Protocol):
     def add_callback(self, callback: Callable[[], object]) -> None:
         """Calls `callback` after each change of the state, the time or the connection.
 
-        It is called on the thread that makes the change."""
+        It is called on the thread that makes the change.
+        """
 
     def submit(self, prompt: str, params: SamplingParams) -> str:
         """Submits a prompt and returns its request id. May block for seconds.

@@ -103,10 +103,10 @@ LIGHT = Theme(
 
 
 def begin_with(app: App[Any], name: str) -> None:
-    """Sets the first theme of `app`, before it runs."""
+    """Sets the first theme of an app that does not run yet."""
     if name == DARK.name:
-        # Setting the attribute would parse all style sheets again. Only the colours change, as this
-        # theme is as dark as Textual's default.
+        # Setting the attribute would parse all style sheets again. This theme is dark, as Textual's
+        # default is, so only colours differ.
         app.set_reactive(App.theme, name)
         app.stylesheet.set_variables(app.get_css_variables())
     else:

@@ -17,29 +17,29 @@ from seqtop.tui.source import Source
 
 
 class TimeTravel:
-    """The moment of a source that is on show: the newest one, or one of its history while paused.
+    """The position of a display: the newest state, or one of the history while paused.
 
-    Call everything under the source's lock.
+    All of it is used under the source's lock.
     """
 
     def __init__(self, source: Source) -> None:
         self.playback = source if isinstance(source, Playback) else None
-        """The source, if it is a recording: then the recording itself is paused and moved."""
+        """The source, if it is a recording: the recording itself is paused and moved."""
         self.state: EngineState = source.state
-        """The state on show, as of the last `take_touched`, `pause` or `go`."""
-        self.moment_message = ""
-        """One sentence about the moment on show."""
+        """The state on display, as of the last `take_touched`, `pause` or `go`."""
+        self.seek_message = ""
+        """One sentence on the position on display, set by the last move."""
         self.key_message = ""
-        """One sentence on why the last key did nothing; the next key clears it."""
+        """One sentence on the reason why the last key did nothing; the next key clears it."""
         self._source = source
-        self._held: HeldMoment | None = None
+        self._held: HeldState | None = None
         self._touched: set[int] | None = None
-        source.add_listener(self._note)
+        source.add_listener(self._observe)
 
     @property
     def status_message(self) -> str:
-        """The message on the last key, else the one about the moment on show."""
-        return self.key_message or self.moment_message
+        """The message on the last key, or else the one on the position on display."""
+        return self.key_message or self.seek_message
 
     @property
     def paused(self) -> bool:
@@ -47,12 +47,12 @@ class TimeTravel:
 
     @property
     def is_holding(self) -> bool:
-        """Whether the moment on show is held while the source goes on."""
+        """Whether the display is frozen while the source continues."""
         return self._held is not None
 
     @property
     def position(self) -> int:
-        """The position on show, as in `seqtop.history.event_index`; 0 without a history."""
+        """The position on display, as in `seqtop.history.event_index`; 0 without a history."""
         moving = self.playback or self._held
         if moving is not None:
             return moving.position
@@ -60,12 +60,12 @@ class TimeTravel:
 
     @property
     def is_same_incarnation(self) -> bool:
-        """Whether the state on show is of the incarnation that runs, or is played, now."""
+        """Whether the state on display and the newest one are of the same incarnation."""
         shown, newest = self.state.info, self._source.state.info
         return shown is None or newest is None or shown.incarnation == newest.incarnation
 
     def take_touched(self) -> set[int] | None:
-        """Follows the source, unless a moment is held.
+        """Shows the source's newest state, unless the display is frozen.
 
         Returns:
             Ids of the sequences that changed since the last call; `None` means all.
@@ -76,30 +76,31 @@ class TimeTravel:
         return touched
 
     def pause(self) -> None:
-        """Holds the moment on show."""
-        self.moment_message = ""
+        """Freezes the display, or pauses the recording."""
+        self.seek_message = ""
         if self.playback is not None:
             self.playback.pause()
         else:
-            self._held = HeldMoment(self._source.state, self._source.history)
+            self._held = HeldState(self._source.state, self._source.history)
             self.state = self._held.state
 
     def resume(self) -> None:
-        """Shows the newest moment again; a recording goes on playing."""
-        self.moment_message = ""
+        """Shows the newest state again, or continues the recording."""
+        self.seek_message = ""
         if self.playback is not None:
             self.playback.play()
         self._held = None
         self._touched = None
 
-    def go(self, seek: Seek, otherwise: str) -> bool:
-        """Pauses and shows the moment that `seek` finds.
+    def go(self, seek: Seek, failure: str) -> bool:
+        """Pauses and shows the position that `seek` finds.
 
-        If it finds none, or the one on show, `otherwise` becomes the key message; if it finds none,
-        nothing is paused.
+        Args:
+            seek: Finds the position. If it finds none, nothing is paused.
+            failure: The key message if no other position is found.
 
         Returns:
-            Whether another moment is on show.
+            Whether another position is on display.
         """
         timeline = self._source.history
         if timeline is None:
@@ -110,21 +111,21 @@ class TimeTravel:
             start = max(position, timeline.first)
             found = seek(timeline, start)
             if found is None and start > position:
-                found = start  # the moment on show has been dropped: this is the nearest one
+                found = start  # the position on display was dropped: this is the nearest
         if found is None:
-            self.key_message = otherwise
+            self.key_message = failure
             return False
         if not self.paused:
             self.pause()
         if found == self.position:
-            self.key_message = otherwise
+            self.key_message = failure
             return False
         with timeline.lock:
-            self.moment_message = self._move(found) or gap_message(timeline, start, self.position)
+            self.seek_message = self._move(found) or gap_message(timeline, start, self.position)
         return True
 
     def _move(self, position: int) -> str:
-        """Moves the paused display; returns a sentence if the moment cannot be read."""
+        """Moves the paused display; returns a sentence if the history cannot be read."""
         if self.playback is not None:
             self.playback.move(position)  # if that fails, the connection's detail says so
             return ""
@@ -133,12 +134,12 @@ class TimeTravel:
             self._add_touched(self._held.move(position))
         except RecordingError as error:
             self._touched = None
-            return f"That cannot be shown: {error}."
+            return f"The history cannot be read: {error}."
         finally:
             self.state = self._held.state
         return ""
 
-    def _note(self, change: StateChange) -> None:
+    def _observe(self, change: StateChange) -> None:
         if self._held is None:
             self._add_touched(change.touched)
 
@@ -149,12 +150,12 @@ class TimeTravel:
             self._touched.update(touched)
 
 
-class HeldMoment:
-    """A frozen state of a session that goes on; it can be moved through the session's history.
+class HeldState:
+    """A frozen state of a session, which can be moved through the session's history.
 
     Args:
-        state: The session's state.
-        timeline: The session's history, if there is one, up to this very state.
+        state: The session's newest state.
+        timeline: The session's history, if there is one.
     """
 
     def __init__(self, state: EngineState, timeline: Timeline | None) -> None:
@@ -173,15 +174,15 @@ class HeldMoment:
         return self._position if self._cursor is None else self._cursor.position
 
     def move(self, position: int) -> set[int]:
-        """Goes to `position`, or the nearest in the history.
+        """Moves to `position`, or the nearest in the history.
 
         Returns:
-            Ids of the sequences that changed, came or went.
+            Ids of the sequences that changed, appeared or disappeared.
 
         Raises:
-            RecordingError: The moment cannot be read.
+            RecordingError: The history cannot be read there.
         """
-        assert self._timeline is not None, "only a moment of a history can be found"
+        assert self._timeline is not None, "there is a history to move through"
         before, touched = self.state, None
         if self._cursor is None:
             self._cursor = Cursor(self._timeline, position)
@@ -191,10 +192,7 @@ class HeldMoment:
 
 
 def gap_message(timeline: Timeline, start: int, stop: int) -> str:
-    """Describes the gaps right before `stop` and on the way there from `start`, as sentences.
-
-    Empty if there is no gap.
-    """
+    """Returns sentences on the gaps at `stop` and on the way there from `start`, if any."""
     low, high = min(start, stop), max(start, stop)
     gaps = [gap for gap in timeline.gaps if gap.restarted or gap.num_missed]
     here = [gap for gap in gaps if _is_at(timeline, gap, stop)]
@@ -210,17 +208,17 @@ def gap_message(timeline: Timeline, start: int, stop: int) -> str:
 
 
 def _is_at(timeline: Timeline, gap: Gap, position: int) -> bool:
-    """Whether `position` is in the first step after a gap."""
-    marks = timeline.index
+    """Returns whether `position` is in the first step after a gap."""
+    index = timeline.index
     if not timeline.first <= gap.position <= position:
         return False
-    following = marks.next(EventKind.RESTART, gap.position)
-    same_start = following is None or position < following
-    return same_start and marks[gap.position].step == marks[position].step
+    restart = index.next(EventKind.RESTART, gap.position)
+    is_same_start = restart is None or position < restart
+    return is_same_start and index[gap.position].step == index[position].step
 
 
 def _differing(old: EngineState, new: EngineState) -> set[int]:
-    """The sequences that are not the same objects: states share what has finished."""
+    """Returns the sequences that are not the same objects: states share finished sequences."""
     changed = old.sequences.keys() ^ new.sequences.keys()
     changed.update(
         seq_id

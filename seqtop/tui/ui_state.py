@@ -1,6 +1,6 @@
-"""The state of the user interface: the engine's state on show, selection and preferences.
+"""The state of the user interface: the engine's state on display, selection and preferences.
 
-Widgets read it and keep nothing that matters.
+Widgets read it and have no such state of their own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from seqtop.history.timeline import RecordingError
 from seqtop.observable import Observable
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
+from seqtop.state.block_index import BlockIndex
 from seqtop.state.filter import NO_FILTER, Filter, parse
 from seqtop.state.latency import Latencies, Measured
 from seqtop.state.listener import StateChange
@@ -32,7 +33,7 @@ from seqtop.tui.time_travel import TimeTravel
 
 
 class Changes(NamedTuple):
-    """What has to be drawn again."""
+    """The changes that the next frame has to draw."""
 
     touched: set[int] | None
     """Ids of the sequences that changed; `None` means all."""
@@ -47,12 +48,14 @@ class Changes(NamedTuple):
 
 EVERYTHING = Changes(None, ticked=True)
 NOTHING = Changes(set(), ticked=False)
+_MAX_UNINDEXED = 10_000
+"""The most sequences that are indexed one by one; for more, the index is rebuilt."""
 
 
 class UiState(Observable):
-    """The display of one source. Its version grows whenever something may look different.
+    """The display of one source. Observers are notified when something may look different.
 
-    Call everything under `lock`.
+    All of it is used under `lock`.
 
     Args:
         source: The engine or the recording.
@@ -71,15 +74,15 @@ class UiState(Observable):
         self.clock = clock
         self.time_travel = TimeTravel(source)
         self.state: EngineState = source.state
-        """The state on show, as of the last `update`."""
+        """The state on display, as of the last `update`."""
         self.recording: RecordingControl | None = None
-        """Records the source; `None` if that is a recording already."""
+        """Records the source; `None` if the source is a recording."""
         if self.time_travel.playback is None and isinstance(source, Recordable):
             self.recording = RecordingControl(source)
         self.checker: BackgroundChecker | None = None
-        """Checks the history; `None` until the user asks for it."""
+        """Checks the history; `None` until `start_checking`."""
         self.rates = Rates()
-        """The rates at the moment on show."""
+        """The rates at the moment on display."""
 
         # Preferences
         self.view = SequenceView()
@@ -113,15 +116,18 @@ class UiState(Observable):
         self.finding: int | None = None
         """Number of the finding under the cursor of the checks screen."""
         self.pending_selection: str | None = None
-        """Id of a request to select as soon as it is on show: the one just submitted."""
+        """Id of the request to select when it appears, such as the one just submitted."""
         self.scroll_target: int | None = None
-        """Sequence that was selected by `pending_selection`: its row stays in sight while it
+        """Id of the sequence that `pending_selection` selected: its row stays visible while it
         waits."""
 
         self._changes = EVERYTHING
         """Changes since the last `take_changes`."""
-        self._arranged: tuple[bool, int] | None = None
-        """`paused` and position of the moment that the view was last arranged for."""
+        self._arranged_for: tuple[bool, int] | None = None
+        """`paused` and the position for which the view was last arranged."""
+        self._block_index = BlockIndex()
+        self._unindexed: set[int] | None = None
+        """Ids of the sequences that changed since the last `block_index`; `None` means all."""
         self._meter = RateMeter()
         self._second = -1
         self._num_messages = -1
@@ -134,14 +140,10 @@ class UiState(Observable):
         return self.source.lock
 
     @property
-    def now(self) -> float:
-        """The engine's time on show, in epoch seconds."""
-        return self.state.time
-
-    @property
     def second(self) -> int:
         """The engine's time in whole seconds."""
-        return int(self.now) if abs(self.now) < 1e15 else 0
+        time = self.state.time
+        return int(time) if abs(time) < 1e15 else 0
 
     @property
     def paused(self) -> bool:
@@ -154,7 +156,7 @@ class UiState(Observable):
 
     @property
     def may_be_controlled(self) -> bool:
-        """Whether the engine takes commands, as far as is known."""
+        """Whether the engine may accept commands: it has not said that it does not."""
         info = self.source.state.info
         return not self.is_recorded and (info is None or info.control)
 
@@ -170,25 +172,25 @@ class UiState(Observable):
 
     @property
     def measured(self) -> Measured:
-        """Latencies in the time before the moment on show."""
+        """Latencies in the time before the moment on display."""
         if not self.time_travel.is_holding:
             return self.latencies.now
-        return self.latencies.at(self.state.info, self.now)
+        return self.latencies.at(self.state.info, self.state.time)
 
     @property
     def current_rates(self) -> Rates:
-        """The newest rates of the source, even while an older moment is on show."""
+        """The newest rates of the source, even while an older moment is on display."""
         return self._meter.rates
 
     @property
     def selection(self) -> tuple[RequestState, SequenceState] | None:
-        """The selected sequence and its request, if the state on show has it."""
+        """The selected sequence and its request, if the state on display has it."""
         if self.selected is None:
             return None
         return self.sequence(self.selected)
 
     def sequence(self, seq_id: int) -> tuple[RequestState, SequenceState] | None:
-        """Returns a sequence of the state on show, with its request."""
+        """Returns a sequence of the state on display, with its request."""
         found = self.state.sequences.get(seq_id)
         return None if found is None else (self.state.requests[found.request_id], found)
 
@@ -202,7 +204,7 @@ class UiState(Observable):
             self.filter_by(NO_FILTER)
 
     def take_pending_selection(self) -> int | None:
-        """Returns the first sequence of the pending request once it is on show, and clears it."""
+        """Returns and clears the first sequence of the pending request, if it has appeared."""
         request = self.state.requests.get(self.pending_selection or "")
         if request is None or not request.seq_ids:
             return None
@@ -211,27 +213,38 @@ class UiState(Observable):
         return seq_id
 
     def is_scroll_target_selected(self) -> bool:
-        """Returns whether the selected row has to stay in sight: while it waits, and once more
-        when it has started to run."""
+        """Returns whether the selected row has to stay visible.
+
+        This is so while its sequence waits, and once more after it has started to run.
+        """
         found, is_target = self.selection, self.selected == self.scroll_target
         if found is None or not is_target or found[1].status != SequenceStatus.WAITING:
             self.scroll_target = None
         return found is not None and is_target
 
     def update(self) -> None:
-        """Brings the state on show, the view and the rates up to date."""
+        """Updates the state on display, the view and the rates."""
         self.update_rates()
         touched = self.time_travel.take_touched()
         self.state = self.time_travel.state
         is_holding = self.time_travel.is_holding
-        self.rates = self._meter.at(self.now) if is_holding else self._meter.rates
+        self.rates = self._meter.at(self.state.time) if is_holding else self._meter.rates
         self._changes |= self._arrange(touched)
-        moment = self.paused, self.time_travel.position
-        if self.paused and moment != self._arranged:
-            # What changes with time alone is that of the moment, even within a second.
+        position = self.paused, self.time_travel.position
+        if self.paused and position != self._arranged_for:
+            # Waiting times are those of the position on display, even within a second.
             self.view.tick(self.state)
             self._changes = self._changes._replace(ticked=True)
-        self._arranged = moment
+        self._arranged_for = position
+
+    def block_index(self) -> BlockIndex:
+        """Updates and returns the index of the blocks of the state on display."""
+        if self._unindexed is None or not self._block_index.fits(self.state):
+            self._block_index.rebuild(self.state)
+        else:
+            self._block_index.update(self.state, self._unindexed)
+        self._unindexed = set()
+        return self._block_index
 
     def take_changes(self) -> Changes:
         """Returns the changes since the last call."""
@@ -239,46 +252,46 @@ class UiState(Observable):
         return changes
 
     def update_rates(self) -> None:
-        """Samples the rates, and notes when the last message arrived."""
+        """Samples the rates, and the time of the last message."""
         if self.source.connection.num_messages != self._num_messages:
             self._num_messages = self.source.connection.num_messages
             self._last_message_time = self.clock()
         self._meter.sample(self.source.state)
 
     def start_checking(self) -> BackgroundChecker | None:
-        """Creates a checker for the history; `None` if there is no history or a checker already."""
+        """Creates a checker for the history; `None` if there is no history, or a checker exists."""
         if self.checker is not None or self.source.history is None:
             return None
         self.checker = BackgroundChecker(self.source.history)
         self.checker.add_callback(self.changed)
         return self.checker
 
-    def jump(self, wanted: seek.Seek, otherwise: str) -> None:
-        """Goes to a moment, describes its event, and selects the first request in it."""
-        self.time_travel.go(wanted, otherwise)
+    def jump(self, wanted: seek.Seek, failure: str) -> None:
+        """Moves through the history, describes the event there, and selects its first request."""
+        self.time_travel.go(wanted, failure)
         if not self.time_travel.key_message:
-            self.point_out()
+            self.describe_event()
 
-    def point_out(self) -> None:
-        """Describes the event at the moment on show, and selects the first request in it."""
+    def describe_event(self) -> None:
+        """Describes the event at the position on display, and selects its first request."""
         travel, timeline = self.time_travel, self.source.history
         if timeline is None or not (travel.is_holding or travel.playback):
             return
         with timeline.lock, contextlib.suppress(RecordingError):
-            what, costs = seek.describe_moment(timeline, travel.position)
+            event, costs = seek.describe_moment(timeline, travel.position)
             if costs:
                 first = next(iter(costs))
                 self.pending_selection = first if first in travel.state.requests else None
                 names = ", ".join(
                     f"{name} ({cost})" if cost else name for name, cost in costs.items()
                 )
-                travel.moment_message = f"{what} here: {names}. {travel.moment_message}".rstrip()
+                travel.seek_message = f"{event} here: {names}. {travel.seek_message}".rstrip()
 
     def go_to_finding(self, found: LocatedFinding, message: str) -> None:
-        """Shows the moment of a finding, with its sequence and its block selected."""
+        """Moves to a finding, and selects its sequence and its block."""
         travel, finding = self.time_travel, found.finding
         travel.go(seek.to_position(found.position), "")
-        travel.moment_message = f"{message} {travel.moment_message}".rstrip()
+        travel.seek_message = f"{message} {travel.seek_message}".rstrip()
         self.update()
         self._changes = EVERYTHING
         self.finding = found.number
@@ -298,10 +311,6 @@ class UiState(Observable):
     def filter_by(self, wanted: Filter) -> None:
         self.view.filter = wanted
         self.view.rebuild(self.state)
-
-    def search_for(self, wanted: Filter) -> None:
-        """Marks the sequences that match, and hides none."""
-        self.view.search(self.state, wanted)
 
     def toggle_tree(self) -> None:
         """Switches between sequences grouped by request and single sequences."""
@@ -336,11 +345,16 @@ class UiState(Observable):
         self.view.rebuild(self.state)
 
     def _arrange(self, touched: set[int] | None) -> Changes:
-        """Brings the view up to date with the state on show."""
+        """Updates the view from the state on display."""
         ticked, self._second = self.second != self._second, self.second
         if touched is None:
+            self._unindexed = None
             self.view.rebuild(self.state)
             return EVERYTHING
+        if self._unindexed is not None:
+            self._unindexed |= touched
+            if len(self._unindexed) > _MAX_UNINDEXED:
+                self._unindexed = None
         moved = self.view.update(self.state, touched)
         if ticked:
             self.view.tick(self.state)

@@ -95,7 +95,7 @@ def test_detail(app: SeqtopApp) -> None:
         await pilot.press("right_square_bracket")
         assert "logprob" in screen(app)
         await pilot.press("right_square_bracket")
-        assert "No message is on record." in screen(app)
+        assert "No history yet." in screen(app)
         await pilot.press("right_square_bracket")
         assert "Once upon a time" in screen(app)
         await pilot.press("left_square_bracket", "left_square_bracket")

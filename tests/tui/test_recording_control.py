@@ -73,8 +73,8 @@ def test_leaving_the_app_ends_it_properly(folder: Path) -> None:
 
     play(app, act)
     path = written(folder)
-    assert app.farewell is not None
-    assert app.farewell.startswith(f"Recorded 1 step to {path} (")
+    assert app.exit_message is not None
+    assert app.exit_message.startswith(f"Recorded 1 step to {path} (")
     assert source.listeners == before
     with FileStore(path) as recording:
         assert recording.at(recording.last).sequences == source.state.sequences

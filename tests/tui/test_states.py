@@ -9,7 +9,7 @@ from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.chrome.header import SENTENCES
+from seqtop.tui.chrome.notice import SENTENCES
 from seqtop.tui.screens.sequences.table import Rows
 from tests.support.piloting import play, screen
 from tests.support.scripted import HOSTILE, MIXED, Script, ScriptedSource, engine_info, scene

@@ -13,7 +13,7 @@ from seqtop.history.timeline import CompressedData, RecordingError
 from seqtop.state import EngineState
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.tui.app import TIME_KEYS, SeqtopApp
-from seqtop.tui.dialogs.moment_prompt import MomentPrompt
+from seqtop.tui.dialogs.seek_prompt import SeekPrompt
 from seqtop.tui.rates import RateMeter
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.screens.sequences.text_pane import TextPane
@@ -101,7 +101,7 @@ def test_stepping_back_and_on_shows_exactly_what_was(live: SeqtopApp) -> None:
             await pilot.press("left")
             await pilot.pause()
             assert_shows(live, until_step_ends(step))
-            assert f"of {last}, {last - step} behind; on record from step 0." in screen(live)
+            assert f"of {last}, {last - step} behind; history from step 0." in screen(live)
         for step in range(last - 24, last + 1):
             await pilot.press("right")
             await pilot.pause()
@@ -255,7 +255,7 @@ def test_to_a_step_of_ones_choice(live: SeqtopApp) -> None:
         assert_shows(live, len(PAYLOADS))
         assert "Step 9,999 is not in the history; this is the nearest." in screen(live)
         await pilot.press("colon")
-        assert isinstance(live.screen, MomentPrompt)
+        assert isinstance(live.screen, SeekPrompt)
         await pilot.press("x", "enter")
         await pilot.pause()
         assert "Type a step or a time: 1234, 12.5s, -3s or 14:03:22." in screen(live)
@@ -329,7 +329,7 @@ def test_without_a_record_one_is_told(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("space")
         for binding in TIME_KEYS:
-            if binding.action not in {"newest", "go_to_moment"}:
+            if binding.action not in {"newest", "seek"}:
                 await pilot.press(*binding.key.split(","))
         await pilot.pause()
         assert "No history yet." in screen(app)
@@ -351,7 +351,7 @@ def test_what_cannot_be_read_is_said() -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("left")
         await pilot.pause()
-        assert "That cannot be shown: it is broken." in screen(app)
+        assert "The history cannot be read: it is broken." in screen(app)
         assert_shows(app, len(PAYLOADS))
 
     play(app, act)

@@ -30,12 +30,12 @@ def test_a_time_is_as_good_as_a_step(live: SeqtopApp) -> None:
             await pilot.pause()
 
         await choose("1s")
-        assert live.ui.now == pytest.approx(START + 1.0, abs=0.06)
-        before = live.ui.now
+        assert live.ui.state.time == pytest.approx(START + 1.0, abs=0.06)
+        before = live.ui.state.time
         await choose("-500ms")
-        assert live.ui.now == pytest.approx(before - 0.5, abs=0.06)
+        assert live.ui.state.time == pytest.approx(before - 0.5, abs=0.06)
         await choose("22:13:21.5")
-        assert live.ui.now == pytest.approx(START + 1.5, abs=0.06)
+        assert live.ui.state.time == pytest.approx(START + 1.5, abs=0.06)
         await choose("2h")
         assert "The history ends earlier: this is its last moment." in screen(live)
 
@@ -94,11 +94,11 @@ def test_a_line_shows_where_and_the_mouse_drags_it(live: SeqtopApp) -> None:
 
 def test_by_a_twentieth_of_the_record(live: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        begin, end = START, live.ui.now
+        begin, end = START, live.ui.state.time
         await pilot.press(*["ctrl+left"] * 4)
-        assert live.ui.now == pytest.approx(end - (end - begin) / 5, abs=0.25)
+        assert live.ui.state.time == pytest.approx(end - (end - begin) / 5, abs=0.25)
         await pilot.press("ctrl+right")
-        assert live.ui.now == pytest.approx(end - (end - begin) * 0.15, abs=0.25)
+        assert live.ui.state.time == pytest.approx(end - (end - begin) * 0.15, abs=0.25)
         await pilot.press(*["ctrl+left"] * 25)
         await pilot.pause()
         assert "This is the oldest moment in the history." in screen(live)

@@ -1,1 +1,1 @@
-"""Header, tabs, footer and notices: the parts around every screen."""
+"""The parts around the body of each screen: header, tabs, notices and footer."""

@@ -1,11 +1,21 @@
 """The line of keys at the bottom."""
 
+from typing import Protocol, runtime_checkable
+
 from textual.app import ComposeResult
 from textual.widgets import Footer
-from textual.widgets._footer import FooterKey
 
 _FIRST = ("quit", "help", "pause", "filter")
 """Actions whose keys are left out last; of the others, the rightmost are left out first."""
+
+
+@runtime_checkable
+class _FooterKey(Protocol):
+    """The public attributes of the widgets that Textual's footer makes for keys."""
+
+    action: str
+    key_display: str
+    description: str
 
 
 class KeyFooter(Footer):
@@ -27,7 +37,7 @@ class KeyFooter(Footer):
         keys = [
             each
             for each in super().compose()
-            if isinstance(each, FooterKey) and _name(each) not in self._hidden
+            if isinstance(each, _FooterKey) and _name(each) not in self._hidden
         ]
         while len(keys) > 1 and sum(map(_cells, keys)) > self._width:
             keys.remove(max(keys, key=lambda key: (_rank(key), keys.index(key))))
@@ -39,14 +49,14 @@ class KeyFooter(Footer):
             await self.recompose()
 
 
-def _rank(key: FooterKey) -> int:
+def _rank(key: _FooterKey) -> int:
     name = _name(key)
     return _FIRST.index(name) if name in _FIRST else len(_FIRST)
 
 
-def _name(key: FooterKey) -> str:
+def _name(key: _FooterKey) -> str:
     return key.action.rpartition(".")[2]
 
 
-def _cells(key: FooterKey) -> int:
+def _cells(key: _FooterKey) -> int:
     return len(key.key_display) + len(key.description) + 2

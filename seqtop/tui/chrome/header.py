@@ -6,7 +6,6 @@ from seqtop import format as fmt
 from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_line
 from seqtop.sequence import SequenceStatus
-from seqtop.tui import position_text
 from seqtop.tui.rates import kv_use
 from seqtop.tui.rendering.bars import bar, row, sparkline, spread
 from seqtop.tui.rendering.line_view import LineView
@@ -25,20 +24,9 @@ BADGES = {
 }
 PAUSED = ("‖ PAUSED", "badge-paused")
 
-SENTENCES = {
-    ConnectionState.CONNECTING: "Waiting for the engine's first message.",
-    ConnectionState.SYNCING: "Fetching the engine's whole state.",
-    ConnectionState.LIVE: "",
-    ConnectionState.LOST: "The engine is silent; showing the last known state.",
-    ConnectionState.STOPPED: "The engine has stopped; showing its last state.",
-    ConnectionState.INCOMPATIBLE: "Not a seqtop endpoint.",
-    ConnectionState.REFUSED: "The engine does not accept this viewer's key.",
-    ConnectionState.REPLAY: "",
-}
-
 
 class Header(LineView):
-    """The top of the screen: one to three lines, as there is room."""
+    """The top of the screen: one to three lines, depending on the height of the screen."""
 
     def __init__(self, ui: UiState, *, title: str) -> None:
         super().__init__(id="header")
@@ -46,7 +34,7 @@ class Header(LineView):
         self._title = title
 
     def update(self) -> None:
-        """Draws what changed. Call it under the source's lock."""
+        """Draws the lines that look different. Called under the lock of `ui`."""
         if not self.size:
             return
         width = max(self.size.width - 2, 1)
@@ -63,7 +51,7 @@ class Header(LineView):
 
 
 def badges(ui: UiState) -> Line:
-    """Returns the state of the connection, of a pause and of a recording."""
+    """Returns badges for the connection, a pause and a recording."""
     recording = _recording(ui)
     text, style = BADGES[ui.source.connection.state]
     if ui.source.connection.state is ConnectionState.LOST:
@@ -84,22 +72,6 @@ def _recording(ui: UiState) -> Line:
     if ui.recording.error is not None:
         return ((" ✗ REC ENDED ", "badge-alert"), (" ", PLAIN))
     return ((f" ● REC {fmt.size(size)} ", "badge-alert"), (" ", PLAIN))
-
-
-def sentence(ui: UiState, step_keys: str) -> str:
-    """Returns the moment on show, and why the display is not live; empty if it is live."""
-    connection = ui.source.connection
-    reason = (
-        connection.detail or SENTENCES[connection.state]
-        if connection.state is not ConnectionState.LIVE
-        else ""
-    )
-    travel = ui.time_travel
-    if travel.playback is not None:
-        moment = position_text.replayed(travel.playback, travel.status_message, step_keys)
-    else:
-        moment = position_text.held(ui, step_keys) if ui.paused else ""
-    return " ".join(filter(None, (moment, reason)))
 
 
 def identity(ui: UiState, width: int, title: str) -> Line:
@@ -157,11 +129,11 @@ def throughput(ui: UiState, width: int) -> Line:
     counts = state.num_by_status
     swaps = state.stats is not None and state.stats.num_swapped is not None
     spark = sparkline(rates.out_history, min(max(width - 108, 0), 60))
-    silent = (
+    is_silent = (
         ui.source.connection.state in {ConnectionState.LOST, ConnectionState.STOPPED}
         and not ui.paused
     )
-    style = "dim" if silent else "strong"  # the rates are old
+    style = "dim" if is_silent else "strong"  # the rates are old
     step = fmt.count(state.step) if state.step >= 0 else fmt.UNKNOWN
     return row(
         [
@@ -211,14 +183,14 @@ def cache(ui: UiState, width: int) -> Line:
     size = min(max(width // 5, 8), 40)
     parts = ((used, "computed", "━"), (cached, "cached", "═"))
     free = fmt.count(stats.num_free_blocks)
-    # Cached blocks are evicted when blocks are needed: a pool is full without free and cached ones.
+    # Cached blocks are evicted if blocks are needed: a pool without free and cached ones is full.
     numbers: Line = ((f"{fmt.count(used)} used  {free} free + {fmt.count(cached)} cached", PLAIN),)
     of_all: Line = ((f" of {fmt.count(total)}", "dim"),)
     short: Line = ((f"{fmt.count(used)} used", PLAIN), *of_all)
     spark = sparkline(ui.rates.kv_history, min(max(width - 142, 0), 60), ceiling=1.0)
     hits = fmt.percent(stats.prefix_cache_hits, stats.prefix_cache_queries)
     line: Line = ()
-    for figures in ((*numbers, *of_all), numbers, short):  # as much of them as there is room for
+    for figures in ((*numbers, *of_all), numbers, short):  # the longest that fits
         items: list[tuple[int, Line]] = [
             (
                 0,

@@ -1,12 +1,31 @@
-"""A sentence below the header, shown unless the display is live."""
+"""Sentences below the header, shown unless the display is live."""
 
 from collections.abc import Callable
 
+from seqtop.connection import ConnectionState
+from seqtop.history.event_index import EventKind
+from seqtop.history.playback import Playback
+from seqtop.history.timeline import Timeline
 from seqtop.sanitize import safe_line
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import LockedSource
 from seqtop.tui.rendering.style import PLAIN
 from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.seek import bounds
+from seqtop.tui.ui_state import UiState
+
+SENTENCES = {
+    ConnectionState.CONNECTING: "Waiting for the engine's first message.",
+    ConnectionState.SYNCING: "Fetching the engine's whole state.",
+    ConnectionState.LIVE: "",
+    ConnectionState.LOST: "The engine is silent; showing the last known state.",
+    ConnectionState.STOPPED: "The engine has stopped; showing its last state.",
+    ConnectionState.INCOMPATIBLE: "Not a seqtop endpoint.",
+    ConnectionState.REFUSED: "The engine does not accept this viewer's key.",
+    ConnectionState.REPLAY: "",
+}
+_MAX_STEP = 2**62
+"""More steps than any engine runs."""
 
 
 class Notice(LineView):
@@ -18,7 +37,7 @@ class Notice(LineView):
         self._sentence = sentence
 
     def update(self) -> None:
-        """Call it under the source's lock."""
+        """Draws the text. Called under the lock of `ui`."""
         text = safe_line(self._sentence())
         if not text and not self.display:
             return
@@ -30,3 +49,72 @@ class Notice(LineView):
     def on_resize(self) -> None:
         with self._ui.lock:
             self.update()
+
+
+def notice_text(ui: UiState, step_keys: str) -> str:
+    """Describes the moment on display and the connection; empty if the display is live.
+
+    Args:
+        ui: The display.
+        step_keys: The keys that move by one step, as the text names them.
+    """
+    connection, travel = ui.source.connection, ui.time_travel
+    reason = ""
+    if connection.state is not ConnectionState.LIVE:
+        reason = connection.detail or SENTENCES[connection.state]
+    if travel.playback is not None:
+        moment = _replay_text(travel.playback, travel.status_message, step_keys)
+    else:
+        moment = _paused_text(ui, step_keys) if ui.paused else ""
+    return " ".join(filter(None, (moment, reason)))
+
+
+def _paused_text(ui: UiState, step_keys: str) -> str:
+    """Describes the moment of a paused display, the history, and the keys to go on."""
+    timeline = ui.source.history
+    extent = f"; {_history_text(timeline)}" if timeline is not None else ""
+    keys = f"{step_keys} step, space resumes." if timeline is not None else "Space resumes."
+    text = f"{_position_text(ui)}{extent}."
+    return " ".join(filter(None, (text, ui.time_travel.status_message, keys)))
+
+
+def _replay_text(playback: Playback, message: str, step_keys: str) -> str:
+    """Describes the moment of a recording on display, its length and the playing speed."""
+    index = playback.history.index
+    start, end = bounds(playback.history)
+    length = end - start
+    at = min(max(playback.entry.time - start, 0.0), length)
+    last = index[index.at_step(_MAX_STEP, near=playback.position)].step
+    moment = f"{_step_text(playback.entry.step)} of {last:,}"
+    times = f"{_clock(at)} of {_clock(length)} at {playback.speed:g}x"
+    keys = f"{step_keys} step, space {'plays' if playback.paused else 'pauses'}."
+    return " ".join(filter(None, (f"{moment}, {times}.", message, keys)))
+
+
+def _position_text(ui: UiState) -> str:
+    shown, newest = ui.state.step, ui.source.state.step
+    if not ui.time_travel.is_same_incarnation:
+        return f"{_step_text(shown)} of an earlier start of the engine"
+    if shown >= newest:
+        return f"{_step_text(shown)}, the newest" if shown >= 0 else _step_text(shown)
+    return f"{_step_text(shown)} of {newest:,}, {newest - shown:,} behind"
+
+
+def _history_text(timeline: Timeline) -> str:
+    with timeline.lock:
+        oldest = timeline.index[timeline.first]
+        restarted = timeline.index.next(EventKind.RESTART, timeline.first) is not None
+    text = f"history from step {max(oldest.step, 0):,}"
+    return f"{text} of an earlier start" if restarted else text
+
+
+def _step_text(step: int) -> str:
+    return f"Step {step:,}" if step >= 0 else "Before the first step"
+
+
+def _clock(seconds: float) -> str:
+    """Returns a time in a recording as players show it."""
+    whole = int(min(seconds, 1e9))
+    hours, rest = divmod(whole, 3600)
+    clock = f"{rest // 60:02}:{rest % 60:02}"
+    return f"{hours}:{clock}" if hours else clock

@@ -9,12 +9,12 @@ from seqtop.tui.seek import bounds
 from seqtop.tui.ui_state import UiState
 
 TALL = 26
-"""From this height on there is room for it."""
+"""From this height on, the line is shown."""
 _MARGIN = 1
 
 
 class Scrubber(LineView):
-    """`├────●───┤`, from the oldest moment to the newest; shown while paused or in a recording."""
+    """A line such as `├────●───┤` for the history; shown while paused or in a recording."""
 
     class Moved(Message):
         """The user has dragged the knob to a share of the recorded time, from 0 to 1."""
@@ -29,7 +29,7 @@ class Scrubber(LineView):
         self._dragging = False
 
     def update(self) -> None:
-        """Draws the line. Call it under the source's lock."""
+        """Draws the line. Called under the lock of `ui`."""
         timeline = self._ui.source.history
         is_shown = self._ui.paused or self._ui.is_recorded
         self.display = timeline is not None and is_shown and self.app.size.height >= TALL
@@ -37,7 +37,7 @@ class Scrubber(LineView):
             return
         begin, end = bounds(timeline)
         length = end - begin
-        here = (self._ui.now - begin) / length if length > 0 else 1.0
+        here = (self._ui.state.time - begin) / length if length > 0 else 1.0
         self.set_lines([track(here, self.app.size.width - 2 * _MARGIN)])
 
     def on_resize(self) -> None:

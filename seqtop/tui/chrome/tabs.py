@@ -23,7 +23,7 @@ class Tab(NamedTuple):
 
 
 class ScreenTabs(LineView):
-    """Highlights the tab of the screen named `shown`. A click on another switches to it."""
+    """The tabs of all screens, with that of the screen `shown` highlighted. A click switches."""
 
     def __init__(self, tabs: Sequence[Tab], shown: str) -> None:
         super().__init__()

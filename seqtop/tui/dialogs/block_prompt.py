@@ -12,7 +12,7 @@ class BlockPrompt(Dialog[int | None]):
     """Asks for a block number; returns it, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        Binding("escape", "dismiss", "Leave"),
+        Binding("escape", "dismiss", "Cancel"),
     ]
 
     def compose(self) -> ComposeResult:
@@ -20,7 +20,7 @@ class BlockPrompt(Dialog[int | None]):
             yield Label("Go to block", classes="dialog-title")
             yield Input(type="integer", max_length=15, compact=True, id="number")
             yield Static("", id="number-error", markup=False)
-            yield Label("Enter goes, Esc leaves", classes="dialog-hint")
+            yield Label("Enter confirms, Esc cancels", classes="dialog-hint")
 
     def on_mount(self) -> None:
         self.query_one(Input).cursor_blink = False

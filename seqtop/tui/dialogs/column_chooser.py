@@ -13,14 +13,14 @@ from seqtop.tui.screens.sequences.cells import COLUMN_KEYS, DEFAULT_COLUMNS
 
 
 class ColumnChooser(Dialog[tuple[str, ...] | None]):
-    """Lists all columns, the chosen ones first; returns the keys of those, or `None`."""
+    """Lists all columns, the chosen ones first; returns the keys of the chosen ones, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("space", "choose", "Show or hide"),
         Binding("shift+up,K,left", "shift(-1)", "Earlier"),
         Binding("shift+down,J,right", "shift(1)", "Later"),
-        Binding("r", "reset", "As it was made"),
-        Binding("escape,c,q", "dismiss", "Leave"),
+        Binding("r", "reset", "Reset to the default"),
+        Binding("escape,c,q", "dismiss", "Cancel"),
     ]
 
     def __init__(self, columns: tuple[str, ...]) -> None:
@@ -32,7 +32,7 @@ class ColumnChooser(Dialog[tuple[str, ...] | None]):
             yield Label("Columns", classes="dialog-title")
             yield OptionList(id="column-options")
             yield Label(
-                "Space shows or hides, ← → move, r resets, Enter takes, Esc leaves",
+                "Space shows or hides, ← → move, r resets, Enter applies, Esc cancels",
                 classes="dialog-hint",
             )
 
@@ -46,7 +46,7 @@ class ColumnChooser(Dialog[tuple[str, ...] | None]):
         key = self._key
         at = self._options.highlighted or 0
         if key not in self._chosen:
-            at = len(self._chosen)  # the cursor goes along, so that the column can be moved
+            at = len(self._chosen)  # the cursor moves with the column, so that keys can move it
             self._chosen.append(key)
         elif len(self._chosen) > 1:
             self._chosen.remove(key)
@@ -76,7 +76,7 @@ class ColumnChooser(Dialog[tuple[str, ...] | None]):
         return (option.id if option else None) or self._chosen[0]
 
     def _list(self, highlighted: int) -> None:
-        """Updates the list, the cursor on row `highlighted`."""
+        """Updates the list, with the cursor on row `highlighted`."""
         others = [key for key in COLUMN_KEYS if key not in self._chosen]
         options = self._options
         options.clear_options()

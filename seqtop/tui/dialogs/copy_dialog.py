@@ -22,14 +22,14 @@ class CopyDialog(Dialog[str | None]):
         Binding("t", "take('text')", "Text"),
         Binding("r", "take('request id')", "Request id"),
         Binding("j", "take('row as JSON')", "Row as JSON"),
-        Binding("escape,y,q", "dismiss", "Leave"),
+        Binding("escape,y,q", "dismiss", "Cancel"),
     ]
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Label("Copy", classes="dialog-title")
             yield Label("t  text\nr  request id\nj  row, as JSON")
-            yield Label("Esc leaves", classes="dialog-hint")
+            yield Label("Esc cancels", classes="dialog-hint")
 
     def action_take(self, what: str) -> None:
         self.dismiss(what)

@@ -1,7 +1,6 @@
 """The help: all keys, read from the bindings, and the filter language."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping
 
 from textual.app import ComposeResult
 from textual.binding import ActiveBinding, Binding
@@ -12,26 +11,25 @@ from textual.widgets import Label, Static
 from seqtop.state.fields import FIELDS, PREEMPTED, STATUS_WORDS
 from seqtop.state.filter import UNITS
 from seqtop.tui.dialogs.dialog import Dialog
-from seqtop.tui.keymap import GROUPS, group_of
+from seqtop.tui.keymap import GROUPS, Notes, group_of
 
 STATUSES = (*STATUS_WORDS.values(), PREEMPTED)
 WORDS = (
-    ("free and cached", "free blocks hold nothing; cached ones a"),
-    ("", "prefix, and go when none is free"),
+    ("free and cached", "free blocks are empty; cached ones hold"),
+    ("", "a prefix until they are evicted"),
     ("Cached > Prompt", "recomputed: output was in the cache, too"),
     ("!", "over its objective (--slo)"),
 )
 FILTER = (
     ("story", "in request id, prompt or output"),
     ("re:/req-[0-9]$/", "a regular expression in these"),
-    ("status:waiting,swapped", "the field holds one of these:"),
+    ("status:waiting,swapped", "the field is one of these:"),
     ("", ", ".join(STATUSES[:4])),
     ("", ", ".join(STATUSES[4:])),
     ("prompt>1k  itl<=50ms", f"comparisons; units {' '.join(UNITS)}"),
-    ("-status:stop  !preempt>0", "- or ! turns a word round"),
+    ("-status:stop  !preempt>0", "- or ! negates a term"),
 )
 
-Notes: TypeAlias = Sequence[tuple[str, str]]
 ABOUT_SEQUENCES: Mapping[str, Notes] = {
     "Words": WORDS,
     "Filter": FILTER,
@@ -72,7 +70,7 @@ class HelpScreen(Dialog[None]):
             self.watch(scroll, name, self._update_hint)
 
     def _update_hint(self) -> None:
-        """Updates the hint: whether there is more text below."""
+        """Updates the hint at the bottom, which says whether there is more text below."""
         scroll = self.query_one(VerticalScroll)
         hint = "Esc closes" if scroll.scroll_y >= scroll.max_scroll_y else "Esc closes, ↓ for more"
         self.query_one("#help-hint", Label).update(hint)

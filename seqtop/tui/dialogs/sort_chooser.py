@@ -22,7 +22,7 @@ class SortChooser(Dialog[Sort | None]):
     """
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        Binding("escape", "dismiss", "Leave"),
+        Binding("escape", "dismiss", "Cancel"),
     ]
 
     def __init__(self, sort: Sort) -> None:
@@ -38,7 +38,7 @@ class SortChooser(Dialog[Sort | None]):
                 id="sort-options",
             )
             yield Label(
-                "A letter leads to a column, Enter chooses, Esc leaves; r in the table reverses",
+                "A letter jumps to a column, Enter applies, Esc cancels; r in the table reverses",
                 classes="dialog-hint",
             )
 

@@ -23,7 +23,7 @@ class SubmitDialog(Dialog[Submission | None]):
     """Asks for prompt, length and temperature; returns a `Submission`, or `None`."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        Binding("escape", "dismiss", "Leave"),
+        Binding("escape", "dismiss", "Cancel"),
     ]
 
     def compose(self) -> ComposeResult:
@@ -38,7 +38,7 @@ class SubmitDialog(Dialog[Submission | None]):
                 yield Label("Temperature")
                 yield Input("0.8", type="number", compact=True, id="submit-temperature")
             yield Static("", id="submit-error", markup=False)
-            yield Label("Enter submits, Tab moves on, Esc leaves", classes="dialog-hint")
+            yield Label("Enter submits, Tab moves on, Esc cancels", classes="dialog-hint")
 
     def on_mount(self) -> None:
         for field in self.query(Input):

@@ -18,7 +18,7 @@ from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 GROUP = 10
 """The cells from one gap to the next, so that tens can be counted."""
 _REVERSED = {"█": "■", "▓": "≡"}
-"""Replacements under the cursor: reverse video would blank these signs."""
+"""Replacements under the cursor: in reverse video these signs would be blank."""
 
 CellKey = TypeVar("CellKey")
 
@@ -48,7 +48,7 @@ class CellMap(LineView, Generic[CellKey], can_focus=True, inherit_bindings=False
         ("pagedown,ctrl+f", "page(1)", "Page down", "page-down"),
     )
     LINES_ABOVE: ClassVar[int] = 0
-    """The lines that stay visible above the cursor's."""
+    """The number of lines above the cursor's line that stay visible."""
 
     class Moved(Message):
         """The cursor is on another cell."""

@@ -21,14 +21,14 @@ DrawnLine: TypeAlias = tuple[Line, str]
 """A line, and the name of the style below all of it (`PLAIN` for none)."""
 
 CACHED_STRIPS = 512
-"""Strips that a view remembers: the visible lines several times over, for scrolling back."""
+"""The strips that a view caches: several times its visible lines, for scrolling back."""
 
 SCROLL_BINDINGS: list[BindingType] = [
     binding
     for binding in ScrollableContainer.BINDINGS
     if isinstance(binding, Binding) and binding.key not in {"left", "right"}
 ]
-"""Textual's keys for scrolling up and down. The keys for left and right go through time."""
+"""Textual's keys for scrolling up and down. Left and right move through the history."""
 
 
 class LineView(ScrollView, can_focus=False):
@@ -70,7 +70,7 @@ class LineView(ScrollView, can_focus=False):
         changed = [
             y for y, (old, new) in enumerate(zip(drawn, self._drawn, strict=True)) if old != new
         ]
-        # Neighbours are refreshed together, as each region has its cost.
+        # Neighbours are refreshed together: each region has a cost of its own.
         for _, run in groupby(enumerate(changed), key=lambda pair: pair[1] - pair[0]):
             ys = [y for _, y in run]
             self.refresh_lines(top + ys[0], len(ys))

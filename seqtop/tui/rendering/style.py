@@ -2,7 +2,7 @@
 
 A line is a tuple of spans. A span is a text and the name of a style. Styles are component classes
 of the screen, so the stylesheet and the theme define their look. (As component classes of each
-widget they would be computed again at every change of focus.)
+widget, they would be computed again at every change of focus.)
 """
 
 import re
@@ -35,7 +35,7 @@ def text_width(text: str) -> int:
 
 def line_width(line: Line) -> int:
     """Returns the width of a line in cells."""
-    # `text_width` written out: this is called for some hundred spans of each frame.
+    # `text_width` is written out here: this is called for some hundred spans of each frame.
     return sum(
         [len(text) if text.isascii() and text.isprintable() else cell_len(text) for text, _ in line]
     )

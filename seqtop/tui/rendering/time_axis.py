@@ -38,6 +38,8 @@ class TimeWindow(NamedTuple):
 
 
 class Tick(NamedTuple):
+    """A tick of a time axis and its label."""
+
     column: int
     label: str
 

@@ -41,7 +41,7 @@ def bar(request: RequestState, window: TimeWindow, now: float, end: StyledText) 
     """
     cells = _kinds(_in_view(request.spans, window), window, now)
     pieces: list[StyledText] = [KINDS.get(kind, (" ", PLAIN)) for kind in cells]
-    for column, kind in _breaks(request.spans, window).items():
+    for column, kind in _preemption_columns(request.spans, window).items():
         pieces[column] = BREAKS[kind]
     finished = request.metrics.finished_time
     if request.finish_reason is not None and finished is not None:
@@ -103,7 +103,7 @@ def _kinds(spans: Sequence[Span], window: TimeWindow, now: float) -> list[str]:
     ]
 
 
-def _breaks(spans: Sequence[Span], window: TimeWindow) -> dict[int, str]:
+def _preemption_columns(spans: Sequence[Span], window: TimeWindow) -> dict[int, str]:
     """Returns the cells in which the request was preempted, with the kind of preemption."""
     first = bisect_left(spans, window.start, key=_START)
     last = bisect_left(spans, window.end, key=_START)

@@ -36,7 +36,7 @@ def wrap(text: str, width: int, start: int = 0) -> list[tuple[int, int]]:
             used += size
             end = found.end()
             continue
-        if word.isspace():  # the next word, if any, opens a line
+        if word.isspace():  # the next word, if any, begins a line
             used = width
             continue
         if used:

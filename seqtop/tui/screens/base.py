@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.screen import Screen
+from textual.widget import Widget
 
+from seqtop.tui.chrome.footer import KeyFooter
 from seqtop.tui.chrome.tabs import ScreenTabs, Tab
 from seqtop.tui.rendering.style import STYLE_CLASSES
 
@@ -16,7 +19,15 @@ SHORT = 16
 
 
 class TabbedScreen(Screen[None]):
-    """A screen with a line of tabs, `self._tabs`, for all screens of the app."""
+    """A screen with a header, a line of tabs for all screens of the app, a body and a footer.
+
+    A subclass gives its `TAB` and yields its widgets from `body`.
+
+    Args:
+        tabs: The tabs of all screens of the app.
+        header: The widget above the tabs.
+        notices: Widgets between the tabs and the body.
+    """
 
     TAB: ClassVar[Tab]
     """The screen's key, name and title."""
@@ -35,9 +46,19 @@ class TabbedScreen(Screen[None]):
     ]
     COMPONENT_CLASSES = STYLE_CLASSES
 
-    def __init__(self, tabs: Sequence[Tab]) -> None:
+    def __init__(self, tabs: Sequence[Tab], header: Widget, *notices: Widget) -> None:
         super().__init__()
-        self._tabs = ScreenTabs(tabs, self.TAB.name)
+        self._above_body = (header, ScreenTabs(tabs, self.TAB.name), *notices)
+        self._footer = KeyFooter()
+
+    def compose(self) -> ComposeResult:
+        yield from self._above_body
+        yield from self.body()
+        yield self._footer
+
+    def body(self) -> Iterable[Widget]:
+        """Returns the widgets between the tabs and the footer."""
+        raise NotImplementedError
 
     def on_resize(self) -> None:
         self.set_class(self.app.size.height < SHORT, "-short")

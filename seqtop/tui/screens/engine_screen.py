@@ -1,19 +1,15 @@
-"""The base class of screens that show one engine: header, tabs, a body and the footer."""
+"""The base class of screens that show one engine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
-from textual.app import ComposeResult
-from textual.widget import Widget
-
 from seqtop.sanitize import safe_line
 from seqtop.tui import seek
-from seqtop.tui.chrome.footer import KeyFooter
-from seqtop.tui.chrome.header import Header, sentence
-from seqtop.tui.chrome.notice import Notice
+from seqtop.tui.chrome.header import Header
+from seqtop.tui.chrome.notice import Notice, notice_text
 from seqtop.tui.chrome.scrubber import Scrubber
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.screens.base import TabbedScreen
@@ -24,10 +20,9 @@ CONTROLS = frozenset({"submit", "abort"})
 
 
 class EngineScreen(TabbedScreen):
-    """A screen that draws changes, at most thirty times a second.
+    """A screen of one engine. A subclass draws its body in `update`.
 
-    A subclass gives its `TAB`, yields its widgets from `body` and draws them in `update`.
-    Selection, filter and pause are in the `UiState`, so they carry over from screen to screen.
+    Selection, filter and pause are in the `UiState`, so all screens share them.
     """
 
     _by_tab: ClassVar[dict[Tab, type[EngineScreen]]] = {}
@@ -41,48 +36,38 @@ class EngineScreen(TabbedScreen):
 
     @classmethod
     def of(cls, tab: Tab) -> type[EngineScreen]:
-        """Returns the class of the screen with `tab`; imports its module if need be."""
+        """Returns the class of the screen with `tab`, and imports its module."""
         import_module(f"seqtop.tui.screens.{tab.name}.screen")
         return cls._by_tab[tab]
 
     def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
-        super().__init__(tabs)
+        header = Header(ui, title=title)
+        notice = Notice(ui, lambda: notice_text(ui, self.STEP_KEYS))
+        scrubber = Scrubber(ui)
+        super().__init__(tabs, header, notice, scrubber)
         self.ui = ui
-        self._header = Header(ui, title=title)
-        self._notice = Notice(ui, lambda: sentence(ui, self.STEP_KEYS))
-        self._scrubber = Scrubber(ui)
-        self._keys = KeyFooter()
-
-    def compose(self) -> ComposeResult:
-        yield self._header
-        yield self._tabs
-        yield self._notice
-        yield self._scrubber
-        yield from self.body()
-        yield self._keys
-
-    def body(self) -> Iterable[Widget]:
-        """The widgets between the tabs and the footer."""
-        raise NotImplementedError
+        self._header = header
+        self._notice = notice
+        self._scrubber = scrubber
 
     def update(self, changes: Changes) -> None:
-        """Draws `changes` in the body. Called under the source's lock."""
+        """Draws changes in the body. Called under the lock of `ui`."""
         raise NotImplementedError
 
     def show(self, changes: Changes) -> None:
-        """Draws `changes`. Call it under the source's lock."""
+        """Draws changes in all parts of the screen. Called under the lock of `ui`."""
         travel = self.ui.time_travel
         if travel.key_message and not travel.paused:
             self.notify(safe_line(travel.key_message), timeout=4, markup=False)
             travel.key_message = ""
-        self._keys.hide_actions(frozenset() if self.ui.may_be_controlled else CONTROLS)
+        self._footer.hide_actions(frozenset() if self.ui.may_be_controlled else CONTROLS)
         self._header.update()
         self._notice.update()
         self._scrubber.update()
         self.update(changes)
 
     def show_all(self) -> None:
-        """Draws everything again, after a change that is not the engine's."""
+        """Draws everything again, after a change of selection, preferences or size."""
         with self.ui.lock:
             self.show(EVERYTHING)
 

@@ -98,7 +98,7 @@ def names(state: EngineState, owners: Iterable[int], width: int) -> list[Line]:
         if sequence := state.sequences.get(seq_id):
             name = sequence_name(state.requests[sequence.request_id], sequence)
             items.append((owner_mark(seq_id), (f" {safe_text(name)}", PLAIN)))
-    return rows([(("in sight", "dim"),), *items], width, gap=2) if items else []
+    return rows([(("visible", "dim"),), *items], width, gap=2) if items else []
 
 
 def _headline(

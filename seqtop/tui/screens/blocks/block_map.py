@@ -22,6 +22,7 @@ class BlockMap(CellMap[int]):
     def __init__(self, ui: UiState) -> None:
         super().__init__(ui.lock)
         self.index = BlockIndex()
+        """The index of the last frame."""
         self._ui = ui
         self._grid = BlockGrid(0, 0, 10, 1, 2)
 
@@ -34,15 +35,12 @@ class BlockMap(CellMap[int]):
             chosen = None if selected is None else self.index.first_block(selected)
         return max(0, min(chosen or 0, len(self.index) - 1))
 
-    def show(self, frame: Changes) -> None:
-        """Draws the changes of a frame. Called under the lock of `ui`."""
+    def show(self, changes: Changes) -> None:
+        """Draws the changes of a changes. Called under the lock of `ui`."""
         before = self.cursor
-        state = self._ui.state
-        if frame.touched is None or not self.index.fits(state):
-            self.index.rebuild(state)
+        self.index = self._ui.block_index()
+        if changes.touched is None or not self._grid.fits(self.index):
             self._arrange()
-        else:
-            self.index.update(state, frame.touched)
         if self.cursor != before:
             self.reveal()
         self.refresh_changed()

@@ -38,6 +38,10 @@ class BlockGrid(NamedTuple):
     label: int
     """The columns for the number at the beginning of a row, and the gap after it."""
 
+    def fits(self, index: BlockIndex) -> bool:
+        """Returns whether the grid is for pools of the sizes in `index`."""
+        return (self.num_device, self.num_host) == (index.num_device, index.num_host)
+
     @property
     def device_rows(self) -> int:
         return -(-self.num_device // self.per_row)
@@ -142,14 +146,16 @@ def summary(index: BlockIndex, counts: Mapping[str, int | None], width: int) -> 
     return row(figures, width, gap=3)
 
 
-def legend(index: BlockIndex, free_word: str, width: int, *, tells_cached: bool = False) -> Line:
+def legend(
+    index: BlockIndex, free_word: str, width: int, *, publishes_cached: bool = False
+) -> Line:
     """Returns the meanings of the signs that can occur."""
     signs: Iterable[tuple[int, StyledText, str, bool]] = (
         (0, ("A", OWNER_STYLES[0]), "owner", True),
         (1, SELECTED, "selected", True),
         (2, SELECTED_SHARED, "and shared", True),
         (1, SHARED, "shared", True),
-        (1, CACHED, "cached", tells_cached),
+        (1, CACHED, "cached", publishes_cached),
         (0, FREE, free_word, True),
         (2, SWAPPED, "swapped", index.num_host > 0),
         (3, RESERVED, "reserved", index.num_reserved > 0),

@@ -69,8 +69,8 @@ class BlocksScreen(EngineScreen):
         self.call_after_refresh(self.show_all)
 
     def update(self, changes: Changes) -> None:
-        if (expected := self.ui.take_pending_selection()) is not None:
-            self.ui.selected, self.ui.is_user_selection = expected, True
+        if (pending := self.ui.take_pending_selection()) is not None:
+            self.ui.selected, self.ui.is_user_selection = pending, True
         self._pool.show(changes)
         self._update_details()
 
@@ -124,8 +124,8 @@ class BlocksScreen(EngineScreen):
             "cached": stats.num_cached_blocks if stats else None,
             "swapped out": index.num_swapped if index.num_host else None,
         }
-        tells = state.cached_blocks is not None
-        signs = legend(index, unheld_word(state), width, tells_cached=tells)
+        publishes_cached = state.cached_blocks is not None
+        signs = legend(index, unheld_word(state), width, publishes_cached=publishes_cached)
         lines = summary(index, counts, width), signs
         self._legend.set_lines([((" ", ""), *line) for line in lines])
         if self._facts.size:

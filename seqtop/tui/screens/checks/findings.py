@@ -18,11 +18,11 @@ from seqtop.tui.ui_state import UiState
 
 _RULE_WIDTH = max(len(rule) for rule in RULES)
 _COLUMNS = (("step", 6), ("rule", _RULE_WIDTH), ("where", 12))
-"""The titles and the widths of the columns before the sentence."""
+"""The titles and the widths of the columns before the message."""
 
 
 class Findings(ListView):
-    """The findings, oldest first. Those after the moment on display are dim."""
+    """The findings, oldest first. Those later than the position on display are dim."""
 
     class Moved(Message):
         """The cursor is on another finding."""
@@ -51,9 +51,9 @@ class Findings(ListView):
         index = self.cursor_row
         return None if index is None else self._found[index]
 
-    def show(self, review: BackgroundChecker) -> None:
+    def show(self, checker: BackgroundChecker) -> None:
         """Shows the findings so far. Called under the lock of `ui`."""
-        self._found = review.found()
+        self._found = checker.found()
         self.set_height(len(self._found))
         if self._found:  # the cursor stays on its finding, or moves to the next one
             self._ui.finding = self._found[self.cursor_row or 0].number
@@ -80,7 +80,7 @@ class Findings(ListView):
 
 
 def titles(width: int) -> Line:
-    """The titles of the columns."""
+    """Returns the titles of the columns."""
     texts = [f"{title:>{size}}" if size < 10 else f"{title:<{size}}" for title, size in _COLUMNS]
     return fitted(((f" {'  '.join(texts)}  finding", "dim"),), width)
 
@@ -101,17 +101,17 @@ def finding_line(finding: Finding, width: int, *, is_later: bool) -> Line:
     return fitted(line, width)
 
 
-def summary(review: BackgroundChecker, *, is_redacted: bool, width: int) -> Line:
+def summary(checker: BackgroundChecker, *, is_redacted: bool, width: int) -> Line:
     """Returns the number of checked steps, of findings and of gaps in one line."""
-    number = review.num_findings
+    number = checker.num_findings
     result = fmt.plural(number, "finding") if number else "nothing found"
     return row(
         [
             (0, ((f"{len(RULES)} rules", PLAIN),)),
-            (0, ((fmt.plural(review.num_steps, "step"), PLAIN),)),
+            (0, ((fmt.plural(checker.num_steps, "step"), PLAIN),)),
             (0, ((result, "alert" if number else "running"),)),
-            (2, ((fmt.plural(review.num_gaps, "gap"), "waiting"),) if review.num_gaps else ()),
-            (1, (("checking …", "waiting"),) if review.is_behind else ()),
+            (2, ((fmt.plural(checker.num_gaps, "gap"), "waiting"),) if checker.num_gaps else ()),
+            (1, (("checking …", "waiting"),) if checker.is_behind else ()),
             (3, (("without token ids, which the engine does not publish", "dim"),))
             if is_redacted
             else (9, ()),
@@ -121,9 +121,9 @@ def summary(review: BackgroundChecker, *, is_redacted: bool, width: int) -> Line
     )
 
 
-def rule_lines(review: BackgroundChecker, width: int) -> list[Line]:
+def rule_lines(checker: BackgroundChecker, width: int) -> list[Line]:
     """Returns the broken rules with the number of findings of each."""
-    counts = review.counts()
+    counts = checker.counts()
     if not counts:
         return []
     items: list[Line] = [
@@ -158,5 +158,5 @@ def sentence(found: Sequence[LocatedFinding]) -> str:
     """Returns a sentence about the findings at one moment."""
     first = found[0].finding
     more = f" (and {fmt.plural(len(found) - 1, 'more finding')} here)" if len(found) > 1 else ""
-    whom = f" of {first.request_id}" if first.request_id is not None else ""
-    return f"Check {first.rule} failed{whom}: {first.message}{more}."
+    request = f" of {first.request_id}" if first.request_id is not None else ""
+    return f"Check {first.rule} failed{request}: {first.message}{more}."

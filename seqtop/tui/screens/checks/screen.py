@@ -41,10 +41,10 @@ class ChecksScreen(EngineScreen):
     ]
 
     class Opened(Message):
-        """The screen is on show, so the history has to be checked."""
+        """The screen was opened, so the history has to be checked."""
 
     class Chosen(Message):
-        """The user wants to see the moment of a finding."""
+        """The user chose a finding to go to."""
 
         def __init__(self, found: LocatedFinding) -> None:
             super().__init__()
@@ -85,7 +85,7 @@ class ChecksScreen(EngineScreen):
         self._hint.display = not has_findings
         if checker is None:
             self._summary.set_lines([])
-            self._show_hint("No history is kept here, so there is nothing to check.")
+            self._show_hint("No history yet, so there is nothing to check.")
             return
         info = self.ui.state.info
         is_redacted = info is not None and info.redacted
@@ -96,12 +96,12 @@ class ChecksScreen(EngineScreen):
         if not has_findings:
             steps = fmt.plural(checker.num_steps, "step")
             so_far = " so far" if checker.is_behind else ""
-            goes_on = (
-                "\nWhatever the engine does next is checked too; findings appear here."
+            outlook = (
+                "\nLater steps are checked too; findings appear here."
                 if self.ui.time_travel.playback is None
                 else ""
             )
-            self._show_hint(f"{len(RULES)} rules, {steps} checked{so_far}, nothing found.{goes_on}")
+            self._show_hint(f"{len(RULES)} rules, {steps} checked{so_far}, nothing found.{outlook}")
             return
         self.findings.show(checker)
         self._titles.set_lines([titles(width)])

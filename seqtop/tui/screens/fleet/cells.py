@@ -47,11 +47,11 @@ def _engine(ui: UiState, width: int) -> Line:
     info = ui.source.state.info
     if info is not None:
         return ((safe_text(info.engine_id), "strong"),)
-    return ((_ending(ui.source.connection.endpoint, width), "strong"),)
+    return ((_shortened(ui.source.connection.endpoint, width), "strong"),)
 
 
-def _ending(endpoint: str, width: int) -> str:
-    """Returns an endpoint, cut at its beginning: ports differ more often than hosts."""
+def _shortened(endpoint: str, width: int) -> str:
+    """Returns an endpoint cut at its beginning: ports differ more often than hosts."""
     text = safe_text(endpoint)
     return text if text_width(text) <= width else ELLIPSIS + crop_left(text, width - 1)
 
@@ -160,6 +160,6 @@ COLUMNS = (
         width=26,
         priority=8,
         right=False,
-        cell=lambda ui, width: ((_ending(ui.source.connection.endpoint, width), "dim"),),
+        cell=lambda ui, width: ((_shortened(ui.source.connection.endpoint, width), "dim"),),
     ),
 )

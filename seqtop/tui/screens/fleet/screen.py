@@ -1,21 +1,21 @@
 """The fleet screen: all engines of the app."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.widget import Widget
 
 from seqtop import format as fmt
 from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
-from seqtop.tui.chrome.footer import KeyFooter
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.engines import Engines
+from seqtop.tui.rendering.columns import ColumnTitles, header
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN
 from seqtop.tui.screens.base import TabbedScreen
-from seqtop.tui.screens.fleet import TAB
-from seqtop.tui.screens.fleet.table import FleetRows, FleetTitles
+from seqtop.tui.screens.fleet import TAB, cells
+from seqtop.tui.screens.fleet.table import FleetRows
 
 
 class FleetScreen(TabbedScreen):
@@ -23,21 +23,21 @@ class FleetScreen(TabbedScreen):
 
     TAB = TAB
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        Binding("enter", "app.go_to('sequences')", "Look", id="screen.look", tooltip="Look at it"),
+        Binding(
+            "enter", "app.go_to('sequences')", "Show", id="screen.look", tooltip="Show this engine"
+        ),
     ]
 
     def __init__(self, engines: Engines, tabs: Sequence[Tab]) -> None:
-        super().__init__(tabs)
+        sums = LineView(id="fleet-sums")
+        super().__init__(tabs, sums)
         self._engines = engines
-        self._sums = LineView(id="fleet-sums")
+        self._sums = sums
         self._rows = FleetRows(engines)
 
-    def compose(self) -> ComposeResult:
-        yield self._sums
-        yield self._tabs
-        yield FleetTitles()
+    def body(self) -> Iterable[Widget]:
+        yield ColumnTitles(lambda width: header(cells.arrange(width), gap="  "))
         yield self._rows
-        yield KeyFooter()
 
     def on_mount(self) -> None:
         self._rows.focus()
@@ -46,7 +46,7 @@ class FleetScreen(TabbedScreen):
         self.show()
 
     def show(self) -> None:
-        """Draws what has changed."""
+        """Draws the lines that look different."""
         self._rows.set_height(len(self._engines))
         self._rows.refresh_changed()
         self._sums.set_lines([self._line()])

@@ -3,19 +3,9 @@
 from collections.abc import Sequence
 
 from seqtop.tui.engines import Engines
-from seqtop.tui.rendering.columns import header
-from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.list_view import MARGIN, ListView
-from seqtop.tui.rendering.style import PLAIN, Line
+from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.fleet import cells
-
-
-class FleetTitles(LineView):
-    """The titles of the columns."""
-
-    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
-        line = header(cells.arrange(self.text_width - MARGIN), gap="  ")
-        return [(((" " * MARGIN, PLAIN), *line), "header")]
 
 
 class FleetRows(ListView):

@@ -5,36 +5,31 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 from textual.binding import Binding
 
-from seqtop.tui import signals, theme
-from seqtop.tui.dialogs.help import HelpScreen, Notes
-from seqtop.tui.keymap import APP_KEYS
-from seqtop.tui.ordered_keys import OrderedKeysApp
+from seqtop.tui.base_app import BaseApp
+from seqtop.tui.keymap import APP_KEYS, Notes
 from seqtop.tui.screens.kv.screens import KvBlocksScreen, KvScreen, KvTreesScreen
 from seqtop.tui.screens.kv.ui_state import Decode, KvSource, KvUiState
-from seqtop.tui.settings import format_problems
 
 FRAMES_PER_SECOND = 15
 SCREENS: tuple[type[KvScreen], ...] = (KvBlocksScreen, KvTreesScreen)
 TABS = [each.TAB for each in SCREENS]
-_TUI = Path(__file__).parents[2]
 WORDS: dict[str, Notes] = {
     "Words": (
-        ("block", "known by the hash of its tokens and of all before them;"),
-        ("", "where it lies in memory these events do not tell"),
+        ("block", "identified by the hash of its tokens and of all before;"),
+        ("", "these events do not say where it is in memory"),
         ("prefix tree", "all blocks that begin with the same first block"),
         ("stored again", "cached already: computed twice, or reported as reused"),
-        ("extended", "stored behind a cached block"),
-        ("branched", "stored behind one that is continued otherwise, too"),
-        ("GAP", "messages are missing: not all that is shown need be so"),
+        ("extended", "stored as the continuation of a cached block"),
+        ("branched", "stored as another continuation of a cached block"),
+        ("GAP", "messages were missed: the display may be wrong"),
     )
 }
 
 
-class KvApp(OrderedKeysApp):
+class KvApp(BaseApp):
     """Shows the prefix cache of one publisher. The caller starts and closes the source.
 
     Args:
@@ -45,7 +40,7 @@ class KvApp(OrderedKeysApp):
         clock: Returns seconds, for rates.
     """
 
-    CSS_PATH = sorted(_TUI.rglob("*.tcss"))
+    HELP_NOTES = WORDS
     DEFAULT_MODE = TABS[0].name
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         *(
@@ -64,38 +59,18 @@ class KvApp(OrderedKeysApp):
         problems: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__()
+        super().__init__(theme_name=theme_name, problems=problems)
         self.title = "seqtop"
         self.ui = KvUiState(source, decode=decode, clock=clock)
-        self.animation_level = "none"
-        self.register_theme(theme.DARK)
-        self.register_theme(theme.LIGHT)
-        theme.begin_with(self, theme_name or theme.DARK.name)
-        self._problems = problems
         for each in SCREENS:
             self.add_mode(each.TAB.name, partial(each, self.ui, TABS))
 
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return theme.styles(dark=self.current_theme.dark)
-
     def on_mount(self) -> None:
-        signals.install(self)
         self.set_interval(1 / FRAMES_PER_SECOND, self.draw)
-        if self._problems:
-            self.notify(format_problems(self._problems), severity="warning", markup=False)
 
     def draw(self) -> None:
-        """Shows what has changed."""
+        """Draws the changes since the last call."""
         if self.ui.poll():
             for screen in self.screen_stack:
                 if isinstance(screen, KvScreen):
                     screen.show()
-
-    def action_go_to(self, name: str) -> None:
-        self.switch_mode(name)
-
-    def action_turn_theme(self) -> None:
-        self.theme = (theme.LIGHT if self.current_theme.dark else theme.DARK).name
-
-    def action_help(self) -> None:
-        self.push_screen(HelpScreen(self.screen.active_bindings, WORDS))

@@ -41,7 +41,7 @@ def facts(ui: KvUiState, width: int, height: int) -> list[Line]:
         return _nothing(ui, width)
     block = ui.block
     if block is None:
-        return wrapped("Empty: what was in this cell is cached here no more.", "dim", width)
+        return wrapped("Empty: the block in this cell was removed.", "dim", width)
     path = ui.cache.path(block)
     return [
         *_headline(ui, block, width),
@@ -113,7 +113,7 @@ def _chain(
     first = path[0]
     children = ui.cache.children(block.key)
     if not children:
-        on = "nothing known continues it"
+        on = "no known block continues it"
     else:
         on = "continued in one way" if len(children) == 1 else f"continued in {len(children)} ways"
     if first.parent is None:

@@ -53,12 +53,14 @@ class KvGrid(NamedTuple):
         return "", range(0)
 
     def line(self, place: Place) -> int:
+        """Returns the line of a cell."""
         for (medium, _), start in zip(self.tiers, self.starts, strict=False):
             if medium == place.medium:
                 return start + 1 + place.cell // self.per_row
         return 0
 
     def column(self, place: Place) -> int:
+        """Returns the column of a cell."""
         column = place.cell % self.per_row
         return self.label + column * self.pitch + column // GROUP
 
@@ -137,6 +139,7 @@ def line(grid: KvGrid, cache: KvCache, y: int, path: set[Key]) -> Line:
 
 
 def title(medium: str, tier: Tier) -> Line:
+    """Returns the line above the cells of a tier."""
     return (
         (medium or UNNAMED, "title"),
         (f"  {fmt.plural(tier.num_blocks, 'block')}", "strong"),

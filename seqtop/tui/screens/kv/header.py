@@ -35,23 +35,24 @@ class KvHeader(LineView):
             self.update()
 
 
-def sentence(ui: KvUiState) -> str:
+def notice_text(ui: KvUiState) -> str:
     """Returns the reason why the display may be wrong; an empty text if there is none."""
     connection, gap = ui.source.connection, ui.cache.gap
-    found = []
+    sentences = []
     if connection.state is not ConnectionState.LIVE and connection.detail:
-        found.append(f"{connection.detail[:1].upper()}{connection.detail[1:]}.")
+        sentences.append(f"{connection.detail[:1].upper()}{connection.detail[1:]}.")
     if gap:
-        found.append(
-            f"Not all is known: {gap}. Until the engine clears its cache, blocks may be missing,"
-            " and some shown may be gone."
+        sentences.append(
+            f"Incomplete: {gap}. Until the engine clears its cache, blocks may be missing, and some"
+            " of those shown may have been removed."
         )
         if connection.state is ConnectionState.LIVE and not ui.source.has_replay:
-            found.append("Start with --replay to request the missing messages.")
-    return " ".join(found)
+            sentences.append("Start with --replay to request the missing messages.")
+    return " ".join(sentences)
 
 
 def badges(ui: KvUiState) -> Line:
+    """Returns badges for a gap and the connection."""
     text, style = BADGES[ui.source.connection.state]
     gap: Line = ((f" {GAP[0]} ", GAP[1]), (" ", PLAIN)) if ui.cache.gap else ()
     return (*gap, (f" {text} ", style))
@@ -99,19 +100,19 @@ def cached(ui: KvUiState, width: int) -> Line:
 def totals(ui: KvUiState, width: int) -> Line:
     """Returns the line of totals since the viewer connected, and of errors."""
     cache, connection = ui.cache, ui.source.connection
-    troubles = [
+    problems = [
         (1, ((f"{word} {fmt.count(number)}", "alert"),))
         for word, number in (
             ("missed", connection.num_missed),
             ("errors", connection.num_errors),
             ("removed unknown", cache.num_removed_unknown),
             ("not shown", cache.num_not_shown),
-            ("kinds not understood", len(cache.unknown)),
+            ("unknown event kinds", len(cache.unknown)),
         )
         if number
     ]
     if not cache.num_batches:
-        return row(troubles, width) if troubles else ()
+        return row(problems, width) if problems else ()
     return row(
         [
             (0, _figure("stored", fmt.count(cache.num_stored))),
@@ -120,7 +121,7 @@ def totals(ui: KvUiState, width: int) -> Line:
             (3, _figure("stored again", fmt.count(cache.num_stored_again))),
             (4, _figure("extended", fmt.count(cache.num_extending))),
             (3, _figure("branched", fmt.count(cache.num_branching))),
-            *troubles,
+            *problems,
         ],
         width,
         gap=2 if width < 110 else 3,

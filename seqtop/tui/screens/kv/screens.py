@@ -4,53 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Container, Vertical
 from textual.widget import Widget
 
 from seqtop.kv_events.cache import CachedKvBlock
-from seqtop.tui.chrome.footer import KeyFooter
 from seqtop.tui.chrome.notice import Notice
 from seqtop.tui.chrome.tabs import Tab
+from seqtop.tui.rendering.columns import ColumnTitles, header
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.base import TabbedScreen
 from seqtop.tui.screens.kv import cells
 from seqtop.tui.screens.kv.block_details import facts
 from seqtop.tui.screens.kv.block_map import KvBlockMap
-from seqtop.tui.screens.kv.header import KvHeader, sentence
-from seqtop.tui.screens.kv.tree_table import TreeRows, TreeTitles
+from seqtop.tui.screens.kv.header import KvHeader, notice_text
+from seqtop.tui.screens.kv.tree_table import TreeRows, arrange
 from seqtop.tui.screens.kv.ui_state import KvUiState
 
 WIDE = 140
-"""From this width on there is room for the facts beside the map."""
+"""From this width on, the details are shown beside the map."""
 
 
 class KvScreen(TabbedScreen):
-    """Header, tabs, a body, the keys."""
+    """A screen of one publisher. A subclass draws its body in `update`."""
 
     def __init__(self, ui: KvUiState, tabs: Sequence[Tab]) -> None:
-        super().__init__(tabs)
+        header, notice = KvHeader(ui), Notice(ui, lambda: notice_text(ui))
+        super().__init__(tabs, header, notice)
         self.ui = ui
-        self._header = KvHeader(ui)
-        self._notice = Notice(ui, lambda: sentence(ui))
-
-    def compose(self) -> ComposeResult:
-        yield self._header
-        yield self._tabs
-        yield self._notice
-        yield from self.body()
-        yield KeyFooter()
-
-    def body(self) -> Iterable[Widget]:
-        raise NotImplementedError
+        self._header = header
+        self._notice = notice
 
     def update(self) -> None:
-        """Draw the body; under the lock of `ui`."""
+        """Draws the body. Called under the lock of `ui`."""
         raise NotImplementedError
 
     def show(self) -> None:
-        """Draw what has changed."""
+        """Draws the lines that look different."""
         with self.ui.lock:
             self._header.update()
             self._notice.update()
@@ -61,28 +51,28 @@ class KvScreen(TabbedScreen):
 
 
 class KvBlocksScreen(KvScreen):
-    """Every block that is cached, and one of them in detail."""
+    """All cached blocks, and one of them in detail."""
 
     TAB = Tab("1", "blocks", "Blocks")
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
             "left_square_bracket",
             "parent",
-            "Before",
+            "Parent",
             id="look.parent",
             tooltip="The block before this one in its prefix",
         ),
         Binding(
             "right_square_bracket",
             "child",
-            "After",
+            "Child",
             id="look.child",
-            tooltip="A block that continues this one: the one stored last",
+            tooltip="The block stored last that continues this one",
         ),
         Binding(
             "o",
             "sibling",
-            "Otherwise",
+            "Sibling",
             id="look.sibling",
             tooltip="Another block that continues the same prefix",
         ),
@@ -125,7 +115,7 @@ class KvBlocksScreen(KvScreen):
         with self.ui.lock:
             block = self.ui.block
             before = block and block.parent and self.ui.cache.blocks.get(block.parent)
-            self._go(before, "Nothing before this block is known to be cached.")
+            self._go(before, "The block before this one is not known to be cached.")
 
     def action_child(self) -> None:
         with self.ui.lock:
@@ -133,22 +123,22 @@ class KvBlocksScreen(KvScreen):
             after = self.ui.cache.children(block.key) if block else []
             self._go(
                 self.ui.cache.blocks[after[-1]] if after else None,
-                "Nothing known continues this block.",
+                "No known block continues this one.",
             )
 
     def action_sibling(self) -> None:
         with self.ui.lock:
             block = self.ui.block
-            kin = self.ui.cache.children(block.parent) if block and block.parent else []
-            if block is None or len(kin) < 2:
-                self._go(None, "Nothing else is known to continue what is before this block.")
+            siblings = self.ui.cache.children(block.parent) if block and block.parent else []
+            if block is None or len(siblings) < 2:
+                self._go(None, "No other known block continues the same prefix.")
                 return
-            chosen = kin[(kin.index(block.key) + 1) % len(kin)]
+            chosen = siblings[(siblings.index(block.key) + 1) % len(siblings)]
             self._go(self.ui.cache.blocks[chosen], "")
 
-    def _go(self, block: CachedKvBlock | None, otherwise: str) -> None:
+    def _go(self, block: CachedKvBlock | None, failure: str) -> None:
         if block is None:
-            self.notify(otherwise, timeout=2, markup=False)
+            self.notify(failure, timeout=2, markup=False)
             return
         self.ui.select(block)
         self.show()
@@ -156,7 +146,7 @@ class KvBlocksScreen(KvScreen):
 
 
 class KvTreesScreen(KvScreen):
-    """The prefix trees; one leads to its first block on the map."""
+    """The prefix trees. Enter goes to the first block of one on the map."""
 
     TAB = Tab("2", "trees", "Prefixes")
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
@@ -168,7 +158,7 @@ class KvTreesScreen(KvScreen):
         self._rows = TreeRows(ui)
 
     def body(self) -> Iterable[Widget]:
-        yield TreeTitles()
+        yield ColumnTitles(lambda width: header(arrange(width)))
         yield self._rows
 
     def on_mount(self) -> None:
@@ -182,7 +172,7 @@ class KvTreesScreen(KvScreen):
             tree = self._rows.chosen
             block = None if tree is None else self.ui.cache.member(tree)
             if block is None:
-                self.notify("No block of it is known to be cached.", timeout=2, markup=False)
+                self.notify("None of its blocks is known to be cached.", timeout=2, markup=False)
                 return
             self.ui.select(block)
         self.app.switch_mode(KvBlocksScreen.TAB.name)

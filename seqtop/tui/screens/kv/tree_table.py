@@ -2,27 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 from textual.message import Message
 
 from seqtop import format as fmt
+from seqtop.column_layout import UNLIMITED, Column, fit
 from seqtop.kv_events.cache import Key, PrefixTree
-from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.list_view import MARGIN, ListView
-from seqtop.tui.rendering.style import PLAIN, Line, fitted
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.screens.blocks.cells import owner_mark
 from seqtop.tui.screens.kv.block_details import ago, name, preview
 from seqtop.tui.screens.kv.ui_state import KvUiState
 
-TITLES = f"  {'Blocks':>7} {'Tokens':>9} {'Seen':>8}  {'First block':<11} Begins with"
+
+@dataclass(frozen=True, kw_only=True)
+class TreeColumn(Column):
+    """A column of the list of prefix trees."""
+
+    cell: Callable[[KvUiState, PrefixTree], StyledText]
+    """Draws the cell of a tree; called under the lock of `ui`."""
 
 
-class TreeTitles(LineView):
-    """The titles of the columns."""
+@lru_cache(maxsize=64)
+def arrange(width: int) -> tuple[TreeColumn, ...]:
+    """Returns the columns that fit into `width` cells, one cell apart."""
+    return fit(COLUMNS, width)
 
-    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
-        return [(((" " * MARGIN + TITLES, PLAIN),), "header")]
+
+def row(columns: tuple[TreeColumn, ...], ui: KvUiState, tree: PrefixTree) -> Line:
+    """Returns the row of one prefix tree. Called under the lock of `ui`."""
+    spans: list[StyledText] = []
+    for index, column in enumerate(columns):
+        text, style = column.cell(ui, tree)
+        if index:
+            spans.append((" ", PLAIN))
+        spans += fitted(((column.aligned(text) if column.right else text, style),), column.width)
+    return tuple(spans)
+
+
+def _start(ui: KvUiState, tree: PrefixTree) -> StyledText:
+    first = ui.cache.blocks.get(tree.root)
+    if first is None:
+        return "its first block is not known to be cached", "alert"
+    return preview(ui, first), PLAIN
+
+
+COLUMNS = (
+    TreeColumn(
+        key="tree",
+        title="",
+        width=1,
+        priority=0,
+        cell=lambda _, tree: owner_mark(tree.serial),
+    ),
+    TreeColumn(
+        key="blocks",
+        title="Blocks",
+        width=7,
+        priority=0,
+        cell=lambda _, tree: (fmt.count(tree.num_blocks), "strong"),
+    ),
+    TreeColumn(
+        key="tokens",
+        title="Tokens",
+        width=9,
+        priority=1,
+        cell=lambda _, tree: (fmt.count(tree.num_tokens), "strong"),
+    ),
+    TreeColumn(
+        key="seen",
+        title="Seen",
+        width=8,
+        priority=2,
+        cell=lambda ui, tree: (ago(ui, tree.last_named_at), "strong"),
+    ),
+    TreeColumn(
+        key="first",
+        title="First block",
+        width=11,
+        priority=3,
+        right=False,
+        cell=lambda _, tree: (name(tree.root[1]), "dim"),
+    ),
+    TreeColumn(
+        key="start",
+        title="Begins with",
+        width=20,
+        min_width=1,
+        max_width=UNLIMITED,
+        priority=0,
+        right=False,
+        cell=_start,
+    ),
+)
 
 
 class TreeRows(ListView):
@@ -78,21 +153,4 @@ class TreeRows(ListView):
         self.post_message(self.Chosen())
 
     def line(self, key: int) -> Line:
-        tree = self._rows[key]
-        first = self._ui.cache.blocks.get(tree.root)
-        begins: Line = (
-            (("its first block is not known to be cached", "alert"),)
-            if first is None
-            else ((preview(self._ui, first), PLAIN),)
-        )
-        figures = (
-            f" {fmt.count(tree.num_blocks):>7} {fmt.count(tree.num_tokens):>9}"
-            f" {ago(self._ui, tree.last_named_at):>8}  "
-        )
-        line: Line = (
-            owner_mark(tree.serial),
-            (figures, "strong"),
-            (f"{name(tree.root[1]):<11} ", "dim"),
-            *begins,
-        )
-        return fitted(line, max(self.text_width - MARGIN, 1))
+        return row(arrange(self.text_width - MARGIN), self._ui, self._rows[key])

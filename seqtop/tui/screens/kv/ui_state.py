@@ -1,4 +1,4 @@
-"""What the screens of KV-cache events show: the source's cache, where the cursor is, rates."""
+"""The state of the display of KV-cache events: the source's cache, the cursor and the rate."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from seqtop.connection import Connection
 from seqtop.kv_events.cache import CachedKvBlock, KvCache
 
 Decode: TypeAlias = Callable[[Sequence[int]], str]
-"""Token ids to text."""
+"""Decodes token ids to text."""
 
 RATE_SECONDS = 5.0
 
 
 class KvSource(Protocol):
-    """One publisher. `seqtop.kv_events.session.KvSession` is the live one."""
+    """One publisher; `seqtop.kv_events.session.KvSession` is one."""
 
     has_replay: bool
 
     @property
     def lock(self) -> threading.RLock:
-        """Hold it while reading `cache`."""
+        """Held while `cache` is written; hold it while you read it."""
 
     @property
     def cache(self) -> KvCache: ...
@@ -38,20 +38,23 @@ class KvSource(Protocol):
 
     @property
     def now(self) -> float:
-        """Epoch seconds, for ages."""
+        """The current time in epoch seconds, from which ages are computed."""
 
 
 class KvRateSample(NamedTuple):
+    """The number of events so far at a time in seconds."""
+
     at: float
     num_events: int
 
 
 class KvUiState:
-    """The app's only truth. Call everything but `poll` under `lock`.
+    """The display of one publisher. All of it but `poll` is used under `lock`.
 
     Args:
-        clock: Seconds, for rates and to know when ages are to be drawn anew.
-        decode: Makes text of tokens, if there is a tokenizer.
+        source: The publisher.
+        decode: Decodes token ids, if there is a tokenizer.
+        clock: Returns seconds, for the rate and for ages, which are drawn again each second.
     """
 
     def __init__(
@@ -63,9 +66,9 @@ class KvUiState:
     ) -> None:
         self.source = source
         self.medium: str | None = None
-        """The tier that the cursor is in; `None` for the first there is."""
+        """The tier of the cursor; `None` for the first tier."""
         self.cell = 0
-        """Where in it the cursor is."""
+        """The cell of the cursor in its tier."""
         self._decode = decode
         self._clock = clock
         self._version = -1
@@ -82,7 +85,7 @@ class KvUiState:
 
     @property
     def cursor(self) -> tuple[str, int] | None:
-        """Tier and cell under the cursor; `None` while there are no cells."""
+        """The tier and the cell under the cursor; `None` while there are no cells."""
         tiers = self.cache.tiers
         if not tiers:
             return None
@@ -99,25 +102,25 @@ class KvUiState:
         return self.cache.tiers[medium].cells[cell]
 
     def select(self, block: CachedKvBlock) -> None:
-        """Put the cursor on a block, in the tier it is in already if the block is there, too."""
+        """Puts the cursor on a block, in its current tier if the block is in that tier."""
         cursor = self.cursor
         medium = cursor[0] if cursor and cursor[0] in block.cells else next(iter(block.cells))
         self.medium, self.cell = medium, block.cells[medium]
 
     @property
     def rate(self) -> float | None:
-        """Events per second over the last few; `None` until that can be told."""
+        """Events per second over the last `RATE_SECONDS`; `None` before two samples."""
         first, last = (self._samples[0], self._samples[-1]) if self._samples else (None, None)
         if first is None or last is None or last.at <= first.at:
             return None
         return (last.num_events - first.num_events) / (last.at - first.at)
 
     def age(self, moment: float) -> float:
-        """Seconds since a moment of the engine's."""
+        """Returns the seconds since a time of the engine, in epoch seconds."""
         return max(self.source.now - moment, 0.0)
 
     def text(self, token_ids: Sequence[int] | None) -> str | None:
-        """The text of tokens; `None` where there is no tokenizer, or none of these."""
+        """Returns the text of tokens; `None` if they or the tokenizer are missing."""
         if self._decode is None or token_ids is None:
             return None
         try:
@@ -126,7 +129,7 @@ class KvUiState:
             return None
 
     def poll(self) -> bool:
-        """Whether anything would now look different."""
+        """Returns whether the display has changed since the last call; samples the rate."""
         now = self._clock()
         with self.lock:
             changed = self.source.version != self._version or int(now) != self._second

@@ -17,16 +17,11 @@ SHARED_MARK = "≡"
 FILLS = "▁▂▃▄▅▆▇█"
 
 
-BLOCKS_AT_ONCE = 2_048
-"""The blocks of other sequences that are searched per frame."""
-
-
 class BlockTablePane(DetailPane):
     """The block table of the selected sequence."""
 
     def __init__(self, ui: UiState) -> None:
         super().__init__(ui, id="blocks", title="Blocks")
-        self._shared_blocks = SharedBlocks()
         self._partly_filled: int | None = None
         """The sequence whose last block was seen partly filled."""
 
@@ -39,9 +34,6 @@ class BlockTablePane(DetailPane):
         info = self._ui.state.info
         block_size = info.block_size if info else 0
         last_id = info.num_gpu_blocks - 1 if info else 0
-        self._shared_blocks.search(self._ui, sequence)
-        if self._shared_blocks.is_searching and self._ui.paused:  # no frame follows while paused
-            self.call_after_refresh(self.update_locked)
         unfilled = len(sequence.block_table) * block_size - sequence.num_computed_tokens
         if 0 < unfilled < block_size:
             self._partly_filled = sequence.seq_id
@@ -49,7 +41,7 @@ class BlockTablePane(DetailPane):
             block_lines(
                 request,
                 sequence,
-                self._shared_blocks.owners,
+                shared_owners(self._ui, sequence),
                 self._ui.state.cached_blocks,
                 block_size,
                 last_id,
@@ -59,55 +51,25 @@ class BlockTablePane(DetailPane):
         )
 
 
-class SharedBlocks:
-    """Finds the running sequences that share blocks with a sequence, a few per frame.
+def shared_owners(ui: UiState, sequence: SequenceState) -> dict[int, str]:
+    """Returns for each block that a sequence shares the request id of another owner.
 
-    Only running sequences hold blocks. Nothing is searched if the engine does not share blocks.
+    Called under the lock of `ui`.
     """
-
-    def __init__(self) -> None:
-        self.owners: dict[int, str] = {}
-        """For each shared block the request id of another owner."""
-        self._searched_for: tuple[int, int, int] | None = None
-        self._last: int | None = None
-        """The running sequence that was searched last, by id; `None` after all were."""
-        self._found: dict[int, str] = {}
-
-    def search(self, ui: UiState, sequence: SequenceState) -> None:
-        """Continues the search. Starts again each second, and when the sequence has a new block."""
-        searched_for = (sequence.seq_id, len(sequence.block_table), ui.second)
-        is_another = self._searched_for is None or searched_for[0] != self._searched_for[0]
-        if is_another:
-            self.owners = {}
-        if is_another or (searched_for != self._searched_for and self._last is None):
-            self._searched_for, self._found = searched_for, {}
-            self._last = -1 if _may_share(ui, sequence) else None
-            if self._last is None:
-                self.owners = {}
-        if self._last is None:
-            return
-        mine, room = set(sequence.block_table), BLOCKS_AT_ONCE
-        for seq_id in ui.view.running.irange(self._last, inclusive=(False, False)):
-            self._last = seq_id
+    if not _may_share(ui, sequence):
+        return {}
+    index, owners = ui.block_index(), {}
+    for block in sequence.block_table:
+        for seq_id in index.table_owners(block):
             other = ui.state.sequences.get(seq_id)
-            if other is None or other is sequence:
-                continue
-            room -= 1 + len(other.block_table)
-            if not mine.isdisjoint(other.block_table):
-                for block in mine.intersection(other.block_table):
-                    self._found.setdefault(block, other.request_id)
-            if room <= 0:
+            if other is not None and other is not sequence:
+                owners[block] = other.request_id
                 break
-        else:
-            self.owners, self._last = self._found, None
-
-    @property
-    def is_searching(self) -> bool:
-        """Whether the search is not complete."""
-        return self._last is not None
+    return owners
 
 
 def _may_share(ui: UiState, sequence: SequenceState) -> bool:
+    """Returns whether the engine shares blocks, as far as is known."""
     info = ui.state.info
     forked = len(ui.state.requests[sequence.request_id].seq_ids) > 1
     caches = info is not None and info.enable_prefix_caching

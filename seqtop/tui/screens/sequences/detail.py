@@ -1,4 +1,4 @@
-"""The detail pane: all about the selected sequence."""
+"""The detail pane of the selected sequence."""
 
 from collections.abc import Sequence
 
@@ -26,8 +26,8 @@ from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
 TABS = ("Text", "Blocks", "Timeline", "Tokens", "Raw")
 _TEXT, _TOKENS, _RAW = 0, 3, 4
-_SHARING_A_PLACE = (_TEXT, _TOKENS, _RAW)
-"""The parts that share one place where the others have places of their own."""
+_ALTERNATIVES = (_TEXT, _TOKENS, _RAW)
+"""The parts that are shown one at a time, even where all others are shown."""
 
 
 def arrangement(width: int, height: int) -> str:
@@ -40,7 +40,7 @@ def arrangement(width: int, height: int) -> str:
 
 
 class Detail(Vertical):
-    """A headline and a sentence, then text, blocks and timeline as there is room."""
+    """A headline and a sentence, then text, blocks and timeline where there is room."""
 
     def __init__(self, ui: UiState) -> None:
         super().__init__(id="detail")
@@ -72,18 +72,18 @@ class Detail(Vertical):
             yield tokens
             yield raw
 
-    def show(self, frame: Changes) -> None:
-        """Draws the changes of a frame. Called under the lock of `ui`."""
+    def show(self, changes: Changes) -> None:
+        """Draws the changes of a changes. Called under the lock of `ui`."""
         if not self.display:
             return
         before, self._sequence_shown = self._sequence_shown, self._ui.selected
         self._update_summary()  # the reason for waiting changes without a change of the sequence
         is_another = self._sequence_shown != before
         if (
-            frame.touched is None
-            or frame.ticked
+            changes.touched is None
+            or changes.ticked
             or is_another
-            or self._sequence_shown in frame.touched
+            or self._sequence_shown in changes.touched
         ):
             for part in self._parts:
                 if part.display:
@@ -96,7 +96,7 @@ class Detail(Vertical):
         self._arrange()
 
     def turn(self, by: int) -> None:
-        tabs = range(len(TABS)) if self.has_class("-tabs") else _SHARING_A_PLACE
+        tabs = range(len(TABS)) if self.has_class("-tabs") else _ALTERNATIVES
         here = tabs.index(self._tabs.active) if self._tabs.active in tabs else 0
         self.turn_to(tabs[(here + by) % len(tabs)])
 
@@ -104,12 +104,12 @@ class Detail(Vertical):
         """Shows and hides the parts according to the layout."""
         active = self._tabs.active
         tabbed = self.has_class("-tabs")
-        shared = active if active in _SHARING_A_PLACE else _TEXT
+        shared = active if active in _ALTERNATIVES else _TEXT
         for index, part in enumerate(self._parts):
             part.display = index == (
-                active if tabbed else shared if index in _SHARING_A_PLACE else index
+                active if tabbed else shared if index in _ALTERNATIVES else index
             )
-        self._facts.display = not tabbed or active not in _SHARING_A_PLACE
+        self._facts.display = not tabbed or active not in _ALTERNATIVES
         with self._ui.lock:
             self.show(EVERYTHING)
 
@@ -147,6 +147,8 @@ class DetailTabs(LineView):
     """The names of the parts. The visible one is highlighted."""
 
     class Clicked(Message):
+        """The name of a part was clicked."""
+
         def __init__(self, tab: int) -> None:
             super().__init__()
             self.tab = tab
@@ -158,7 +160,7 @@ class DetailTabs(LineView):
             (f" {name} ", "tab" if index == self.active else "dim")
             for index, name in enumerate(TABS)
         )
-        return [((*names, ("  [ ] turns", "dim")), PLAIN)]
+        return [((*names, ("  [ ] switch", "dim")), PLAIN)]
 
     def on_click(self, event: events.Click) -> None:
         right = 0

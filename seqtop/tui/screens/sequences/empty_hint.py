@@ -8,7 +8,7 @@ from seqtop.tui.ui_state import UiState
 
 
 class EmptyHint(LineView):
-    """A sentence in place of the table's rows."""
+    """The reason why a table has no rows, shown in their place."""
 
     def __init__(self, ui: UiState) -> None:
         super().__init__(id="hint")

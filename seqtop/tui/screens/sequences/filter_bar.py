@@ -14,7 +14,7 @@ from seqtop.state.filter import NO_FILTER, Filter, FilterError, parse
 class FilterBar(Vertical):
     """An input line that is visible while its filter is edited or active.
 
-    Changes take effect immediately. The name is `filter`, or `search` for one that hides no rows.
+    Changes take effect immediately. The bar's name is `filter`, or `search` if it hides no rows.
     """
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
@@ -25,7 +25,7 @@ class FilterBar(Vertical):
     class Changed(Message):
         """Another filter is active."""
 
-        def __init__(self, bar: "FilterBar", filter: Filter) -> None:  # noqa: A002 (what it is)
+        def __init__(self, bar: "FilterBar", filter: Filter) -> None:  # noqa: A002 (the word for it)
             super().__init__()
             self.bar = bar
             self.filter = filter
@@ -62,7 +62,7 @@ class FilterBar(Vertical):
         self.screen.set_focus(self._input)
 
     def fill(self, new_filter: Filter) -> None:
-        """Shows a filter that became active in another way."""
+        """Shows a filter that was not typed here."""
         self._input.value = new_filter.source
         self._active = new_filter
         self.display = bool(new_filter.source)
@@ -75,7 +75,7 @@ class FilterBar(Vertical):
         self.post_message(self.Left())
 
     def show_count(self, shown: int, total: int) -> None:
-        """Shows how many sequences match, or the number of the current match."""
+        """Shows the number of matches, or the number of the current match, of a total."""
         if self.display:
             text = f"{fmt.count(shown)} of {fmt.count(total)}"
             if self._count.content != text:
@@ -111,7 +111,7 @@ class FilterBar(Vertical):
         self.post_message(self.Left())
 
     def _show_error(self, error: FilterError | None, more: str = "") -> None:
-        """Shows what is wrong with the input, and the filter that is active instead."""
+        """Shows the error in the input, and the filter that is active instead."""
         if error is not None:
             active = self._active.source or "none"
             text = f"{error}. Not applied; the active filter is {active}.{more}"

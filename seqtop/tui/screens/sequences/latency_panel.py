@@ -13,8 +13,8 @@ HEIGHT = len(FIGURES) + 2
 _BINS = 16
 _NAME = 7
 _NUMBER = 9
-_COURSE = 73
-"""The cells left of the history of the p50, whose title takes 15."""
+_HISTORY_START = 73
+"""The cells left of the history of the p50. The title of the history takes 15."""
 
 
 class LatencyPanel(LineView):
@@ -61,7 +61,7 @@ def latency_lines(slo: Slo, measured: Measured, width: int) -> list[Line]:
             style = "alert" if over else PLAIN if figures.num else "dim"
             numbers.append((f"{text:>{_NUMBER}}", style))
         bins = window.histogram(_BINS) if figures.num else []
-        course = sparkline([0.0 if m != m else m for m in measured.medians[key]], 60)
+        history = sparkline([0.0 if m != m else m for m in measured.medians[key]], 60)
         lines.append(
             row(
                 [
@@ -70,8 +70,8 @@ def latency_lines(slo: Slo, measured: Measured, width: int) -> list[Line]:
                     (2, ((f"{_histogram(bins):<{_BINS}}", "computed"),)),
                     (
                         3,
-                        ((course[-(width - _COURSE) :], "running"),)
-                        if width >= _COURSE + 15
+                        ((history[-(width - _HISTORY_START) :], "running"),)
+                        if width >= _HISTORY_START + 15
                         else (),
                     ),
                 ],

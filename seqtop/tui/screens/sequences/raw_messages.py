@@ -1,4 +1,4 @@
-"""The last messages about one sequence, field by field, from the record."""
+"""The last messages about one sequence, field by field, from the history."""
 
 import contextlib
 import itertools
@@ -19,7 +19,7 @@ from seqtop.wire.decode_rows import decode_of
 from seqtop.wire.messages import Step
 
 _FAR = 16
-"""The messages, from a request's scheduling on, that are searched for its full metadata."""
+"""The messages after the scheduling of a request that are searched for its full metadata."""
 
 
 class RawMessages(ScrollablePane):
@@ -31,7 +31,7 @@ class RawMessages(ScrollablePane):
     def __init__(self, ui: UiState) -> None:
         super().__init__(ui, id="raw", title="Raw")
         self._shown: tuple[int, int, int, int] | None = None
-        """The sequence, the time, the position and the width that the lines are for."""
+        """The sequence, the time, the position and the width for which the lines were made."""
 
     def update(self) -> None:
         if not self.outer_size:
@@ -40,7 +40,7 @@ class RawMessages(ScrollablePane):
         timeline = self._ui.source.history
         if found is None or timeline is None:
             self._shown = None
-            self.set_lines([(("No message is on record.", "dim"),)])
+            self.set_lines([(("No history yet.", "dim"),)])
             return
         # A paused display shows every step, a live one the newest of each second.
         when = found[1].last_step if self._ui.paused else self._ui.second
@@ -51,13 +51,13 @@ class RawMessages(ScrollablePane):
         with timeline.lock, contextlib.suppress(RecordingError):
             self.set_lines(raw_lines(timeline, position, *found, self.text_width))
             return
-        self.set_lines([(("The record cannot be read.", "dim"),)])
+        self.set_lines([(("The history cannot be read.", "dim"),)])
 
 
 def raw_lines(
     timeline: Timeline, position: int, request: RequestState, sequence: SequenceState, width: int
 ) -> list[Line]:
-    """Returns the record of the step that last changed a sequence, and its last full metadata."""
+    """Returns the messages of the last step that changed a sequence, and its last full metadata."""
     lines: list[Line] = []
 
     def add(title: str, thing: object) -> None:
@@ -81,11 +81,11 @@ def raw_lines(
     found = _full(timeline, position, request)
     if found is not None and found[0] != (step.step if step else None):
         add(f"Last full, of step {found[0]:,}", found[1])
-    return lines or [(("Nothing on record is about it.", "dim"),)]
+    return lines or [(("The history has no message about it.", "dim"),)]
 
 
 def _named(thing: object) -> object:
-    """Returns a message as plain data with named fields: on the wire they have no names."""
+    """Returns a message as plain data with named fields; on the wire, fields have no names."""
     if isinstance(thing, msgspec.Struct):
         return {name: _named(value) for name, value in msgspec.structs.asdict(thing).items()}
     if isinstance(thing, dict):

@@ -14,7 +14,7 @@ from seqtop.tui.screens.sequences.pane import DetailPane
 from seqtop.tui.ui_state import UiState
 
 _ROOMY = 10
-"""The lines from which each kind of span has its own line in the legend."""
+"""From this height on, each kind of span has its own line in the legend."""
 
 
 class RequestTimeline(DetailPane):
@@ -28,7 +28,9 @@ class RequestTimeline(DetailPane):
         if (found := self._ui.selection) is None or not self.outer_size:
             self.set_lines(())
             return
-        self.set_lines(timeline_lines(*found, self._ui.now, self.text_width, self.size.height))
+        self.set_lines(
+            timeline_lines(*found, self._ui.state.time, self.text_width, self.size.height)
+        )
 
 
 def timeline_lines(
@@ -121,7 +123,7 @@ def _content(kind: str, spans: list[Span]) -> str:
 
 
 def _short_legend(sums: dict[str, tuple[float, list[Span]]], width: int) -> Line:
-    # What takes the most room above is what most needs a name.
+    # The kinds that take the most cells of the bar are named first.
     longest_first = sorted(sums, key=lambda kind: sums[kind][0], reverse=True)
     return row(
         [

@@ -1,4 +1,4 @@
-"""Rows of sequences: those of a view, in its order, with the cursor on the selected one."""
+"""Rows of sequences in the order of a view, with the cursor on the selected one."""
 
 from collections.abc import Sequence
 

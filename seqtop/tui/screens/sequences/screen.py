@@ -12,6 +12,7 @@ from seqtop.state.fields import FIELDS
 from seqtop.state.filter import NO_FILTER
 from seqtop.state.ordering import Sort
 from seqtop.tui.chrome.tabs import Tab
+from seqtop.tui.keymap import unlisted
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequences import TAB
 from seqtop.tui.screens.sequences.detail import Detail
@@ -25,19 +26,14 @@ from seqtop.tui.settings import SettingsChanged, sort_text
 from seqtop.tui.ui_state import EVERYTHING, NOTHING, Changes, UiState
 
 WIDE = 160
-"""From this width on there is room for the detail pane beside the table."""
+"""From this width on, the detail pane is beside the table."""
 TALL = 30
-"""From this height on there is room for it below."""
+"""From this height on, it is shown below the table by default."""
 LEAST_LIST, MOST_BELOW = 4, 18
 """Lines that a pane below the table leaves for titles and rows, and lines that it takes at most,
 unless the user has resized it."""
 USUAL_SHARE, USUAL_SHARE_BESIDE = 45, 36
 """Percent that the pane takes below and beside the table; the style sheet has the same values."""
-
-
-def _quiet(key: str, action: str, description: str, name: str) -> Binding:
-    """Returns a binding that the help lists and the footer does not."""
-    return Binding(key, action, description, show=False, id=name)
 
 
 class Body(Container):
@@ -67,10 +63,10 @@ class SequencesScreen(EngineScreen):
             "choose_sort",
             "Sort",
             id="find.sort",
-            tooltip="Choose what to sort by",
+            tooltip="Choose the column to sort by",
         ),
-        _quiet("less_than_sign", "cycle_sort(-1)", "Sort by the column before", "find.before"),
-        _quiet("greater_than_sign", "cycle_sort(1)", "Sort by the column after", "find.after"),
+        unlisted("less_than_sign", "cycle_sort(-1)", "Sort by the column before", "find.before"),
+        unlisted("greater_than_sign", "cycle_sort(1)", "Sort by the column after", "find.after"),
         Binding(
             "c",
             "choose_columns",
@@ -78,7 +74,7 @@ class SequencesScreen(EngineScreen):
             show=False,
             id="find.columns",
         ),
-        _quiet("r", "reverse", "Reverse the order", "find.reverse"),
+        unlisted("r", "reverse", "Reverse the order", "find.reverse"),
         Binding(
             "backslash",
             "search",
@@ -86,21 +82,21 @@ class SequencesScreen(EngineScreen):
             show=False,
             id="find.search",
         ),
-        _quiet("m", "next_hit(1)", "Next match of the search", "find.next"),
-        _quiet("M", "next_hit(-1)", "Match before", "find.previous"),
-        _quiet("escape", "clear", "Clear the search, then the filter", "find.clear"),
-        _quiet("t", "tree", "Group sequences by request, or not", "find.tree"),
-        _quiet("z", "fold", "Fold or unfold the selected tree", "find.fold"),
-        _quiet("Z", "fold_all", "Fold or unfold all trees", "find.fold-all"),
+        unlisted("m", "next_hit(1)", "Next match of the search", "find.next"),
+        unlisted("M", "next_hit(-1)", "Match before", "find.previous"),
+        unlisted("escape", "clear", "Clear the search, then the filter", "find.clear"),
+        unlisted("t", "tree", "Group sequences by request, or not", "find.tree"),
+        unlisted("z", "fold", "Fold or unfold the selected tree", "find.fold"),
+        unlisted("Z", "fold_all", "Fold or unfold all trees", "find.fold-all"),
         Binding(
             "d", "toggle_detail", "Detail", id="look.detail", tooltip="Show or hide the detail pane"
         ),
-        _quiet("enter", "open_detail", "Show the detail pane", "look.open-detail"),
-        _quiet("left_square_bracket", "turn(-1)", "Previous part of the detail", "look.before"),
-        _quiet("right_square_bracket", "turn(1)", "Next part of the detail", "look.after"),
-        _quiet("i", "mark", "Text: token borders, likelihood, plain", "look.tokens"),
-        _quiet("plus,equals_sign", "resize(5)", "A larger detail pane", "look.larger"),
-        _quiet("minus", "resize(-5)", "A smaller detail pane", "look.smaller"),
+        unlisted("enter", "open_detail", "Show the detail pane", "look.open-detail"),
+        unlisted("left_square_bracket", "turn(-1)", "Previous part of the detail", "look.before"),
+        unlisted("right_square_bracket", "turn(1)", "Next part of the detail", "look.after"),
+        unlisted("i", "mark", "Text: token borders, likelihood, plain", "look.tokens"),
+        unlisted("plus,equals_sign", "resize(5)", "A larger detail pane", "look.larger"),
+        unlisted("minus", "resize(-5)", "A smaller detail pane", "look.smaller"),
         Binding(
             "y",
             "copy",
@@ -108,8 +104,8 @@ class SequencesScreen(EngineScreen):
             show=False,
             id="look.copy",
         ),
-        _quiet("l", "latency", "Show or hide latencies", "look.latency"),
-        _quiet("f", "follow", "Follow the selected row, or stop", "look.follow"),
+        unlisted("l", "latency", "Show or hide latencies", "look.latency"),
+        unlisted("f", "follow", "Follow the selected row, or stop", "look.follow"),
     ]
 
     def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
@@ -133,7 +129,7 @@ class SequencesScreen(EngineScreen):
             self._filter.fill(self.ui.view.filter)
 
     def _mount_bar(self, bar: FilterBar) -> None:
-        """Mounts `bar` when it is first used: it seldom is."""
+        """Mounts a bar at its first use."""
         if not bar.is_attached:
             above = self._search if bar is self._filter and self._search.is_attached else self._body
             self.mount(bar, before=above)
@@ -148,13 +144,13 @@ class SequencesScreen(EngineScreen):
     def on_screen_resume(self) -> None:
         super().on_screen_resume()
         if self.ui.view.filter is NO_FILTER and self._filter.display:
-            self._filter.clear()  # another screen has dropped the filter
+            self._filter.clear()  # another screen dropped the filter
         self._table.rows.reveal_selected()
 
     def update(self, changes: Changes) -> None:
         self._table.rows.show(changes)
-        if (expected := self.ui.take_pending_selection()) is not None:
-            self._table.rows.select(expected)
+        if (pending := self.ui.take_pending_selection()) is not None:
+            self._table.rows.select(pending)
         self._hint.update()
         self._filter.show_count(len(self.ui.view), len(self.ui.state.sequences))
         self._search.show_count(*self.ui.view.hit_place(self.ui.selected))
@@ -175,7 +171,7 @@ class SequencesScreen(EngineScreen):
     def on_filter_bar_changed(self, message: FilterBar.Changed) -> None:
         if message.bar is self._search:
             with self.ui.lock:
-                self.ui.search_for(message.filter)
+                self.ui.view.search(self.ui.state, message.filter)
                 self._table.rows.show(EVERYTHING)
                 if (hit := self.ui.view.next_hit(self.ui.selected, 1, here=True)) is not None:
                     self._table.rows.select(hit)
@@ -264,7 +260,7 @@ class SequencesScreen(EngineScreen):
         if folded:
             self.show_all()
         else:
-            self.notify("This sequence has no relatives.", timeout=2, markup=False)
+            self.notify("This sequence has nothing to fold.", timeout=2, markup=False)
 
     def action_fold_all(self) -> None:
         with self.ui.lock:
@@ -297,7 +293,7 @@ class SequencesScreen(EngineScreen):
         with self.ui.lock:
             found = self.ui.selection
             if found is not None:
-                texts = copies(*found, self.ui.now)
+                texts = copies(*found, self.ui.state.time)
 
         def chosen(what: str | None) -> None:
             if what is not None:
@@ -327,7 +323,7 @@ class SequencesScreen(EngineScreen):
     def action_follow(self) -> None:
         self.ui.following = not self.ui.following
         self._table.rows.select(self.ui.selected)
-        what = "stays in sight" if self.ui.following else "may scroll away"
+        what = "stays visible" if self.ui.following else "may scroll away"
         self.notify(f"The selected row {what}.", timeout=2, markup=False)
 
     def _save_settings(self, **changes: object) -> None:

@@ -10,9 +10,10 @@ from textual.message import Message
 from seqtop.sequence import SequenceStatus
 from seqtop.state.fields import Field
 from seqtop.state.slo import missed
-from seqtop.tui.rendering.line_view import DrawnLine, LineView
+from seqtop.tui.rendering.columns import ColumnTitles
+from seqtop.tui.rendering.line_view import DrawnLine
 from seqtop.tui.rendering.list_view import MARGIN
-from seqtop.tui.rendering.style import PLAIN, Line, highlighted
+from seqtop.tui.rendering.style import Line, highlighted
 from seqtop.tui.screens.sequences import cells
 from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.ui_state import Changes, UiState
@@ -31,7 +32,7 @@ class SequenceTable(Vertical):
         yield self.rows
 
 
-class Titles(LineView):
+class Titles(ColumnTitles):
     """The titles of the columns. A click on a title sorts by its column."""
 
     class Clicked(Message):
@@ -42,21 +43,18 @@ class Titles(LineView):
             self.key = key
 
     def __init__(self, ui: UiState) -> None:
-        super().__init__()
+        super().__init__(self._line)
         self._ui = ui
 
-    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
-        sort = self._ui.view.sort
-        line = cells.header(self._columns, sort.key, descending=sort.descending)
-        return [(((" " * MARGIN, PLAIN), *line), "header")]
-
     def on_click(self, event: events.Click) -> None:
-        if key := cells.column_at(self._columns, event.x - MARGIN):
+        columns = _columns_of(self._ui, self.text_width - MARGIN)
+        if key := cells.column_at(columns, event.x - MARGIN):
             self.post_message(self.Clicked(key))
 
-    @property
-    def _columns(self) -> tuple[Field, ...]:
-        return _columns_of(self._ui, self.text_width)
+    def _line(self, width: int) -> Line:
+        sort = self._ui.view.sort
+        columns = _columns_of(self._ui, width)
+        return cells.header(columns, sort.key, descending=sort.descending)
 
 
 class Rows(SequenceRows):
@@ -67,22 +65,22 @@ class Rows(SequenceRows):
         self._columns: tuple[Field, ...] = ()
         self._lines_by_key: dict[int, Line] = {}
         """The visible rows. A row is made again when its sequence changes; a waiting one once a
-        second, so that its time does not change with every frame."""
+        second, so that its time does not change with every changes."""
 
-    def show(self, frame: Changes) -> None:
-        if frame.touched is None:
+    def show(self, changes: Changes) -> None:
+        if changes.touched is None:
             self._lines_by_key.clear()
         else:
-            for key in self._lines_by_key.keys() & frame.touched:  # iterates over the smaller set
+            for key in self._lines_by_key.keys() & changes.touched:  # iterates over the smaller set
                 del self._lines_by_key[key]
-        if frame.ticked:
-            self._forget_waiting()
-        super().show(frame)
+        if changes.ticked:
+            self._drop_waiting()
+        super().show(changes)
         lines = self._lines_by_key
         self._lines_by_key = {key: lines[key] for key in self.visible_keys() if key in lines}
 
     def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
-        columns = _columns_of(self._ui, self.text_width)
+        columns = _columns_of(self._ui, self.text_width - MARGIN)
         if columns != self._columns:
             self._columns = columns
             self._lines_by_key.clear()
@@ -94,7 +92,7 @@ class Rows(SequenceRows):
             line = self._lines_by_key[key] = self._make_line(key)
         return line
 
-    def _forget_waiting(self) -> None:
+    def _drop_waiting(self) -> None:
         for key in list(self._lines_by_key):
             found = self._ui.state.sequences.get(key)
             if found is not None and found.status == SequenceStatus.WAITING:
@@ -104,7 +102,7 @@ class Rows(SequenceRows):
         found = self._ui.sequence(key)
         if not found:  # removed since the view was last updated; the next frame has no such row
             return ()
-        now = self._ui.now
+        now = self._ui.state.time
         late = missed(self._ui.latencies.slo, *found, now)
         info = self._ui.state.info
         redacted = info is not None and info.redacted
@@ -116,4 +114,4 @@ class Rows(SequenceRows):
 
 
 def _columns_of(ui: UiState, width: int) -> tuple[Field, ...]:
-    return cells.arrange(width - MARGIN, ui.columns, ui.view.sort.key)
+    return cells.arrange(width, ui.columns, ui.view.sort.key)

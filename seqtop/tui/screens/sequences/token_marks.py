@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from seqtop.tui.rendering.style import PLAIN, StyledText
 
 Marking: TypeAlias = Literal["plain", "borders", "likelihood"]
-"""The kind of marks."""
+"""The kinds of marks."""
 
 BORDER: StyledText = ("│", "track")
 UNSURE, UNLIKELY = 0.5, 0.1

@@ -57,12 +57,12 @@ class Tokens(ScrollablePane):
             self._lengths, self._ends = lengths, []
         if not 0 <= place < len(lengths) or lengths[place] <= 0:
             return ""
-        del self._ends[-1:]  # held back text may have come
+        del self._ends[-1:]  # the text of the last token may have grown
         last = self._ends[-1] if self._ends else 0
         for length in itertools.islice(lengths, len(self._ends), None):
             last += max(length, 0)
             self._ends.append(last)
-        unknown = place > 0 and lengths[place - 1] < 0  # it came together with others
+        unknown = place > 0 and lengths[place - 1] < 0  # it was published together with others
         end = self._ends[place]
         return "" if unknown else sequence.text[end - lengths[place] : end]
 
@@ -70,7 +70,7 @@ class Tokens(ScrollablePane):
 def token_line(sequence: SequenceState, place: int, width: int, text_delta: str = "") -> Line:
     """Returns the line of output token `place` (from 0), which added `text_delta` to the text."""
     token = sequence.output_token_ids[place]
-    # After a full has corrected the tokens there may be fewer log-probabilities than tokens.
+    # After full metadata corrected the tokens, there may be fewer log-probabilities than tokens.
     known = place < len(sequence.output_logprobs)
     logprob = sequence.output_logprobs[place] if known else None
     candidates = sequence.top_logprobs.get(place, {})

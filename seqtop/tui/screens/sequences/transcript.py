@@ -1,4 +1,4 @@
-"""A growing text as lines of a width. Only the end that grew is wrapped again."""
+"""A growing text, wrapped to a width. Only the end that grew is wrapped again."""
 
 from bisect import bisect_right
 

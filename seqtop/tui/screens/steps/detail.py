@@ -23,7 +23,7 @@ from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import EngineInfo, Step
 
 MAX_SENTENCES = 4
-"""The preemptions, and the waits, that are described; further ones are counted."""
+"""The most preemptions, and waits, that are described; further ones are counted."""
 
 _RESTARTED = "The engine was restarted before this step: step numbers begin again."
 _NOT_SHOWN = -1

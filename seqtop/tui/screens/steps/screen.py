@@ -83,7 +83,7 @@ class StepsScreen(EngineScreen):
             if position is None or timeline is None:
                 return
             step = timeline.index[position].step
-            self.ui.time_travel.go(seek.to_step(step, near=position), "This step is on show.")
+            self.ui.time_travel.go(seek.to_step(step, near=position), "This step is on display.")
             self.ui.update()
             member = self._detail.members.chosen if self._detail.members.has_focus else None
             if member is not None and member.seq_id in self.ui.state.sequences:

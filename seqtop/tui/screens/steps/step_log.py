@@ -1,4 +1,4 @@
-"""The steps on record. Each is decoded when it is shown, and cached."""
+"""The steps of the history. A step is decoded when it is first shown, then cached."""
 
 from collections import OrderedDict
 
@@ -9,11 +9,11 @@ from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import EngineInfo, Step
 
 CACHED_SUMMARIES = 1_000
-"""The summaries that are cached: many screens."""
+"""The most summaries that are cached: those of many screens."""
 
 
 class StepLog:
-    """Reads steps of the history by position. Used under the lock of `ui`."""
+    """Reads steps of the history by their positions. Used under the lock of `ui`."""
 
     def __init__(self, ui: UiState) -> None:
         self._ui = ui

@@ -1,4 +1,4 @@
-"""The list of steps, the newest at the bottom. Scrolls with new steps until the cursor moves."""
+"""The list of steps. It scrolls with new steps until the user moves the cursor."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
-from seqtop.tui.rendering.columns import header
-from seqtop.tui.rendering.line_view import DrawnLine, LineView
+from seqtop.tui.rendering.columns import ColumnTitles, header
 from seqtop.tui.rendering.list_view import MARGIN, ListView
 from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.screens.steps import cells
@@ -15,7 +14,7 @@ from seqtop.tui.screens.steps.step_log import StepLog
 from seqtop.tui.ui_state import UiState
 
 SHOWN_MARK = "▸"
-"""The mark of the step on display, while that is not the newest."""
+"""The mark of the step on display, unless that is the newest."""
 
 
 class StepTable(Vertical):
@@ -26,20 +25,15 @@ class StepTable(Vertical):
         self.rows = StepRows(ui, log)
 
     def compose(self) -> ComposeResult:
-        yield StepTitles()
+        yield ColumnTitles(lambda width: ((" ", PLAIN), *header(cells.arrange(width - MARGIN))))
         yield self.rows
 
 
-class StepTitles(LineView):
-    """The titles of the columns."""
-
-    def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
-        line = header(cells.arrange(self.text_width - 2 * MARGIN))
-        return [(((" " * 2 * MARGIN, PLAIN), *line), "header")]
-
-
 class StepRows(ListView):
-    """The steps on record. The cursor is on the step on display until the user moves it."""
+    """The steps of the history, the newest at the bottom.
+
+    The cursor is on the step on display until the user moves it.
+    """
 
     class Moved(Message):
         """The cursor is on another step."""
@@ -55,7 +49,7 @@ class StepRows(ListView):
 
     @property
     def cursor(self) -> int | None:
-        """The position of the step under the cursor; `None` if no step is on record."""
+        """The position of the step under the cursor; `None` if there are no steps."""
         if self._chosen is not None:
             return self._chosen
         row = self._log.row(self._ui.time_travel.position)
@@ -79,7 +73,7 @@ class StepRows(ListView):
 
     def line(self, key: int) -> Line:
         step = self._log.summary(key)
-        mark: Line = ((SHOWN_MARK, "accent") if key == self._step_on_show else (" ", PLAIN),)
+        mark: Line = ((SHOWN_MARK, "accent") if key == self._step_on_display else (" ", PLAIN),)
         if step is None:
             return (*mark, ("This step cannot be read.", "alert"))
         slots = cells.arrange(self.text_width - 2 * MARGIN)
@@ -115,11 +109,11 @@ class StepRows(ListView):
 
     @property
     def _is_held(self) -> bool:
-        """Whether the moment on display may not be the newest."""
+        """Whether an older step than the newest may be on display."""
         return self._ui.paused or self._ui.is_recorded
 
     @property
-    def _step_on_show(self) -> int | None:
+    def _step_on_display(self) -> int | None:
         """The step on display; `None` if that is the newest."""
         if not self._is_held:
             return None
@@ -128,7 +122,7 @@ class StepRows(ListView):
         return found[0] if found and found[0] <= self._ui.time_travel.position else None
 
     def _update_chosen(self) -> None:
-        """Follows the moment on display, and leaves a step that is no longer on record."""
+        """Resets the cursor after a move through the history, and if its step was dropped."""
         position = self._ui.time_travel.position
         if self._ui.paused and position != self._shown:
             self._chosen = None

@@ -21,13 +21,13 @@ from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.screens.timeline.viewport import Extent, Viewport
 from seqtop.tui.ui_state import Changes, UiState
 
-MOMENT: StyledText = ("│", "accent")
-"""The mark of the moment on display, while that is not the newest."""
+POSITION_MARK: StyledText = ("│", "accent")
+"""The mark of the position on display, unless that is the newest."""
 _FIGURE = 7
 _NAME, _LONG_NAME = 10, 18
 _WIDE = 120
 _LEAST_STEP = 3
-"""The least cells between two steps for which steps have ticks."""
+"""The fewest cells between two steps for which steps have ticks."""
 
 
 class TimelineColumns(NamedTuple):
@@ -54,7 +54,7 @@ class TimelineRows(SequenceRows):
         self._arrivals.sort = Sort("seq")
         self._window = TimeWindow(0.0, 1.0, 1)
         self._bars: dict[int, tuple[object, Line]] = {}
-        self._moment: int | None = None
+        self._position_column: int | None = None
         self._shown_at = math.nan
 
     @property
@@ -67,44 +67,44 @@ class TimelineRows(SequenceRows):
 
     @property
     def window(self) -> TimeWindow:
-        """The window of time of the last frame."""
+        """The window of time of the last changes."""
         return self._window
 
     @property
-    def moment(self) -> int | None:
-        """The column of the moment on display; `None` if that is the newest moment."""
-        return self._moment
+    def position_column(self) -> int | None:
+        """The column of the position on display; `None` if that is the newest."""
+        return self._position_column
 
     @property
     def extent(self) -> Extent:
         """The recorded time."""
         ui = self._ui
-        now, newest = ui.now, ui.source.state
+        now, newest = ui.state.time, ui.source.state
         end = max(newest.time, now)
         if (timeline := ui.source.history) is not None:
             with timeline.lock:
                 begin, recorded = seek.bounds(timeline)
             now = max(now, begin)  # there is no time before the first event
             end = recorded if ui.is_recorded else end
-        # Before the first arrival the newest state has the first sequence.
+        # A position before the first arrival has no sequence: the newest state has the first one.
         heads = (next(iter(state.requests.values()), None) for state in (ui.state, newest))
         first = min((head.metrics.arrival_time for head in heads if head is not None), default=now)
         return Extent(first, end, now, ends=ui.is_recorded)
 
-    def show(self, frame: Changes) -> None:
+    def show(self, changes: Changes) -> None:
         ui, extent, width = self._ui, self.extent, self.layout_columns.bar
-        if ui.paused and ui.now != self._shown_at:
+        if ui.paused and ui.state.time != self._shown_at:
             self._viewport.reveal(extent, width)
-        self._shown_at = ui.now
-        before = self._window, self._moment
+        self._shown_at = ui.state.time
+        before = self._window, self._position_column
         self._window = self._viewport.window(extent, width)
         held = ui.paused or ui.is_recorded
-        self._moment = self._window.column(extent.now) if held else None
-        if (self._window, self._moment) != before or frame.touched is None:
+        self._position_column = self._window.column(extent.now) if held else None
+        if (self._window, self._position_column) != before or changes.touched is None:
             self._bars.clear()
         if self.by_arrival:
-            self._arrange(frame)
-        super().show(frame)
+            self._arrange(changes)
+        super().show(changes)
 
     def sort(self, *, by_arrival: bool) -> None:
         """Orders the rows by arrival, or like the table. Called under the lock of `ui`."""
@@ -118,7 +118,7 @@ class TimelineRows(SequenceRows):
             return ()
         request, sequence = found
         last = request.spans[-1]
-        now = self._ui.now
+        now = self._ui.state.time
         place = ((now if last.end is None else last.end) - self._window.start) / self._window.cell
         # While this is the same, the bar is the same, within half a cell.
         looks = (
@@ -128,7 +128,10 @@ class TimelineRows(SequenceRows):
         known = self._bars.get(key)
         if known is None or known[0] != looks:
             bar = timeline_bars.bar(request, self._window, now, glyph(request, sequence))
-            known = self._bars[key] = looks, timeline_bars.marked(bar, self._moment, MOMENT)
+            known = self._bars[key] = (
+                looks,
+                timeline_bars.marked(bar, self._position_column, POSITION_MARK),
+            )
             if len(self._bars) > 4 * max(self.size.height, 64):
                 self._bars = {key: known}
         return (
@@ -138,14 +141,14 @@ class TimelineRows(SequenceRows):
             *_figures(request, sequence, now),
         )
 
-    def _arrange(self, frame: Changes) -> None:
+    def _arrange(self, changes: Changes) -> None:
         view, current = self._arrivals, self._ui.view.filter
-        if frame.touched is None or view.filter is not current:
+        if changes.touched is None or view.filter is not current:
             view.filter = current
             view.rebuild(self._ui.state)
             return
-        view.update(self._ui.state, frame.touched)
-        if frame.ticked:
+        view.update(self._ui.state, changes.touched)
+        if changes.ticked:
             view.tick(self._ui.state)
 
 
@@ -161,20 +164,20 @@ class TimeAxis(LineView):
         if not self.size:
             return
         window, name = rows.window, rows.layout_columns.name
-        marks = ticks(window)
+        found_ticks = ticks(window)
         left = " " * (MARGIN + 1)
         figures = f" {'Queue':>{_FIGURE}} {'E2E':>{_FIGURE}}"
-        ruler = {tick.column: ("┬", "dim") for tick in marks}
+        ruler = {tick.column: ("┬", "dim") for tick in found_ticks}
         ruler = dict.fromkeys(self._steps(window), ("╷", "dim")) | ruler
-        if (moment := rows.moment) is not None:
-            ruler[moment] = ("▼", "accent")
+        if (position := rows.position_column) is not None:
+            ruler[position] = ("▼", "accent")
         line = [ruler.get(column, ("─", "track")) for column in range(window.width)]
         scale = f"{fmt.seconds(window.cell)}/cell"
         self.set_lines(
             [
                 (
                     (left + "Request".ljust(name + 2), "dim"),
-                    (labels(marks, window.width), PLAIN),
+                    (labels(found_ticks, window.width), PLAIN),
                     (figures, "dim"),
                 ),
                 (
@@ -189,12 +192,12 @@ class TimeAxis(LineView):
         timeline = self._ui.source.history
         if timeline is None:
             return []
-        marks = timeline.index
-        first = marks.num_steps_until(marks.at_time(window.start))
-        last = marks.num_steps_until(marks.at_time(window.end))
+        index = timeline.index
+        first = index.num_steps_until(index.at_time(window.start))
+        last = index.num_steps_until(index.at_time(window.end))
         if (last - first) * _LEAST_STEP > window.width:
             return []
-        found = (window.column(marks[position].time) for position in marks.steps(first, last))
+        found = (window.column(index[position].time) for position in index.steps(first, last))
         return [column for column in found if column is not None]
 
 
@@ -207,7 +210,7 @@ def legend(width: int) -> Line:
         (timeline_bars.BREAKS["preempted"], "preemption"),
         (timeline_bars.BREAKS["swapped"], "swap"),
     ]
-    named += [(GLYPHS["stop"], "end"), (MOMENT, "moment on display")]
+    named += [(GLYPHS["stop"], "end"), (POSITION_MARK, "moment on display")]
     return row(
         [(rank, (piece, (f" {name}", "dim"))) for rank, (piece, name) in enumerate(named)], width
     )

@@ -7,6 +7,7 @@ from textual.widget import Widget
 
 from seqtop.tui import seek
 from seqtop.tui.chrome.tabs import Tab
+from seqtop.tui.keymap import unlisted
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens import sequences
 from seqtop.tui.screens.engine_screen import EngineScreen
@@ -22,11 +23,6 @@ _PAN = 0.25
 """Share of the window that one key press moves it by."""
 
 
-def _quiet(key: str, action: str, description: str, name: str) -> Binding:
-    """Returns a binding that the help lists and the footer does not."""
-    return Binding(key, action, description, show=False, id=name)
-
-
 class TimelineScreen(EngineScreen):
     """Requests as bars on a shared time axis."""
 
@@ -34,16 +30,16 @@ class TimelineScreen(EngineScreen):
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("plus,equals_sign", "zoom(1)", "Zoom in", id="look.closer"),
         Binding("minus", "zoom(-1)", "Zoom out", id="look.wider"),
-        _quiet("h", "pan(-1)", "Look at earlier times", "look.earlier"),
-        _quiet("l", "pan(1)", "Look at later times", "look.later"),
+        unlisted("h", "pan(-1)", "Look at earlier times", "look.earlier"),
+        unlisted("l", "pan(1)", "Look at later times", "look.later"),
         Binding("a", "fit", "All", id="look.all", tooltip="Fit everything in"),
-        Binding("f", "follow", "Now", id="look.now", tooltip="Follow the moment on show"),
+        Binding("f", "follow", "Now", id="look.now", tooltip="Follow the moment on display"),
         Binding(
             "s", "sort", "Order", id="find.order", tooltip="Order by arrival, or as the table does"
         ),
-        _quiet("o", "own(-1)", "Back to this request's last preemption", "time.own-before"),
-        _quiet("O", "own(1)", "Forward to this request's next preemption", "time.own-after"),
-        _quiet("enter", "open", "Show the sequence in the table", "screen.open"),
+        unlisted("o", "own(-1)", "Back to this request's last preemption", "time.own-before"),
+        unlisted("O", "own(1)", "Forward to this request's next preemption", "time.own-after"),
+        unlisted("enter", "open", "Show the sequence in the table", "screen.open"),
     ]
 
     def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
@@ -74,8 +70,8 @@ class TimelineScreen(EngineScreen):
         if not self._rows.size:
             return  # nothing can be shown before the first layout
         self._rows.show(changes)
-        if (expected := self.ui.take_pending_selection()) is not None:
-            self._rows.select(expected)
+        if (pending := self.ui.take_pending_selection()) is not None:
+            self._rows.select(pending)
         self._axis.update(self._rows)
 
     def action_zoom(self, by: int) -> None:
@@ -107,8 +103,8 @@ class TimelineScreen(EngineScreen):
                 return
             name = found[0].request_id
             where = "after" if direction > 0 else "before"
-            otherwise = f"No preemption of {name} {where} this moment in the history."
-            self.ui.jump(seek.to_preemption_of(name, direction), otherwise)
+            failure = f"No preemption of {name} {where} this moment in the history."
+            self.ui.jump(seek.to_preemption_of(name, direction), failure)
             self.ui.pending_selection = None  # this request stays selected
             self.ui.update()
             self.show(self.ui.take_changes())

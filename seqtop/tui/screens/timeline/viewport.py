@@ -1,4 +1,4 @@
-"""The viewport of a timeline: all recorded time, the most recent, or a range of one's choice."""
+"""The viewport of a timeline: all recorded time, its end, or any range of it."""
 
 import enum
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from seqtop.tui.rendering.time_axis import (
 )
 
 RECENT = 120.0
-"""The seconds that are shown of a running engine at first."""
+"""Seconds of a running engine that are shown at first."""
 _MARGIN = 2
 """Free cells at the right: for the sign of an end, and for the alignment to whole cells."""
 
@@ -29,16 +29,19 @@ class Extent(NamedTuple):
     now: float
     """The moment on display."""
     ends: bool
-    """Whether the record is complete: a recording."""
+    """Whether the history is complete, as that of a recording is."""
 
 
 class Mode(enum.Enum):
+    """The part of the recorded time that the viewport shows."""
+
     RECENT = "recent"
     """All recorded time while that is short, then the most recent."""
     ALL = "all"
     NOW = "now"
     """The time up to the moment on display."""
     FREE = "free"
+    """The range to which the user zoomed or panned."""
 
 
 class Viewport:

@@ -333,7 +333,7 @@ def test_the_past_shows_the_blocks_of_then() -> None:
         await pilot.press(*["full_stop"] * 3)
         await pilot.pause()
         assert len(pool(app).index.blocks(1)) == 3
-        assert ", . step, space goes on." in " ".join(screen(app).split())
+        assert ", . step, space resumes." in " ".join(screen(app).split())
         await pilot.press("L")
         app.draw()
         await pilot.pause()

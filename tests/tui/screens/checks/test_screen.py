@@ -196,7 +196,7 @@ def test_without_a_record_there_is_nothing_to_check(source: ScriptedSource) -> N
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(KEY, "enter")
         await pilot.pause()
-        assert "No history is kept here, so there is nothing to check." in words(app)
+        assert "No history yet, so there is nothing to check." in words(app)
         await pilot.press("1", "v")
         await pilot.pause()
         told = [notice.message for notice in app._notifications]

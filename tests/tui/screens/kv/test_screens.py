@@ -77,10 +77,10 @@ def test_what_is_not_known_is_said_and_never_a_zero() -> None:
         await pilot.pause()
         shown = screen(app)
         assert "▲ GAP" in shown
-        assert "Not all is known: 2 messages before number 7 missing." in shown
+        assert "Incomplete: 2 messages before number 7 missing." in shown
         assert "unknown tier" in shown
         assert "at least block 2 of its prefix" in shown
-        assert "kinds not understood 1" in shown
+        assert "unknown event kinds 1" in shown
         await pilot.press("2")
         await pilot.pause()
         assert "its first block is not known to be cached" in screen(app)

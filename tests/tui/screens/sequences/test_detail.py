@@ -155,7 +155,7 @@ def test_without_a_record_it_says_so(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("enter", "left_square_bracket")
         await pilot.pause()
-        assert "No message is on record." in screen(app)
+        assert "No history yet." in screen(app)
 
     play(app, act, (80, 24))
 

@@ -70,7 +70,7 @@ def test_the_tree_can_be_folded_and_turned_off() -> None:
         assert names(app)[:4] == ["beam/1", "beam/2", "beam/3", "alone"]
         await pilot.press("G", "z")
         assert [notice.message for notice in app._notifications] == [
-            "This sequence has no relatives."
+            "This sequence has nothing to fold."
         ]
 
     play(app, act, (100, 20))

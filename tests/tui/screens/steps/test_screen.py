@@ -131,7 +131,7 @@ def test_enter_goes_there_and_the_arrows_take_the_cursor_along(app: SeqtopApp) -
         assert app.ui.state.step == 36
         await pilot.press("enter")
         await pilot.pause()
-        assert "This step is on show." in screen(app)
+        assert "This step is on display." in screen(app)
         await pilot.press("1")
         await pilot.pause()
         assert "step 36 " in screen(app).splitlines()[1]

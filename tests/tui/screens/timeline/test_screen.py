@@ -85,18 +85,18 @@ def test_zoom_pan_fit_and_follow(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         rows = await opened(app, pilot)
         whole = rows.window
-        assert whole.column(app.ui.now) is not None
+        assert whole.column(app.ui.state.time) is not None
         await pilot.press("plus")
         closer = rows.window
         assert closer.cell < whole.cell
-        assert closer.column(app.ui.now) is not None
+        assert closer.column(app.ui.state.time) is not None
         await pilot.press("h")
         earlier = rows.window
         assert earlier.start == pytest.approx(closer.start - 0.25 * closer.width * closer.cell, 1)
         await pilot.press("l")
         assert rows.window.start == pytest.approx(closer.start, abs=closer.cell)
         await pilot.press("h", "h", "h", "f")
-        assert rows.window.column(app.ui.now) is not None
+        assert rows.window.column(app.ui.state.time) is not None
         await pilot.press("minus", "minus")
         assert rows.window.cell > whole.cell
         await pilot.press("a")
@@ -108,18 +108,18 @@ def test_zoom_pan_fit_and_follow(app: SeqtopApp) -> None:
 def test_the_moment_on_show_is_marked_and_kept_in_sight(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         rows = await opened(app, pilot)
-        assert rows.moment is None
+        assert rows.position_column is None
         await pilot.press("left", "left")
         await pilot.pause()
-        assert rows.moment is not None
+        assert rows.position_column is not None
         assert "▼" in screen(app)
-        assert line_of(app, "req-1")[rows.layout_columns.name + 4 + rows.moment] == "│"
+        assert line_of(app, "req-1")[rows.layout_columns.name + 4 + rows.position_column] == "│"
         await pilot.press(*["plus", "equals_sign"] * 2, "0")
         await pilot.pause()
         assert "No sequence had arrived yet at this moment." in screen(app)
         await pilot.press("right_curly_bracket")
         await pilot.pause()
-        assert rows.moment is not None
+        assert rows.position_column is not None
         assert "╷" in screen(app)
 
     play(app, act, (100, 40))
@@ -138,7 +138,7 @@ def test_opened_while_held_it_has_the_scale_it_has_when_live(
         await pilot.press(*held)
         rows = await opened(pilot.app, pilot)
         scales.append(rows.window.cell)
-        assert rows.moment is not None or not held
+        assert rows.position_column is not None or not held
         assert f"{fmt.seconds(rows.window.cell)}/cell" in screen(pilot.app)
 
     async def live(pilot: Pilot[int]) -> None:
@@ -193,7 +193,7 @@ def test_a_recording_has_the_scale_of_its_whole(app: SeqtopApp) -> None:
         await pilot.press("right_curly_bracket", "right")
         await pilot.pause()
         assert rows.window == scale
-        assert rows.moment is not None
+        assert rows.position_column is not None
 
     play(replayed, act, (100, 40))
 

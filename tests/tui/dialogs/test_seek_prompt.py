@@ -4,7 +4,7 @@ import pytest
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import Timeline
-from seqtop.tui.moment_input import EXAMPLES, TypedMoment, parse
+from seqtop.tui.dialogs.seek_prompt import EXAMPLES, SeekTarget, parse
 from tests.support.scripted import START, ScriptedSource, scene
 
 
@@ -19,19 +19,19 @@ def timeline() -> Timeline:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("17", TypedMoment(step=17)),
-        ("1,234", TypedMoment(step=1234)),
-        ("12.5s", TypedMoment(since=12.5)),
-        (" 500 ms ", TypedMoment(since=0.5)),
-        ("1m30s", TypedMoment(since=90.0)),
-        ("2h", TypedMoment(since=7200.0)),
-        ("-3s", TypedMoment(shift=-3.0)),
-        ("+250ms", TypedMoment(shift=0.25)),
-        ("14:03", TypedMoment(clock=50_580.0)),
-        ("14:03:22.5", TypedMoment(clock=50_602.5)),
+        ("17", SeekTarget(step=17)),
+        ("1,234", SeekTarget(step=1234)),
+        ("12.5s", SeekTarget(since=12.5)),
+        (" 500 ms ", SeekTarget(since=0.5)),
+        ("1m30s", SeekTarget(since=90.0)),
+        ("2h", SeekTarget(since=7200.0)),
+        ("-3s", SeekTarget(shift=-3.0)),
+        ("+250ms", SeekTarget(shift=0.25)),
+        ("14:03", SeekTarget(clock=50_580.0)),
+        ("14:03:22.5", SeekTarget(clock=50_602.5)),
     ],
 )
-def test_what_is_typed_is_understood(text: str, expected: TypedMoment) -> None:
+def test_what_is_typed_is_understood(text: str, expected: SeekTarget) -> None:
     assert parse(text) == expected
 
 
@@ -44,10 +44,10 @@ def test_what_is_not_is_refused_with_what_would_be(text: str) -> None:
 def test_every_example_is_understood() -> None:
     wanted = [parse(example) for example, _ in EXAMPLES]
     assert wanted == [
-        TypedMoment(step=1234),
-        TypedMoment(since=12.5),
-        TypedMoment(shift=-3.0),
-        TypedMoment(clock=50_602.0),
+        SeekTarget(step=1234),
+        SeekTarget(since=12.5),
+        SeekTarget(shift=-3.0),
+        SeekTarget(clock=50_602.0),
     ]
 
 

@@ -1,0 +1,50 @@
+"""The base class of the apps: themes, signals, and the keys that work everywhere."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from seqtop.tui import signals, theme
+from seqtop.tui.keymap import Notes
+from seqtop.tui.ordered_keys import OrderedKeysApp
+from seqtop.tui.settings import format_problems
+
+
+class BaseApp(OrderedKeysApp):
+    """An app with seqtop's styles and themes.
+
+    Args:
+        theme_name: The first theme; `None` for the dark one.
+        problems: Sentences on invalid settings, shown at the start.
+    """
+
+    CSS_PATH = sorted(Path(__file__).parent.rglob("*.tcss"))
+    HELP_NOTES: ClassVar[Mapping[str, Notes] | None] = None
+    """Notes below the keys in the help; `None` for those on sequences."""
+
+    def __init__(self, *, theme_name: str | None, problems: Sequence[str]) -> None:
+        super().__init__()
+        self._problems = problems
+        self.animation_level = "none"
+        self.register_theme(theme.DARK)
+        self.register_theme(theme.LIGHT)
+        theme.begin_with(self, theme_name or theme.DARK.name)
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return theme.styles(dark=self.current_theme.dark)
+
+    def on_mount(self) -> None:
+        signals.install(self)
+        if self._problems:
+            self.notify(format_problems(self._problems), severity="warning", markup=False)
+
+    def action_go_to(self, name: str) -> None:
+        self.switch_mode(name)
+
+    def action_turn_theme(self) -> None:
+        self.theme = (theme.LIGHT if self.current_theme.dark else theme.DARK).name
+
+    def action_help(self) -> None:
+        from seqtop.tui.dialogs.help import HelpScreen
+
+        self.push_screen(HelpScreen(self.screen.active_bindings, self.HELP_NOTES))
