@@ -245,3 +245,37 @@ def test_a_text_is_found_as_it_grows_and_looked_at_once() -> None:
     sequence.text = "an"  # the engine was asked for the whole again
     view.update(state, {1})
     assert 1 not in view
+
+
+def test_updates_keep_the_hits_that_a_new_search_finds() -> None:
+    chance = random.Random(2)
+    state = EngineState()
+    kept = SequenceView()
+    kept.sort = Sort("out")
+    kept.rebuild(state)
+    kept.search(state, parse("text:x"))
+    for seq_id in range(60):
+        name = f"r{seq_id}"
+        state.requests[name] = RequestState(name, RequestMetrics(0, 0, None, None, None), [seq_id])
+        state.sequences[seq_id] = SequenceState(seq_id, name)
+        touched = {seq_id, *chance.sample(sorted(state.sequences), min(seq_id, 3))}
+        for each in touched:
+            state.sequences[each].text = chance.choice("xyz")
+            state.sequences[each].output_token_ids = [0] * chance.randrange(3)
+        if seq_id > 20:
+            gone = min(state.sequences)
+            del state.requests[state.sequences.pop(gone).request_id]
+            touched.add(gone)
+        kept.update(state, touched)
+        rows = kept.page(0, len(kept))
+        hits = [each for each in rows if state.sequences[each].text == "x"]
+        assert [each for each in rows if kept.is_hit(each)] == hits
+        assert [kept.hit_place(each) for each in hits] == [
+            (place, len(hits)) for place in range(1, len(hits) + 1)
+        ]
+        for row, each in enumerate(rows):
+            after = [hit for hit in hits if rows.index(hit) > row]
+            before = [hit for hit in hits if rows.index(hit) < row]
+            if hits:
+                assert kept.next_hit(each, 1) == (after or hits)[0]
+                assert kept.next_hit(each, -1) == (before or hits)[-1]

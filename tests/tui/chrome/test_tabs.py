@@ -1,4 +1,4 @@
-"""Going from screen to screen: by key and by click, with one selection on all of them."""
+"""Going from screen to screen: by key and by click."""
 
 import pytest
 from textual.pilot import Pilot
@@ -64,16 +64,3 @@ def test_a_low_terminal_has_no_room_for_tabs_but_the_keys_work(app: SeqtopApp) -
         assert type(app.screen) is SCREENS[1]
 
     play(app, act, (80, 12))
-
-
-def test_selection_pause_and_moment_carry_over(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("down", "down", "space")
-        chosen = app.ui.selected
-        for key in range(len(SCREENS), 0, -1):
-            await pilot.press(str(key))
-            await pilot.pause()
-            assert "‖ PAUSED" in screen(app)
-            assert app.ui.selected == chosen
-
-    play(app, act, (100, 24))

@@ -1,4 +1,4 @@
-"""Keys that come all at once, as from a script or a paste, do what they do one by one."""
+"""Keys that arrive at once, as from a script or a paste, do what they do one by one."""
 
 from collections.abc import Callable
 

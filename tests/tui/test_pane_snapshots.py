@@ -1,4 +1,4 @@
-"""How searching, latencies, objectives, tokens and columns look, against pictures looked at."""
+"""Snapshots of the panes: search, latencies, objectives, tokens and columns."""
 
 from collections.abc import Callable
 
