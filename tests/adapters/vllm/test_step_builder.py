@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ from seqtop.state.ordering import SequenceView
 from seqtop.wire import parsing
 from seqtop.wire.decode_rows import num_decodes
 from seqtop.wire.messages import Step
-from tests.support.fake_vllm import Request, RequestStatus, Scheduler
+from tests.support.fake_vllm import Request, RequestStatus, Scheduler, step
 from tests.support.waiting import SECONDS, wait_until
 
 SHARED = list(range(100, 112))
@@ -67,12 +66,6 @@ def wrapping(scheduler: Scheduler, endpoint: str) -> Iterator[Wrapping]:
     assert followed is not None
     yield followed
     scheduler.shutdown()
-
-
-def step(scheduler: Scheduler) -> Any:
-    output = scheduler.schedule()
-    sampled = {each: 1000 + len(each) for each in output.num_scheduled_tokens}
-    return scheduler.update_from_output(output, sampled)
 
 
 def name(request: Request) -> str:
