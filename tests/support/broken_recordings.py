@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
-from seqtop.history import FileWriter, segments
+from seqtop.history import FileWriter
 from seqtop.history.file_format import EventsHeader, KeyframeHeader
 from seqtop.state import EngineState
 from seqtop.wire import codec
@@ -32,16 +30,6 @@ def record(path: Path, events: tuple[Event, ...]) -> None:
 
 RIGHT: tuple[Event, ...] = (engine_info(), arrival(1), *(step(number) for number in range(6)))
 NO_STEP: tuple[Event, ...] = (engine_info(), arrival(1))
-
-
-@pytest.fixture
-def pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A sound recording in which each event has a frame of its own, and some a keyframe before."""
-    monkeypatch.setattr(segments, "BATCH_BYTES", 1)
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 400)
-    path = tmp_path / "run.seqtop"
-    record(path, RIGHT)
-    return path
 
 
 def spoil(path: Path, how: str) -> None:
