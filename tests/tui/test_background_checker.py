@@ -1,10 +1,17 @@
 """The keys that go from failed check to failed check."""
 
+import pytest
 from textual.pilot import Pilot
 
 from seqtop.tui.app import SeqtopApp
-from tests.support.checks_screen import KEY, found, words
+from tests.support.checks_screen import KEY, found, recorded, words
 from tests.support.piloting import checked, play
+
+
+@pytest.fixture
+def app() -> SeqtopApp:
+    """The app with a run in which checks fail."""
+    return SeqtopApp(recorded(), clock=lambda: 0.0)
 
 
 def test_from_failed_check_to_failed_check(app: SeqtopApp) -> None:
