@@ -1,24 +1,42 @@
-"""What the documents list is what the programs show."""
+"""What the documents list is what the programs show, and what they name exists."""
 
+import ast
+import fnmatch
 import os
 import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePath
 from types import SimpleNamespace
-from typing import cast
+from typing import cast, get_args
+
+import pytest
 
 from seqtop.connection import Connection, ConnectionState
 from seqtop.kv_events.cache import KvCache
+from seqtop.state.fields import FIELDS
 from seqtop.tui.rendering import cell_map
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.blocks import cells as pool_cells
 from seqtop.tui.screens.fleet import cells as fleet_cells
 from seqtop.tui.screens.kv import cells, header
 from seqtop.tui.screens.kv.ui_state import KvUiState
+from seqtop.wire.messages import Event
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = ("benchmarks", "docs", "engine_stub", "screenshots", "seqtop", "tests")
+FILES = [
+    str(path.relative_to(ROOT))
+    for found in (ROOT.glob("*"), *(ROOT.joinpath(each).rglob("*") for each in FOLDERS))
+    for path in found
+    if path.is_file()
+]
+DOCUMENTS = sorted(each for each in FILES if each.endswith(".md"))
+PATH = re.compile(r"[\w*{},.-][\w./{},*-]*(/|\.(css|json|md|py|sh|svg|tcss|toml))")
+"""A path between backquotes; one that begins with a slash is part of an address."""
+MODULE = re.compile(r"(benchmarks|engine_stub|seqtop|tests)(\.\w+)+")
 
 
 def read(name: str) -> str:
@@ -69,7 +87,7 @@ def test_the_cells_and_figures_of_a_prefix_cache() -> None:
     assert "| `■` |" in page
     cache = KvCache(max_blocks=1)
     cache.num_batches = 1
-    source = SimpleNamespace(link=Connection("tcp://127.0.0.1:1", ConnectionState.LIVE))
+    source = SimpleNamespace(connection=Connection("tcp://127.0.0.1:1", ConnectionState.LIVE))
     shown = text_of(
         header.totals(cast(KvUiState, SimpleNamespace(cache=cache, source=source)), 200)
     )
@@ -96,3 +114,110 @@ def test_the_readme_s_commands_export_the_newest_recording(recording: str, tmp_p
         "seqtop-new.seqtop.json",
         "seqtop-new.seqtop.csv",
     }
+
+
+def prose(text: str) -> str:
+    """A document without the blocks of code."""
+    return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def code_spans(text: str) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", prose(text))
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each).strip().lower().replace(" ", "-") for each in headings}
+
+
+def alternatives(path: str) -> Iterator[str]:
+    """The paths that `a/{b,c}.py` stands for."""
+    before, brace, rest = path.partition("{")
+    if not brace:
+        yield path
+        return
+    inside, _, after = rest.partition("}")
+    for each in inside.split(","):
+        yield from alternatives(before + each + after)
+
+
+def module_file(module: str) -> tuple[Path | None, list[str]]:
+    """The file of `package.module.Class.method`, and the names in it."""
+    parts = module.split(".")
+    for count in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:count])
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if file.is_file():
+                return file, parts[count:]
+    return None, parts
+
+
+def defined_names(file: Path) -> set[str]:
+    """The functions, classes and methods of a module, as `name` and `Class.name`."""
+    found: set[str] = set()
+
+    def visit(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(prefix + node.name)
+            if isinstance(node, ast.ClassDef):
+                visit(node.body, f"{node.name}.")
+
+    visit(ast.parse(file.read_text(encoding="utf-8")).body, "")
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_to_documents_and_headings(document: str) -> None:
+    text = read(document)
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(text)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / document).parent / path if path else ROOT / document
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_paths_and_modules_that_are_named_exist(document: str) -> None:
+    """A path may be given from the root or from a folder below it."""
+    folders = {f"{parent}/" for each in FILES for parent in PurePath(each).parents}
+    for span in code_spans(read(document)):
+        if PATH.fullmatch(span):
+            known = folders if span.endswith("/") else FILES
+            for path in alternatives(span):
+                patterns = (path, f"*/{path}")
+                assert any(fnmatch.fnmatch(each, p) for each in known for p in patterns), span
+        elif MODULE.fullmatch(span):
+            file, names = module_file(span)
+            assert file is not None, span
+            text = file.read_text(encoding="utf-8")
+            assert all(re.search(rf"\b{name}\b", text) for name in names), span
+
+
+def test_the_functions_on_a_token_s_path_exist() -> None:
+    rows = [
+        [code_spans(cell) for cell in row.split(" | ")[-2:]]
+        for row in re.findall(r"^\| (.*) \|$", read("docs/architecture.md"), re.MULTILINE)
+    ]
+    rows = [[files, functions] for files, functions in rows if files]
+    assert len(rows) > 10
+    for files, functions in rows:
+        defined = set().union(*(defined_names(ROOT / file) for file in files))
+        assert functions
+        assert set(functions) <= defined, set(functions) - defined
+
+
+def test_the_columns_of_the_sequence_table() -> None:
+    table = read("docs/config.md").split("\n| column | shows |\n")[1].split("\n\n")[0]
+    listed = [key for cell in first_cells(table) for key in code_spans(cell)]
+    assert sorted(listed) == sorted(FIELDS)
+
+
+def test_the_events_on_the_wire() -> None:
+    listed = first_cells(section(read("docs/protocol.md"), "Events").split("\n### ")[0])
+    events = {f"`{struct.__name__}`" for struct in get_args(Event)}
+    assert set(listed) - {"event", "---"} == events

@@ -36,7 +36,7 @@ def test_restarted_engine_is_followed(endpoint: str) -> None:
             engine.send(arrival(7))
             engine.answer()
             wait_until(lambda: same(session.state, engine.state))
-        assert session.link.num_resyncs == 1
+        assert session.connection.num_resyncs == 1
 
 
 def test_history_survives_a_resync_that_has_forgotten_it(endpoint: str) -> None:
@@ -59,7 +59,7 @@ def test_history_survives_a_resync_that_has_forgotten_it(endpoint: str) -> None:
         engine.state.apply(engine_info())
         engine.send(arrival(2), lose=True)
         engine.send(arrival(3))
-        wait_until(lambda: session.link.state is ConnectionState.SYNCING)
+        wait_until(lambda: session.connection.state is ConnectionState.SYNCING)
         engine.answer()
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         assert list(session.state.requests) == ["req-1", "req-2", "req-3"]

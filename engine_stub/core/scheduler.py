@@ -21,6 +21,7 @@ to `Scheduler._victim`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from sortedcontainers import SortedKeyList
 
@@ -287,11 +288,14 @@ class Scheduler:
         behind = self.running[self.running.index(beneficiary) + 1 :]
         if not behind:
             return beneficiary
-        if self.config.preemption_victim == "last":
-            last: SequenceGroup = behind[-1]
-            return last
-        largest: SequenceGroup = max(reversed(behind), key=self._num_blocks)
-        return largest
+        match self.config.preemption_victim:
+            case "last":
+                victim: SequenceGroup = behind[-1]
+            case "largest":
+                victim = max(reversed(behind), key=self._num_blocks)
+            case policy:
+                assert_never(policy)
+        return victim
 
     def _preempt(self, victim: SequenceGroup, beneficiary: SequenceGroup) -> PreemptionRecord:
         """Moves a running group to the waiting or swapped queue, and frees its blocks."""

@@ -18,7 +18,7 @@ def test_show_says_what_is_lost(
     said = capsys.readouterr()
     assert "was cut short or is damaged: its last" in said.err
     if form == "--json":
-        assert said.err == f"seqtop: {json.loads(said.out)['link']['detail']}\n"
+        assert said.err == f"seqtop: {json.loads(said.out)['connection']['detail']}\n"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ def test_a_hole_is_filled_by_replay(endpoints: tuple[str, str]) -> None:
     ):
         publisher.await_viewer()
         publisher.answer()
-        wait_until(lambda: session.link.state is ConnectionState.LIVE)
+        wait_until(lambda: session.connection.state is ConnectionState.LIVE)
         publisher.send(stored([1]))
         publisher.send(stored([2], 1), lose=True)
         publisher.send(removed([1]), lose=True)
@@ -24,8 +24,8 @@ def test_a_hole_is_filled_by_replay(endpoints: tuple[str, str]) -> None:
         assert publisher.answer() == 1
         wait_until(lambda: session.cache.num_batches == 5)
         assert hashes(session) == {2, 3, 4}
-        assert (session.cache.gap, session.link.num_missed) == ("", 0)
-        assert session.link.num_resyncs == 1
+        assert (session.cache.gap, session.connection.num_missed) == ("", 0)
+        assert session.connection.num_resyncs == 1
 
 
 def test_a_hole_that_replay_cannot_fill_is_counted_and_said(endpoints: tuple[str, str]) -> None:
@@ -35,7 +35,7 @@ def test_a_hole_that_replay_cannot_fill_is_counted_and_said(endpoints: tuple[str
     ):
         publisher.await_viewer()
         publisher.answer()
-        wait_until(lambda: session.link.state is ConnectionState.LIVE)
+        wait_until(lambda: session.connection.state is ConnectionState.LIVE)
         publisher.send(stored([1]))
         for number in range(2, 6):
             publisher.send(stored([number], number - 1), lose=True)
@@ -44,9 +44,9 @@ def test_a_hole_that_replay_cannot_fill_is_counted_and_said(endpoints: tuple[str
         publisher.answer()
         wait_until(lambda: session.cache.num_batches == 3)
         assert hashes(session) == {1, 5, 6}
-        assert session.link.num_missed == 3
+        assert session.connection.num_missed == 3
         assert "3 messages before number 4" in session.cache.gap
-        wait_until(lambda: session.link.state is ConnectionState.LIVE)
+        wait_until(lambda: session.connection.state is ConnectionState.LIVE)
 
 
 def test_a_replay_that_does_not_answer_is_given_up(
@@ -59,7 +59,9 @@ def test_a_replay_that_does_not_answer_is_given_up(
     ):
         publisher.await_viewer()
         publisher.send(stored([1]))
-        wait_until(lambda: session.link.state is ConnectionState.LIVE and session.cache.blocks)
+        wait_until(
+            lambda: session.connection.state is ConnectionState.LIVE and session.cache.blocks
+        )
         assert hashes(session) == {1}
         assert "does not answer" in session.cache.gap
-        assert session.link.num_errors == 1
+        assert session.connection.num_errors == 1

@@ -22,5 +22,5 @@ def test_a_fault_of_its_own_is_not_shown_as_live(endpoint: str) -> None:
         joined(engine, session)
         engine.send(arrival(1))
         assert session.wait_for(ConnectionState.LOST, timeout=SECONDS)
-        assert "seqtop has failed" in session.link.detail
-        assert "a fault" in session.link.detail
+        assert "seqtop has failed" in session.connection.detail
+        assert "a fault" in session.connection.detail

@@ -23,8 +23,8 @@ def test_snapshot_of_another_version_is_refused(endpoint: str) -> None:
                 state=msgspec.Raw(codec.encode(engine.state)),
             )
         )
-        wait_until(lambda: session.link.num_errors == 1)
-        assert "version 1 of the protocol" in session.link.last_error
+        wait_until(lambda: session.connection.num_errors == 1)
+        assert "version 1 of the protocol" in session.connection.last_error
         engine.answer()  # the viewer repeats the request
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
 
@@ -32,9 +32,9 @@ def test_snapshot_of_another_version_is_refused(endpoint: str) -> None:
 def test_other_version_on_the_snapshot_socket(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
-        engine.answer(Refused(error="this engine speaks version 2"))
+        engine.answer(Refused(error="this engine uses version 2"))
         assert session.wait_for(ConnectionState.INCOMPATIBLE, timeout=SECONDS)
-        assert session.link.detail == "this engine speaks version 2"
+        assert session.connection.detail == "this engine uses version 2"
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_snapshot_that_contradicts_itself_is_refused(endpoint: str, spoil: objec
         good = codec.decode(codec.encode(engine.state), EngineState)
         spoil(engine.state)
         engine.answer()
-        wait_until(lambda: session.link.num_errors == 1)
-        assert "snapshot:" in session.link.last_error
+        wait_until(lambda: session.connection.num_errors == 1)
+        assert "snapshot:" in session.connection.last_error
         assert session.state.requests == {}
         engine.state = good
         engine.answer()  # the viewer asks again by itself
@@ -77,5 +77,5 @@ def test_snapshot_of_garbage_is_refused(endpoint: str) -> None:
                 state=msgspec.Raw(b"\x93\x01\x02\x03"),
             )
         )
-        wait_until(lambda: session.link.num_errors == 1)
-        assert session.link.state is ConnectionState.CONNECTING
+        wait_until(lambda: session.connection.num_errors == 1)
+        assert session.connection.state is ConnectionState.CONNECTING

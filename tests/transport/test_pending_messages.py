@@ -19,7 +19,7 @@ def test_messages_that_arrive_before_the_snapshot_are_neither_lost_nor_applied_t
         engine.await_viewer()
         for event in (engine_info(), arrival(1), step(0)):
             engine.send(event)
-        wait_until(lambda: session.link.num_messages == 3)
+        wait_until(lambda: session.connection.num_messages == 3)
         engine.answer()
         engine.send(step(1))
         wait_until(lambda: session.sequence_number == 3)
@@ -45,10 +45,10 @@ def test_viewer_keeps_so_many_bytes_while_it_waits_for_a_snapshot(
         )
         for number in range(100):
             engine.send(arrival(number))
-        wait_until(lambda: session.link.num_messages == 101)
+        wait_until(lambda: session.connection.num_messages == 101)
         engine.answer(early)  # what followed on it has been let go
-        wait_until(lambda: session.link.num_missed > 50)
-        while session.link.state is not ConnectionState.LIVE:
+        wait_until(lambda: session.connection.num_missed > 50)
+        while session.connection.state is not ConnectionState.LIVE:
             engine.answer()
             session.wait_for(ConnectionState.LIVE, timeout=1)
         assert len(session.state.requests) == 100

@@ -24,7 +24,7 @@ def test_late_joiner_has_what_came_before_and_what_comes_after(endpoint: str) ->
             engine.send(arrival(2))
             wait_until(lambda: session.sequence_number == 2)
             assert same(session.state, engine.state)
-            assert session.link.num_missed == session.link.num_resyncs == 0
+            assert session.connection.num_missed == session.connection.num_resyncs == 0
 
 
 def test_gap_is_counted_and_healed(endpoint: str) -> None:
@@ -34,13 +34,13 @@ def test_gap_is_counted_and_healed(endpoint: str) -> None:
         for number in range(1, 4):
             engine.send(arrival(number), lose=True)
         engine.send(arrival(4))
-        wait_until(lambda: session.link.state is ConnectionState.SYNCING)
-        assert "3 messages were missed" in session.link.detail
+        wait_until(lambda: session.connection.state is ConnectionState.SYNCING)
+        assert "3 messages were missed" in session.connection.detail
         engine.answer()
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         assert same(session.state, engine.state)
-        assert session.link.num_missed == 3
-        assert session.link.num_resyncs == 1
+        assert session.connection.num_missed == 3
+        assert session.connection.num_resyncs == 1
 
 
 def test_repeated_message_changes_nothing(endpoint: str) -> None:
@@ -57,9 +57,9 @@ def test_unreadable_message_is_named_and_healed(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         joined(engine, session)
         engine.send_frames(frames.pack("one", 0, b"\xc1 not msgpack"))
-        wait_until(lambda: session.link.state is ConnectionState.SYNCING)
-        assert session.link.num_errors == 1
-        assert "could not be read" in session.link.detail
+        wait_until(lambda: session.connection.state is ConnectionState.SYNCING)
+        assert session.connection.num_errors == 1
+        assert "could not be read" in session.connection.detail
         engine.send(engine_info())
         engine.answer()
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
@@ -71,7 +71,7 @@ def test_goodbye_is_shown(endpoint: str) -> None:
         joined(engine, session)
         engine.send(EngineStopped(time=5.0, reason="maintenance"))
         assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
-        assert session.link.detail == "maintenance"
+        assert session.connection.detail == "maintenance"
 
 
 def test_silence_is_noticed_and_forgiven(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +88,6 @@ def test_silence_is_noticed_and_forgiven(endpoint: str, monkeypatch: pytest.Monk
 
 def test_nobody_there_is_said_in_a_sentence(endpoint: str) -> None:
     with Session(endpoint) as session:
-        wait_until(lambda: session.link.detail)
-        assert session.link.state is ConnectionState.CONNECTING
-        assert session.link.detail == f"no engine answers at {endpoint} yet"
+        wait_until(lambda: session.connection.detail)
+        assert session.connection.state is ConnectionState.CONNECTING
+        assert session.connection.detail == f"no engine answers at {endpoint} yet"

@@ -90,7 +90,7 @@ def test_nothing_hostile_reaches_the_terminal() -> None:
     script.arrive("pair" + HOSTILE, n=2)
     script.step(prefill={names[0]: 40})
     script.step(prefill={names[1]: 40}, preempt={names[0]: names[1]})
-    source.link.endpoint = HOSTILE
+    source.connection.endpoint = HOSTILE
 
     async def act(pilot: Pilot[int]) -> None:
         app = pilot.app

@@ -132,6 +132,6 @@ def test_a_full_disk_ends_the_recording_and_not_the_app(
         await pilot.press("R")
         await until(pilot, lambda: len(notices(app)) == 2)
         assert "No space left on device" in notices(app)[1]
-        assert "REC ENDED" not in screen(app)
+        await until(pilot, lambda: "REC ENDED" not in screen(app))
 
     play(app, act, (120, 30))

@@ -197,7 +197,7 @@ def test_the_ends_of_the_record_are_said(live: SeqtopApp) -> None:
         await pilot.press("0")
         await pilot.pause()
         assert live.ui.state == EngineState()
-        assert "Nothing had arrived yet at this moment." in screen(live)
+        assert "No sequence had arrived yet at this moment." in screen(live)
         assert "Before the first step" in screen(live)
         for key in ("left", "left_curly_bracket", "0"):
             await pilot.press(key)

@@ -17,8 +17,8 @@ def test_message_damaged_on_the_way_is_refused_though_it_could_be_read(endpoint:
         engine.state.apply(arrival(1))
         engine.next_number += 1
         engine.send_frames(spoilt)
-        wait_until(lambda: session.link.num_errors == 1)
-        assert "its checksum is wrong" in session.link.last_error
+        wait_until(lambda: session.connection.num_errors == 1)
+        assert "its checksum is wrong" in session.connection.last_error
         engine.send(arrival(3))  # shows that one is missing
         engine.answer()
         wait_until(lambda: "req-3" in session.state.requests)
@@ -28,12 +28,12 @@ def test_message_damaged_on_the_way_is_refused_though_it_could_be_read(endpoint:
 
 @pytest.mark.parametrize("version", [1, 3])
 def test_other_version_on_the_live_stream(endpoint: str, version: int) -> None:
-    with HandDrivenEngine(endpoint, greets=False) as engine, Session(endpoint) as session:
+    with HandDrivenEngine(endpoint, welcomes=False) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send_frames([b"seqtop/%d/one" % version, bytes(8), b"whatever"])
         assert session.wait_for(ConnectionState.INCOMPATIBLE, timeout=SECONDS)
-        assert f"speaks version {version} of the seqtop protocol" in session.link.detail
-        assert "this viewer version 2" in session.link.detail
+        assert f"uses version {version} of the seqtop protocol" in session.connection.detail
+        assert "this viewer version 2" in session.connection.detail
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_other_version_on_the_live_stream(endpoint: str, version: int) -> None:
     ],
 )
 def test_foreign_publisher(endpoint: str, parts: list[bytes]) -> None:
-    with HandDrivenEngine(endpoint, greets=False) as engine, Session(endpoint) as session:
+    with HandDrivenEngine(endpoint, welcomes=False) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send_frames(parts)
         assert session.wait_for(ConnectionState.INCOMPATIBLE, timeout=SECONDS)
-        assert "does not send a seqtop stream" in session.link.detail
-        assert session.link.num_errors == 1
+        assert "does not send a seqtop stream" in session.connection.detail
+        assert session.connection.num_errors == 1

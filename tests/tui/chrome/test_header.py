@@ -22,13 +22,13 @@ def test_rates_of_a_lost_engine_are_dim(source: ScriptedSource, app: SeqtopApp) 
     rates = ("5.0", "6.0", "7.0")
     inks = {text: ink for text, ink in throughput(app.ui, 200) if text in rates}
     assert set(inks.values()) == {"strong"}
-    source.link.state = ConnectionState.LOST
+    source.connection.state = ConnectionState.LOST
     inks = {text: ink for text, ink in throughput(app.ui, 200) if text in rates}
     assert (len(inks), set(inks.values())) == (3, {"dim"})
 
 
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 60)])
-def test_the_state_of_the_link_is_a_word(
+def test_the_state_of_the_connection_is_a_word(
     source: ScriptedSource, app: SeqtopApp, size: tuple[int, int]
 ) -> None:
     async def act(pilot: Pilot[int]) -> None:
@@ -44,7 +44,9 @@ def test_the_state_of_the_link_is_a_word(
     play(app, act, size)
 
 
-def test_the_links_own_sentence_is_shown_whole(source: ScriptedSource, app: SeqtopApp) -> None:
+def test_the_connections_own_sentence_is_shown_whole(
+    source: ScriptedSource, app: SeqtopApp
+) -> None:
     detail = "tcp://10.0.0.1:5557 speaks protocol version 9, this seqtop knows version 1."
 
     async def act(pilot: Pilot[int]) -> None:
@@ -70,7 +72,7 @@ def test_a_lost_engine_has_an_age(source: ScriptedSource) -> None:
         app.draw()
         await pilot.pause()
         assert "✗ LOST 2m 05s" in screen(app)
-        source.link.num_messages += 1
+        source.connection.num_messages += 1
         source.connect(ConnectionState.LIVE)
         app.draw()
         await pilot.pause()
@@ -82,7 +84,7 @@ def test_a_lost_engine_has_an_age(source: ScriptedSource) -> None:
 def test_troubles_are_counted(source: ScriptedSource, app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         assert "missed" not in screen(app)
-        source.link.num_missed, source.link.num_errors = 1_234, 5
+        source.connection.num_missed, source.connection.num_errors = 1_234, 5
         source.state.report_anomaly("a thing that did not fit")
         source.connect(ConnectionState.LIVE)
         app.draw()

@@ -15,8 +15,8 @@ def sources() -> list[ScriptedSource]:
     script = Script(young, engine_id="rank-1", incarnation="b2")
     script.arrive("first")
     script.step(prefill={"first": 40})
-    unknown.link.state = ConnectionState.CONNECTING
-    unknown.link.endpoint = "tcp://10.0.0.7:5557"
+    unknown.connection.state = ConnectionState.CONNECTING
+    unknown.connection.endpoint = "tcp://10.0.0.7:5557"
     return [busy, young, unknown]
 
 

@@ -13,7 +13,7 @@ from tests.support.scripted import ScriptedSource
 def test_an_endpoint_keeps_its_port(width: int) -> None:
     ui = SeqtopApp(ScriptedSource(), clock=lambda: 0.0).ui
     for endpoint in ("tcp://127.0.0.1:5557", "tcp://a-node-of-a-cluster.example.org:5558"):
-        ui.source.link.endpoint = endpoint
+        ui.source.connection.endpoint = endpoint
         line = plain(cells.row(cells.arrange(width), ui))
         assert f"{endpoint[-12:]} " in line
         assert (endpoint in line) == (len(endpoint) <= 20)
@@ -25,5 +25,5 @@ def test_what_no_longer_goes_on_has_no_rates(state: ConnectionState) -> None:
     ui._meter.rates = ui.rates._replace(steps=8.5, tokens_in=6.5, tokens_out=47.5)
     slots = cells.arrange(200)
     assert {"8.5", "6.5"} <= set(plain(cells.row(slots, ui)).split())
-    ui.source.link.state = state
+    ui.source.connection.state = state
     assert not {"8.5", "6.5", "47.5"} & set(plain(cells.row(slots, ui)).split())

@@ -18,7 +18,7 @@ def test_what_goes_on_elsewhere_is_seen(fleet: SeqtopApp, sources: list[Scripted
             RequestArrived(request_id="second", arrival_time=0.0, seq_ids=[9], num_prompt_tokens=4)
         )
         await until(pilot, lambda: row().split()[3:5] == ["1", "1"])
-        sources[1].link.state = ConnectionState.LOST
+        sources[1].connection.state = ConnectionState.LOST
         await until(pilot, lambda: "LOST" in row())
 
     play(fleet, act, (120, 24))

@@ -23,7 +23,7 @@ def test_screen(
         monkeypatch.setenv("NO_COLOR", "1")
     if name == "trees":
         source.cache.mark_gap("3 messages before number 41 missing")
-        source.link.num_missed = 3
+        source.connection.num_missed = 3
     app = app_of(source, decode=lambda ids: " ".join(f"w{each}" for each in ids))
 
     async def turn(pilot: Pilot[int]) -> None:
