@@ -26,13 +26,8 @@ TESTS = {
         "test_app.py",
         "test_time_travel.py",
     ),
-    "blocks": ("screens/blocks/test_*.py",),
-    "timeline": ("screens/timeline/test_*.py",),
-    "steps": ("screens/steps/test_*.py",),
-    "checks": ("screens/checks/test_*.py",),
-    "fleet": ("screens/fleet/test_*.py",),
 }
-"""The tests of a screen, where its own keys are pressed, if these are not one `test_screen.py`."""
+"""The tests of a screen, where its own keys are pressed, if not only those in its folder."""
 TEXTUALS = {"super+c", "ctrl+p"}
 """Keys of Textual's own, which are its business to test, but not to be kept from a reader."""
 
@@ -83,8 +78,8 @@ def pressed(path: Path) -> set[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_key_is_pressed_in_a_test(name: str) -> None:
     here = Path(__file__).parent
-    parts = TESTS.get(name, (f"screens/{name}/test_screen.py",))
-    of_screen = {key for part in parts for key in pressed(here / part)}
+    parts = TESTS.get(name, (f"screens/{name}/test_*.py",))
+    of_screen = {key for part in parts for path in here.glob(part) for key in pressed(path)}
     anywhere = {key for path in here.rglob("test_*.py") for key in pressed(path)}
     anywhere |= {leading_to(each) for each in NAMES}  # as this file does
     bound = bindings(name)

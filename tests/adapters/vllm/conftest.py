@@ -8,6 +8,12 @@ import pytest
 from tests.support.fake_vllm import Scheduler
 
 
+@pytest.fixture(autouse=True)
+def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module with the version of vLLM."""
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.33.0"))
+
+
 @pytest.fixture
 def modules(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The modules of vLLM that the hook imports, with a scheduler class of this test's own."""

@@ -1,8 +1,6 @@
 """The adapter around a scheduler: a real publisher's process, a real viewer, at every step."""
 
-import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 
@@ -48,11 +46,6 @@ class Watch:
         self.checker = Checker()
         if state.info is not None:
             self.checker.apply(state.info)
-
-
-@pytest.fixture(autouse=True)
-def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.33.0"))
 
 
 @pytest.fixture
