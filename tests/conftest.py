@@ -6,7 +6,9 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import settings
 
+from seqtop.history import segments
 from tests.support import settling
+from tests.support.broken_recordings import RIGHT, record
 from tests.support.recordings import record_script
 
 # The same examples each time, and no clock: a failure is a change's, not the day's. To search
@@ -56,3 +58,13 @@ def _own_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
             patch.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))
         yield
+
+
+@pytest.fixture
+def pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A sound recording in which each event has a frame of its own, and some a keyframe before."""
+    monkeypatch.setattr(segments, "BATCH_BYTES", 1)
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 400)
+    path = tmp_path / "run.seqtop"
+    record(path, RIGHT)
+    return path

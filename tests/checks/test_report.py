@@ -10,31 +10,10 @@ import pytest
 from seqtop.checks import RULES
 from seqtop.checks.report import Report, check_live, check_recording
 from seqtop.cli.main import main
-from seqtop.history import FileWriter, segments
-from seqtop.history.file_format import EventsHeader, KeyframeHeader
-from seqtop.state import EngineState
-from seqtop.wire import codec
-from seqtop.wire.messages import EngineStopped, Event
+from seqtop.wire.messages import EngineStopped
+from tests.support.broken_recordings import BROKEN, NO_STEP, record, spoil
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, step
-from tests.support.recordings import frames_of
 from tests.support.waiting import SECONDS, wait_until
-
-BROKEN: tuple[Event, ...] = (
-    engine_info(),
-    arrival(1),
-    step(0),
-    step(1),
-    arrival(1),  # announced twice
-)
-
-
-def record(path: Path, events: tuple[Event, ...]) -> None:
-    state = EngineState()
-    with FileWriter(path) as writer:
-        writer.restore("one", -1, state)
-        for number, event in enumerate(events):
-            state.apply(event)
-            writer.append(number, codec.encode(event), event, state)
 
 
 def test_recording_with_a_mistake(tmp_path: Path) -> None:
@@ -83,39 +62,6 @@ def test_sentences_cannot_move_the_cursor(tmp_path: Path) -> None:
     text = check_recording(path).as_text()
     assert all(line.isprintable() for line in text.splitlines())
     assert len(text.splitlines()) == 2
-
-
-RIGHT: tuple[Event, ...] = (engine_info(), arrival(1), *(step(number) for number in range(6)))
-NO_STEP: tuple[Event, ...] = (engine_info(), arrival(1))
-
-
-@pytest.fixture
-def pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A sound recording in which each event has a frame of its own, and some a keyframe before."""
-    monkeypatch.setattr(segments, "BATCH_BYTES", 1)
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 400)
-    path = tmp_path / "run.seqtop"
-    record(path, RIGHT)
-    return path
-
-
-def spoil(path: Path, how: str) -> None:
-    """Do to a recording what whoever checks it has to be told."""
-    whole = path.read_bytes()
-    kind = KeyframeHeader if how == "bad keyframe" else EventsHeader
-    places = [offset for offset, header in frames_of(path) if isinstance(header, kind)]
-    middle = places[len(places) // 2] + 12
-    match how:
-        case "empty":
-            path.write_bytes(b"")
-        case "header cut":
-            path.write_bytes(whole[:20])
-        case "cut at once":
-            path.write_bytes(whole[:30])
-        case "cut":
-            path.write_bytes(whole[:middle])
-        case "bad events" | "bad keyframe":
-            path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
 
 
 @pytest.mark.parametrize(
@@ -203,40 +149,3 @@ def test_a_file_in_which_nothing_can_be_read_is_refused(
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(f"seqtop: nothing in {pieces} can be read: it was cut short")
-
-
-@pytest.mark.parametrize("form", ["--text", "--json"])
-def test_show_says_what_is_lost(
-    form: str, pieces: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spoil(pieces, "cut")
-    assert main(["show", str(pieces), form]) == 0
-    said = capsys.readouterr()
-    assert "was cut short or is damaged: its last" in said.err
-    if form == "--json":
-        assert said.err == f"seqtop: {json.loads(said.out)['connection']['detail']}\n"
-
-
-@pytest.mark.parametrize(
-    ("wanted", "sentence"),
-    [
-        ("2", ""),
-        ("999999", "seqtop: step 999,999 is not recorded; this is step 5\n"),
-        ("-7", "seqtop: step -7 is not recorded; this is the state before the first step\n"),
-    ],
-)
-def test_show_says_which_step_it_shows_instead(
-    wanted: str, sentence: str, pieces: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["show", str(pieces), "--at", wanted]) == 0
-    assert capsys.readouterr().err == sentence
-
-
-def test_replay_says_which_step_it_begins_at_instead(
-    pieces: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[object] = []
-    monkeypatch.setattr("seqtop.cli.replay.run_app", lambda *those: told.append(those[2]) or 0)
-    assert main(["replay", str(pieces), "--at", "2"]) == 0
-    assert main(["replay", str(pieces), "--at", "1000"]) == 0
-    assert told == [[], ["Step 1,000 is not recorded; this is step 5."]]

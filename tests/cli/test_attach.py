@@ -4,11 +4,6 @@ import pytest
 
 from seqtop.cli.main import main
 from seqtop.session import Session
-from tests.support.commands import SEQTOP, assert_one_sentence, run
-
-
-def test_app_without_a_terminal(engine: str) -> None:
-    assert_one_sentence(run(*SEQTOP, "attach", engine), 1, "needs a terminal", "seqtop show")
 
 
 def test_ranks_are_engines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

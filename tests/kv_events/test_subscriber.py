@@ -1,29 +1,14 @@
 """Following KV-cache events over real sockets: holes, restarts, garbage, lost connections."""
 
 import json
-import weakref
-from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from seqtop.connection import ConnectionState, UnreachableError
 from seqtop.export import kv_json
 from seqtop.kv_events.session import KvSession
-from tests.support.kv_publisher import KvPublisher, batch, cleared, removed, stored
+from tests.support.kv_publisher import KvPublisher, batch, cleared, hashes, removed, stored
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def endpoints() -> Iterator[tuple[str, str]]:
-    with TemporaryDirectory(prefix="sq") as name:
-        yield f"ipc://{Path(name, 'e')}", f"ipc://{Path(name, 'r')}"
-
-
-def hashes(session: KvSession) -> set[object]:
-    with session.lock:
-        return {block_hash for _, block_hash in session.cache.blocks}
 
 
 @pytest.mark.parametrize("as_map", [False, True])
@@ -37,18 +22,6 @@ def test_following_from_the_start(endpoints: tuple[str, str], names, as_map: boo
         assert hashes(session) == set(names[:2])
         assert session.connection.state is ConnectionState.LIVE
         assert session.cache.gap == ""
-
-
-@pytest.mark.usefixtures("collector_off")
-def test_a_session_that_is_over_leaves_nothing_behind(endpoints: tuple[str, str]) -> None:
-    def followed() -> weakref.ref[KvSession]:
-        with KvPublisher(*endpoints) as publisher, KvSession(endpoints[0]) as session:
-            publisher.await_viewer()
-            publisher.send(stored([1]))
-            wait_until(lambda: session.cache.num_batches == 1)
-            return weakref.ref(session)
-
-    assert followed()() is None
 
 
 def test_joining_late_without_replay_is_a_gap_until_all_is_cleared(
@@ -82,47 +55,6 @@ def test_joining_late_with_replay_shows_everything(
             assert hashes(session) == {1, 3, 4}
             assert (session.cache.gap, session.connection.num_missed) == ("", 0)
             assert session.connection.state is ConnectionState.LIVE
-
-
-def test_a_hole_is_filled_by_replay(endpoints: tuple[str, str]) -> None:
-    with (
-        KvPublisher(*endpoints) as publisher,
-        KvSession(endpoints[0], replay=endpoints[1]) as session,
-    ):
-        publisher.await_viewer()
-        publisher.answer()
-        wait_until(lambda: session.connection.state is ConnectionState.LIVE)
-        publisher.send(stored([1]))
-        publisher.send(stored([2], 1), lose=True)
-        publisher.send(removed([1]), lose=True)
-        publisher.send(stored([3], 2))
-        publisher.send(stored([4], 3))
-        assert publisher.answer() == 1
-        wait_until(lambda: session.cache.num_batches == 5)
-        assert hashes(session) == {2, 3, 4}
-        assert (session.cache.gap, session.connection.num_missed) == ("", 0)
-        assert session.connection.num_resyncs == 1
-
-
-def test_a_hole_that_replay_cannot_fill_is_counted_and_said(endpoints: tuple[str, str]) -> None:
-    with (
-        KvPublisher(*endpoints) as publisher,
-        KvSession(endpoints[0], replay=endpoints[1]) as session,
-    ):
-        publisher.await_viewer()
-        publisher.answer()
-        wait_until(lambda: session.connection.state is ConnectionState.LIVE)
-        publisher.send(stored([1]))
-        for number in range(2, 6):
-            publisher.send(stored([number], number - 1), lose=True)
-        publisher.send(stored([6], 5))
-        publisher.kept = publisher.kept[-2:]  # 4 and 5; 1 to 3 are gone for good
-        publisher.answer()
-        wait_until(lambda: session.cache.num_batches == 3)
-        assert hashes(session) == {1, 5, 6}
-        assert session.connection.num_missed == 3
-        assert "3 messages before number 4" in session.cache.gap
-        wait_until(lambda: session.connection.state is ConnectionState.LIVE)
 
 
 def test_a_hole_without_replay_is_counted_and_said(endpoints: tuple[str, str]) -> None:
@@ -192,24 +124,6 @@ def test_after_a_lost_connection_replay_tells_whether_it_is_the_same_engine(
             wait_until(lambda: session.connection.state is ConnectionState.LIVE)
             assert hashes(session) == ({1, 2, 10} if same else {8, 9, 10})
             assert (session.cache.gap, session.connection.num_missed) == ("", 0)
-
-
-def test_a_replay_that_does_not_answer_is_given_up(
-    endpoints: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("seqtop.kv_events.replay_client.SILENCE_SECONDS", 0.05)
-    with (
-        KvPublisher(endpoints[0]) as publisher,
-        KvSession(endpoints[0], replay=endpoints[1]) as session,
-    ):
-        publisher.await_viewer()
-        publisher.send(stored([1]))
-        wait_until(
-            lambda: session.connection.state is ConnectionState.LIVE and session.cache.blocks
-        )
-        assert hashes(session) == {1}
-        assert "does not answer" in session.cache.gap
-        assert session.connection.num_errors == 1
 
 
 def test_garbage_is_counted_named_and_a_gap(endpoints: tuple[str, str]) -> None:

@@ -15,7 +15,7 @@ from seqtop.sequence import (
 )
 from seqtop.state import EngineState
 from seqtop.wire import WireError, codec, parsing
-from seqtop.wire.decode_rows import Decode, decode_of, num_decodes
+from seqtop.wire.decode_rows import num_decodes
 from seqtop.wire.messages import Decodes, Event, SequenceUpdate, Step
 from tests.state.test_reducer import RUNNING, arrived, prefilled, step, update
 from tests.support.event_script import EventScript
@@ -215,18 +215,3 @@ def test_checks_look_at_columns_as_at_rows() -> None:
             )
         in_columns, in_rows_ = (sorted(map(codec.encode, each)) for each in found)
         assert in_columns == in_rows_
-
-
-def test_one_sequence_is_found_in_the_columns() -> None:
-    columns = Decodes(
-        seq_ids=[4, 7],
-        new_token_ids=[5, 6],
-        text_deltas=["a", "b"],
-        new_logprobs=[-0.5, -1.5],
-        new_blocks={7: 30},
-    )
-    event = step(1, decodes=columns)
-    assert decode_of(event, 7) == Decode(7, 6, "b", -1.5, 30)
-    assert decode_of(event, 4) == Decode(4, 5, "a", -0.5, None)
-    assert decode_of(event, 5) is decode_of(step(1), 7) is None
-    assert (num_decodes(event), num_decodes(step(1))) == (2, 0)

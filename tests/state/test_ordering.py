@@ -11,16 +11,9 @@ from seqtop.state.fields import COLUMNS, FIELDS
 from seqtop.state.filter import parse
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.state.sort_key import sort_key
+from tests.support.sequence_states import add, ids
 
 STATUSES = list(SequenceStatus)
-
-
-def add(state: EngineState, seq_id: int, chance: random.Random) -> None:
-    name = f"req-{seq_id}"
-    arrival = 100.0 + chance.randrange(50)
-    metrics = RequestMetrics(arrival, arrival, None, None, None)
-    state.requests[name] = RequestState(name, metrics, [seq_id], priority=chance.randrange(3))
-    state.sequences[seq_id] = SequenceState(seq_id, name)
 
 
 def change(state: EngineState, seq_id: int, chance: random.Random) -> None:
@@ -38,10 +31,6 @@ def change(state: EngineState, seq_id: int, chance: random.Random) -> None:
     metrics.first_token_time = chance.choice([None, metrics.arrival_time + chance.randrange(3)])
     metrics.finished_time = chance.choice([None, 200.0 + chance.randrange(3), math.nan])
     metrics.time_in_queue = chance.choice([None, None, float(chance.randrange(3))])
-
-
-def ids(view: SequenceView) -> list[int]:
-    return view.page(0, len(view))
 
 
 @pytest.mark.parametrize("key", ["", *FIELDS])
@@ -112,47 +101,6 @@ def test_rows_are_sorted_ties_are_stable_and_the_unknown_is_last(
         strict=True,
     ):
         assert value != other or first < second
-
-
-def test_names_are_sorted_as_people_count() -> None:
-    state = EngineState()
-    for seq_id in (10, 9, 100, 1):
-        add(state, seq_id, random.Random(0))
-    view = SequenceView()
-    view.sort = Sort("request")
-    view.rebuild(state)
-    assert ids(view) == [1, 9, 10, 100]
-    view.sort = Sort("request", descending=True)
-    view.rebuild(state)
-    assert ids(view) == [100, 10, 9, 1]
-
-
-def test_by_lifecycle_running_come_first_then_the_queue_then_the_latest_ends() -> None:
-    state = EngineState()
-
-    def put(seq_id: int, status: SequenceStatus, arrival: float, **changes: object) -> None:
-        metrics = RequestMetrics(arrival, arrival, None, None, None)
-        metrics.finished_time = changes.pop("finished", None)
-        name = f"req-{seq_id}"
-        state.requests[name] = RequestState(name, metrics, [seq_id], **changes)
-        state.sequences[seq_id] = SequenceState(seq_id, name, status)
-
-    put(1, SequenceStatus.FINISHED_STOPPED, 1.0, finished=20.0)
-    put(2, SequenceStatus.FINISHED_ABORTED, 2.0, finished=30.0)
-    put(3, SequenceStatus.WAITING, 5.0)
-    put(4, SequenceStatus.WAITING, 4.0, priority=1)
-    put(5, SequenceStatus.WAITING, 6.0, num_preemptions=1)
-    put(6, SequenceStatus.SWAPPED, 3.0, num_preemptions=1)
-    put(7, SequenceStatus.RUNNING, 8.0)
-    put(8, SequenceStatus.RUNNING, 7.0)
-    view = SequenceView()
-    view.rebuild(state)
-    assert ids(view) == [8, 7, 6, 5, 3, 4, 2, 1]
-    assert [view.queue_place(seq_id) for seq_id in (5, 3, 4)] == [(0, 5), (1, 5), (2, 3)]
-    assert view.queue_place(7) is None
-    view.sort = Sort(descending=True)
-    view.rebuild(state)
-    assert ids(view) == [1, 2, 4, 3, 5, 6, 7, 8]
 
 
 def test_a_page_of_nothing_is_empty() -> None:
@@ -245,3 +193,37 @@ def test_a_text_is_found_as_it_grows_and_looked_at_once() -> None:
     sequence.text = "an"  # the engine was asked for the whole again
     view.update(state, {1})
     assert 1 not in view
+
+
+def test_updates_keep_the_hits_that_a_new_search_finds() -> None:
+    chance = random.Random(2)
+    state = EngineState()
+    kept = SequenceView()
+    kept.sort = Sort("out")
+    kept.rebuild(state)
+    kept.search(state, parse("text:x"))
+    for seq_id in range(60):
+        name = f"r{seq_id}"
+        state.requests[name] = RequestState(name, RequestMetrics(0, 0, None, None, None), [seq_id])
+        state.sequences[seq_id] = SequenceState(seq_id, name)
+        touched = {seq_id, *chance.sample(sorted(state.sequences), min(seq_id, 3))}
+        for each in touched:
+            state.sequences[each].text = chance.choice("xyz")
+            state.sequences[each].output_token_ids = [0] * chance.randrange(3)
+        if seq_id > 20:
+            gone = min(state.sequences)
+            del state.requests[state.sequences.pop(gone).request_id]
+            touched.add(gone)
+        kept.update(state, touched)
+        rows = kept.page(0, len(kept))
+        hits = [each for each in rows if state.sequences[each].text == "x"]
+        assert [each for each in rows if kept.is_hit(each)] == hits
+        assert [kept.hit_place(each) for each in hits] == [
+            (place, len(hits)) for place in range(1, len(hits) + 1)
+        ]
+        for row, each in enumerate(rows):
+            after = [hit for hit in hits if rows.index(hit) > row]
+            before = [hit for hit in hits if rows.index(hit) < row]
+            if hits:
+                assert kept.next_hit(each, 1) == (after or hits)[0]
+                assert kept.next_hit(each, -1) == (before or hits)[-1]

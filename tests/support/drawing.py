@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest import mock
 
+from textual.pilot import Pilot
 from textual.strip import Strip
 
+from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
+from tests.support.scripted import Script, ScriptedSource
 
 
 @contextmanager
@@ -22,3 +25,21 @@ def counted_lines() -> Iterator[Counter[LineView]]:
 
     with mock.patch.object(LineView, "render_line", spy):
         yield counts
+
+
+def crowd(number: int) -> tuple[Script, SeqtopApp]:
+    """An engine with `number` waiting requests and one that runs."""
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("runs")
+    script.step(prefill={"runs": 40})
+    for index in range(number):
+        script.arrive(f"waits-{index}")
+    return script, SeqtopApp(source, clock=lambda: 0.0)
+
+
+async def drawn(app: SeqtopApp, pilot: Pilot[int], lines: Counter[LineView]) -> dict[str, int]:
+    """Wait until nothing is left to draw; how many lines each view has drawn so far."""
+    app.draw()
+    await pilot.pause()
+    return {view.id or type(view).__name__: lines[view] for view in app.screen.query(LineView)}

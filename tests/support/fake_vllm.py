@@ -283,3 +283,19 @@ def configuration(max_num_seqs: int, budget: int, rank: int = 0) -> SimpleNamesp
         parallel_config=SimpleNamespace(data_parallel_rank=rank, data_parallel_index=rank),
         device_config=SimpleNamespace(device_type="cpu"),
     )
+
+
+def step(scheduler: Scheduler) -> Any:
+    output = scheduler.schedule()
+    sampled = {each: 1000 + len(each) for each in output.num_scheduled_tokens}
+    return scheduler.update_from_output(output, sampled)
+
+
+def wrapped(scheduler: Scheduler) -> list[str]:
+    """Methods of the scheduler or its pool that are not their classes' own."""
+    return [
+        name
+        for owner in (scheduler, scheduler.pool)
+        for name in vars(owner)
+        if callable(getattr(type(owner), name, None))
+    ]

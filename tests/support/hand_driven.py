@@ -6,7 +6,9 @@ from typing import Any
 import msgspec
 import zmq
 
+from seqtop.connection import ConnectionState
 from seqtop.sequence import ExecuteModelRequest, SequenceGroupMetadataLike
+from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.wire import codec, frames
@@ -19,7 +21,7 @@ from seqtop.wire.messages import (
     Step,
     StepStats,
 )
-from tests.support.waiting import MILLISECONDS
+from tests.support.waiting import MILLISECONDS, SECONDS
 
 
 def engine_info(**changes: Any) -> EngineInfo:
@@ -146,3 +148,14 @@ class HandDrivenEngine:
         trace: TracebackType | None,
     ) -> None:
         self._context.destroy(linger=0)
+
+
+def same(viewer: EngineState, engine: EngineState) -> bool:
+    """Equal in every field but the viewer's own limit on history."""
+    return msgspec.structs.replace(viewer, max_finished=engine.max_finished) == engine
+
+
+def joined(engine: HandDrivenEngine, session: Session) -> None:
+    engine.await_viewer()
+    engine.answer()
+    assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import zmq
 
+from seqtop.kv_events.session import KvSession
 from tests.support.waiting import MILLISECONDS
 
 END = (-1).to_bytes(8, "big", signed=True)
@@ -115,3 +116,8 @@ class KvPublisher:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def hashes(session: KvSession) -> set[object]:
+    with session.lock:
+        return {block_hash for _, block_hash in session.cache.blocks}

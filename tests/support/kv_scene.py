@@ -7,6 +7,7 @@ from typing import Any
 from seqtop.connection import Connection, ConnectionState
 from seqtop.kv_events.cache import KvCache
 from seqtop.kv_events.messages import BlockRemoved, BlockStored, EventBatch, KvEvent
+from seqtop.tui.screens.kv.app import KvApp
 
 HOSTILE = "\x1b]52;c;YQ==\x07[red]\u202e"
 
@@ -52,3 +53,7 @@ def scene(source: ScriptedKvSource) -> None:
     source.send(BlockRemoved([digest(1, index) for index in range(50, 60)], "GPU", 0))
     source.send(run(1, 5, 1, digest(1, 4)))
     source.now += 42
+
+
+def app_of(source: ScriptedKvSource, **options: Any) -> KvApp:
+    return KvApp(source, clock=lambda: 0.0, **options)

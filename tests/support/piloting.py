@@ -57,3 +57,12 @@ async def until(pilot: Pilot[int], condition: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline, "it never came true"
         await asyncio.sleep(0.005)
         await pilot.pause()
+
+
+def selected(app: SeqtopApp) -> str:
+    assert app.ui.selection is not None
+    return app.ui.selection[0].request_id
+
+
+def notices(app: SeqtopApp) -> list[str]:
+    return [notice.message for notice in app._notifications]

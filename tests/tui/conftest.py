@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
 from tests.support.drawing import counted_lines
@@ -37,3 +38,10 @@ def lines() -> Iterator[Counter[LineView]]:
     """The number of lines that each view has drawn."""
     with counted_lines() as counts:
         yield counts
+
+
+@pytest.fixture
+def live() -> SeqtopApp:
+    source = ScriptedSource(history=MemoryStore())
+    scene(source, hostile="?")
+    return SeqtopApp(source, clock=lambda: 0.0)

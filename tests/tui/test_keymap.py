@@ -7,52 +7,29 @@ import pytest
 from textual.binding import ActiveBinding
 from textual.pilot import Pilot
 
-from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.help import HelpScreen
 from seqtop.tui.rendering.list_view import ListView
 from seqtop.tui.screens.base import TabbedScreen
-from seqtop.tui.screens.fleet.screen import FleetScreen
-from tests.support.piloting import SCREENS, checked, play, until
-from tests.support.scripted import HOSTILE, ScriptedSource, scene
+from tests.support.every_screen import NAMES, leading_to, several
+from tests.support.piloting import play, until
 
 TESTS = {
     "sequences": (
-        "test_keys.py",
-        "test_comfort.py",
+        "screens/sequences/test_*.py",
+        "dialogs/test_column_chooser.py",
+        "dialogs/test_confirm.py",
+        "dialogs/test_copy_dialog.py",
+        "dialogs/test_help.py",
+        "dialogs/test_sort_chooser.py",
+        "dialogs/test_submit.py",
+        "test_app.py",
         "test_time_travel.py",
-        "screens/sequences/test_rows.py",
-        "screens/sequences/test_latency_panel.py",
     ),
 }
-"""The tests of a screen, where its own keys are pressed, if these are not one `test_screen.py`."""
+"""The tests of a screen, where its own keys are pressed, if not only those in its folder."""
 TEXTUALS = {"super+c", "ctrl+p"}
 """Keys of Textual's own, which are its business to test, but not to be kept from a reader."""
-NAMES = [*(each.TAB.name for each in SCREENS), FleetScreen.TAB.name]
-
-
-MOVES = (
-    (("G", "end"), lambda row, page, last: last),
-    (("up", "k"), lambda row, page, last: max(row - 1, 0)),
-    (("pageup", "ctrl+b"), lambda row, page, last: max(row - page, 0)),
-    (("g", "home"), lambda row, page, last: 0),
-    (("down", "j"), lambda row, page, last: min(row + 1, last)),
-    (("pagedown", "ctrl+f"), lambda row, page, last: min(row + page, last)),
-)
-"""Keys of every list, and the row they lead to: of one, the height of a page and the last row."""
-
-
-def several() -> SeqtopApp:
-    """An app with every screen there is: one for two engines, in whose records checks fail."""
-    sources = [ScriptedSource(history=MemoryStore()) for _ in range(2)]
-    for source in sources:
-        scene(source, hostile=HOSTILE.replace("\ud800", ""), max_num_batched_tokens=60)
-    return SeqtopApp(*sources, clock=lambda: 0.0)
-
-
-def leading_to(name: str) -> str:
-    names = [each.TAB.name for each in SCREENS]
-    return str(names.index(name) + 1) if name in names else FleetScreen.TAB.key
 
 
 def is_at(app: SeqtopApp, name: str) -> bool:
@@ -101,8 +78,8 @@ def pressed(path: Path) -> set[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_key_is_pressed_in_a_test(name: str) -> None:
     here = Path(__file__).parent
-    parts = TESTS.get(name, (f"screens/{name}/test_screen.py",))
-    of_screen = {key for part in parts for key in pressed(here / part)}
+    parts = TESTS.get(name, (f"screens/{name}/test_*.py",))
+    of_screen = {key for part in parts for path in here.glob(part) for key in pressed(path)}
     anywhere = {key for path in here.rglob("test_*.py") for key in pressed(path)}
     anywhere |= {leading_to(each) for each in NAMES}  # as this file does
     bound = bindings(name)
@@ -112,32 +89,6 @@ def test_every_key_is_pressed_in_a_test(name: str) -> None:
             own = not isinstance(active.node, SeqtopApp)
             shared = isinstance(active.node, ListView) or key in {"tab", "shift+tab", "escape"}
             assert key in (of_screen if own and not shared else anywhere), (key, active.binding)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "blocks"])
-def test_every_list_moves_by_the_same_keys(name: str) -> None:
-    app = several()
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press(leading_to(name))
-        await until(pilot, lambda: isinstance(app.focused, ListView))
-        if name == "checks":
-            await checked(app, pilot)
-        listing = app.focused
-        assert isinstance(listing, ListView)
-        assert listing.num_rows > 1
-        for keys, leads_to in MOVES:
-            for key in keys:
-                row, page, last = listing.cursor_row, listing.size.height, listing.num_rows - 1
-                assert row is not None
-                await pilot.press(key)
-                await pilot.pause()
-                assert listing.cursor_row in {
-                    leads_to(row, page, last),
-                    leads_to(row, page - 1, last),
-                }
-
-    play(app, act)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,7 @@ from textual.pilot import Pilot
 from seqtop.history import FileStore
 from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
-from tests.support.piloting import play, screen, until
+from tests.support.piloting import notices, play, screen, until
 from tests.support.scripted import Script, ScriptedSource, scene
 
 
@@ -17,10 +17,6 @@ from tests.support.scripted import Script, ScriptedSource, scene
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def notices(app: SeqtopApp) -> list[str]:
-    return [notice.message for notice in app._notifications]
 
 
 def written(folder: Path) -> Path:

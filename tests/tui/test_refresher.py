@@ -10,12 +10,14 @@ from typing import NamedTuple
 import pytest
 
 from seqtop.connection import ConnectionState
+from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.header import Header
 from seqtop.tui.refresher import FRAMES_PER_SECOND, Refresher
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import Heartbeat
+from tests.support.drawing import crowd, drawn
 from tests.support.piloting import screen, until
 from tests.support.scripted import Script, ScriptedSource
 
@@ -175,5 +177,76 @@ def test_the_age_of_a_lost_engine_is_drawn_although_nothing_comes() -> None:
             await until(pilot, lambda: "LOST 7" in screen(app))
             clock[0] += 5
             await until(pilot, lambda: "LOST 12" in screen(app))
+
+    asyncio.run(run())
+
+
+def test_a_frame_draws_no_titles_and_no_tabs_again(lines: Counter[LineView]) -> None:
+    async def run() -> None:
+        script, app = crowd(200)
+        async with app.run_test(size=(160, 50)) as pilot:
+            await drawn(app, pilot, lines)
+            script.time = int(script.time) + 0.3
+            script.step()
+            before = await drawn(app, pilot, lines)
+            for _ in range(3):
+                script.step()
+            after = await drawn(app, pilot, lines)
+            assert after["Rows"] > before["Rows"]
+            for name in ("Titles", "ScreenTabs", "DetailTabs"):
+                assert after[name] == before[name]
+
+    asyncio.run(run())
+
+
+def test_nothing_is_laid_out_anew_while_blocks_fill(lines: Counter[LineView]) -> None:
+    async def run() -> None:
+        script, app = crowd(3)
+        script.step()
+        async with app.run_test(size=(160, 50)) as pilot:
+            await drawn(app, pilot, lines)
+            layouts: list[object] = []
+            app.screen.screen_layout_refresh_signal.subscribe(app.screen, layouts.append)
+            held = len(script.actors["runs"].tables[1])
+            for _ in range(18):
+                script.step()
+                await drawn(app, pilot, lines)
+            assert len(script.actors["runs"].tables[1]) > held
+            assert not layouts
+
+    asyncio.run(run())
+
+
+def test_idle_draws_nothing(lines: Counter[LineView]) -> None:
+    async def run() -> None:
+        script, app = crowd(30)
+        script.step()
+        async with app.run_test(size=(120, 40)) as pilot:
+            before = await drawn(app, pilot, lines)
+            for _ in range(10):
+                after = await drawn(app, pilot, lines)
+            assert after == before
+
+    asyncio.run(run())
+
+
+def test_heartbeats_of_an_idle_engine_draw_nothing(lines: Counter[LineView]) -> None:
+    async def run() -> None:
+        source = ScriptedSource()
+        script = Script(source)
+        script.arrive("done")
+        script.step(prefill={"done": 40}, stop={"done": SequenceStatus.FINISHED_STOPPED})
+        app = SeqtopApp(source, clock=lambda: 0.0)
+        async with app.run_test(size=(100, 24)) as pilot:
+            for beat in range(3):  # until the rates have come down to nothing
+                source.apply(Heartbeat(time=script.time + beat + 1, step=0))
+                before = await drawn(app, pilot, lines)
+            painted: list[bool] = []
+            app.post_display_hook = lambda: painted.append(True)  # type: ignore[method-assign]
+            for beat in range(4, 24):
+                source.apply(Heartbeat(time=script.time + beat, step=0))
+                after = await drawn(app, pilot, lines)
+            assert after == before
+            assert not painted  # no frame went to the terminal
 
     asyncio.run(run())

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import OptionList
 
 from seqtop.cli import main
 from seqtop.state.fields import FIELDS
 from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.dialogs.column_chooser import ColumnChooser
 from seqtop.tui.screens.sequences.cells import DEFAULT_COLUMNS
 from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.settings import (
@@ -162,36 +160,6 @@ def test_settings_are_seen_from_the_first_frame(source: ScriptedSource) -> None:
         assert "4 of 17" not in screen(app)
 
     play(app, act, (100, 24))
-
-
-def test_columns_are_chosen_and_ordered(source: ScriptedSource) -> None:
-    app = SeqtopApp(source, settings=Settings(columns=("request", "out", "text")))
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("c")
-        assert isinstance(app.screen, ColumnChooser)
-        assert "[x] Out" in screen(app)
-        await pilot.press("escape")
-        await pilot.press("c", "down", "K")  # Out before Request
-        options = app.screen.query_one(OptionList)
-        options.highlighted = options.get_option_index("prio")
-        await pilot.press("space", "left", "enter")
-        await pilot.pause()
-        assert app.ui.columns == ("out", "request", "prio", "text")
-        await pilot.press("c", "r", "right", "J", "enter")
-        assert app.ui.columns[:3] == ("seq", "status", "request")
-
-    play(app, act, (100, 24))
-
-
-def test_one_column_stays(source: ScriptedSource) -> None:
-    app = SeqtopApp(source, settings=Settings(columns=("request",)))
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("c", "space", "enter")
-        assert app.ui.columns == ("request",)
-
-    play(app, act, (40, 10))
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,17 @@ from seqtop import format as fmt
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.history.timeline import CompressedData, RecordingError
+from seqtop.sequence import ExecuteModelRequest, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.tui.app import TIME_KEYS, SeqtopApp
 from seqtop.tui.dialogs.seek_prompt import SeekPrompt
-from seqtop.tui.rates import RateMeter
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import Event, RequestFinished, Step
+from seqtop.wire.messages import Event, RequestFinished, SequenceUpdate, Step
 from tests.support.event_script import EventScript
-from tests.support.piloting import play, screen
+from tests.support.piloting import play, screen, selected
 from tests.support.scripted import Script, ScriptedSource, scene
 
 PAYLOADS = [codec.encode(event) for event in EventScript(11, 60, num_blocks=24)]
@@ -91,6 +91,29 @@ def assert_shows(app: SeqtopApp, count: int) -> None:
     if wanted.step >= 0:
         assert f"step {wanted.step} " in text.splitlines()[1]
         assert f"Step {wanted.step}" in text
+
+
+def scene_goes_on(source: ScriptedSource) -> None:
+    """Another step of an engine that runs the first sequence."""
+    state = source.state
+    source.apply(
+        Step(
+            step=state.step + 1,
+            start_time=state.time,
+            time=state.time + 0.01,
+            execute=ExecuteModelRequest([]),
+            sequences=[
+                SequenceUpdate(
+                    seq_id=1,
+                    status=SequenceStatus.RUNNING,
+                    num_computed_tokens=81,
+                    new_token_ids=[1],
+                    text_delta="more ",
+                )
+            ],
+            stats=state.stats,
+        )
+    )
 
 
 def test_stepping_back_and_on_shows_exactly_what_was(live: SeqtopApp) -> None:
@@ -445,60 +468,47 @@ def test_a_recording_is_gone_through_with_the_same_keys(recorded: ScriptedSource
     play(app, act, (120, 30))
 
 
-def test_rates_are_those_of_the_moment() -> None:
-    source = ScriptedSource(history=MemoryStore())
-    meter = RateMeter()
-    taken: list[tuple[float, object]] = []
-
-    def look() -> None:
-        meter.sample(source.state)
-        taken.append((source.state.time, meter.rates))
-
-    app = SeqtopApp(source, clock=lambda: 0.0)
-    source.after_event = lambda: (look(), app.ui.update())
-    scene(source, hostile="?")
-    assert len({rates for _, rates in taken}) > 2
-    for time, rates in taken:
-        assert meter.at(time) == rates
-    assert meter.at(0.0).tokens_out is None
-
+def test_pause(source: ScriptedSource, app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        newest = app.ui.rates
-        await pilot.press("left_curly_bracket", "left_curly_bracket")
-        assert app.ui.rates == meter.at(app.ui.state.time) != newest
         await pilot.press("space")
-        assert app.ui.rates == newest
+        await pilot.pause()
+        assert "‖ PAUSED" in screen(app)
+        assert "Step 40, the newest." in screen(app)
+        name = selected(app)
+        step = app.ui.state.step
+        for _ in range(3):
+            scene_goes_on(source)
+        app.draw()
+        await pilot.pause()
+        assert "3 behind." in screen(app)
+        assert app.ui.state.step == step
+        assert "PAUSED" in screen(app)
+        await pilot.press("down", "up")
+        assert selected(app) == name
+        assert f"step {step} " in screen(app)
+        await pilot.press("space")
+        await pilot.pause()
+        assert "PAUSED" not in screen(app)
+        assert f"step {step + 3} " in screen(app)
+
+    play(app, act, (100, 30))
+
+
+def test_the_state_is_swapped_while_paused(source: ScriptedSource, app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("space")
+        other = ScriptedSource()
+        scene(other, engine_id="again")
+        source.replace(other.state)
+        app.draw()
+        await pilot.pause()
+        assert " demo " in screen(app)
+        await pilot.press("space")
+        await pilot.pause()
+        assert " again " in screen(app)
+        source.replace(EngineState())
+        app.draw()
+        await pilot.pause()
+        assert "req-1" not in screen(app)
 
     play(app, act)
-
-
-def test_sparklines_of_a_replay_end_at_the_moment_on_show() -> None:
-    history = MemoryStore()
-    script = Script(ScriptedSource(history=history))
-    script.arrive("req", num_prompt=4)
-    script.step(prefill={"req": 4})
-    for count in range(6):
-        script.time += 1.0
-        for _ in range(count + 1):
-            script.step()
-    replay = Playback(history, "run.seqtop", paused=True)
-    app = SeqtopApp(replay, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        async def shown(*keys: str) -> int:
-            await pilot.press(*keys)
-            await pilot.pause()
-            rates = app.ui.rates
-            assert len(rates.kv_history) == len(rates.out_history)
-            titles = [title for title in ("   tok/s ", "KV use ") if title in screen(app)]
-            assert len(titles) == (2 if rates.out_history else 0)
-            return len(rates.out_history)
-
-        assert await shown() == 0
-        while not replay.at_end:
-            await pilot.press("right")
-        assert await shown() == 6
-        assert await shown("colon", *"2.5s", "enter") == 2
-        assert await shown("0") == 0
-
-    play(app, act, (200, 40))

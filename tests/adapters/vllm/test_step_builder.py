@@ -1,9 +1,6 @@
 """The adapter around a scheduler: a real publisher's process, a real viewer, at every step."""
 
-import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -19,7 +16,7 @@ from seqtop.state.ordering import SequenceView
 from seqtop.wire import parsing
 from seqtop.wire.decode_rows import num_decodes
 from seqtop.wire.messages import Step
-from tests.support.fake_vllm import Request, RequestStatus, Scheduler
+from tests.support.fake_vllm import Request, RequestStatus, Scheduler, step
 from tests.support.waiting import SECONDS, wait_until
 
 SHARED = list(range(100, 112))
@@ -51,11 +48,6 @@ class Watch:
             self.checker.apply(state.info)
 
 
-@pytest.fixture(autouse=True)
-def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.33.0"))
-
-
 @pytest.fixture
 def scheduler() -> Scheduler:
     return Scheduler(num_gpu_blocks=17)
@@ -67,12 +59,6 @@ def wrapping(scheduler: Scheduler, endpoint: str) -> Iterator[Wrapping]:
     assert followed is not None
     yield followed
     scheduler.shutdown()
-
-
-def step(scheduler: Scheduler) -> Any:
-    output = scheduler.schedule()
-    sampled = {each: 1000 + len(each) for each in output.num_scheduled_tokens}
-    return scheduler.update_from_output(output, sampled)
 
 
 def name(request: Request) -> str:

@@ -1,11 +1,8 @@
 """Bars and the windows they are drawn in: every cell shows what filled it."""
 
 import math
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from seqtop.sequence import RequestMetrics
 from seqtop.state import RequestState, Span
@@ -90,73 +87,3 @@ def test_a_hundred_thousand_spans_cost_what_is_in_view(start: float, cell: float
     assert set(shown) <= {glyph for glyph, _ in (*KINDS.values(), *BREAKS.values())}
     # Of 100,000: those in view or some in each cell, and what bisections look at.
     assert Counted.looks < 12_000
-
-
-@given(
-    st.floats(1.6e9, 1.8e9),
-    st.integers(-30, 50),
-    st.integers(20, 300),
-)
-def test_ticks_are_in_sight_apart_and_in_order(start: float, zoom_level: int, width: int) -> None:
-    shown = time_axis.window_from(start, zoom_level, width)
-    assert shown.start <= start < shown.start + shown.cell * 1.001 + 1e-6
-    found = time_axis.ticks(shown)
-    columns = [tick.column for tick in found]
-    assert columns == sorted(set(columns))
-    assert all(0 <= column < width for column in columns)
-    for left, right in pairwise(found):
-        assert right.column - left.column > len(left.label)
-    assert len(time_axis.labels(found, width)) == width
-
-
-@given(st.floats(1e-3, 1e7), st.integers(10, 300))
-def test_everything_fits_and_little_is_left_free(length: float, width: int) -> None:
-    cell = time_axis.scale(time_axis.zoom_level_for(length, width))
-    assert cell * width >= length * 0.999
-    assert cell * width <= max(length * 1.4, 1.1e-4 * width)
-
-
-EXTENT = Extent(START, START + 60, START + 60, ends=False)
-
-
-def test_a_lens_fits_all_zooms_pans_and_follows() -> None:
-    viewport = Viewport()
-    whole = viewport.window(EXTENT, 100)
-    assert whole.column(EXTENT.first) == 0
-    assert whole.column(EXTENT.last) is not None
-    viewport.zoom(EXTENT, 100, 1)
-    closer = viewport.window(EXTENT, 100)
-    assert closer.cell == pytest.approx(whole.cell / 2, rel=0.05)
-    assert closer.column(EXTENT.now) is not None
-    later = EXTENT._replace(now=START + 90, last=START + 90)
-    assert viewport.window(later, 100).column(START + 90) is not None
-    viewport.pan(later, 100, -0.5)
-    back = viewport.window(later, 100)
-    assert back.start < closer.start + 30
-    assert viewport.window(later._replace(now=START + 200), 100) == back
-    viewport.follow(later, 100)
-    assert viewport.window(later, 100).column(later.now) is not None
-    viewport.pan(later, 100, -0.5)
-    viewport.zoom(later, 100, -1)
-    assert viewport.window(later, 100).cell == pytest.approx(back.cell * 2, rel=0.05)
-    viewport.pan(later, 100, -3.0)
-    assert viewport.window(later, 100).column(later.now) is None
-    viewport.reveal(later, 100)
-    assert viewport.window(later, 100).column(later.now) is not None
-
-
-def test_zooming_comes_to_an_end_at_both_ends() -> None:
-    viewport = Viewport()
-    for by, least, most in ((1, 1e-4, 1.1e-4), (-1, 9e5, 1.1e6)):
-        for _ in range(60):
-            viewport.zoom(EXTENT, 100, by)
-        assert least <= viewport.window(EXTENT, 100).cell <= most
-
-
-def test_an_engine_that_has_run_long_is_first_shown_of_late() -> None:
-    viewport = Viewport()
-    long = Extent(START, START + 9_000, START + 9_000, ends=False)
-    assert viewport.window(long, 100).start > START + 8_700
-    assert viewport.window(long._replace(ends=True), 100).column(START) == 0
-    viewport.mode = Mode.ALL
-    assert viewport.window(long, 100).column(START) == 0

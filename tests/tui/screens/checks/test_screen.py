@@ -1,44 +1,18 @@
 """The checks screen, and going from failed check to failed check."""
 
-from collections import Counter
-
-import pytest
 from textual.pilot import Pilot
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.checks.findings import Findings
 from seqtop.tui.screens.checks.screen import ChecksScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.wire import codec, parsing
+from tests.support.checks_screen import KEY, found, recorded, words
 from tests.support.event_script import EventScript
-from tests.support.piloting import SCREENS, checked, play, screen, until
-from tests.support.scripted import HOSTILE, Script, ScriptedSource, scene
-
-KEY = str(SCREENS.index(ChecksScreen) + 1)
-
-
-def recorded() -> ScriptedSource:
-    """A scene in which nine checks fail, kept on record."""
-    source = ScriptedSource(history=MemoryStore())
-    scene(source, hostile=HOSTILE.replace("\ud800", ""), max_num_batched_tokens=200)
-    return source
-
-
-@pytest.fixture
-def app() -> SeqtopApp:
-    return SeqtopApp(recorded(), clock=lambda: 0.0)
-
-
-def words(app: SeqtopApp) -> str:
-    return " ".join(screen(app).split())
-
-
-def found(app: SeqtopApp) -> list[tuple[int, str]]:
-    assert app.ui.checker is not None
-    return [(each.position, each.finding.rule) for each in app.ui.checker.found()]
+from tests.support.piloting import checked, play, screen, until
+from tests.support.scripted import Script, ScriptedSource
 
 
 def test_nothing_is_checked_until_somebody_asks(app: SeqtopApp) -> None:
@@ -117,63 +91,6 @@ def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
     play(app, act, (160, 40))
 
 
-def test_from_failed_check_to_failed_check(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press(KEY)
-        await checked(app, pilot)
-        places = list(dict(found(app)))
-        for screen_key in ("1", "2"):
-            await pilot.press(screen_key, "L")
-            for place in reversed(places):
-                await pilot.press("v")
-                assert app.ui.time_travel.position == place
-                assert app.ui.paused
-            await pilot.press("v")
-            assert app.ui.time_travel.position == places[0]
-            assert "No failed check before this moment: 41 steps checked." in [
-                notice.message for notice in app._notifications
-            ]
-            for place in places[1:]:
-                await pilot.press("V")
-                assert app.ui.time_travel.position == place
-            await pilot.pause()
-            last = app.ui.checker.found()[-1] if app.ui.checker else None
-            assert last is not None
-            assert f"Check {last.finding.rule} failed: {last.finding.message}" in words(app)
-
-    play(app, act, (160, 40))
-
-
-def test_the_key_alone_has_the_record_checked(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("v")
-        await checked(app, pilot)
-        await pilot.press("v")
-        await pilot.pause()
-        assert "Check budget failed" in words(app) or "Check block-leak failed" in words(app)
-
-    play(app, act, (160, 40))
-
-
-def test_what_comes_after_the_moment_on_show_is_dim(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press(KEY)
-        await checked(app, pilot)
-        findings = app.screen.query_one(Findings)
-        dim = {"dim"}
-
-        def inks() -> list[bool]:
-            lines = [findings.line(key) for key in findings.page(0, 9)]
-            return [{ink for text, ink in line if text.strip()} == dim for line in lines]
-
-        assert inks() == [False] * 9
-        await pilot.press("home", "down", "down", "enter", KEY)
-        await pilot.pause()
-        assert inks() == [False] * 3 + [True] * 6
-
-    play(app, act, (100, 24))
-
-
 def test_a_recording_is_checked_from_end_to_end() -> None:
     history = recorded().history
     assert history is not None
@@ -201,21 +118,6 @@ def test_without_a_record_there_is_nothing_to_check(source: ScriptedSource) -> N
         await pilot.pause()
         told = [notice.message for notice in app._notifications]
         assert told == ["No history yet."]
-
-    play(app, act, (100, 24))
-
-
-def test_moving_over_the_findings_draws_two_lines(app: SeqtopApp, lines: Counter[LineView]) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press(KEY)
-        await checked(app, pilot)
-        findings = app.screen.query_one(Findings)
-        await pilot.press("home")
-        await pilot.pause()
-        before = lines[findings]
-        await pilot.press("down")
-        await pilot.pause()
-        assert lines[findings] - before == 2
 
     play(app, act, (100, 24))
 

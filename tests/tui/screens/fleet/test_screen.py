@@ -9,32 +9,11 @@ from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.state.filter import parse
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.rendering.style import plain
-from seqtop.tui.screens.fleet import cells
 from seqtop.tui.screens.fleet.screen import FleetScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.screens.steps.screen import StepsScreen
-from seqtop.wire.messages import RequestArrived
 from tests.support.piloting import play, screen, until
-from tests.support.scripted import Script, ScriptedSource, scene
-
-
-@pytest.fixture
-def sources() -> list[ScriptedSource]:
-    """A busy engine, one that has just begun, and one that nothing is known of."""
-    busy, young, unknown = ScriptedSource(), ScriptedSource(), ScriptedSource()
-    scene(busy)
-    script = Script(young, engine_id="rank-1", incarnation="b2")
-    script.arrive("first")
-    script.step(prefill={"first": 40})
-    unknown.connection.state = ConnectionState.CONNECTING
-    unknown.connection.endpoint = "tcp://10.0.0.7:5557"
-    return [busy, young, unknown]
-
-
-@pytest.fixture
-def fleet(sources: list[ScriptedSource]) -> SeqtopApp:
-    return SeqtopApp(*sources, clock=lambda: 0.0)
+from tests.support.scripted import ScriptedSource
 
 
 def test_it_begins_with_all_of_them(fleet: SeqtopApp) -> None:
@@ -95,21 +74,6 @@ def test_each_keeps_its_own_filter_pause_and_selection(fleet: SeqtopApp) -> None
     play(fleet, act, (120, 24))
 
 
-def test_what_goes_on_elsewhere_is_seen(fleet: SeqtopApp, sources: list[ScriptedSource]) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        def row() -> str:
-            return screen(fleet).splitlines()[4]
-
-        sources[1].apply(
-            RequestArrived(request_id="second", arrival_time=0.0, seq_ids=[9], num_prompt_tokens=4)
-        )
-        await until(pilot, lambda: row().split()[3:5] == ["1", "1"])
-        sources[1].connection.state = ConnectionState.LOST
-        await until(pilot, lambda: "LOST" in row())
-
-    play(fleet, act, (120, 24))
-
-
 def test_nothing_is_done_to_an_engine_that_is_not_looked_at(
     fleet: SeqtopApp, sources: list[ScriptedSource]
 ) -> None:
@@ -121,26 +85,6 @@ def test_nothing_is_done_to_an_engine_that_is_not_looked_at(
         assert "Abort" not in screen(fleet)
 
     play(fleet, act, (120, 24))
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_an_endpoint_keeps_its_port(width: int) -> None:
-    ui = SeqtopApp(ScriptedSource(), clock=lambda: 0.0).ui
-    for endpoint in ("tcp://127.0.0.1:5557", "tcp://a-node-of-a-cluster.example.org:5558"):
-        ui.source.connection.endpoint = endpoint
-        line = plain(cells.row(cells.arrange(width), ui))
-        assert f"{endpoint[-12:]} " in line
-        assert (endpoint in line) == (len(endpoint) <= 20)
-
-
-@pytest.mark.parametrize("state", [ConnectionState.LOST, ConnectionState.STOPPED])
-def test_what_no_longer_goes_on_has_no_rates(state: ConnectionState) -> None:
-    ui = SeqtopApp(ScriptedSource(), clock=lambda: 0.0).ui
-    ui._meter.rates = ui.rates._replace(steps=8.5, tokens_in=6.5, tokens_out=47.5)
-    slots = cells.arrange(200)
-    assert {"8.5", "6.5"} <= set(plain(cells.row(slots, ui)).split())
-    ui.source.connection.state = state
-    assert not {"8.5", "6.5", "47.5"} & set(plain(cells.row(slots, ui)).split())
 
 
 def test_one_engine_is_no_fleet() -> None:

@@ -1,62 +1,17 @@
 """The table's cells: every line as wide as it should be, whatever the wire says."""
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqtop.sequence import RequestMetrics, SequenceStatus
-from seqtop.state import RequestState, SequenceState, Span
+from seqtop.sequence import RequestMetrics
+from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import COLUMNS, FIELDS, PREEMPTED, STATUS_WORDS
 from seqtop.state.tree import TreePosition
 from seqtop.tui.rendering.style import STYLES, line_width, plain, text_width
 from seqtop.tui.screens.sequences import cells
-from seqtop.tui.screens.sequences.block_table import block_lines
-from seqtop.tui.screens.sequences.request_timeline import scale, timeline_lines
 from tests.support.scripted import ScriptedSource
-
-TIMES = st.none() | st.floats() | st.floats(99, 111)
-COUNTS = st.integers(-10, 10_000) | st.integers(-(2**63), 2**64 - 1)
-METRICS = st.builds(
-    RequestMetrics,
-    st.floats(),
-    st.floats(),
-    *[TIMES] * 7,
-)
-REQUESTS = st.builds(
-    RequestState,
-    request_id=st.text(),
-    metrics=METRICS,
-    seq_ids=st.lists(st.integers(0, 5), unique=True),
-    num_prompt_tokens=COUNTS,
-    prompt=st.none() | st.text(),
-    priority=COUNTS,
-    num_preemptions=COUNTS,
-    spans=st.lists(
-        st.builds(
-            Span,
-            st.sampled_from(["queued", "prefill", "decode", "preempted", "swapped"]),
-            st.floats(),
-            TIMES,
-            COUNTS,
-            COUNTS,
-        )
-    ),
-)
-SEQUENCES = st.builds(
-    SequenceState,
-    seq_id=st.integers(0, 5) | COUNTS,
-    request_id=st.text(),
-    status=st.sampled_from(SequenceStatus),
-    num_prompt_tokens=COUNTS,
-    num_computed_tokens=COUNTS,
-    num_cached_tokens=COUNTS,
-    output_token_ids=st.lists(COUNTS),
-    text=st.text(),
-    last_delta_length=COUNTS,
-    block_table=st.lists(COUNTS),
-)
+from tests.support.strategies import REQUESTS, SEQUENCES
 
 
 @given(REQUESTS, SEQUENCES, st.floats(), st.integers(20, 250))
@@ -68,35 +23,6 @@ def test_any_row_fills_its_width_exactly(
     assert line_width(line) == sum(column.width for column in columns) + len(columns) - 1
     assert plain(line).isprintable()
     assert {ink for _, ink in line} <= STYLES | {""}
-
-
-@given(REQUESTS, SEQUENCES, st.floats(), st.integers(20, 120), st.integers(1, 20))
-def test_any_life_is_drawn_in_its_width(
-    request: RequestState, sequence: SequenceState, now: float, width: int, height: int
-) -> None:
-    lines = timeline_lines(request, sequence, now, width, height)
-    assert all(plain(line).isprintable() for line in lines)
-    assert line_width(lines[0]) == width
-
-
-@given(
-    REQUESTS,
-    SEQUENCES,
-    st.dictionaries(COUNTS, st.text()),
-    st.none() | st.sets(COUNTS),
-    COUNTS,
-    COUNTS,
-)
-def test_any_block_table_is_drawn(
-    request: RequestState,
-    sequence: SequenceState,
-    owners: dict[int, str],
-    known: set[int] | None,
-    block_size: int,
-    last_id: int,
-) -> None:
-    lines = block_lines(request, sequence, owners, known, block_size, last_id, 80)
-    assert all(plain(line).isprintable() for line in lines)
 
 
 @pytest.mark.parametrize("width", range(30, 260))
@@ -192,39 +118,6 @@ def test_sequences_of_one_request_are_told_apart(source: ScriptedSource) -> None
     request.request_id = "a-very-long-name-of-a-request"
     line = cells.row((FIELDS["request"],), request, source.state.sequences[request.seq_ids[1]], 0.0)
     assert plain(line) == "a-very-…/2"
-
-
-def test_a_scale_is_true() -> None:
-    spans = [
-        Span("queued", 0.0, 2.0),
-        Span("prefill", 2.0, 3.0),
-        Span("decode", 3.0, 6.0),
-        Span("preempted", 6.0, None),
-    ]
-    assert plain(scale(spans, 0.0, 10.0, 20)) == "░" * 4 + "█" * 2 + "━" * 6 + "▒" * 8
-    assert plain(scale(spans, 0.0, 10.0, 5)) == "░█━▒▒"
-    assert plain(scale(spans, 0.0, math.nan, 5)) == "·····"
-    assert plain(scale([], 0.0, 10.0, 5)) == "·····"
-
-
-def test_a_block_table_marks_shared_cached_and_the_last_block(source: ScriptedSource) -> None:
-    request = source.state.requests["req-2"]
-    sequence = source.state.sequences[request.seq_ids[0]]
-    shared = dict.fromkeys(sequence.block_table[:1], "req-1")
-    lines = [plain(line) for line in block_lines(request, sequence, shared, None, 16, 255, 60)]
-    assert lines[0] == "6 blocks  87 of 96 slots filled  2 cached  1 shared"
-    assert lines[-1].split()[:3] == ["0", "0≡", "1°"]
-    assert lines[-1].endswith("▄")
-    assert lines[1:-1] == [
-        "≡ shared with req-1",
-        "° found in the prefix cache",
-        "▄ last block: 7 of 16 slots",
-    ]
-    known = {0, 1, *sequence.block_table[2:4]}
-    lines = [plain(line) for line in block_lines(request, sequence, shared, known, 16, 255, 80)]
-    assert lines[0].endswith("2 cached  1 shared  4 in the prefix cache")
-    assert [cell[-1] for cell in lines[-1].split()[1:5]] == ["≡", "°", "+", "+"]
-    assert "+ in the prefix cache since it was computed" in lines
 
 
 def test_whatever_a_filter_can_name_can_be_a_column() -> None:

@@ -1,163 +1,26 @@
 """The detail's tokens and raw messages."""
 
+import asyncio
 import math
 from collections import Counter
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 from textual.pilot import Pilot
 
-from seqtop import format as fmt
-from seqtop.history.memory_store import MemoryStore
-from seqtop.sequence import ExecuteModelRequest, Logprob, RequestMetrics, SequenceStatus
+from seqtop.sequence import Logprob, RequestMetrics
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
-from seqtop.tui.rendering.style import line_width, plain
-from seqtop.tui.screens.sequences.detail import headline
-from seqtop.tui.screens.sequences.raw_messages import RawMessages
-from seqtop.tui.screens.sequences.tokens import Tokens, token_line
-from seqtop.wire.messages import SequenceUpdate, Step
+from seqtop.tui.rendering.style import plain
+from seqtop.tui.screens.sequences.detail import Detail, headline
+from seqtop.tui.screens.sequences.table import Rows
+from seqtop.tui.screens.sequences.text_pane import TextPane
+from seqtop.tui.settings import SavedState
+from tests.support.drawing import crowd, drawn
 from tests.support.piloting import play, screen
-from tests.support.scripted import CJK, HOSTILE, Script, ScriptedSource, scene
+from tests.support.scripted import ScriptedSource
 
 FOX = {7: Logprob(math.log(0.25), 2, " fox"), 8: Logprob(math.log(0.5), 1, " owl")}
-
-
-def decoded(source: ScriptedSource, step: int, count: int) -> None:
-    """A step in which sequence 1 gets `count` tokens, each with an alternative."""
-    source.apply(
-        Step(
-            step=step,
-            start_time=source.state.time,
-            time=source.state.time + 0.01,
-            execute=ExecuteModelRequest([]),
-            sequences=[
-                SequenceUpdate(
-                    seq_id=1,
-                    status=SequenceStatus.RUNNING,
-                    num_computed_tokens=41,
-                    new_token_ids=[7] * count,
-                    new_logprobs=[math.log(0.25)] * count,
-                    top_logprobs=[
-                        {
-                            7: Logprob(math.log(0.25), 2, " fox"),
-                            8: Logprob(math.log(0.5), 1, " owl"),
-                        }
-                    ]
-                    * count,
-                    text_delta=" fox" * count,
-                )
-            ],
-            stats=source.state.stats,
-        )
-    )
-
-
-def test_only_visible_tokens_are_drawn(lines: Counter[LineView]) -> None:
-    source = ScriptedSource()
-    script = Script(source)
-    script.arrive("a")
-    script.step(prefill={"a": 40})
-    app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("enter", *["right_square_bracket"] * 3)
-        await pilot.pause()
-        assert "logprob" in screen(app)
-        decoded(source, 5, 20_000)
-        app.draw()
-        await pilot.pause()
-        tokens = app.screen.query_one(Tokens)
-        assert tokens.virtual_size.height == 20_002
-        assert "20000        7   fox             -1.386   25%   owl 50%" in screen(app)
-        before = lines[tokens]
-        decoded(source, 6, 1)
-        app.draw()
-        await pilot.pause()
-        assert lines[tokens] - before <= tokens.size.height
-        await pilot.press("tab", "end")
-        await pilot.pause()
-        assert "      0        1" in screen(app)
-
-    play(app, act, (100, 24))
-
-
-def test_tokens_tell_their_text_and_the_text_its_tokens() -> None:
-    source = ScriptedSource()
-    script = Script(source)
-    script.arrive("a", pieces=["Once", "", " upon", " a"])
-    script.step(prefill={"a": 40})
-    for _ in range(3):
-        script.step()
-    app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("enter", "i")
-        await pilot.pause()
-        assert "│Once│ upon│ a" in screen(app)
-        script.step()
-        app.draw()
-        await pilot.pause()
-        assert "│Once│ upon│ a│Once" in screen(app)
-        await pilot.press("i")
-        await pilot.pause()
-        assert app.ui.marking == "likelihood"
-        assert "Once upon aOnce" in screen(app)
-        await pilot.press("i", *["right_square_bracket"] * 3)
-        await pilot.pause()
-        assert app.ui.marking == "plain"
-        lines = [line.split()[:3] for line in screen(app).splitlines()]
-        assert ["3", "4", "a"] in lines
-        assert ["2", "3", "upon"] in lines
-        assert ["1", "2", fmt.UNKNOWN] in lines
-
-    play(app, act, (80, 40))
-
-
-@given(
-    st.lists(st.integers(-1, 2**31), min_size=1, max_size=3),
-    st.lists(st.floats(), max_size=3),
-    st.none() | st.sampled_from([HOSTILE, CJK, "", " x"]),
-    st.integers(10, 120),
-)
-def test_any_token_fills_its_line(
-    ids: list[int], logprobs: list[float], text: str | None, width: int
-) -> None:
-    sequence = SequenceState(1, "r", output_token_ids=ids, output_logprobs=logprobs)
-    sequence.top_logprobs = {0: {ids[0]: Logprob(-1.0, 1, text), 3: Logprob(math.nan, 2, text)}}
-    line = token_line(sequence, 0, width)
-    assert line_width(line) == width
-    assert plain(line).isprintable()
-
-
-def test_raw_messages_come_from_the_record() -> None:
-    source = ScriptedSource(history=MemoryStore())
-    scene(source, hostile=HOSTILE.replace("\ud800", ""))
-    app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("enter", "left_square_bracket")
-        await pilot.pause()
-        text = screen(app)
-        assert "Update of step 40" in text
-        assert "'num_computed_tokens': 80" in text
-        await pilot.press("left", "left")
-        await pilot.pause()
-        assert "Update of step 38" in screen(app)
-        await pilot.press("tab")
-        assert isinstance(app.focused, RawMessages)
-
-    play(app, act, (100, 40))
-
-
-def test_without_a_record_it_says_so(app: SeqtopApp) -> None:
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press("enter", "left_square_bracket")
-        await pilot.pause()
-        assert "No history yet." in screen(app)
-
-    play(app, act, (80, 24))
 
 
 def test_headline_tells_of_drafts_where_there_are_any() -> None:
@@ -166,3 +29,93 @@ def test_headline_tells_of_drafts_where_there_are_any() -> None:
     assert "drafted" not in plain(headline(request, sequence, 120))
     sequence.num_draft_tokens, sequence.num_accepted_tokens = 1_200, 0
     assert "0 of 1,200 drafted" in plain(headline(request, sequence, 120))
+
+
+def test_detail(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        detail = app.screen.query_one(Detail)
+        for key in ("left_square_bracket", "right_square_bracket", "plus", "minus"):
+            assert not detail.display
+            await pilot.press(key)
+            assert detail.display, key
+            await pilot.press("escape")
+        await pilot.press("enter")
+        assert detail.display
+        await pilot.press("enter")
+        assert detail.display
+        await pilot.press("d")
+        assert not detail.display
+        await pilot.press("d")
+        await pilot.pause()
+        assert "Once upon a time" in screen(app)
+        await pilot.press("right_square_bracket")
+        assert "slots filled" in screen(app)
+        await pilot.press("right_square_bracket")
+        assert "TTFT 68.0 ms" in screen(app)
+        await pilot.press("right_square_bracket")
+        assert "logprob" in screen(app)
+        await pilot.press("right_square_bracket")
+        assert "No history yet." in screen(app)
+        await pilot.press("right_square_bracket")
+        assert "Once upon a time" in screen(app)
+        await pilot.press("left_square_bracket", "left_square_bracket")
+        assert "logprob" in screen(app)
+        await pilot.press("escape")
+        assert not detail.display
+
+    play(app, act, (80, 24))
+
+
+def test_the_detail_scrolls_once_it_has_the_focus(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("enter", "tab")
+        assert isinstance(app.focused, TextPane)
+        await pilot.press("shift+tab")
+        assert isinstance(app.focused, Rows)
+
+    play(app, act, (80, 24))
+
+
+@pytest.mark.parametrize(("size", "side"), [((100, 40), "height"), ((200, 40), "width")])
+def test_the_detail_pane_has_the_size_one_likes(
+    source: ScriptedSource, tmp_path: object, size: tuple[int, int], side: str
+) -> None:
+    memory = SavedState(tmp_path / "remembered.json")  # type: ignore[operator]
+    app = SeqtopApp(source, saved_state=memory)
+
+    async def act(pilot: Pilot[int]) -> None:
+        detail = app.screen.query_one(Detail)
+
+        def extent() -> int:
+            return int(getattr(detail.outer_size, side))
+
+        before = extent()
+        await pilot.press(*["plus", "equals_sign"] * 2)
+        await pilot.pause()
+        larger = extent()
+        assert larger > before
+        await pilot.press(*["minus"] * 20)
+        await pilot.pause()
+        assert extent() < larger
+        assert memory.settings.detail_share == 20
+        await pilot.press("d", "plus")
+        assert memory.settings.detail_share == 20
+
+    play(app, act, size)
+
+
+def test_a_selection_that_is_on_show_is_not_drawn_again(lines: Counter[LineView]) -> None:
+    async def run() -> None:
+        _, app = crowd(30)
+        async with app.run_test(size=(160, 50)) as pilot:
+            await pilot.press("down")
+            await drawn(app, pilot, lines)
+            parts = [*app.screen.query_one(Detail).query(LineView)]
+            before = sum(lines[part] for part in parts)
+            rows = app.screen.query_one(Rows)
+            rows.post_message(Rows.Moved())
+            await drawn(app, pilot, lines)
+            after = sum(lines[part] for part in parts)
+            assert after == before
+
+    asyncio.run(run())

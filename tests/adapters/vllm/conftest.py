@@ -1,0 +1,32 @@
+"""Modules in the place of vLLM's."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.fake_vllm import Scheduler
+
+
+@pytest.fixture(autouse=True)
+def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module with the version of vLLM."""
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.33.0"))
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The modules of vLLM that the hook imports, with a scheduler class of this test's own."""
+
+    class Fresh(Scheduler):
+        def __init__(self) -> None:
+            super().__init__()
+
+    vllm = SimpleNamespace(__version__="0.33.0")
+    module = SimpleNamespace(Scheduler=Fresh)
+    names = ("vllm", "vllm.v1", "vllm.v1.core", "vllm.v1.core.sched")
+    for name in names:
+        monkeypatch.setitem(sys.modules, name, vllm)
+    monkeypatch.setitem(sys.modules, "vllm.v1.core.sched.scheduler", module)
+    monkeypatch.delenv("_SEQTOP_WARNED", raising=False)
+    return SimpleNamespace(vllm=vllm, scheduler_class=Fresh)

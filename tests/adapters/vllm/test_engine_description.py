@@ -1,0 +1,43 @@
+"""The description of an engine, read from its scheduler."""
+
+from types import SimpleNamespace
+
+from seqtop.adapters.vllm.engine_description import describe
+from seqtop.adapters.vllm.settings import AdapterSettings
+from tests.support.fake_vllm import BLOCK_SIZE, Scheduler
+
+
+def group(kind: str, block_size: int) -> SimpleNamespace:
+    return SimpleNamespace(kv_cache_spec=type(kind, (), {"block_size": block_size})())
+
+
+def test_figures_are_those_of_the_scheduler(modules: SimpleNamespace) -> None:
+    started, layout = describe(Scheduler(num_gpu_blocks=17), AdapterSettings(bind="ipc:///e"))
+    assert started.num_gpu_blocks == 17
+    assert started.block_size == BLOCK_SIZE
+    assert started.max_num_seqs == 4
+    assert started.groups == []
+    assert layout == (0, False)
+
+
+def test_the_first_group_that_only_grows_is_the_main_one(modules: SimpleNamespace) -> None:
+    scheduler = Scheduler()
+    scheduler.kv_cache_config.kv_cache_groups[:] = [
+        group("SlidingWindowSpec", 8),
+        group("FullAttentionSpec", 32),
+    ]
+    started, layout = describe(scheduler, AdapterSettings(bind="ipc:///e", engine_id="mine"))
+    assert layout.main_group == 1
+    assert layout.whole_tables, "blocks outside the window are freed"
+    assert started.block_size == 32
+    assert started.groups == ["FullAttentionSpec", "SlidingWindowSpec"]
+    assert started.engine_id == "mine"
+
+
+def test_the_tokenizer_can_be_set_or_left_out(modules: SimpleNamespace) -> None:
+    def of(tokenizer: str) -> str | None:
+        settings = AdapterSettings(bind="ipc:///e", tokenizer=tokenizer)
+        return describe(Scheduler(), settings)[0].tokenizer
+
+    assert of("other/tokenizer") == "other/tokenizer"
+    assert of("") is None

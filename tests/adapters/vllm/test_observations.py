@@ -1,0 +1,58 @@
+"""Observations come back from the bytes that are sent to the publisher's process."""
+
+import msgspec
+import pytest
+
+from seqtop.adapters.vllm.observations import (
+    Admitted,
+    AnyObservation,
+    Arrived,
+    EngineStopping,
+    Preempted,
+    RequestEnded,
+    Scheduled,
+    Stepped,
+)
+
+SCHEDULED = Scheduled(
+    start_time=1.0,
+    duration=0.1,
+    preempted=[Preempted("one", 5, None)],
+    admitted=[Admitted("two", 0, ([1, 2], [3]))],
+    appended=[("three", ([4], []))],
+    replaced=[],
+    num_running=2,
+    num_tokens=9,
+    head="one",
+)
+
+
+@pytest.mark.parametrize(
+    "observation",
+    [
+        Arrived("one", 1.0, "WAITING", 0, 3, [1, 2, 3], {"temperature": 0.5, "stop": ["x"]}),
+        Stepped(
+            scheduled=[SCHEDULED],
+            start_time=1.0,
+            scheduler_time=0.1,
+            execute_time=0.2,
+            time=2.0,
+            num_scheduled_tokens={"two": 4},
+            num_draft_tokens={},
+            output_ids=None,
+            output_token_ids=[[7]],
+            ended=[RequestEnded("four", "FINISHED_STOPPED", 7, 8)],
+            running=["two", "three"],
+            num_computed_tokens=[4, 5],
+            held={"five": "WAITING_FOR_REMOTE_KVS"},
+            num_waiting=2,
+            num_free_blocks=3,
+            num_cached_blocks=1,
+        ),
+        EngineStopping(3.0, "shutdown"),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_an_observation_is_known_by_its_tag(observation: AnyObservation) -> None:
+    encoded = msgspec.msgpack.encode(observation)
+    assert msgspec.msgpack.decode(encoded, type=AnyObservation) == observation

@@ -1,0 +1,27 @@
+"""Names, statuses and sampling parameters of V1's requests."""
+
+from seqtop.adapters.vllm.request import Names, end_status, engine_status, sampling_params
+from seqtop.sequence import SequenceStatus
+
+
+def test_names_are_the_users_own_and_never_given_twice() -> None:
+    names = Names(has_random_suffix=True)
+    assert names.of("cmpl-12-0-0a1b2c3d") == "cmpl-12-0"
+    assert names.of("cmpl-12-0-99999999") == "cmpl-12-0-99999999"
+    assert names.of("no suffix here") == "no suffix here"
+    assert Names(has_random_suffix=False).of("x-0a1b2c3d") == "x-0a1b2c3d"
+
+
+def test_statuses_of_v1() -> None:
+    assert end_status("FINISHED_LENGTH_CAPPED") is SequenceStatus.FINISHED_LENGTH_CAPPED
+    assert end_status("FINISHED_ERROR") is SequenceStatus.FINISHED_ABORTED
+    assert engine_status("FINISHED_ERROR") == "FINISHED_ERROR"
+    assert engine_status("FINISHED_STOPPED") == engine_status("RUNNING") == ""
+    assert engine_status("WAITING_FOR_REMOTE_KVS") == "WAITING_FOR_REMOTE_KVS"
+
+
+def test_sampling_parameters_that_we_refuse_are_left_out() -> None:
+    params = sampling_params({"temperature": 0.5, "max_tokens": 7, "seed": None})
+    assert params is not None
+    assert (params.temperature, params.max_tokens, params.seed) == (0.5, 7, None)
+    assert sampling_params({"top_p": 7.0}) is None

@@ -1,0 +1,33 @@
+"""Observations of vLLM as messages of the protocol."""
+
+from types import SimpleNamespace
+
+from seqtop.adapters.vllm.engine_description import describe
+from seqtop.adapters.vllm.observations import Arrived
+from seqtop.adapters.vllm.settings import AdapterSettings
+from seqtop.adapters.vllm.translate import Translator, engine_info
+from tests.support.fake_vllm import Scheduler
+
+
+def test_what_v1_does_not_have_is_unknown(modules: SimpleNamespace) -> None:
+    started, _ = describe(Scheduler(num_gpu_blocks=17), AdapterSettings(bind="ipc:///e"))
+    info = engine_info(started, redacted=True)
+    assert info.engine == f"vLLM {modules.vllm.__version__}"
+    assert (info.num_gpu_blocks, info.num_cpu_blocks) == (17, None)
+    assert info.num_reserved_blocks == 1
+    assert info.redacted
+    assert engine_info(started).incarnation != info.incarnation
+
+
+def test_each_arrival_gets_a_sequence_of_its_own(modules: SimpleNamespace) -> None:
+    started, _ = describe(Scheduler(), AdapterSettings(bind="ipc:///e"))
+    translator = Translator(started)
+    arrivals = []
+    for name in ("one-0a1b2c3d", "two-0a1b2c3d"):
+        observation = Arrived(name, 5.0, "WAITING", 0, 3, [1, 2, 3], {"max_tokens": 7})
+        arrivals += translator.arrived(observation)
+    assert [each.request_id for each in arrivals] == ["one", "two"]
+    assert [each.seq_ids for each in arrivals] == [[0], [1]]
+    assert arrivals[0].arrival_time == 5.0
+    assert arrivals[0].prompt is None, "there is no tokenizer"
+    assert arrivals[0].sampling_params.max_tokens == 7

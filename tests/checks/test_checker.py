@@ -1,0 +1,45 @@
+"""The checker on a correct run, from its middle, and with hostile figures."""
+
+from seqtop.checks import Checker
+from seqtop.state import EngineState
+from seqtop.wire import codec
+from seqtop.wire.messages import EngineInfo, Heartbeat
+from tests.support.mutants import check, events, steps_of
+
+
+def test_correct_run_has_no_findings_and_has_it_all(tape: list[bytes]) -> None:
+    run = events(tape)
+    assert check(run) == []
+    steps = steps_of(run)
+    assert any(step.preemptions for step in steps)
+    assert steps[-1].stats.prefix_cache_hits > 0
+    state = EngineState()
+    for event in run:
+        state.apply(event)
+    assert any(request.finish_reason == "abort" for request in state.requests.values())
+    assert any(
+        span.kind == "prefill" and request.spans[index + 1].kind == "prefill"
+        for request in state.requests.values()
+        for index, span in enumerate(request.spans[:-1])
+    )
+
+
+def test_checking_can_begin_in_the_middle(tape: list[bytes]) -> None:
+    run = events(tape)
+    state = EngineState()
+    for event in run[:40]:
+        state.apply(event)
+    checker = Checker(codec.decode(codec.encode(state), EngineState))
+    assert [finding for event in run[40:] for finding in checker.apply(event)] == []
+
+
+def test_hostile_figures_are_findings_not_errors() -> None:
+    info = EngineInfo(
+        protocol_version=1, engine_id="", incarnation="", engine="", model="", dtype="", device="",
+        start_time=float("nan"), block_size=0, num_gpu_blocks=-5, num_cpu_blocks=None,
+        max_num_seqs=-1, max_num_batched_tokens=-1, max_model_len=0, enable_chunked_prefill=True,
+        enable_prefix_caching=True, preemption_mode="recompute",
+    )  # fmt: skip
+    checker = Checker()
+    assert checker.apply(info) == []
+    assert checker.apply(Heartbeat(time=float("-inf"), step=-(2**63))) == []

@@ -1,0 +1,19 @@
+"""Rules about scheduling: each finds a run that is broken in just its way."""
+
+from collections.abc import Callable
+
+import pytest
+
+from seqtop.wire.messages import Event
+from tests.support.mutants import SCHEDULING_MUTANTS, assert_found, check, events
+
+
+def test_queue_is_served_in_order_of_arrival(tape: list[bytes]) -> None:
+    assert check(events(tape), starvation_time=0.0) == []
+
+
+@pytest.mark.parametrize(("rule", "mutate"), SCHEDULING_MUTANTS)
+def test_mutant_is_found_by_its_rule_alone(
+    tape: list[bytes], rule: str, mutate: Callable[[list[Event]], None]
+) -> None:
+    assert_found(tape, rule, mutate)

@@ -1,0 +1,46 @@
+"""Damage of a recording, and steps that it lacks, are named."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from seqtop.cli.main import main
+from tests.support.broken_recordings import spoil
+
+
+@pytest.mark.parametrize("form", ["--text", "--json"])
+def test_show_says_what_is_lost(
+    form: str, pieces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil(pieces, "cut")
+    assert main(["show", str(pieces), form]) == 0
+    said = capsys.readouterr()
+    assert "was cut short or is damaged: its last" in said.err
+    if form == "--json":
+        assert said.err == f"seqtop: {json.loads(said.out)['connection']['detail']}\n"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        ("2", ""),
+        ("999999", "seqtop: step 999,999 is not recorded; this is step 5\n"),
+        ("-7", "seqtop: step -7 is not recorded; this is the state before the first step\n"),
+    ],
+)
+def test_show_says_which_step_it_shows_instead(
+    wanted: str, sentence: str, pieces: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(pieces), "--at", wanted]) == 0
+    assert capsys.readouterr().err == sentence
+
+
+def test_replay_says_which_step_it_begins_at_instead(
+    pieces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+    monkeypatch.setattr("seqtop.cli.replay.run_app", lambda *those: told.append(those[2]) or 0)
+    assert main(["replay", str(pieces), "--at", "2"]) == 0
+    assert main(["replay", str(pieces), "--at", "1000"]) == 0
+    assert told == [[], ["Step 1,000 is not recorded; this is step 5."]]

@@ -1,0 +1,66 @@
+"""Requests that are refused, each with one sentence."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.http_engine import CHAT, Served
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ('{"prompt": ', 400, "truncated"),
+        ("[]", 400, "Expected `object`"),
+        ('{"max_tokens": 3}', 400, "missing required field `prompt`"),
+        ('{"prompt": []}', 400, "no tokens"),
+        ('{"prompt": ["one", "two"]}', 400, "several"),
+        ('{"prompt": [2048]}', 400, "outside the vocabulary"),
+        ('{"prompt": "x", "echo": true}', 400, "echo is not supported"),
+        ('{"prompt": "x", "best_of": 2}', 400, "best_of is not supported"),
+        ('{"prompt": "x", "guided_json": {}}', 400, "guided_json"),
+        ('{"prompt": "x", "temperature": 3}', 400, "$.temperature"),
+        ('{"prompt": "x", "temperature": 0, "n": 2}', 400, "n must be 1"),
+        ('{"prompt": "x", "n": 129}', 400, "$.n"),
+        ('{"prompt": "x", "stop": ""}', 400, "stop"),
+        ('{"prompt": "x", "logprobs": 6}', 400, "$.logprobs"),
+        ('{"prompt": "x", "stream_options": {}}', 400, "stream_options"),
+        ('{"prompt": "x", "use_beam_search": true, "stream": true}', 400, "stream is not for"),
+        ('{"prompt": "x", "use_beam_search": true, "stop": "y"}', 400, "stop is not for"),
+        ('{"prompt": "x", "use_beam_search": true, "n": 128}', 400, "128 is more than the 64"),
+        ('{"prompt": "x", "length_penalty": 2}', 400, "use_beam_search"),
+        ('{"prompt": "x", "model": "gpt-9"}', 404, "'bundled-stories'"),
+        (json.dumps({"prompt": "never " * 1100}), 400, "at most 1024"),
+        (json.dumps({"prompt": "x" * 2**20}), 413, "longer than 1048576 bytes"),
+    ],
+)
+def test_mistakes_are_answered_in_one_sentence(
+    served: Served, body: str, status: int, words: str
+) -> None:
+    answer = httpx.post(
+        f"{served.url}/v1/completions", content=body, headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert words in error["message"]
+    assert {"message", "type", "param", "code"} == error.keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "tool", "content": "4"}]}, "tool"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url"),
+        ({"messages": CHAT, "tools": [{"type": "function"}]}, "tools is not supported"),
+        ({"messages": CHAT, "response_format": {"type": "json_object"}}, "response_format"),
+        ({"messages": CHAT, "top_logprobs": 2}, "top_logprobs"),
+    ],
+)
+def test_what_chat_does_not_offer(served: Served, given: dict[str, Any], words: str) -> None:
+    answer = httpx.post(f"{served.url}/v1/chat/completions", json=given)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]

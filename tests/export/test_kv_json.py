@@ -1,0 +1,45 @@
+"""The JSON document of a prefix cache."""
+
+import json
+
+from seqtop.connection import Connection
+from seqtop.export import kv_json
+from tests.support.kv_scene import HOSTILE, ScriptedKvSource, digest, run, scene
+
+
+def encoded(source: ScriptedKvSource) -> str:
+    return kv_json.encode(source.cache, Connection("tcp://127.0.0.1:5557")).decode()
+
+
+def test_blocks_trees_and_tiers_agree() -> None:
+    source = ScriptedKvSource()
+    scene(source)
+    found = json.loads(encoded(source))
+    assert found["complete"] is True
+    assert found["gap"] is None
+    assert found["num_blocks"] == len(found["blocks"]) == len(source.cache.blocks)
+    assert sum(tree["num_blocks"] for tree in found["trees"]) == found["num_blocks"]
+    copies = [medium for block in found["blocks"] for medium in block["copies"]]
+    assert found["tiers"] == {medium: copies.count(medium) for medium in set(copies)}
+    hashes = {block["hash"] for block in found["blocks"]}
+    assert digest(1, 0).hex() in hashes
+    roots = {tree["root"] for tree in found["trees"]}
+    assert {block["tree"] for block in found["blocks"]} == roots
+
+
+def test_a_gap_makes_the_document_incomplete() -> None:
+    source = ScriptedKvSource()
+    assert json.loads(encoded(source))["complete"] is False
+    scene(source)
+    source.cache.mark_gap("2 messages before number 7 missing")
+    found = json.loads(encoded(source))
+    assert found["complete"] is False
+    assert found["gap"] == "2 messages before number 7 missing"
+
+
+def test_hostile_names_are_escaped() -> None:
+    source = ScriptedKvSource()
+    source.send(run(1, 0, 3, lora_name=HOSTILE))
+    text = encoded(source)
+    assert not set("\x1b\x07\u202e") & set(text)
+    assert json.loads(text)["blocks"][0]["lora"] == HOSTILE

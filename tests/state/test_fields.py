@@ -1,0 +1,92 @@
+"""The values of fields."""
+
+import math
+
+import pytest
+
+from seqtop.sequence import RequestMetrics, SequenceStage, SequenceStatus
+from seqtop.state import RequestState, SequenceState
+from seqtop.state.fields import (
+    COLUMNS,
+    FIELDS,
+    PREEMPTED,
+    queue_time,
+    sequence_name,
+    stage,
+    status_word,
+    token_rate,
+)
+
+ARRIVAL = 100.0
+
+
+def request(**changes: float | None) -> RequestState:
+    times = {"first_scheduled_time": None, "first_token_time": None, "time_in_queue": None}
+    metrics = RequestMetrics(
+        **{"arrival_time": ARRIVAL, "last_token_time": ARRIVAL} | times | changes
+    )
+    return RequestState("req-1", metrics, [1])
+
+
+def test_the_time_in_queue_grows_until_the_first_scheduling() -> None:
+    waiting = SequenceState(1, "req-1")
+    running = SequenceState(1, "req-1", status=SequenceStatus.RUNNING)
+    field = FIELDS["queue"]
+    assert field.grows is not None
+    assert queue_time(request(), waiting, ARRIVAL + 3) == 3
+    assert field.grows(request(), waiting)
+    scheduled = request(first_scheduled_time=ARRIVAL + 2)
+    assert queue_time(scheduled, running, ARRIVAL + 9) == 2
+    assert not field.grows(scheduled, running)
+    assert queue_time(request(time_in_queue=1.5), running, ARRIVAL + 9) == 1.5
+
+
+def test_a_sequence_that_waits_again_was_preempted() -> None:
+    again = request()
+    again.num_preemptions = 1
+    sequence = SequenceState(1, "req-1")
+    assert status_word(request(), sequence) == "waiting"
+    assert status_word(again, sequence) == PREEMPTED
+    sequence.status = SequenceStatus.RUNNING
+    assert status_word(again, sequence) == "running"
+
+
+def test_the_stage_is_that_of_a_running_sequence() -> None:
+    sequence = SequenceState(1, "req-1", num_prompt_tokens=8)
+    assert stage(sequence) is None
+    sequence.status, sequence.num_computed_tokens = SequenceStatus.RUNNING, 8
+    assert stage(sequence) is SequenceStage.PREFILL
+    sequence.output_token_ids.append(5)
+    assert stage(sequence) is SequenceStage.DECODE
+    sequence.num_computed_tokens = 4  # computed again after a preemption
+    assert stage(sequence) is SequenceStage.PREFILL
+
+
+def test_one_of_several_sequences_has_a_number() -> None:
+    both = request()
+    assert sequence_name(both, SequenceState(1, "req-1")) == "req-1"
+    both.seq_ids.append(7)
+    assert sequence_name(both, SequenceState(7, "req-1")) == "req-1/2"
+    assert sequence_name(both, SequenceState(9, "req-1")) == "req-1"
+
+
+def test_the_token_rate_counts_from_the_arrival() -> None:
+    sequence = SequenceState(1, "req-1")
+    assert token_rate(request(), sequence) is None
+    sequence.output_token_ids.extend([1, 2, 3])
+    assert token_rate(request(last_token_time=ARRIVAL + 2), sequence) == 1.5
+    assert token_rate(request(), sequence) is None
+
+
+def test_not_a_number_sorts_as_an_unknown_value() -> None:
+    sequence = SequenceState(1, "req-1")
+    assert FIELDS["queue"].sort_value(request(), sequence, math.nan) is None
+    assert FIELDS["queue"].sort_value(request(), sequence, ARRIVAL + 1) == 1
+
+
+@pytest.mark.parametrize("key", FIELDS)
+def test_a_column_is_a_field_and_has_a_help_text(key: str) -> None:
+    field = FIELDS[key]
+    assert field.key == key
+    assert field.help
+    assert (field in COLUMNS) == field.is_default

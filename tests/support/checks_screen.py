@@ -1,0 +1,25 @@
+"""A run in which checks fail, and access to what the checks screen shows."""
+
+from seqtop.history.memory_store import MemoryStore
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.screens.checks.screen import ChecksScreen
+from tests.support.piloting import SCREENS, screen
+from tests.support.scripted import HOSTILE, ScriptedSource, scene
+
+KEY = str(SCREENS.index(ChecksScreen) + 1)
+
+
+def recorded() -> ScriptedSource:
+    """A scene in which nine checks fail, kept on record."""
+    source = ScriptedSource(history=MemoryStore())
+    scene(source, hostile=HOSTILE.replace("\ud800", ""), max_num_batched_tokens=200)
+    return source
+
+
+def words(app: SeqtopApp) -> str:
+    return " ".join(screen(app).split())
+
+
+def found(app: SeqtopApp) -> list[tuple[int, str]]:
+    assert app.ui.checker is not None
+    return [(each.position, each.finding.rule) for each in app.ui.checker.found()]

@@ -1,0 +1,29 @@
+"""Access to the list of steps in tests of its screen."""
+
+from textual.pilot import Pilot
+
+from seqtop.history.memory_store import MemoryStore
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.screens.steps.screen import StepsScreen
+from seqtop.tui.screens.steps.table import StepRows
+from tests.support.piloting import SCREENS
+from tests.support.scripted import ScriptedSource, scene
+
+
+def recorded() -> ScriptedSource:
+    source = ScriptedSource(history=MemoryStore())
+    scene(source, hostile="?")
+    return source
+
+
+async def opened(app: SeqtopApp, pilot: Pilot[int]) -> StepRows:
+    await pilot.press(str(SCREENS.index(StepsScreen) + 1))
+    await pilot.pause()
+    assert isinstance(app.screen, StepsScreen)
+    return app.screen.query_one(StepRows)
+
+
+def step_at(app: SeqtopApp, position: int | None) -> int:
+    assert position is not None
+    assert app.ui.source.history is not None
+    return app.ui.source.history.index[position].step

@@ -1,0 +1,67 @@
+"""A session: its state after gaps and restarts."""
+
+import weakref
+
+import msgspec
+import pytest
+
+from seqtop.connection import ConnectionState
+from seqtop.session import Session
+from seqtop.state import EngineState
+from seqtop.wire.messages import RequestFinished
+from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, joined, same
+from tests.support.waiting import SECONDS, wait_until
+
+
+@pytest.mark.usefixtures("collector_off")
+def test_a_session_that_is_over_leaves_nothing_behind(endpoint: str) -> None:
+    def followed() -> weakref.ref[Session]:
+        with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
+            joined(engine, session)
+            return weakref.ref(session)
+
+    assert followed()() is None
+
+
+def test_restarted_engine_is_followed(endpoint: str) -> None:
+    with Session(endpoint) as session:
+        with HandDrivenEngine(endpoint) as engine:
+            joined(engine, session)
+            engine.send(engine_info())
+            engine.send(arrival(1))
+            wait_until(lambda: session.sequence_number == 1)
+        with HandDrivenEngine(endpoint, incarnation="two") as engine:
+            engine.await_viewer()
+            engine.send(engine_info(incarnation="two"))
+            engine.send(arrival(7))
+            engine.answer()
+            wait_until(lambda: same(session.state, engine.state))
+        assert session.connection.num_resyncs == 1
+
+
+def test_history_survives_a_resync_that_has_forgotten_it(endpoint: str) -> None:
+    with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
+        joined(engine, session)
+        engine.send(engine_info())
+        engine.send(arrival(1))
+        request = engine.state.requests["req-1"]
+        ended = RequestFinished(
+            request_id="req-1",
+            time=9.0,
+            status=5,
+            metrics=msgspec.json.decode(
+                msgspec.json.encode(request.metrics), type=type(request.metrics)
+            ),
+        )
+        engine.send(ended)
+        wait_until(lambda: session.sequence_number == 2)
+        engine.state = EngineState()
+        engine.state.apply(engine_info())
+        engine.send(arrival(2), lose=True)
+        engine.send(arrival(3))
+        wait_until(lambda: session.connection.state is ConnectionState.SYNCING)
+        engine.answer()
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        assert list(session.state.requests) == ["req-1", "req-2", "req-3"]
+        assert session.state.requests["req-1"].finish_reason == "abort"
+        assert sum(session.state.num_by_status) == 3

@@ -1,0 +1,26 @@
+"""The end of a subscriber, and faults of its own."""
+
+import pytest
+
+from seqtop.connection import ConnectionState
+from seqtop.history.memory_store import MemoryStore
+from seqtop.session import Session
+from tests.support.hand_driven import HandDrivenEngine, arrival, joined
+from tests.support.waiting import SECONDS
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_fault_of_its_own_is_not_shown_as_live(endpoint: str) -> None:
+    class Faulty(MemoryStore):
+        def append(self, *_: object) -> None:
+            raise RuntimeError("a fault")
+
+    with (
+        HandDrivenEngine(endpoint) as engine,
+        Session(endpoint, history=Faulty()) as session,
+    ):
+        joined(engine, session)
+        engine.send(arrival(1))
+        assert session.wait_for(ConnectionState.LOST, timeout=SECONDS)
+        assert "seqtop has failed" in session.connection.detail
+        assert "a fault" in session.connection.detail

@@ -1,0 +1,54 @@
+"""Messages that arrive before the snapshot."""
+
+import msgspec
+import pytest
+
+from seqtop.connection import ConnectionState
+from seqtop.session import Session
+from seqtop.transport import pending_messages, subscriber
+from seqtop.wire import codec
+from seqtop.wire.messages import PROTOCOL_VERSION, Snapshot
+from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, same, step
+from tests.support.waiting import wait_until
+
+
+def test_messages_that_arrive_before_the_snapshot_are_neither_lost_nor_applied_twice(
+    endpoint: str,
+) -> None:
+    with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
+        engine.await_viewer()
+        for event in (engine_info(), arrival(1), step(0)):
+            engine.send(event)
+        wait_until(lambda: session.connection.num_messages == 3)
+        engine.answer()
+        engine.send(step(1))
+        wait_until(lambda: session.sequence_number == 3)
+        assert same(session.state, engine.state)
+        assert session.state.num_steps_seen == 2
+        assert session.state.num_anomalies == 0
+
+
+def test_viewer_keeps_so_many_bytes_while_it_waits_for_a_snapshot(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_messages, "MAX_PENDING_BYTES", 2_000)
+    monkeypatch.setattr(subscriber, "_FIRST_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(subscriber, "_RETRY_SECONDS", 0.1)
+    with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
+        engine.await_viewer()
+        engine.send(engine_info())
+        early = Snapshot(
+            protocol_version=PROTOCOL_VERSION,
+            incarnation="one",
+            sequence_number=0,
+            state=msgspec.Raw(codec.encode(engine.state)),
+        )
+        for number in range(100):
+            engine.send(arrival(number))
+        wait_until(lambda: session.connection.num_messages == 101)
+        engine.answer(early)  # what followed on it has been let go
+        wait_until(lambda: session.connection.num_missed > 50)
+        while session.connection.state is not ConnectionState.LIVE:
+            engine.answer()
+            session.wait_for(ConnectionState.LIVE, timeout=1)
+        assert len(session.state.requests) == 100

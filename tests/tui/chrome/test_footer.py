@@ -1,0 +1,22 @@
+"""The footer always lists the most important keys."""
+
+import pytest
+from textual.pilot import Pilot
+
+from seqtop.tui.app import SeqtopApp
+from tests.support.piloting import play, screen
+
+
+@pytest.mark.parametrize("size", [(40, 10), (80, 24)])
+def test_the_way_out_is_always_shown(app: SeqtopApp, size: tuple[int, int]) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        for width, height in (size, (120, 30), size):
+            await pilot.resize_terminal(width, height)
+            await pilot.pause()
+            await pilot.pause()
+            last = screen(app).splitlines()[-1]
+            for key in ("q Quit", "? Help", "space Pause", "/ Filter"):
+                assert key in last
+            assert ("x Abort" in last) == (width > 40)
+
+    play(app, act, size)

@@ -1,0 +1,54 @@
+"""Copying a text, a request's name or a row to the clipboard."""
+
+import base64
+import json
+
+import pytest
+from textual.pilot import Pilot
+
+from seqtop.state.fields import FIELDS
+from seqtop.tui.app import SeqtopApp
+from tests.support.piloting import play, until
+from tests.support.scripted import HOSTILE, Script, ScriptedSource
+
+
+@pytest.mark.parametrize("key", ["t", "r", "j"])
+def test_copying(key: str) -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("mine", pieces=[HOSTILE])
+    script.step(prefill={"mine": 40})
+    app = SeqtopApp(source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        written: list[str] = []
+        driver = app._driver
+        assert driver is not None
+        driver.write = written.append  # type: ignore[method-assign]
+        await pilot.press("y", "escape", "y", key)
+        await until(pilot, lambda: any("\x1b]52;c;" in each for each in written))
+        (sent,) = [each for each in written if "\x1b]52;c;" in each]
+        text = base64.b64decode(sent.split(";")[2].rstrip("\a")).decode()
+        if key == "t":
+            assert text == HOSTILE.replace("\ud800", "?")
+        elif key == "r":
+            assert text == "mine"
+        else:
+            row = json.loads(text)
+            assert row.keys() == FIELDS.keys()
+            assert (row["request"], row["status"], row["out"]) == ("mine", "running", 1)
+        await until(pilot, lambda: any("Copied the" in each.message for each in app._notifications))
+
+    play(app, act, (80, 24))
+
+
+def test_copying_nothing_says_so() -> None:
+    source = ScriptedSource()
+    Script(source)
+    app = SeqtopApp(source)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("y")
+        assert [each.message for each in app._notifications] == ["No sequence is selected."]
+
+    play(app, act, (80, 24))

@@ -1,0 +1,99 @@
+"""The dialog that submits a prompt."""
+
+import pytest
+from textual.pilot import Pilot
+
+from seqtop.sequence import SamplingParams, SequenceStatus
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.dialogs.submit import SubmitDialog
+from seqtop.tui.screens.sequences.screen import SequencesScreen
+from seqtop.wire.messages import RequestArrived
+from tests.support.piloting import notices, play, screen, selected, until
+from tests.support.scripted import START, Script, ScriptedSource
+
+
+def test_submit(source: ScriptedSource, app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("n")
+        assert isinstance(app.screen, SubmitDialog)
+        await pilot.press("enter")
+        assert "Type a prompt first." in screen(app)
+        await pilot.press(*"Hi [b]x", "tab", *["backspace"] * 2, *"32", "tab")
+        await pilot.press(*["backspace"] * 3, *"0.5", "enter")
+        await until(pilot, lambda: bool(source.submitted))
+        ((prompt, params),) = source.submitted
+        assert (prompt, params.max_tokens, params.temperature) == ("Hi [b]x", 32, 0.5)
+        await until(pilot, lambda: "Submitted as new-1." in notices(app))
+        source.apply(
+            RequestArrived(
+                request_id="new-1", arrival_time=START + 9, seq_ids=[99], num_prompt_tokens=3
+            )
+        )
+        app.draw()
+        assert selected(app) == "new-1"
+
+    play(app, act)
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["told-first", "arrives-first"])
+def test_what_was_submitted_is_in_sight_until_it_runs(
+    monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    for index in range(12):
+        script.arrive(f"runs-{index}", num_prompt=4)
+    script.step(prefill={f"runs-{index}": 4 for index in range(12)})
+    for index in range(30):
+        script.arrive(f"waits-{index}", num_prompt=4)
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    submit = source.submit
+
+    def answer_late(prompt: str, params: SamplingParams) -> str:
+        script.arrive("new-1", num_prompt=4)
+        app.call_from_thread(app.draw)
+        return submit(prompt, params)
+
+    if early:
+        monkeypatch.setattr(source, "submit", answer_late)
+
+    async def act(pilot: Pilot[int]) -> None:
+        def is_in_sight() -> bool:
+            return any(line[1:].startswith("new-1 ") for line in screen(app).splitlines())
+
+        await pilot.press("G", "n", *"Hi", "enter")
+        if not early:
+            await until(pilot, lambda: app.ui.pending_selection == "new-1")
+            script.arrive("new-1", num_prompt=4)
+            app.draw()
+        await until(pilot, lambda: selected(app) == "new-1")
+        await until(pilot, is_in_sight)
+        script.step(prefill={"new-1": 4})
+        app.draw()
+        assert app.ui.view.index(app.ui.selected) == 12
+        await until(pilot, is_in_sight)
+        script.step(stop={"runs-0": SequenceStatus.FINISHED_STOPPED})
+        app.draw()
+        await pilot.pause()
+        assert is_in_sight()
+        await pilot.press("G")
+        await until(pilot, lambda: not is_in_sight())
+
+    play(app, act, (80, 24))
+
+
+@pytest.mark.parametrize(("tokens", "temperature"), [("0", "1"), ("", "1"), ("9", "-1")])
+def test_what_cannot_be_sampled_is_not_submitted(
+    source: ScriptedSource, app: SeqtopApp, tokens: str, temperature: str
+) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("n")
+        await pilot.press(*"Hi", "tab", *["backspace"] * 2, *tokens, "tab")
+        await pilot.press(*["backspace"] * 3, *temperature, "enter")
+        await pilot.pause()
+        assert "Invalid value" in screen(app)
+        await pilot.press("escape")
+        assert isinstance(app.screen, SequencesScreen)
+        assert not source.submitted
+
+    play(app, act)

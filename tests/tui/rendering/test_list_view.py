@@ -1,0 +1,44 @@
+"""Every list moves by the same keys."""
+
+import pytest
+from textual.pilot import Pilot
+
+from seqtop.tui.rendering.list_view import ListView
+from tests.support.every_screen import NAMES, leading_to, several
+from tests.support.piloting import checked, play, until
+
+MOVES = (
+    (("G", "end"), lambda row, page, last: last),
+    (("up", "k"), lambda row, page, last: max(row - 1, 0)),
+    (("pageup", "ctrl+b"), lambda row, page, last: max(row - page, 0)),
+    (("g", "home"), lambda row, page, last: 0),
+    (("down", "j"), lambda row, page, last: min(row + 1, last)),
+    (("pagedown", "ctrl+f"), lambda row, page, last: min(row + page, last)),
+)
+"""Keys of every list, and the row they lead to: of one, the height of a page and the last row."""
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "blocks"])
+def test_every_list_moves_by_the_same_keys(name: str) -> None:
+    app = several()
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press(leading_to(name))
+        await until(pilot, lambda: isinstance(app.focused, ListView))
+        if name == "checks":
+            await checked(app, pilot)
+        listing = app.focused
+        assert isinstance(listing, ListView)
+        assert listing.num_rows > 1
+        for keys, leads_to in MOVES:
+            for key in keys:
+                row, page, last = listing.cursor_row, listing.size.height, listing.num_rows - 1
+                assert row is not None
+                await pilot.press(key)
+                await pilot.pause()
+                assert listing.cursor_row in {
+                    leads_to(row, page, last),
+                    leads_to(row, page - 1, last),
+                }
+
+    play(app, act)

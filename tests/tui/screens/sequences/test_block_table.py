@@ -1,0 +1,98 @@
+"""The block table of a sequence, and the search for the owners of its blocks."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqtop.state import RequestState, SequenceState
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.rendering.style import plain
+from seqtop.tui.screens.sequences.block_table import (
+    BLOCKS_AT_ONCE,
+    BlockTablePane,
+    SharedBlocks,
+    block_lines,
+)
+from seqtop.tui.ui_state import UiState
+from tests.support.piloting import until
+from tests.support.scripted import Script, ScriptedSource
+from tests.support.strategies import COUNTS, REQUESTS, SEQUENCES
+
+
+@pytest.mark.parametrize("number", [10, 3_000])
+def test_whose_blocks_are_shared_is_looked_at_a_few_at_a_time(number: int) -> None:
+    script = Script(ScriptedSource(), num_gpu_blocks=100_000)
+    for index in range(number):
+        script.arrive(f"runs-{index}", num_prompt=160)
+    script.step(prefill={f"runs-{index}": 160 for index in range(number)})
+    ui = UiState(script.source)
+    ui.update()
+    mine, other = (ui.state.sequences[each] for each in (1, number))
+    other.block_table = [*mine.block_table[:2], *other.block_table[2:]]
+    shared_blocks, frames = SharedBlocks(), 0
+    while not shared_blocks.owners:
+        shared_blocks.search(ui, mine)
+        frames += 1
+    assert list(shared_blocks.owners) == mine.block_table[:2]
+    assert set(shared_blocks.owners.values()) == {other.request_id}
+    assert frames == -(-number * 11 // BLOCKS_AT_ONCE)
+
+
+def test_a_held_picture_goes_on_looking_for_whom_blocks_are_shared_with() -> None:
+    async def run() -> None:
+        number = 3 * BLOCKS_AT_ONCE // 10
+        script = Script(ScriptedSource(), num_gpu_blocks=100_000)
+        for index in range(number):
+            script.arrive(f"runs-{index}", num_prompt=160)
+        script.step(prefill={f"runs-{index}": 160 for index in range(number)})
+        mine, other = (script.source.state.sequences[each] for each in (1, number))
+        other.block_table = [*mine.block_table[:2], *other.block_table[2:]]
+        app = SeqtopApp(script.source, clock=lambda: 0.0)
+        async with app.run_test(size=(160, 50)) as pilot:
+            await pilot.press("space")
+            blocks = app.screen.query_one(BlockTablePane)
+            await until(pilot, lambda: "2 shared" in plain(blocks.visible_lines(0, 1)[0][0]))
+
+    asyncio.run(run())
+
+
+@given(
+    REQUESTS,
+    SEQUENCES,
+    st.dictionaries(COUNTS, st.text()),
+    st.none() | st.sets(COUNTS),
+    COUNTS,
+    COUNTS,
+)
+def test_any_block_table_is_drawn(
+    request: RequestState,
+    sequence: SequenceState,
+    owners: dict[int, str],
+    known: set[int] | None,
+    block_size: int,
+    last_id: int,
+) -> None:
+    lines = block_lines(request, sequence, owners, known, block_size, last_id, 80)
+    assert all(plain(line).isprintable() for line in lines)
+
+
+def test_a_block_table_marks_shared_cached_and_the_last_block(source: ScriptedSource) -> None:
+    request = source.state.requests["req-2"]
+    sequence = source.state.sequences[request.seq_ids[0]]
+    shared = dict.fromkeys(sequence.block_table[:1], "req-1")
+    lines = [plain(line) for line in block_lines(request, sequence, shared, None, 16, 255, 60)]
+    assert lines[0] == "6 blocks  87 of 96 slots filled  2 cached  1 shared"
+    assert lines[-1].split()[:3] == ["0", "0≡", "1°"]
+    assert lines[-1].endswith("▄")
+    assert lines[1:-1] == [
+        "≡ shared with req-1",
+        "° found in the prefix cache",
+        "▄ last block: 7 of 16 slots",
+    ]
+    known = {0, 1, *sequence.block_table[2:4]}
+    lines = [plain(line) for line in block_lines(request, sequence, shared, known, 16, 255, 80)]
+    assert lines[0].endswith("2 cached  1 shared  4 in the prefix cache")
+    assert [cell[-1] for cell in lines[-1].split()[1:5]] == ["≡", "°", "+", "+"]
+    assert "+ in the prefix cache since it was computed" in lines

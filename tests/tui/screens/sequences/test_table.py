@@ -1,0 +1,266 @@
+"""Moving through the table, selecting rows, and the rows that are drawn again."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+from textual.pilot import Pilot
+
+from seqtop.sequence import SequenceStatus
+from seqtop.state.ordering import Sort
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.screens.sequences.table import Rows, Titles
+from seqtop.wire.messages import Heartbeat, RequestFinished
+from tests.support.drawing import crowd, drawn
+from tests.support.piloting import play, screen, selected, until
+from tests.support.scripted import START, Script, ScriptedSource
+
+
+def finish(source: ScriptedSource, name: str) -> object:
+    metrics = source.state.requests[name].metrics
+    metrics.finished_time = START + 0.5  # long before the others: to the very end of the list
+    return RequestFinished(
+        request_id=name,
+        time=START + 0.5,
+        status=SequenceStatus.FINISHED_STOPPED,
+        metrics=metrics,
+    )
+
+
+MANY = 10_000
+
+
+def test_moving(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        order = app.ui.view.page(0, 100)
+        height = app.screen.query_one(Rows).size.height
+
+        def row() -> int:
+            return order.index(app.ui.selected)
+
+        assert row() == 0
+        for keys, expected in [
+            (("down", "j"), 2),
+            (("up",), 1),
+            (("k",), 0),
+            (("up",), 0),
+            (("pagedown",), min(height - 1, len(order) - 1)),
+            (("pageup",), 0),
+            (("ctrl+f",), min(height - 1, len(order) - 1)),
+            (("ctrl+b",), 0),
+            (("end",), len(order) - 1),
+            (("down",), len(order) - 1),
+            (("home",), 0),
+            (("G",), len(order) - 1),
+            (("g",), 0),
+        ]:
+            await pilot.press(*keys)
+            assert row() == expected, keys
+            top = app.screen.query_one(Rows).scroll_offset.y
+            assert top <= row() < top + height
+
+    play(app, act, (100, 12))
+
+
+@pytest.mark.parametrize("panes", [(), ("enter",), ("l",)], ids=repr)
+def test_the_selected_row_stays_in_sight_in_a_small_terminal(
+    app: SeqtopApp, panes: tuple[str, ...]
+) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("G", *panes)
+        await pilot.resize_terminal(40, 12)
+        await until(pilot, lambda: "▌" in screen(app))
+
+    play(app, act, (120, 40))
+
+
+def test_follow(source: ScriptedSource, app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        rows = app.screen.query_one(Rows)
+        name = selected(app)
+        await pilot.press("f")
+        assert app.ui.following
+        source.apply(finish(source, name))
+        app.draw()
+        await pilot.pause()
+        assert selected(app) == name
+        index = app.ui.view.index(app.ui.selected)
+        assert index is not None
+        assert index > 8
+        assert rows.scroll_offset.y <= index < rows.scroll_offset.y + rows.size.height
+        await pilot.press("f")
+        assert not app.ui.following
+
+    play(app, act, (100, 12))
+
+
+def test_a_row_not_followed_keeps_the_selection_but_not_the_view(
+    source: ScriptedSource, app: SeqtopApp
+) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("down", "up")
+        name = selected(app)
+        source.apply(finish(source, name))
+        app.draw()
+        await pilot.pause()
+        assert selected(app) == name
+        assert app.screen.query_one(Rows).scroll_offset.y == 0
+
+    play(app, act, (100, 12))
+
+
+def test_until_somebody_chooses_the_first_row_is_selected(
+    source: ScriptedSource, app: SeqtopApp
+) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        name = selected(app)
+        source.apply(finish(source, name))
+        app.draw()
+        await pilot.pause()
+        assert selected(app) != name
+        with app.ui.lock:
+            assert app.ui.view.index(app.ui.selected) == 0
+
+    play(app, act, (100, 12))
+
+
+def test_mouse(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.click(Rows, offset=(5, 2))
+        assert selected(app) == "req-3"
+        await pilot.click(Rows, offset=(5, 18))  # below the last row
+        assert selected(app) == "req-3"
+        at = screen(app).splitlines()[4].index("Out")
+        await pilot.click(Titles, offset=(at, 0))
+        assert app.ui.view.sort == Sort("out", descending=True)
+        await pilot.click(Titles, offset=(at, 0))
+        assert app.ui.view.sort == Sort("out")
+        await pilot.press("d")
+        await pilot.click("DetailTabs", offset=(10, 0))
+        assert "slots filled" in screen(app)
+
+    play(app, act, (100, 29))
+
+
+def test_a_pause_does_not_scroll_the_table(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        rows = app.screen.query_one(Rows)
+        rows.scroll_to(y=rows.max_scroll_y, animate=False)
+        await pilot.pause()
+        top = rows.scroll_offset.y
+        assert top > 0
+        await pilot.press("space")
+        await pilot.pause()
+        assert rows.scroll_offset.y == top
+
+    play(app, act, (80, 12))
+
+
+def test_what_is_found_is_highlighted(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("backslash", *"eq-1", "enter")
+        await pilot.pause()
+        ink = app.screen.get_component_rich_style("style--match", partial=True)
+        strips = app.screen._compositor.render_strips()
+        found = [
+            segment.text
+            for strip in strips
+            for segment in strip
+            if segment.style and segment.style.bgcolor == ink.bgcolor and segment.style.underline
+        ]
+        assert found == ["eq-1", "eq-1"]  # req-1 and req-10
+
+    play(app, act, (100, 30))
+
+
+def test_one_changed_row_among_ten_thousand_is_one_line(lines: Counter[LineView]) -> None:
+    async def run() -> None:
+        script, app = crowd(MANY)
+        async with app.run_test(size=(120, 24)) as pilot:
+            before = await drawn(app, pilot, lines)
+            script.time = int(script.time) + 0.5  # within a second, so that no clock ticks
+            app.draw()
+            before = await drawn(app, pilot, lines)
+            script.step()
+            after = await drawn(app, pilot, lines)
+            assert after["Rows"] - before["Rows"] == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("number", [100, 20_000])
+def test_a_frame_in_which_all_changes_draws_what_is_in_sight(
+    number: int, lines: Counter[LineView]
+) -> None:
+    async def run() -> None:
+        script, app = crowd(number)
+        async with app.run_test(size=(120, 24)) as pilot:
+            before = await drawn(app, pilot, lines)
+            for seq_id in list(script.source.state.sequences)[1:]:
+                script.source.state.sequences[seq_id].num_cached_tokens += 1
+            script.source.touch(set(script.source.state.sequences))
+            after = await drawn(app, pilot, lines)
+            num_rows = app.screen.query_one(Rows).size.height
+            assert after["Rows"] - before["Rows"] == num_rows - 1  # the first has not changed
+            assert sum(after.values()) - sum(before.values()) <= num_rows + 8
+
+    asyncio.run(run())
+
+
+def test_a_row_out_of_sight_is_no_line(lines: Counter[LineView]) -> None:
+    async def run() -> None:
+        script, app = crowd(MANY)
+        async with app.run_test(size=(120, 24)) as pilot:
+            await drawn(app, pilot, lines)
+            await pilot.press("G")
+            before = await drawn(app, pilot, lines)
+            script.step()
+            after = await drawn(app, pilot, lines)
+            assert after["Rows"] == before["Rows"]
+
+    asyncio.run(run())
+
+
+def test_a_second_redraws_the_visible_waiting_rows_and_no_other(lines: Counter[LineView]) -> None:
+    async def run() -> None:
+        source = ScriptedSource()
+        script = Script(source)
+        script.arrive("runs")
+        script.step(prefill={"runs": 40})
+        script.arrive("waits-1")
+        script.arrive("waits-2")
+        app = SeqtopApp(source, clock=lambda: 0.0)
+        async with app.run_test(size=(120, 24)) as pilot:
+            source.apply(Heartbeat(time=script.time + 5, step=0))
+            before = await drawn(app, pilot, lines)
+            source.apply(Heartbeat(time=script.time + 7, step=0))
+            after = await drawn(app, pilot, lines)
+            assert after["Rows"] - before["Rows"] == 2
+
+    asyncio.run(run())
+
+
+def test_moving_the_cursor_redraws_two_lines(lines: Counter[LineView]) -> None:
+    async def run() -> None:
+        _, app = crowd(MANY)
+        async with app.run_test(size=(120, 24)) as pilot:
+            before = await drawn(app, pilot, lines)
+            await pilot.press("down")
+            after = await drawn(app, pilot, lines)
+            assert after["Rows"] - before["Rows"] == 2
+
+    asyncio.run(run())
+
+
+def test_an_arrival_out_of_sight_draws_no_row(lines: Counter[LineView]) -> None:
+    async def run() -> None:
+        script, app = crowd(200)
+        async with app.run_test(size=(120, 24)) as pilot:
+            before = await drawn(app, pilot, lines)
+            script.arrive("late")
+            after = await drawn(app, pilot, lines)
+            assert after["Rows"] == before["Rows"]
+            assert app.screen.query_one(Rows).virtual_size.height == 202
+
+    asyncio.run(run())

@@ -1,0 +1,93 @@
+"""The table of tokens."""
+
+import math
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.pilot import Pilot
+
+from seqtop.sequence import ExecuteModelRequest, Logprob, SequenceStatus
+from seqtop.state.model import SequenceState
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.rendering.style import line_width, plain
+from seqtop.tui.screens.sequences.tokens import Tokens, token_line
+from seqtop.wire.messages import SequenceUpdate, Step
+from tests.support.piloting import play, screen
+from tests.support.scripted import CJK, HOSTILE, Script, ScriptedSource
+
+
+def decoded(source: ScriptedSource, step: int, count: int) -> None:
+    """A step in which sequence 1 gets `count` tokens, each with an alternative."""
+    source.apply(
+        Step(
+            step=step,
+            start_time=source.state.time,
+            time=source.state.time + 0.01,
+            execute=ExecuteModelRequest([]),
+            sequences=[
+                SequenceUpdate(
+                    seq_id=1,
+                    status=SequenceStatus.RUNNING,
+                    num_computed_tokens=41,
+                    new_token_ids=[7] * count,
+                    new_logprobs=[math.log(0.25)] * count,
+                    top_logprobs=[
+                        {
+                            7: Logprob(math.log(0.25), 2, " fox"),
+                            8: Logprob(math.log(0.5), 1, " owl"),
+                        }
+                    ]
+                    * count,
+                    text_delta=" fox" * count,
+                )
+            ],
+            stats=source.state.stats,
+        )
+    )
+
+
+def test_only_visible_tokens_are_drawn(lines: Counter[LineView]) -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("a")
+    script.step(prefill={"a": 40})
+    app = SeqtopApp(source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("enter", *["right_square_bracket"] * 3)
+        await pilot.pause()
+        assert "logprob" in screen(app)
+        decoded(source, 5, 20_000)
+        app.draw()
+        await pilot.pause()
+        tokens = app.screen.query_one(Tokens)
+        assert tokens.virtual_size.height == 20_002
+        assert "20000        7   fox             -1.386   25%   owl 50%" in screen(app)
+        before = lines[tokens]
+        decoded(source, 6, 1)
+        app.draw()
+        await pilot.pause()
+        assert lines[tokens] - before <= tokens.size.height
+        await pilot.press("tab", "end")
+        await pilot.pause()
+        assert "      0        1" in screen(app)
+
+    play(app, act, (100, 24))
+
+
+@given(
+    st.lists(st.integers(-1, 2**31), min_size=1, max_size=3),
+    st.lists(st.floats(), max_size=3),
+    st.none() | st.sampled_from([HOSTILE, CJK, "", " x"]),
+    st.integers(10, 120),
+)
+def test_any_token_fills_its_line(
+    ids: list[int], logprobs: list[float], text: str | None, width: int
+) -> None:
+    sequence = SequenceState(1, "r", output_token_ids=ids, output_logprobs=logprobs)
+    sequence.top_logprobs = {0: {ids[0]: Logprob(-1.0, 1, text), 3: Logprob(math.nan, 2, text)}}
+    line = token_line(sequence, 0, width)
+    assert line_width(line) == width
+    assert plain(line).isprintable()

@@ -1,0 +1,49 @@
+"""The details of a step: its sequences and its events."""
+
+from textual.pilot import Pilot
+
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.screens.sequences.screen import SequencesScreen
+from seqtop.tui.screens.steps.detail import Members, StepDetail
+from seqtop.tui.screens.steps.table import StepRows
+from tests.support.piloting import play, screen
+from tests.support.steps_screen import opened
+
+
+def test_a_member_leads_to_its_sequence(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await opened(app, pilot)
+        await pilot.press("p")
+        await pilot.pause()
+        assert "req-7 was preempted to make room for req-6; 79 computed tokens" in screen(app)
+        await pilot.press("tab", "down", "down")
+        member = app.screen.query_one(Members).chosen
+        assert member is not None
+        assert member.request_id == "req-2"
+        await pilot.press("tab")
+        assert app.screen.query_one(StepRows).has_focus
+        await pilot.press("tab", "enter")
+        await pilot.pause()
+        assert isinstance(app.screen, SequencesScreen)
+        assert app.ui.paused
+        assert app.ui.state.step == 34
+        assert app.ui.selection is not None
+        assert app.ui.selection[0].request_id == "req-2"
+
+    play(app, act, (100, 40))
+
+
+def test_the_detail_can_be_shown_and_hidden(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await opened(app, pilot)
+        detail = app.screen.query_one(StepDetail)
+        assert detail.display
+        await pilot.press("tab", "d")
+        assert not detail.display
+        assert app.screen.query_one(StepRows).has_focus
+        await pilot.press("d")
+        await pilot.pause()
+        assert detail.display
+        assert "req-9 waited for a place" in screen(app)
+
+    play(app, act, (100, 40))

@@ -1,0 +1,14 @@
+"""The app with a recorded run."""
+
+import pytest
+
+from seqtop.history.memory_store import MemoryStore
+from seqtop.tui.app import SeqtopApp
+from tests.support.scripted import ScriptedSource, scene
+
+
+@pytest.fixture
+def app() -> SeqtopApp:
+    source = ScriptedSource(history=MemoryStore())
+    scene(source, hostile="?")
+    return SeqtopApp(source, clock=lambda: 0.0)

@@ -1,0 +1,94 @@
+"""The rows of the timeline, and the work of drawing them."""
+
+from collections import Counter
+
+from textual.pilot import Pilot
+
+from seqtop.state import Span
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.screens.timeline.rows import TimeAxis
+from tests.support.piloting import play, screen
+from tests.support.scripted import STEP_TIME, Script, ScriptedSource
+from tests.support.timeline_screen import line_of, opened
+
+MANY = 10_000
+
+
+def test_the_moment_on_show_is_marked_and_kept_in_sight(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        rows = await opened(app, pilot)
+        assert rows.position_column is None
+        await pilot.press("left", "left")
+        await pilot.pause()
+        assert rows.position_column is not None
+        assert "▼" in screen(app)
+        assert line_of(app, "req-1")[rows.layout_columns.name + 4 + rows.position_column] == "│"
+        await pilot.press(*["plus", "equals_sign"] * 2, "0")
+        await pilot.pause()
+        assert "No sequence had arrived yet at this moment." in screen(app)
+        await pilot.press("right_curly_bracket")
+        await pilot.pause()
+        assert rows.position_column is not None
+        assert "╷" in screen(app)
+
+    play(app, act, (100, 40))
+
+
+def test_drawing_costs_what_is_in_sight(lines: Counter[LineView]) -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("runs")
+    script.step(prefill={"runs": 40})
+    for index in range(MANY):
+        script.arrive(f"waits-{index}")
+    app = SeqtopApp(source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        rows = await opened(app, pilot)
+        axis = app.screen.query_one(TimeAxis)
+
+        async def cost(*keys: str) -> int:
+            before = lines[rows]
+            await pilot.press(*keys)
+            app.draw()
+            await pilot.pause()
+            await pilot.pause()
+            return lines[rows] - before
+
+        assert await cost() == 0
+        assert await cost("down") == 2
+        assert await cost("plus") <= 2 * rows.size.height
+        assert await cost("G") <= 2 * rows.size.height
+        await cost("g", "a")
+        script.time = source.state.time - 2 * STEP_TIME  # so that no clock ticks
+        drawn = lines[axis]
+        script.step()
+        assert await cost() <= 1
+        assert lines[axis] == drawn
+
+    play(app, act, (120, 30))
+
+
+def test_a_request_with_very_many_spans_is_drawn_once_a_cell() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("long")
+    script.step(prefill={"long": 40})
+    request = source.state.requests["long"]
+    begin = source.state.time
+    request.spans += [
+        Span("prefill" if at % 3 else "preempted", begin + at / 1e3, begin + (at + 1) / 1e3)
+        for at in range(100_000)
+    ]  # fmt: skip
+    source.state.time = begin + 100
+    app = SeqtopApp(source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await opened(app, pilot)
+        assert "↺↺↺" in line_of(app, "long")  # every cell holds several
+        await pilot.press(*["plus"] * 13)
+        await pilot.pause()
+        assert {"█", "↺"} <= set(line_of(app, "long"))
+
+    play(app, act, (120, 30))

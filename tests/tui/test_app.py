@@ -1,0 +1,150 @@
+"""The app: quitting, the palette, hostile text, and terminals of any size."""
+
+import random
+
+import pytest
+from textual import events
+from textual.pilot import Pilot
+
+from seqtop.connection import ConnectionState
+from seqtop.tui.app import SeqtopApp
+from tests.support.piloting import play, screen, until
+from tests.support.scripted import HOSTILE, MIXED, Script, ScriptedSource, scene
+
+FORBIDDEN = {chr(code) for code in [*range(0x20), *range(0x7F, 0xA0)]} | set(
+    "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u200d\u200e\u200f\ufe0f"
+)
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
+def test_quit(app: SeqtopApp, key: str) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press(key)
+        await pilot.pause()
+        assert not app.is_running or app._exit
+
+    play(app, act)
+    assert app.return_code == 0
+
+
+def test_there_is_no_shell_to_go_back_to_without_a_terminal(app: SeqtopApp) -> None:
+    """With one there is: see `test_terminal_restored.py`."""
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("ctrl+z")
+        await pilot.press("d")
+        assert app.is_running
+
+    play(app, act)
+
+
+def test_the_palette_has_the_actions(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("ctrl+p")
+        await pilot.press(*"nothing", "escape", "escape")
+        commands = {command.title: command for command in app.get_system_commands(app.screen)}
+        for active in app.screen.active_bindings.values():
+            if active.binding.id and active.binding.action != "quit":
+                assert (active.binding.tooltip or active.binding.description) in commands
+        await commands["Reverse the order"].callback()
+        assert app.ui.view.sort.descending
+        await commands["Freeze the display, or resume"].callback()
+        assert app.ui.paused
+
+    play(app, act)
+
+
+def test_keys_pressed_before_there_is_a_screen_are_not_lost() -> None:
+    class Hasty(SeqtopApp):
+        def on_load(self) -> None:
+            for _ in range(2):
+                self.post_message(events.Key("down", None))
+
+    source = ScriptedSource()
+    scene(source)
+    app = Hasty(source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await until(pilot, lambda: app.ui.view.index(app.ui.selected) == 2)
+
+    play(app, act)
+
+
+def test_an_unknown_key_does_nothing(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        before = screen(app)
+        await pilot.press("f9", "ctrl+y", "ü", "~")
+        await pilot.pause()
+        assert screen(app) == before
+
+    play(app, act, (80, 24))
+
+
+def test_nothing_hostile_reaches_the_terminal() -> None:
+    source = ScriptedSource()
+    info = dict.fromkeys(("engine_id", "model", "dtype", "device", "engine"), HOSTILE)
+    script = Script(source, **info)
+    names = [f"{HOSTILE}{index}" for index in range(3)]
+    for name in names:
+        script.arrive(name, HOSTILE + MIXED, pieces=[HOSTILE, MIXED])
+    script.arrive("pair" + HOSTILE, n=2)
+    script.step(prefill={names[0]: 40})
+    script.step(prefill={names[1]: 40}, preempt={names[0]: names[1]})
+    source.connection.endpoint = HOSTILE
+
+    async def act(pilot: Pilot[int]) -> None:
+        app = pilot.app
+
+        def look() -> None:
+            for strip in app.screen._compositor.render_strips():
+                for segment in strip:
+                    assert not FORBIDDEN & set(segment.text), segment
+                    segment.text.encode()
+                assert strip.cell_length == app.size.width
+
+        for detail in ("", HOSTILE, HOSTILE * 20):
+            source.connect(ConnectionState.LOST if detail else ConnectionState.LIVE, detail)
+            app.draw()
+            await pilot.pause()
+            look()
+        source.connect(ConnectionState.LIVE)
+        for key in ["enter", "down", "down", "down", "right_square_bracket",
+                    "right_square_bracket", "x", "n", "space", "slash", "escape", "s"]:  # fmt: skip
+            await pilot.press(key)
+            await pilot.pause()
+            look()
+
+    for size in ((80, 24), (200, 60)):
+        play(SeqtopApp(source, title=HOSTILE), act, size)
+
+
+def test_a_terminal_resized_a_hundred_times(app: SeqtopApp) -> None:
+    chance = random.Random(4)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("enter")
+        for _ in range(100):
+            await pilot.resize_terminal(chance.randrange(10, 130), chance.randrange(3, 40))
+        await pilot.resize_terminal(80, 24)
+        await pilot.press("home")
+        await pilot.pause()
+        lines = screen(app).splitlines()
+        assert lines[0].startswith(" demo")
+        assert any(line.startswith("▌req-1 ") for line in lines)
+        assert "q Quit" in lines[-1]
+
+    play(app, act)
+
+
+@pytest.mark.parametrize("size", [(40, 10), (20, 5), (1, 1), (300, 8), (10, 100)])
+def test_odd_terminals_are_survived(app: SeqtopApp, size: tuple[int, int]) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        for key in ("enter", "down", "G", "slash", "escape", "s", "escape", "n", "escape",
+                    "question_mark", "escape", "d", "space"):  # fmt: skip
+            await pilot.press(key)
+        await pilot.pause()
+        assert app.ui.paused
+        await pilot.press("q")
+        assert app._exit
+
+    play(app, act, size)

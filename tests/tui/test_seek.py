@@ -1,0 +1,48 @@
+"""Seeking: swaps, and steps of a twentieth of the history."""
+
+import pytest
+from textual.pilot import Pilot
+
+from seqtop.history.event_index import EventKind
+from seqtop.history.memory_store import MemoryStore
+from seqtop.tui.app import SeqtopApp
+from tests.support.event_script import EventScript
+from tests.support.piloting import play, screen
+from tests.support.scripted import START, ScriptedSource
+
+
+def test_swaps_are_found() -> None:
+    source = ScriptedSource(*EventScript(11, 60, num_blocks=24), history=MemoryStore())
+    app = SeqtopApp(source, clock=lambda: 0.0)
+    history = source.history
+    assert history is not None
+    assert history.index.previous(EventKind.SWAP, history.last) is not None
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("w")
+        await pilot.pause()
+        first = app.ui.time_travel.position
+        assert history.index[first].kind & EventKind.SWAP
+        await pilot.press("w")
+        assert app.ui.time_travel.position < first
+        await pilot.press("W")
+        assert app.ui.time_travel.position == first
+        await pilot.press("0", "w")
+        await pilot.pause()
+        assert "No swap before this moment in the history." in " ".join(screen(app).split())
+
+    play(app, act, (120, 30))
+
+
+def test_by_a_twentieth_of_the_record(live: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        begin, end = START, live.ui.state.time
+        await pilot.press(*["ctrl+left"] * 4)
+        assert live.ui.state.time == pytest.approx(end - (end - begin) / 5, abs=0.25)
+        await pilot.press("ctrl+right")
+        assert live.ui.state.time == pytest.approx(end - (end - begin) * 0.15, abs=0.25)
+        await pilot.press(*["ctrl+left"] * 25)
+        await pilot.pause()
+        assert "This is the oldest moment in the history." in screen(live)
+
+    play(live, act, (120, 30))

@@ -1,0 +1,44 @@
+"""The state of the display after the engine's state was replaced or has dropped requests."""
+
+from textual.pilot import Pilot
+
+from seqtop.sequence import SequenceStatus
+from seqtop.tui.app import SeqtopApp
+from tests.support.piloting import play, screen
+from tests.support.scripted import Script, ScriptedSource
+
+
+def test_a_restarted_engine_replaces_everything(source: ScriptedSource, app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        fresh = ScriptedSource()
+        script = Script(fresh, engine_id="again", incarnation="b2")
+        script.arrive("new-1", "A new beginning.")
+        source.replace(fresh.state)
+        app.draw()
+        await pilot.pause()
+        text = screen(app)
+        assert "again" in text
+        assert "▌new-1" in text
+        assert "req-1" not in text
+
+    play(app, act)
+
+
+def test_what_the_state_drops_leaves_the_table() -> None:
+    source = ScriptedSource(max_finished=2)
+    script = Script(source)
+    app = SeqtopApp(source)
+
+    async def act(pilot: Pilot[int]) -> None:
+        for index in range(6):
+            script.arrive(f"r-{index}")
+            script.step(
+                prefill={f"r-{index}": 40}, stop={f"r-{index}": SequenceStatus.FINISHED_STOPPED}
+            )
+            app.draw()
+            await pilot.pause()
+        assert len(app.ui.view) == len(source.state.sequences) == 2
+        assert app.ui.selected in source.state.sequences
+        assert "6 finished" in screen(app)
+
+    play(app, act)
