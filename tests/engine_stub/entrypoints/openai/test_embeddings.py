@@ -13,7 +13,7 @@ from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from seqtop.sequence import PoolingParams
 from seqtop.state import RequestState
-from tests.engine_stub.entrypoints.openai.test_app import MODEL, Served, serve
+from tests.support.http_engine import MODEL, Served, serve
 from tests.support.waiting import SECONDS, wait_until
 
 TEXTS = ["The lantern", "A fox by the river", "Bread."]
