@@ -55,5 +55,5 @@ def scene(source: ScriptedKvSource) -> None:
     source.now += 42
 
 
-def app_of(source: ScriptedKvSource, **options: object) -> KvApp:
+def app_of(source: ScriptedKvSource, **options: Any) -> KvApp:
     return KvApp(source, clock=lambda: 0.0, **options)
