@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 
 from seqtop.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.chrome.header import SENTENCES
+from seqtop.tui.chrome.notice import SENTENCES
 from seqtop.tui.rendering.line_view import LineView
 from tests.support.drawing import crowd, drawn
 from tests.support.piloting import play, screen

@@ -3,8 +3,47 @@
 import pytest
 from textual.pilot import Pilot
 
+from seqtop.history.memory_store import MemoryStore
+from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.chrome.notice import notice_text
+from seqtop.tui.ui_state import UiState
 from tests.support.piloting import SCREENS, play, screen
+from tests.support.scripted import ScriptedSource, scene
+
+
+def paused(source: ScriptedSource) -> UiState:
+    """The paused display of a source."""
+    ui = UiState(source)
+    ui.update()
+    ui.time_travel.pause()
+    return ui
+
+
+def test_without_a_history_there_are_no_keys_to_step_by() -> None:
+    source = ScriptedSource()
+    scene(source)
+    assert notice_text(paused(source), "←/→") == "Step 40, the newest. Space resumes."
+
+
+def test_a_history_has_an_extent() -> None:
+    source = ScriptedSource(history=MemoryStore())
+    scene(source, hostile="?")
+    sentence = notice_text(paused(source), "←/→")
+    assert sentence == "Step 40, the newest; history from step 0. ←/→ step, space resumes."
+
+
+def test_a_recording_has_a_length_and_a_speed() -> None:
+    source = ScriptedSource(history=MemoryStore())
+    scene(source, hostile="?")
+    assert source.history is not None
+    playback = Playback(source.history, "run.seqtop", paused=True, speed=2.5)
+    ui = UiState(playback)
+    sentence = notice_text(ui, "←/→")
+    assert " of 40, 00:00 of 00:0" in sentence
+    assert " at 2.5x. ←/→ step, space plays." in sentence
+    playback.play()
+    assert notice_text(ui, "←/→").endswith("space pauses.")
 
 
 @pytest.mark.parametrize("name", [each.TAB.name for each in SCREENS])

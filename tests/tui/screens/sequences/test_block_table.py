@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from seqtop.state import RequestState, SequenceState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.style import plain
-from seqtop.tui.screens.sequences.block_table import (
-    BLOCKS_AT_ONCE,
-    BlockTablePane,
-    SharedBlocks,
-    block_lines,
-)
+from seqtop.tui.screens.sequences.block_table import BlockTablePane, block_lines, shared_owners
 from seqtop.tui.ui_state import UiState
 from tests.support.piloting import until
 from tests.support.scripted import Script, ScriptedSource
@@ -22,7 +17,7 @@ from tests.support.strategies import COUNTS, REQUESTS, SEQUENCES
 
 
 @pytest.mark.parametrize("number", [10, 3_000])
-def test_whose_blocks_are_shared_is_looked_at_a_few_at_a_time(number: int) -> None:
+def test_shared_blocks_name_another_owner(number: int) -> None:
     script = Script(ScriptedSource(), num_gpu_blocks=100_000)
     for index in range(number):
         script.arrive(f"runs-{index}", num_prompt=160)
@@ -31,18 +26,12 @@ def test_whose_blocks_are_shared_is_looked_at_a_few_at_a_time(number: int) -> No
     ui.update()
     mine, other = (ui.state.sequences[each] for each in (1, number))
     other.block_table = [*mine.block_table[:2], *other.block_table[2:]]
-    shared_blocks, frames = SharedBlocks(), 0
-    while not shared_blocks.owners:
-        shared_blocks.search(ui, mine)
-        frames += 1
-    assert list(shared_blocks.owners) == mine.block_table[:2]
-    assert set(shared_blocks.owners.values()) == {other.request_id}
-    assert frames == -(-number * 11 // BLOCKS_AT_ONCE)
+    assert shared_owners(ui, mine) == dict.fromkeys(mine.block_table[:2], other.request_id)
 
 
-def test_a_held_picture_goes_on_looking_for_whom_blocks_are_shared_with() -> None:
+def test_a_paused_display_names_shared_blocks() -> None:
     async def run() -> None:
-        number = 3 * BLOCKS_AT_ONCE // 10
+        number = 600
         script = Script(ScriptedSource(), num_gpu_blocks=100_000)
         for index in range(number):
             script.arrive(f"runs-{index}", num_prompt=160)
