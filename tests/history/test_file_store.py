@@ -1,6 +1,7 @@
 """Recordings that are complete, cut at any byte, or damaged."""
 
 import random
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 
@@ -256,6 +257,48 @@ def test_bomb_is_not_expanded(tmp_path: Path) -> None:
     path.write_bytes(file_format.FILE_HEADER + keyframe(endless, 1_000))
     with FileStore(path) as recording, pytest.raises(RecordingError, match="size is not what"):
         recording.at(0)
+
+
+def keyframe_of(elements: bytes) -> bytes:
+    """Returns the content of a keyframe with an array in place of its column of requests."""
+    count = len(elements).to_bytes(4, "big")
+    return b"\x93" + codec.encode(EngineState()) + b"\xdd" + count + elements + b"\x05"
+
+
+@pytest.mark.parametrize("element", [b"\xc0", b"\x90", b"\x80"])
+@pytest.mark.parametrize(("num", "sentence"), [(2**22, "contains"), (1_100_000, "elements")])
+def test_small_file_takes_little_memory(
+    tmp_path: Path, element: bytes, num: int, sentence: str
+) -> None:
+    path = tmp_path / "bomb.seqtop"
+    content = keyframe_of(element * num)
+    data = zstandard.ZstdCompressor(level=19).compress(content)
+    if sentence == "elements":  # large enough for its content, but not for so many elements
+        data += bytes(100)
+    path.write_bytes(file_format.FILE_HEADER + keyframe(data, len(content)))
+    assert path.stat().st_size < 1_000
+    del content
+    tracemalloc.start()
+    try:
+        with FileStore(path) as recording:
+            with pytest.raises(RecordingError, match=sentence):
+                recording.at(0)
+            assert sentence in next(recording.unreadable())
+        assert tracemalloc.get_traced_memory()[1] < 2 * num + 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_content_that_compresses_unusually_well_can_be_recorded(tmp_path: Path) -> None:
+    """Thousands of requests with one prompt, and with the blocks of a shared prefix."""
+    compressor = zstandard.ZstdCompressor()
+    for content in (codec.encode("x" * 2**23), codec.encode([[0] * 1_000] * 3_000)):
+        data = file_format.compress(content, compressor)
+        assert len(data) < len(content) / 20
+        assert file_format.decompress(data, max_length=len(content)) == content
+        assert zstandard.ZstdDecompressor().decompress(data) == content
+        with pytest.raises(ValueError, match=r"contains|elements"):
+            file_format.decompress(compressor.compress(content), max_length=len(content))
 
 
 def test_headers_that_claim_too_much_end_the_recording(tmp_path: Path) -> None:
