@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 from engine_stub.config import EngineConfig
 from engine_stub.core.beam_search import BeamSearchParams, is_beam_search
@@ -18,8 +18,32 @@ Prompt: TypeAlias = str | list[int] | TokenInputs
 Params: TypeAlias = SamplingParams | BeamSearchParams | PoolingParams
 """The parameters of a request: for samples, a beam search, or an embedding of the prompt."""
 
+MAX_SAMPLES = 128
+"""The largest `n`, as in OpenAI's API."""
+
 # Sampling parameters that are refused rather than ignored.
 _UNSUPPORTED_PARAMS = ("logits_processors", "guided_decoding", "bad_words")
+
+# Requests arrive over HTTP and from viewers: these limits are the ones that hold for both.
+_RANGES: Final = {
+    "n": (1, MAX_SAMPLES),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "repetition_penalty": (0.01, 100),
+    "temperature": (0, 1_000),
+    "top_p": (0, 1),
+    "top_k": (-1, 2**31 - 1),
+    "min_p": (0, 1),
+    "seed": (-(2**63), 2**63 - 1 - MAX_SAMPLES),
+    "max_tokens": (1, 2**31 - 1),
+    "min_tokens": (0, 2**31 - 1),
+    "logprobs": (0, 1_000),
+    "prompt_logprobs": (0, 1_000),
+    "truncate_prompt_tokens": (1, 2**31 - 1),
+}
+_BIAS_RANGE: Final = (-100, 100)
+_MAX_STOPS: Final = 64
+_MAX_STOP_LENGTH: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +95,8 @@ class InputProcessor:
             params = params.as_sampling_params()
         elif is_beam_search(params):
             raise ValueError("extra_args cannot ask for a beam search; use BeamSearchParams")
+        elif params.extra_args:
+            raise ValueError("extra_args is not supported by this engine")
         if params.truncate_prompt_tokens is not None:
             token_ids = token_ids[-params.truncate_prompt_tokens :]
         self._validate(token_ids, params)
@@ -87,6 +113,15 @@ class InputProcessor:
     def _validate(self, token_ids: list[int], params: SamplingParams) -> None:
         """Raises ValueError for a request that the engine cannot run."""
         self._validate_tokens(token_ids)
+        for name, limits in _RANGES.items():
+            _check_range(name, getattr(params, name), limits)
+        for bias in (params.logit_bias or {}).values():
+            _check_range("logit_bias", bias, _BIAS_RANGE)
+        texts = params.stop or ()
+        if len(texts) > _MAX_STOPS or sum(map(len, texts)) > _MAX_STOP_LENGTH:
+            raise ValueError(
+                f"stop must have at most {_MAX_STOPS} strings and {_MAX_STOP_LENGTH} characters"
+            )
         for name, ids in (
             ("allowed_token_ids", params.allowed_token_ids or ()),
             ("logit_bias", params.logit_bias or ()),
@@ -153,3 +188,10 @@ class InputProcessor:
             others = self._model_config.eos_token_id[1:]
             params.stop_token_ids = [*(params.stop_token_ids or ()), *others]
         return params
+
+
+def _check_range(name: str, value: Any, limits: tuple[float, float]) -> None:
+    """Raises ValueError for a number outside the limits, or that is not a number."""
+    lowest, highest = limits
+    if value is not None and not lowest <= value <= highest:  # also of NaN
+        raise ValueError(f"{name} must be from {lowest} to {highest}, got {value}")

@@ -15,6 +15,7 @@ import zstandard
 
 from seqtop.history.segments import EventColumns
 from seqtop.wire import codec
+from seqtop.wire.element_count import MAX_STATE_ELEMENTS, check_elements, count_elements
 from seqtop.wire.frames import MAX_MESSAGE_BYTES, MAX_SNAPSHOT_BYTES
 
 VERSION: Final = 1
@@ -25,11 +26,21 @@ MAX_FRAME_BYTES: Final = MAX_MESSAGE_BYTES + 2**20
 MAX_KEYFRAME_BYTES: Final = MAX_SNAPSHOT_BYTES
 """Maximum size of a keyframe: every state that a viewer can receive can be recorded."""
 
+FREE_BYTES: Final = 2**20
+MAX_BYTES_PER_BYTE: Final = 1024
+"""A frame of `size` bytes contains at most `FREE_BYTES + MAX_BYTES_PER_BYTE * size` bytes, so that
+a small file cannot take much memory. A frame that compresses better is padded."""
+
+FREE_ELEMENTS: Final = 2**20
+MAX_ELEMENTS_PER_BYTE: Final = 16
+"""The same for MessagePack elements, which take more memory than their bytes."""
+
 SKIPPABLE: Final = struct.Struct("<II")
 """Start of a skippable frame: magic number and size of the content."""
 FILE_MAGIC: Final = 0x184D2A50
 HEADER_MAGIC: Final = 0x184D2A51
 INDEX_MAGIC: Final = 0x184D2A52
+PADDING_MAGIC: Final = 0x184D2A53
 
 SIGNATURE: Final = SKIPPABLE.pack(FILE_MAGIC, 18) + b"seqtop recording"
 FILE_HEADER: Final = SIGNATURE + struct.pack("<H", VERSION)
@@ -141,7 +152,7 @@ def unpack_header(content: bytes) -> AnyHeader:
 
 def pack_index(frames: list[FrameLocation], offset: int) -> bytes:
     """Returns the index frame, which ends a recording and will be at `offset`."""
-    content = zstandard.ZstdCompressor().compress(codec.encode(frames))
+    content = compress(codec.encode(frames), zstandard.ZstdCompressor())
     trailer = TRAILER.pack(offset, zlib.crc32(content), TRAILER_SIGNATURE)
     return SKIPPABLE.pack(INDEX_MAGIC, len(content) + len(trailer)) + content + trailer
 
@@ -159,23 +170,49 @@ def unpack_index(content: bytes, checksum: int, *, max_length: int) -> list[Fram
     """
     if zlib.crc32(content) != checksum:
         raise ValueError("the index is damaged")
-    return codec.decode(decompress(content, max_length=max_length), list[FrameLocation])
+    return codec.decode(
+        decompress(content, max_length=max_length),
+        list[FrameLocation],
+        max_elements=MAX_STATE_ELEMENTS,
+    )
+
+
+def compress(content: bytes, compressor: zstandard.ZstdCompressor) -> bytes:
+    """Returns the zstd frame of `content`, padded with a skippable frame if it is very small."""
+    data = compressor.compress(content)
+    required = -(-(len(content) - FREE_BYTES) // MAX_BYTES_PER_BYTE)
+    if len(content) > _max_elements(data):
+        num_elements = count_elements(content, len(content))
+        required = max(required, -(-(num_elements - FREE_ELEMENTS) // MAX_ELEMENTS_PER_BYTE))
+    if required <= len(data):
+        return data
+    padding = max(0, required - len(data) - SKIPPABLE.size)
+    return data + SKIPPABLE.pack(PADDING_MAGIC, padding) + bytes(padding)
 
 
 def decompress(data: bytes, *, max_length: int) -> bytes:
-    """Returns the content of a zstd frame that states its content size.
+    """Returns the MessagePack content of a zstd frame that states its content size.
 
     Args:
-        data: One zstd frame.
+        data: One zstd frame, which padding may follow.
         max_length: Maximum content size in bytes.
 
     Raises:
-        ValueError: The frame is damaged or too large.
+        ValueError: The frame is damaged, or its content is too large, also in relation to `data`.
     """
     try:
         # The size is checked first, because that much is allocated before decompression.
-        if not 0 <= zstandard.frame_content_size(data) <= max_length:
+        length = zstandard.frame_content_size(data)
+        if not 0 <= length <= max_length:
             raise ValueError("a frame's size is not what it should be")
-        return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+        if length > FREE_BYTES + MAX_BYTES_PER_BYTE * len(data):
+            raise ValueError(f"a frame of {len(data):,} bytes contains {length:,}")
+        content = zstandard.ZstdDecompressor().decompress(data)
     except zstandard.ZstdError as error:
         raise ValueError(f"a frame is damaged: {error}") from error
+    check_elements(content, _max_elements(data))
+    return content
+
+
+def _max_elements(data: bytes) -> int:
+    return FREE_ELEMENTS + MAX_ELEMENTS_PER_BYTE * len(data)

@@ -110,7 +110,7 @@ class FileWriter(SegmentBuilder):
         self._write_frame(header, keyframe.data)
 
     def _write_frame(self, header: AnyHeader, content: bytes) -> None:
-        data = self._compressor.compress(content)
+        data = file_format.compress(content, self._compressor)
         header.size, header.length = len(data), len(content)
         try:
             file_format.check_size(header)

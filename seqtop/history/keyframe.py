@@ -17,6 +17,7 @@ from seqtop.state import EngineState, snapshot
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.wire import codec
 from seqtop.wire.columns import Ints
+from seqtop.wire.element_count import MAX_STATE_ELEMENTS
 from seqtop.wire.errors import WireError
 
 _UNFINISHED = -1
@@ -104,7 +105,7 @@ def restore(data: bytes, finished: Callable[[int], FinishedRequest]) -> EngineSt
     Raises:
         WireError: The bytes are not a keyframe, or the keyframe contradicts itself.
     """
-    keyframe = codec.decode(data, Keyframe)
+    keyframe = codec.decode(data, Keyframe, max_elements=MAX_STATE_ELEMENTS)
     state = snapshot.load(memoryview(keyframe.unfinished), max_finished=keyframe.max_finished)
     if state.finished:
         raise WireError("keyframe: a finished request has no number")
@@ -145,7 +146,7 @@ def decode_finished(data: bytes) -> list[FinishedRequest]:
     Raises:
         WireError: The bytes are something else.
     """
-    found = codec.decode(data, list[FinishedRequest])
+    found = codec.decode(data, list[FinishedRequest], max_elements=MAX_STATE_ELEMENTS)
     for entry in found:
         request, sequences = entry.request, entry.sequences
         ids = [sequence.seq_id for sequence in sequences]

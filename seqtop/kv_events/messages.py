@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
+from seqtop.wire.element_count import check_elements
 from seqtop.wire.error_location import explain
 from seqtop.wire.errors import WireError
 
@@ -169,6 +170,7 @@ def decode(payload: bytes) -> EventBatch:
             field and the reason.
     """
     try:
+        check_elements(payload)
         batch = _BATCH[_is_array(payload)].decode(payload)
     except Exception as error:
         raise WireError(f"cannot decode a batch of KV events: {_reason(error, payload)}") from error

@@ -15,6 +15,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import CachedBlock, RequestState, SequenceState
 from seqtop.wire import codec
+from seqtop.wire.element_count import MAX_STATE_ELEMENTS, count_elements
 from seqtop.wire.errors import WireError
 
 _Key = TypeVar("_Key")
@@ -40,17 +41,21 @@ class SnapshotLoader:
     """
 
     def __init__(self, first: bytes | memoryview) -> None:
+        self._num_bytes = self._num_elements = 0
+        self._check_size(first)
         with without_collector():
-            self._state = codec.decode(first, EngineState)
+            self._state = codec.decode(first, EngineState, max_elements=MAX_STATE_ELEMENTS)
 
     def add(self, data: bytes | memoryview) -> None:
         """Merges a further part into the state.
 
         Raises:
-            WireError: The bytes are not a part of a state, or repeat one of its entries.
+            WireError: The bytes are not a part of a state, repeat one of its entries, or make the
+                state too large.
         """
+        self._check_size(data)
         with without_collector():
-            more = codec.decode(data, StatePart)
+            more = codec.decode(data, StatePart, max_elements=MAX_STATE_ELEMENTS)
         state = self._state
         _merge(state.requests, more.requests, "request")
         _merge(state.sequences, more.sequences, "sequence")
@@ -70,6 +75,13 @@ class SnapshotLoader:
         _check(state)
         state.max_finished = max_finished
         return state
+
+    def _check_size(self, data: bytes | memoryview) -> None:
+        """Limits the elements of all parts together, from the size on at which it can matter."""
+        self._num_bytes += len(data)
+        if self._num_bytes > MAX_STATE_ELEMENTS:
+            limit = MAX_STATE_ELEMENTS - self._num_elements
+            self._num_elements += count_elements(data, limit)
 
 
 def load(data: bytes | memoryview, *, max_finished: int) -> EngineState:

@@ -1,9 +1,10 @@
 """Requests from viewers, handled on the publisher's thread within limits.
 
-Reading requests is limited by number and size. The requests above the limit wait in the socket,
-which reads from all viewers in turn and stops reading from those with too many requests. One
-encoded snapshot serves all viewers that wait for one. The time until the next snapshot depends on
-the work that the last one took.
+Reading requests is limited by number, size and processor time. The requests above the limit wait in
+the socket, which reads from all viewers in turn and stops reading from those with too many.
+Commands are refused before they are decoded if the viewer may not control the engine. One encoded
+snapshot serves all viewers that wait for one. The time until the next snapshot depends on the work
+that the last one took.
 """
 
 from __future__ import annotations
@@ -35,15 +36,21 @@ REQUEST_BURST = 64
 BYTES_PER_TOKEN = 16 * 1024
 """A request costs one token, and another one for each further 16 KiB."""
 
+MAX_REQUEST_BYTES = 1024
+"""The largest request for a snapshot. Only commands of viewers that may control are larger."""
+
 MAX_WAITING_VIEWERS = 1_000
 """Viewers that may wait for one snapshot. Others have to request it again."""
 
 SECONDS_BETWEEN_SNAPSHOTS = 0.05
 MAX_CPU_SHARE = 0.1
-"""The share of a processor that encoding snapshots may take."""
+"""The share of a processor that encoding snapshots may take, and the share that reading requests
+may take."""
 MAX_WALL_SHARE = 0.5
 """The share of time in which the stream may wait for a snapshot. On a busy machine that is longer
 than the processor time."""
+
+_CONTROL_TAGS = frozenset(str(each.__struct_config__.tag) for each in (Submit, Abort))
 
 
 class RequestHandler:
@@ -99,14 +106,15 @@ class RequestHandler:
                 parts = self._router.recv_multipart(zmq.DONTWAIT, copy=False)
             except zmq.Again:
                 return
+            started = time.thread_time()
             identity, request = parts[0].bytes, parts[-1] if len(parts) > 1 else zmq.Frame()
-            self._token_bucket.spend(1 + len(request) // BYTES_PER_TOKEN)
-            try:
-                command = parsing.command(request.bytes)
-            except WireError as error:
-                self._refuse(identity, f"the request cannot be read: {error}")
-            else:
-                self._handle(identity, command, request)
+            self._read_request(identity, request)
+            seconds = time.thread_time() - started
+            self._token_bucket.spend(
+                1
+                + sum(map(len, parts)) // BYTES_PER_TOKEN
+                + seconds / MAX_CPU_SHARE * REQUESTS_PER_SECOND
+            )
 
     def send_snapshots(self) -> None:
         """Sends a snapshot to all viewers that wait for one, if one is due."""
@@ -136,20 +144,44 @@ class RequestHandler:
         """Sends an encoded reply to a viewer."""
         self._send(identity, frames.seal([payload]))
 
+    def _read_request(self, identity: bytes, request: zmq.Frame) -> None:
+        refusal = self._refusal(request)
+        if refusal is not None:
+            self._refuse(identity, refusal)
+            return
+        try:
+            command = parsing.command(request.bytes)
+        except WireError as error:
+            self._refuse(identity, f"the request cannot be read: {error}")
+        else:
+            self._handle(identity, command, request)
+
+    def _refusal(self, request: zmq.Frame) -> str | None:
+        """Returns the reason why a request is not even decoded, or `None`."""
+        if parsing.command_tag(request.buffer) in _CONTROL_TAGS:
+            return self._control_refusal(request)
+        if len(request) > MAX_REQUEST_BYTES:
+            return f"the request cannot be read: it has {len(request):,} bytes"
+        return None
+
+    def _control_refusal(self, request: zmq.Frame) -> str | None:
+        """Returns the reason why the sender may not control the engine now, or `None`."""
+        if not self._info.control:
+            return "this engine does not accept control commands"
+        if self._curve_keys is not None and not self._curve_keys.may_control(_public_key(request)):
+            return "your key may view this engine, but not control it"
+        if self._commands.full():
+            return "too many commands are waiting already"
+        return None
+
     def _handle(self, identity: bytes, command: Command, request: zmq.Frame) -> None:
         if isinstance(command, SnapshotRequest):
             self._handle_snapshot_request(identity, command)
-        elif not self._info.control:
-            self._refuse(identity, "this engine does not accept control commands")
-        elif self._curve_keys is not None and not self._curve_keys.may_control(
-            _public_key(request)
-        ):
-            self._refuse(identity, "your key may view this engine, but not control it")
+        # Checked again: a longer encoding of the tag is not recognised before decoding.
+        elif refusal := self._control_refusal(request):
+            self._refuse(identity, refusal)
         else:
-            try:
-                self._commands.put_nowait((identity, command))
-            except queue.Full:
-                self._refuse(identity, "too many commands are waiting already")
+            self._commands.put_nowait((identity, command))
 
     def _handle_snapshot_request(self, identity: bytes, request: SnapshotRequest) -> None:
         if request.protocol_version != PROTOCOL_VERSION:

@@ -23,6 +23,7 @@ from seqtop.transport.outbound_queue import (
 )
 from seqtop.transport.request_handler import RequestHandler
 from seqtop.wire import codec, frames, snapshot_chunks
+from seqtop.wire.element_count import MAX_STATE_ELEMENTS
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
@@ -159,7 +160,7 @@ class StreamServer:
     def _update_replica(self, payload: bytes, expected: Any) -> None:
         # Decoding the sent bytes ensures that the replica is what a viewer has.
         try:
-            event = codec.decode(payload, expected)
+            event = codec.decode(payload, expected, max_elements=MAX_STATE_ELEMENTS)
         except WireError as error:
             self.last_error = str(error)
             self.num_undecodable += 1

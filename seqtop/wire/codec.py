@@ -28,6 +28,7 @@ from seqtop.sequence.tensors import Tensor
 from seqtop.sequence.tokens import VLLM_TOKEN_ID_ARRAY_TYPE, TokenArray
 from seqtop.wire import columns
 from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.element_count import MAX_ELEMENTS, check_elements
 from seqtop.wire.error_location import explain, locate_failure, name_of
 from seqtop.wire.errors import WireError
 from seqtop.wire.tensors import TENSOR_CODE, pack_tensor, unpack_tensor
@@ -65,19 +66,27 @@ def encode_into(obj: Any, buffer: bytearray) -> None:
         raise _encoding_error(obj, error) from error
 
 
-def decode(data: bytes | memoryview, type: type[T]) -> T:  # noqa: A002 - msgspec's own name for it
+def decode(
+    data: bytes | memoryview,
+    type: type[T],  # noqa: A002 - msgspec's own name for it
+    *,
+    max_elements: int = MAX_ELEMENTS,
+) -> T:
     """Decodes an object of a type.
 
     Args:
         data: One encoded object, in any buffer of bytes.
         type: The expected type, or any annotation that msgspec supports.
+        max_elements: The limit on the number of elements, see `seqtop.wire.element_count`.
 
     Raises:
-        WireError: `data` is not such an object. The message names the field and the reason.
+        WireError: `data` is not such an object, or has too many elements. The message names the
+            field and the reason.
         TypeError: `type` cannot be decoded.
     """
     decoder = _decoder(cast(Hashable, type))
     try:
+        check_elements(data, max_elements)
         return cast(T, decoder.decode(data))
     except Exception as error:
         reason = explain(error, type, data)

@@ -19,6 +19,10 @@ from msgspec import inspect
 _AT_PATH: Final = re.compile(r"(?P<reason>.*) - at (?P<key>`key` in )?`\$(?P<path>.*)`", re.DOTALL)
 _STEP: Final = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
 _MAX_DEPTH: Final = 64  # no valid value is nested deeper
+_MAX_PLAIN_BYTES: Final = 4 * 1024
+"""The largest data that are decoded a second time, untyped, to name the members of unions."""
+_MAX_REASON: Final = 1_000
+"""The largest error in characters. It may quote a value from the data."""
 _UNKNOWN: Final = object()
 
 
@@ -30,10 +34,17 @@ def name_of(target: Any) -> str:
 
 
 def explain(error: Exception, target: Any, data: Any) -> str:
-    """Returns the reason for a decoding error, with the names of the fields."""
-    match = _AT_PATH.fullmatch(str(error))
+    """Returns the reason for a decoding error, with the names of the fields.
+
+    The cost is bounded whatever the data: of large data, and of data that the error quotes at
+    length, fewer fields are named.
+    """
+    text = str(error)
+    if len(text) > _MAX_REASON:
+        return f"{text[:_MAX_REASON]}… ({memoryview(data).nbytes:,} bytes)"
+    match = _AT_PATH.fullmatch(text)
     if match is None:
-        return str(error) or type(error).__name__
+        return text or type(error).__name__
     place = _name_steps(match["path"], _layout(target), _plain(data))
     if match["key"]:
         place = f"a key of {place}" if place else "a key"
@@ -83,6 +94,8 @@ def _parts(obj: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(data: Any) -> Any:
+    if memoryview(data).nbytes > _MAX_PLAIN_BYTES:
+        return _UNKNOWN
     try:
         return msgspec.msgpack.decode(data)
     except Exception:  # noqa: BLE001 - malformed elsewhere, too: the location has fewer names

@@ -3,7 +3,11 @@
 from typing import Any, cast
 
 from seqtop.wire.codec import decode
+from seqtop.wire.element_count import MAX_STATE_ELEMENTS
 from seqtop.wire.messages import Command, Event, Reply
+
+MAX_COMMAND_ELEMENTS = 2**14
+"""The limit for a command, which has at most a few lists of token ids."""
 
 
 def event(payload: bytes) -> Event:
@@ -15,13 +19,25 @@ def event(payload: bytes) -> Event:
     return cast(Event, decode(payload, cast(Any, Event)))
 
 
+def command_tag(payload: memoryview) -> str:
+    """Returns the tag of a command without decoding it.
+
+    Empty if the payload does not start with an array of up to 15 elements and a string of up to 31
+    bytes, the shortest encoding of a command.
+    """
+    start = bytes(payload[:33])
+    if len(start) < 2 or start[0] >> 4 != 0x9 or start[1] >> 5 != 0b101:
+        return ""
+    return start[2 : 2 + (start[1] & 0x1F)].decode("ascii", "replace")
+
+
 def command(payload: bytes) -> Command:
     """Decodes a request or command from a viewer.
 
     Raises:
         WireError: The payload is not a command.
     """
-    return cast(Command, decode(payload, cast(Any, Command)))
+    return cast(Command, decode(payload, cast(Any, Command), max_elements=MAX_COMMAND_ELEMENTS))
 
 
 def reply(payload: bytes | memoryview) -> Reply:
@@ -30,4 +46,4 @@ def reply(payload: bytes | memoryview) -> Reply:
     Raises:
         WireError: The payload is not a reply.
     """
-    return cast(Reply, decode(payload, cast(Any, Reply)))
+    return cast(Reply, decode(payload, cast(Any, Reply), max_elements=MAX_STATE_ELEMENTS))

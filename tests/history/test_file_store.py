@@ -1,6 +1,8 @@
 """Recordings that are complete, cut at any byte, or damaged."""
 
+import math
 import random
+import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,12 +11,15 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from seqtop.cli.main import main
 from seqtop.history import FileStore, FileWriter, RecordingError, file_format, file_store, segments
 from seqtop.history.event_index import EventKind
 from seqtop.history.file_format import EventsHeader
 from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
 from seqtop.wire import codec
+from seqtop.wire.columns import Floats, Ints
+from seqtop.wire.messages import Heartbeat
 from tests.support.recordings import (
     MAX_FINISHED,
     append,
@@ -256,6 +261,93 @@ def test_bomb_is_not_expanded(tmp_path: Path) -> None:
     path.write_bytes(file_format.FILE_HEADER + keyframe(endless, 1_000))
     with FileStore(path) as recording, pytest.raises(RecordingError, match="size is not what"):
         recording.at(0)
+
+
+def keyframe_of(elements: bytes) -> bytes:
+    """Returns the content of a keyframe with an array in place of its column of requests."""
+    count = len(elements).to_bytes(4, "big")
+    return b"\x93" + codec.encode(EngineState()) + b"\xdd" + count + elements + b"\x05"
+
+
+@pytest.mark.parametrize("element", [b"\xc0", b"\x90", b"\x80"])
+@pytest.mark.parametrize(("num", "sentence"), [(2**22, "contains"), (1_100_000, "elements")])
+def test_small_file_takes_little_memory(
+    tmp_path: Path, element: bytes, num: int, sentence: str
+) -> None:
+    path = tmp_path / "bomb.seqtop"
+    content = keyframe_of(element * num)
+    data = zstandard.ZstdCompressor(level=19).compress(content)
+    if sentence == "elements":  # large enough for its content, but not for so many elements
+        data += bytes(100)
+    path.write_bytes(file_format.FILE_HEADER + keyframe(data, len(content)))
+    assert path.stat().st_size < 1_000
+    del content
+    tracemalloc.start()
+    try:
+        with FileStore(path) as recording:
+            with pytest.raises(RecordingError, match=sentence):
+                recording.at(0)
+            assert sentence in next(recording.unreadable())
+        assert tracemalloc.get_traced_memory()[1] < 2 * num + 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_content_that_compresses_unusually_well_can_be_recorded(tmp_path: Path) -> None:
+    """Thousands of requests with one prompt, and with the blocks of a shared prefix."""
+    compressor = zstandard.ZstdCompressor()
+    for content in (codec.encode("x" * 2**23), codec.encode([[0] * 1_000] * 3_000)):
+        data = file_format.compress(content, compressor)
+        assert len(data) < len(content) / 20
+        assert file_format.decompress(data, max_length=len(content)) == content
+        assert zstandard.ZstdDecompressor().decompress(data) == content
+        with pytest.raises(ValueError, match=r"contains|elements"):
+            file_format.decompress(compressor.compress(content), max_length=len(content))
+
+
+LAST = 2**63 - 1
+
+
+@pytest.mark.parametrize("number", [LAST, -(2**63), 0])
+@pytest.mark.parametrize("step", [LAST, -(2**63)])
+@pytest.mark.parametrize("clock", [1e308, -1e308, math.inf, math.nan, 1e12])
+@pytest.mark.parametrize("missed", [LAST, 0])
+def test_extreme_numbers_are_read_by_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    number: int, step: int, clock: float, missed: int,
+) -> None:  # fmt: skip
+    path, content = tmp_path / "extreme.seqtop", b"\x93\x80" + codec.encode([Ints("i"), 5])[1:]
+    frames = [file_format.FILE_HEADER]
+    for position, gap in ((0, None), (2, (True, missed)), (4, (False, missed))):
+        header = file_format.KeyframeHeader(
+            size=0, length=len(content), position=position, number=number,
+            time=clock, step=step, gap=gap,
+        )  # fmt: skip
+        frames.append(frame(header, zstandard.compress(content)))
+        event = codec.encode(Heartbeat(time=clock, step=step))
+        columns = segments.EventColumns(
+            position + 1, number, Ints("i", [len(event)]), Floats("d", [clock]), Ints("q", [step]),
+            Ints("b", [7]),
+        )  # fmt: skip
+        events = EventsHeader(size=0, length=len(event), columns=columns)
+        frames.append(frame(events, zstandard.compress(event)))
+    path.write_bytes(b"".join(frames))
+    with FileStore(path) as recording:
+        assert recording.num_lost_bytes == 0
+        assert recording.last == 5
+        assert len(list(recording.events(0, 5))) == 5
+        for kind in EventKind:
+            recording.index.next(kind, 0)
+        for of in (number, step):
+            recording.index.at_step(of)
+        recording.index.at_time(clock)
+        recording.index.next_step(0)
+        recording.at(5)
+    for command in (["show"], ["show", "--json"], ["check"], ["check", "--json"]):
+        main([*command, str(path)])
+    for form in (["--csv"], ["--csv", "--steps"], ["--perfetto"]):
+        main(["export", str(path), *form, "--force", "-o", str(tmp_path / "out")])
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_headers_that_claim_too_much_end_the_recording(tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
 """Limits on what viewers may request."""
 
+import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from queue import Queue
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import zmq
 
+from seqtop.sequence import SamplingParams
 from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport import (
@@ -19,11 +23,13 @@ from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.publisher import Publisher
 from seqtop.transport.request_handler import RequestHandler
 from seqtop.transport.stream_server import StreamServer
-from seqtop.wire import codec
+from seqtop.wire import codec, frames, parsing
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
     Abort,
+    Refused,
     SnapshotRequest,
+    Submit,
 )
 from tests.support.hand_driven import arrival, engine_info
 from tests.support.waiting import MILLISECONDS, SECONDS, wait_until
@@ -161,3 +167,125 @@ def test_viewer_of_another_version_is_told_so(engine: Publisher) -> None:
         socket.send(b"\xc1 garbage")
         assert socket.poll(MILLISECONDS)
         assert b"cannot be read" in socket.recv_multipart()[0]
+
+
+def many_lists(count: int) -> bytes:
+    """An array of empty arrays, which takes 72 times its size in memory when it is decoded."""
+    return b"\xdd" + count.to_bytes(4, "big") + b"\x90" * count
+
+
+def submit_with_bomb(count: int) -> bytes:
+    """A valid `Submit` with as many empty arrays in its extra arguments."""
+    return b"\x93\xa6Submit\xa1x\x81\xaaextra_args\x81\xa1a" + many_lists(count)
+
+
+class Asked(NamedTuple):
+    """The effect of requests on a handler."""
+
+    answers: list[str]
+    num_decoded: int
+    """Bytes of the requests that were decoded."""
+    seconds_until_readable: float
+
+
+@pytest.fixture
+def ask(
+    connected_sockets: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., Asked]:
+    """Sends requests to a handler, and returns their effect."""
+    router, viewer = connected_sockets
+    decoded: list[int] = []
+    decode = parsing.command
+    monkeypatch.setattr(
+        parsing, "command", lambda payload: decoded.append(len(payload)) or decode(payload)
+    )
+
+    def send(*requests: bytes, control: bool = False) -> Asked:
+        handler = RequestHandler(router, engine_info(control=control), None, Queue(), list)
+        answers = []
+        for request in requests:
+            viewer.send(request)
+            assert router.poll(MILLISECONDS)
+            handler.read()
+            if viewer.poll(100):
+                reply = parsing.reply(frames.unseal(viewer.recv_multipart(), 1)[0])
+                assert isinstance(reply, Refused)
+                answers.append(reply.error)
+        return Asked(answers, sum(decoded), handler.seconds_until_readable())
+
+    return send
+
+
+def test_commands_are_refused_undecoded_without_control(ask: Callable[..., Asked]) -> None:
+    params = SamplingParams()
+    submit = codec.encode(Submit(prompt="x", sampling_params=params))
+    longer_tag = b"\xdc\x00\x04\xd9\x06" + submit[2:]
+    asked = ask(submit_with_bomb(1_000_000), submit, codec.encode(Abort(request_id="a")))
+    assert asked.answers == ["this engine does not accept control commands"] * 3
+    assert asked.num_decoded == 0
+    asked = ask(longer_tag)
+    assert asked.answers == ["this engine does not accept control commands"]
+    assert asked.num_decoded == len(longer_tag)
+
+
+@pytest.mark.parametrize("control", [False, True])
+@pytest.mark.parametrize(
+    "start", [b"\x93\xafSnapshotRequest\xa1x", b"\x93\xa1x", b"", b"\xdc\x00\x03\xd9\x06Submit"]
+)
+def test_large_requests_of_other_kinds_are_refused_undecoded(
+    ask: Callable[..., Asked], start: bytes, control: bool
+) -> None:
+    asked = ask(start + many_lists(16_000), start + many_lists(1_000_000), control=control)
+    assert len(asked.answers) == 2
+    assert all("the request cannot be read: it has" in answer for answer in asked.answers)
+    assert asked.num_decoded == 0
+
+
+@pytest.mark.parametrize("count", [20_000, 1_000_000])
+def test_a_command_of_too_many_elements_is_refused(ask: Callable[..., Asked], count: int) -> None:
+    (answer,) = ask(submit_with_bomb(count), control=True).answers
+    assert f"more than {parsing.MAX_COMMAND_ELEMENTS:,} elements" in answer
+
+
+def test_the_time_that_a_request_took_is_charged(
+    ask: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = iter([0.0, 0.5])
+    clock = SimpleNamespace(monotonic=lambda: 100.0, thread_time=lambda: next(work))
+    monkeypatch.setattr(request_handler, "time", clock)
+    asked = ask(b"\xc1")  # the bucket itself has another clock
+    expected = 0.5 / request_handler.MAX_CPU_SHARE
+    burst = request_handler.REQUEST_BURST / request_handler.REQUESTS_PER_SECOND
+    assert asked.seconds_until_readable == pytest.approx(expected - burst, abs=0.01)
+
+
+def test_a_flood_of_bombs_stops_neither_the_stream_nor_other_viewers(endpoint: str) -> None:
+    bombs = [
+        b"\x93\xafSnapshotRequest\xa1x" + many_lists(1_000_000),
+        submit_with_bomb(1_000_000),
+        b"\x93\xafSnapshotRequest\xa1x" + many_lists(900),
+        many_lists(16_000),
+    ]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with (
+        Publisher(endpoint, engine_info(control=False), EngineState()) as engine,
+        Session(endpoint) as session,
+        zmq.Context() as context,
+        context.socket(zmq.DEALER) as flood,
+    ):
+        session.await_engine(SECONDS)
+        flood.linger = 0
+        flood.sndhwm = 4
+        flood.connect(snapshot_endpoint(endpoint))
+        for number in range(40):
+            with suppress(zmq.Again):
+                flood.send(bombs[number % len(bombs)], zmq.DONTWAIT)
+            engine.publish(arrival(number))
+        wait_until(lambda: "req-39" in session.state.requests)
+        assert engine.num_dropped == 0
+        with Session(endpoint) as late:
+            late.await_engine(SECONDS)
+            assert "req-39" in late.state.requests
+    # Each bomb of a million elements would take 72 MB when decoded.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60 * 2**10

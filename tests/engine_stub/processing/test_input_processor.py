@@ -1,10 +1,16 @@
 """Requests are tokenized and validated."""
 
+import math
+
 import pytest
 
+from engine_stub.entrypoints.openai import schemas
+from engine_stub.processing.input_processor import MAX_SAMPLES
 from seqtop.sequence import (
     SamplingParams,
 )
+from seqtop.wire import codec
+from seqtop.wire.messages import Submit
 from tests.support.running import greedy
 
 
@@ -26,6 +32,46 @@ def test_bad_requests_are_refused_and_leave_nothing_behind(make_engine) -> None:
     with pytest.raises(ValueError, match="in use"):
         engine.add_request("r", [1], greedy(2))
     assert list(engine.seq_groups) == ["r"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", 2**31),
+        ("best_of", 2**31),
+        ("temperature", math.nan),
+        ("temperature", math.inf),
+        ("repetition_penalty", math.nan),
+        ("repetition_penalty", math.inf),
+        ("top_k", 2**63 - 1),
+        ("seed", 2**64 - 1),
+        ("max_tokens", 2**63 - 1),
+        ("min_tokens", 2**31),
+        ("logprobs", 2**31),
+        ("prompt_logprobs", 2**31),
+        ("truncate_prompt_tokens", 2**63 - 1),
+        ("logit_bias", {1: math.nan}),
+        ("logit_bias", {1: math.inf}),
+        ("logit_bias", {1: -1e30}),
+        ("stop", ["x"] * 1_000),
+        ("stop", ["x" * 100_000]),
+        ("extra_args", {"a": [[]]}),
+    ],
+)
+def test_parameters_from_viewers_have_limits(make_engine, name: str, value: object) -> None:
+    """A viewer's command decodes with such values; the engine refuses them as the HTTP API does."""
+    engine = make_engine()
+    params = SamplingParams(max_tokens=None) if name == "min_tokens" else SamplingParams()
+    setattr(params, name, value)
+    command = codec.encode(Submit(prompt="Hi", sampling_params=params))
+    decoded = codec.decode(command, Submit).sampling_params
+    with pytest.raises(ValueError, match="n must" if name == "best_of" else name):
+        engine.add_request("r", [1], decoded)
+    assert not engine.seq_groups
+
+
+def test_the_http_api_accepts_no_more_samples_than_the_engine() -> None:
+    assert schemas.MAX_SAMPLES == MAX_SAMPLES
 
 
 def test_text_prompts_are_encoded(make_engine) -> None:
