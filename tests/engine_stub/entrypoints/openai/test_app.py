@@ -395,12 +395,25 @@ def test_mistakes_are_answered_in_one_sentence(
         ({"messages": CHAT, "tools": [{"type": "function"}]}, "tools is not supported"),
         ({"messages": CHAT, "response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": CHAT, "top_logprobs": 2}, "top_logprobs"),
+        ({"messages": CHAT, "chat_template_kwargs": {"messages": []}}, "messages is no further"),
     ],
 )
 def test_what_chat_does_not_offer(served: Served, given: dict[str, Any], words: str) -> None:
     answer = httpx.post(f"{served.url}/v1/chat/completions", json=given)
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
+
+
+def test_variables_of_the_template_with_any_name_and_depth(served: Served) -> None:
+    body = {"messages": CHAT, "max_tokens": 1, "chat_template_kwargs": {"self": 1, "source": 2}}
+    url = f"{served.url}/v1/chat/completions"
+    assert httpx.post(url, json=body).status_code == 200
+    for depth in (500, 50_000):
+        deep = "[" * depth + "]" * depth
+        content = json.dumps(body).replace('"self": 1', f'"self": {deep}')
+        answer = httpx.post(url, content=content, headers={"content-type": "application/json"})
+        assert answer.status_code == (200 if depth == 500 else 400)
+    assert "nested too deeply" in answer.json()["error"]["message"]
 
 
 def test_openai_client_recognises_the_errors(served: Served) -> None:
