@@ -1,7 +1,7 @@
 """A minimal publisher in a process of its own, which sends prepared messages.
 
-It greets, answers the first request with a snapshot, and sends the messages at a given rate or as
-fast as the viewer reads, so that measurements contain the viewer only.
+It sends welcome messages, answers the first request with a snapshot, and sends the messages at a
+given rate or as fast as the viewer reads, so that measurements contain the viewer only.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _feed(endpoint: str, path: Path, go: Flag, per_second: float | None) -> None
     router.bind(snapshot_endpoint(endpoint))
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     while not router.poll(10):
-        live.poll(0)  # an XPUB socket greets only when it is polled
+        live.poll(0)  # an XPUB socket sends welcome messages only when polled
     identity, _ = router.recv_multipart()
     router.send_multipart([identity, *frames.seal([path.with_name("snapshot").read_bytes()])])
     go.wait()

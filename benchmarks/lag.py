@@ -100,8 +100,8 @@ async def _run(live: int, seconds: float, rate: float) -> tuple[list[float], flo
                 lags.append(time.monotonic() - before - INTERVAL)
             elapsed = time.monotonic() - started
             cores = (time.process_time() - worked) / elapsed
-            if rate and session.link.num_missed:
-                raise RuntimeError(f"{session.link.num_missed} messages were missed")
+            if rate and session.connection.num_missed:
+                raise RuntimeError(f"{session.connection.num_missed} messages were missed")
             return lags, cores, (driver.num_frames - frames) / elapsed
 
 

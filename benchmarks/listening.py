@@ -16,5 +16,5 @@ def subscribed(publisher: Publisher) -> Iterator[None]:
     with zmq.Context() as context, context.socket(zmq.SUB) as socket:
         socket.subscribe(b"")
         socket.connect(publisher.endpoint)
-        socket.recv()  # the greeting: from now on, every message arrives
+        socket.recv()  # the welcome message: from now on, every message arrives
         yield

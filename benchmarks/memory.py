@@ -16,7 +16,7 @@ from benchmarks.pseudo_terminal import EMPTY_APP, SIZE, on_terminal
 from benchmarks.scenes import Crowd
 from seqtop.history.memory_store import DEFAULT_MAX_BYTES
 from seqtop.sequence import SequenceStatus
-from seqtop.session import DEFAULT_HISTORY, Session
+from seqtop.session import VIEWER_MAX_FINISHED, Session
 from seqtop.state import EngineState
 from seqtop.wire import codec
 
@@ -56,7 +56,7 @@ def measure(*, tiny: bool = False) -> Findings:
             measured="count",
             value=kept,
             unit="",
-            limit=Limit(DEFAULT_HISTORY),
+            limit=Limit(VIEWER_MAX_FINISHED),
         ),
         Figure(
             what="its history, every step of the run",

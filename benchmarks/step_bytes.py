@@ -53,7 +53,7 @@ def _bytes(scene: Published, size: int) -> tuple[float, float]:
     with zmq.Context() as context, context.socket(zmq.SUB) as socket:
         socket.subscribe(b"")
         socket.connect(scene.endpoint)
-        frames.unpack(socket.recv_multipart())  # the greeting: from now on, every message arrives
+        frames.unpack(socket.recv_multipart())  # the welcome message
         while socket.poll(100):  # messages that were still queued
             socket.recv_multipart()
         theirs = 0

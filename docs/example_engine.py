@@ -26,7 +26,7 @@ class Stream:
         self.topic = f"seqtop/2/{self.incarnation}".encode()
         self.context = zmq.Context()
         self.live, self.router = self.context.socket(zmq.XPUB), self.context.socket(zmq.ROUTER)
-        self.live.setsockopt(zmq.XPUB_WELCOME_MSG, self.topic)  # the greeting
+        self.live.setsockopt(zmq.XPUB_WELCOME_MSG, self.topic)  # the welcome message
         self.live.bind(endpoint)
         host, _, port = endpoint.rpartition(":")
         tcp = endpoint.startswith("tcp:")

@@ -58,7 +58,7 @@ class RunSource:
     def __init__(self) -> None:
         self.state = EngineState()
         self.lock = threading.RLock()
-        self.link = Connection("tcp://127.0.0.1:5557", ConnectionState.LIVE)
+        self.connection = Connection("tcp://127.0.0.1:5557", ConnectionState.LIVE)
         self.version = 0
         self.history = MemoryStore()
 
@@ -67,8 +67,8 @@ class RunSource:
         payload = codec.encode(event)
         event = parsing.event(payload)
         self.state.apply(event)
-        self.history.append(self.link.num_messages, payload, event, self.state)
-        self.link.num_messages += 1
+        self.history.append(self.connection.num_messages, payload, event, self.state)
+        self.connection.num_messages += 1
         self.version += 1
 
     def drain(self) -> set[int] | None:

@@ -26,19 +26,19 @@ class DemoError(Exception):
 
 
 class DemoSession(Session):
-    """A session with the bundled engine, whose link says why the engine's process has ended."""
+    """A session with the bundled engine; `connection.detail` says why the process has ended."""
 
     def __init__(self, engine: DemoEngine) -> None:
         self._engine = engine
         super().__init__(engine.endpoint)
 
     @property
-    def link(self) -> Connection:
+    def connection(self) -> Connection:
         """The connection, with the engine's last message once it is lost."""
-        link = super().link
-        if link.state is ConnectionState.LOST and (failure := self._engine.failure()):
-            return msgspec.structs.replace(link, detail=f"{failure}; q quits")
-        return link
+        connection = super().connection
+        if connection.state is ConnectionState.LOST and (failure := self._engine.failure()):
+            return msgspec.structs.replace(connection, detail=f"{failure}; q quits")
+        return connection
 
 
 class DemoEngine:

@@ -31,15 +31,15 @@ class Observable:
         """Waits up to `timeout` seconds for a change that makes `condition` true.
 
         Returns:
-            Whether `condition` is true.
+            True if `condition` is true.
         """
         deadline = time.monotonic() + timeout
         has_changed = threading.Event()
         self.add_callback(has_changed.set)
         try:
             while not condition():
-                left = deadline - time.monotonic()
-                if left <= 0 or not has_changed.wait(left):
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or not has_changed.wait(remaining):
                     return condition()
                 has_changed.clear()
             return True

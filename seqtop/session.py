@@ -21,19 +21,19 @@ from seqtop.wire.frames import Frame
 from seqtop.wire.messages import Abort, Event, Snapshot, Submit
 from seqtop.wire.redaction import redact
 
-DEFAULT_HISTORY = 10_000
-"""Finished requests that a viewer keeps."""
+VIEWER_MAX_FINISHED = 10_000
+"""Finished requests in the state of a viewer."""
 
 
 class Session(Observable):
     """Follows the engine at `endpoint` from `start` to `close`; a context manager does both.
 
-    Its version grows with every change of `state` or `link`.
+    Its version grows with every change of `state` or `connection`.
 
     Args:
         endpoint: Where the engine publishes.
-        max_finished: Finished requests that `state` keeps.
-        history: The store for what was seen; by default a `MemoryStore` of its default size.
+        max_finished: The largest number of finished requests in `state`.
+        history: The store for all events; by default a `MemoryStore` of its default size.
         keys: Keys for an engine that requires CurveZMQ authentication.
         redact: Removes texts and tokens from everything that arrives, before any listener sees it.
 
@@ -45,7 +45,7 @@ class Session(Observable):
         self,
         endpoint: str,
         *,
-        max_finished: int = DEFAULT_HISTORY,
+        max_finished: int = VIEWER_MAX_FINISHED,
         history: MemoryStore | None = None,
         keys: ViewerKeys | None = None,
         redact: bool = False,
@@ -58,29 +58,31 @@ class Session(Observable):
         self.sequence_number = -1
         """Number of the last message that `state` contains."""
         self.history = MemoryStore() if history is None else history
-        """Everything seen so far, across gaps and restarts of the engine."""
+        """All events so far, across gaps and restarts of the engine."""
         self._listeners: tuple[Listener, ...] = (self.history.record,)
         self._incarnation: str | None = None
         self._max_finished = max_finished
-        self._loading: snapshot.SnapshotLoader | None = None
+        self._loader: snapshot.SnapshotLoader | None = None
         self._keys = keys
         self._redacts = redact
         self._subscriber = Subscriber(endpoint, self, curve_keys=keys)
 
     @property
-    def link(self) -> Connection:
-        """State of the connection."""
+    def connection(self) -> Connection:
+        """The state of the connection."""
         return self._subscriber.connection
 
     def start(self) -> None:
+        """Starts to receive, on the subscriber's thread."""
         self._subscriber.start()
 
     def close(self) -> None:
+        """Stops receiving; returns when the subscriber's thread has ended."""
         self._subscriber.close()
 
     def wait_for(self, *states: ConnectionState, timeout: float) -> bool:
-        """Waits up to `timeout` seconds for the connection to be in one of `states`."""
-        return self.wait_until(lambda: self.link.state in states, timeout)
+        """Waits up to `timeout` seconds for one of `states`; returns whether it was reached."""
+        return self.wait_until(lambda: self.connection.state in states, timeout)
 
     def await_engine(self, timeout: float) -> None:
         """Waits up to `timeout` seconds for a first state.
@@ -92,11 +94,11 @@ class Session(Observable):
         answers = (ConnectionState.LIVE, ConnectionState.STOPPED, *refusals)
         if not self.wait_for(*answers, timeout=timeout):
             raise UnreachableError(
-                f"no engine answered at {self.link.endpoint} within {timeout:g} s;"
+                f"no engine answered at {self.connection.endpoint} within {timeout:g} s;"
                 " is one running there?"
             )
-        if self.link.state in refusals:
-            raise UnreachableError(self.link.detail)
+        if self.connection.state in refusals:
+            raise UnreachableError(self.connection.detail)
 
     def submit(self, prompt: str, params: SamplingParams) -> str:
         """Submits `prompt` to the engine and returns its request id.
@@ -107,7 +109,9 @@ class Session(Observable):
             ControlError: The engine refused or did not answer.
         """
         command = Submit(prompt=prompt, sampling_params=params)
-        return control_client.request(self.link.endpoint, command, curve_keys=self._keys).request_id
+        return control_client.request(
+            self.connection.endpoint, command, curve_keys=self._keys
+        ).request_id
 
     def abort(self, request_id: str) -> None:
         """Aborts a request. Blocks for up to two seconds.
@@ -116,7 +120,7 @@ class Session(Observable):
             ControlError: The engine refused or did not answer.
         """
         control_client.request(
-            self.link.endpoint, Abort(request_id=request_id), curve_keys=self._keys
+            self.connection.endpoint, Abort(request_id=request_id), curve_keys=self._keys
         )
 
     def add_listener(self, listener: Listener) -> None:
@@ -127,12 +131,14 @@ class Session(Observable):
             self._listeners = (*self._listeners, listener)
 
     def remove_listener(self, listener: Listener) -> None:
+        """Removes a listener that `add_listener` added."""
         with self.lock:
             self._listeners = tuple(each for each in self._listeners if each != listener)
 
-    # The subscriber calls these on its own thread.
+    # The interface of an `EventSink`, for the subscriber's thread.
 
     def apply(self, frame: Frame, event: Event) -> None:
+        """Applies the next event to `state` and notifies the listeners."""
         if self._redacts:
             event = redact(event)
             frame = frame._replace(payload=codec.encode(event))
@@ -143,15 +149,25 @@ class Session(Observable):
             self._publish(change)
 
     def load(self, state: memoryview, *, is_first: bool) -> None:
-        if is_first or self._loading is None:
-            self._loading = snapshot.SnapshotLoader(state)
+        """Decodes a part of a snapshot.
+
+        Raises:
+            WireError: The part cannot be decoded, or repeats an entry of an earlier part.
+        """
+        if is_first or self._loader is None:
+            self._loader = snapshot.SnapshotLoader(state)
         else:
-            self._loading.add(state)
+            self._loader.add(state)
 
     def restore(self, reply: Snapshot) -> None:
-        assert self._loading is not None
-        state = self._loading.end(max_finished=self._max_finished)
-        self._loading = None
+        """Replaces `state` by the loaded parts and notifies the listeners.
+
+        Raises:
+            WireError: The loaded state contradicts itself.
+        """
+        assert self._loader is not None
+        state = self._loader.end(max_finished=self._max_finished)
+        self._loader = None
         if self._redacts:
             state = redact(state)
         with self.lock:
@@ -165,6 +181,7 @@ class Session(Observable):
             self._publish(self._replaced(reply.incarnation))
 
     def connection_changed(self) -> None:
+        """Wakes the threads that wait for a connection state."""
         self.changed()
 
     def _replaced(self, incarnation: str) -> StateChange:

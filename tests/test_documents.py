@@ -87,7 +87,7 @@ def test_the_cells_and_figures_of_a_prefix_cache() -> None:
     assert "| `■` |" in page
     cache = KvCache(max_blocks=1)
     cache.num_batches = 1
-    source = SimpleNamespace(link=Connection("tcp://127.0.0.1:1", ConnectionState.LIVE))
+    source = SimpleNamespace(connection=Connection("tcp://127.0.0.1:1", ConnectionState.LIVE))
     shown = text_of(
         header.totals(cast(KvUiState, SimpleNamespace(cache=cache, source=source)), 200)
     )

@@ -1,7 +1,7 @@
 """Checks of a timeline, in slices of time, so that they can run in the background.
 
-Reading the timeline instead of the stream allows checking to start at any time, does not slow down
-the thread that receives, and gives each finding its position on the timeline.
+The timeline is read instead of the live stream. So checking can start at any time, does not slow
+down the thread that receives, and gives each finding its position on the timeline.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from seqtop.wire.messages import Event
 __all__ = ["BackgroundChecker", "LocatedFinding"]
 
 
-class BackgroundChecker(Observable):
+class BackgroundChecker(StreamChecker, Observable):
     """Checks `timeline` from its beginning to its end, and further as it grows.
 
-    Observers are notified whenever something has been checked. One thread calls `advance`; any
-    thread may read the findings.
+    Callbacks run after each event that was checked. One thread calls `advance`; any thread may read
+    the findings. `num_gaps` includes the parts that could not be read.
 
     Args:
         timeline: The timeline to check.
@@ -29,59 +29,21 @@ class BackgroundChecker(Observable):
     """
 
     def __init__(self, timeline: Timeline, *, stored: Stored = "newest") -> None:
-        super().__init__()
-        self.stream = StreamChecker(stored=stored)
-        """The checks so far, and their findings."""
+        StreamChecker.__init__(self, stored=stored)
+        Observable.__init__(self)
         self.errors: list[str] = []
-        """A sentence for each stretch that could not be read."""
+        """A sentence for each part that could not be read."""
         self._timeline = timeline
-        self._position = 0
         self._unreadable_end = -1
-        """The end of the timeline, where it is known that nothing more can be read up to there."""
+        """The end of the timeline when its last part could not be read; -1 otherwise."""
         self._events: Iterator[tuple[int, Event | None]] = iter(())
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is something on the timeline that has not been checked."""
-        if not self.stream.has_started:
+        """True if there are events on the timeline that have not been checked."""
+        if not self.has_started:
             return self._timeline.last > self._unreadable_end
         return self._position < self._timeline.last
-
-    @property
-    def step(self) -> int:
-        """The last step that has been checked; -1 before the first."""
-        return self.stream.step
-
-    @property
-    def num_steps(self) -> int:
-        """Steps checked so far."""
-        return self.stream.num_steps
-
-    @property
-    def num_gaps(self) -> int:
-        """Gaps in the timeline, and stretches that could not be read."""
-        return self.stream.num_gaps
-
-    @property
-    def num_findings(self) -> int:
-        """Findings so far, stored or not."""
-        return self.stream.num_findings
-
-    def found(self) -> list[LocatedFinding]:
-        """The stored findings, oldest first."""
-        return self.stream.found()
-
-    def counts(self) -> dict[str, int]:
-        """The number of findings of each rule that has any, the largest first."""
-        return self.stream.counts()
-
-    def next(self, position: int) -> list[LocatedFinding]:
-        """The findings at the first position with any after `position`."""
-        return self.stream.next(position)
-
-    def previous(self, position: int) -> list[LocatedFinding]:
-        """The findings at the last position with any before `position`."""
-        return self.stream.previous(position)
 
     def advance(self, seconds: float) -> bool:
         """Checks for about this many seconds; returns whether there is more to check."""
@@ -90,18 +52,18 @@ class BackgroundChecker(Observable):
             if not self.is_behind:
                 return False
             try:
-                if not self.stream.has_started:
-                    self._start(self._position)
+                if not self.has_started:
+                    self._start_at(self._position)
                 self._check_next()
             except RecordingError as error:
                 self.errors.append(str(error))
                 self._skip()
         return True
 
-    def _start(self, position: int) -> None:
+    def _start_at(self, position: int) -> None:
         with self._timeline.lock:  # so that the position cannot be dropped before it is read
             self._position = max(position, self._timeline.first)
-            self.stream.start(self._timeline.at(self._position))
+            self.start(self._position, self._timeline.at(self._position))
         self._events = iter(())
 
     def _check_next(self) -> None:
@@ -113,15 +75,14 @@ class BackgroundChecker(Observable):
         if position != self._position + 1:
             self._skip()  # the events between have been dropped
         elif event is None:  # a snapshot
-            self._start(position)
+            self._start_at(position)
         else:
-            self.stream.apply(position, event)
-            self._position = position
+            self.apply(position, event)
         self.changed()
 
     def _skip(self) -> None:
-        """Continues after a stretch that cannot be read or has been dropped."""
-        self.stream.stop()
+        """Continues after a part that cannot be read or has been dropped."""
+        self.stop()
         self._events = iter(())
         if self._position >= self._timeline.first:
             beyond = self._timeline.keyframe_after(self._position)

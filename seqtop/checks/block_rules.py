@@ -28,7 +28,7 @@ class BlockRules(RuleGroup):
         self._cached_unused: set[int] = set()
         """Blocks in the prefix cache that no block table names."""
         self._num_unused_late = 0
-        """The change of the number of these since the last step."""
+        """The change of the number of `_cached_unused` since the last step."""
         self._update_cached_unused(state.cached_blocks or ())
 
     def before(self, event: Event) -> Iterator[Finding]:
@@ -199,7 +199,7 @@ class BlockRules(RuleGroup):
                 self._cached_unused.discard(block)
 
     def _tokens(self, sequence: SequenceState) -> list[int] | None:
-        """Prompt and output; `None` where the stream is redacted."""
+        """Returns prompt and output; `None` where the stream is redacted."""
         prompt = self.state.requests[sequence.request_id].prompt_token_ids
         if len(prompt) != sequence.num_prompt_tokens:
             return None
@@ -212,7 +212,7 @@ def _swap_finding(step: Step, direction: str, block: int, where: str) -> Finding
 
 
 def _cache_changes(event: Event) -> set[int]:
-    """The blocks that a step adds to the prefix cache or removes from it."""
+    """Returns the blocks that a step adds to the prefix cache or removes from it."""
     if not isinstance(event, Step) or event.newly_cached_blocks is None:
         return set()
     return {*event.uncached_blocks, *(b for run in event.newly_cached_blocks for b in run.blocks)}

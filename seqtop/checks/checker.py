@@ -54,7 +54,7 @@ class Checker:
         return [finding for group in self._groups for finding in group.end()]
 
     def _batch(self, step: Step) -> Iterator[RequestState]:
-        """The requests in the batch of a step."""
+        """Yields the requests in the batch of a step."""
         for group in step.execute.seq_group_metadata_list:
             if request := self.state.requests.get(group.request_id):
                 yield request

@@ -1,10 +1,10 @@
-"""A finding of a check, as views and reports read it."""
+"""A finding of a check."""
 
 import msgspec
 
 
 class Finding(msgspec.Struct):
-    """A violation of a rule: its place, and a sentence that says what is wrong."""
+    """A violation of a rule: its place, and a sentence that describes it."""
 
     rule: str
     message: str

@@ -33,9 +33,9 @@ class LifecycleRules(RuleGroup):
     def __init__(self, state: EngineState) -> None:
         super().__init__(state)
         self._before: dict[int, _Before] = {}
-        """The sequences that the event in hand names one by one."""
+        """The sequences in the rows of the current event, before it is applied."""
         self._num_anomalies = 0
-        """Anomalies that are expected once the event in hand is applied."""
+        """The number of anomalies that is expected after the current event."""
 
     def before(self, event: Event) -> Iterator[Finding]:
         """Checks decodes of finished sequences, and records the sequences that `event` names."""

@@ -34,22 +34,22 @@ class Report(msgspec.Struct):
     num_events: int = 0
     num_steps: int = 0
     num_gaps: int = 0
-    """Gaps in the stream; checking started anew after each."""
+    """Gaps in the stream; checking started again after each."""
     counts: dict[str, int] = {}
     """Findings by rule."""
     findings: list[Finding] = []
     """The first findings of each rule."""
     complete: bool = True
-    """Whether everything was checked: false if a recording is damaged or has no step in it."""
-    remark: str | None = None
-    """A sentence on the damage of the recording, if there is any."""
+    """False if a recording is damaged or has no step in it."""
+    problem: str | None = None
+    """A sentence on the damage of the recording, or on the missing steps; `None` without such."""
 
     def as_json(self) -> str:
-        """The report as indented JSON."""
+        """Returns the report as indented JSON."""
         return safe_json(msgspec.json.format(msgspec.json.encode(self), indent=2).decode())
 
     def as_junit(self) -> str:
-        """The report as JUnit XML: a test case per rule, and one named `complete`."""
+        """Returns the report as JUnit XML: a test case per rule, and one named `complete`."""
         suite = ET.Element(
             "testsuite",
             name="seqtop check",
@@ -59,7 +59,7 @@ class Report(msgspec.Struct):
         )
         whole = ET.SubElement(suite, "testcase", classname=safe_line(self.source), name="complete")
         if not self.complete:
-            ET.SubElement(whole, "error", message=safe_line(self.remark or ""))
+            ET.SubElement(whole, "error", message=safe_line(self.problem or ""))
         for rule, violation in RULES.items():
             case = ET.SubElement(suite, "testcase", classname=safe_line(self.source), name=rule)
             if self.counts.get(rule):
@@ -70,17 +70,17 @@ class Report(msgspec.Struct):
         return ET.tostring(suite, encoding="unicode", xml_declaration=True)
 
     def as_text(self) -> str:
-        """The report in sentences: one line per finding, and a summary."""
+        """Returns the report in sentences: one line per finding, and a summary."""
         lines = [sentence(finding) for finding in self.findings]
-        looked_at = f"{self.num_steps:,} steps, {self.num_events:,} events, {self.num_gaps:,} gaps"
+        amount = f"{self.num_steps:,} steps, {self.num_events:,} events, {self.num_gaps:,} gaps"
         total = sum(self.counts.values())
         partly = "" if self.complete else "; not all could be checked"
-        lines.append(f"{safe_line(self.source)}: {looked_at}, {total:,} findings{partly}")
+        lines.append(f"{safe_line(self.source)}: {amount}, {total:,} findings{partly}")
         return "\n".join(lines)
 
 
 def sentence(finding: Finding) -> str:
-    """A finding as one line of text, safe for a terminal."""
+    """Formats a finding as one line of text, safe for a terminal."""
     where = [f"step {finding.step}"]
     if finding.request_id is not None:
         where.append(f"request {finding.request_id}")
@@ -90,16 +90,16 @@ def sentence(finding: Finding) -> str:
 
 
 class _LiveChecker(StreamChecker):
-    """A stream checker that listens to a session."""
+    """Checks the live stream of a session."""
 
     def observe(self, change: StateChange) -> None:
-        """Checks an event, or starts again from a snapshot.
+        """Checks an event, or starts again from a snapshot; a `Listener`.
 
-        States keep parts of the events applied, so the event is decoded again and a snapshot
-        copied.
+        Two states must not share parts of an event or a snapshot, so both are decoded again.
         """
         if change.event is None:
-            self.start(codec.decode(codec.encode(change.state), EngineState))
+            state = codec.decode(codec.encode(change.state), EngineState)
+            self.start(change.sequence_number, state)
         else:
             self.apply(change.sequence_number, parsing.event(change.payload))
 
@@ -108,20 +108,20 @@ def check_recording(path: str | os.PathLike[str]) -> Report:
     """Checks a recording, as far as it can be read.
 
     Raises:
-        RecordingError: There is no such recording.
+        RecordingError: The file does not exist or is not a recording of this version.
     """
     with FileStore(path) as recording:
         checker = BackgroundChecker(recording, stored="first")
         checker.advance(math.inf)
-        report = _report(os.fspath(path), checker.stream)
+        report = _report(os.fspath(path), checker)
         unreadable = list(dict.fromkeys([*checker.errors, *recording.unreadable()]))
         report.complete = not (unreadable or recording.num_lost_bytes) and report.num_steps > 0
-        report.remark = recording.damage
-        if unreadable and report.remark is None:
+        report.problem = recording.damage
+        if unreadable and report.problem is None:
             more = f", and so are {len(unreadable) - 1:,} more places" if unreadable[1:] else ""
-            report.remark = f"{unreadable[0]}{more}"
+            report.problem = f"{unreadable[0]}{more}"
         elif not report.num_steps and not recording.is_empty and not recording.num_lost_bytes:
-            report.remark = f"{recording.path} has no step in it: there is nothing to check"
+            report.problem = f"{recording.path} has no step in it: there is nothing to check"
         return report
 
 
@@ -136,12 +136,15 @@ def check_live(
     """Checks a running engine until `ended` is set, for `duration` seconds, or until it stops.
 
     Args:
-        timeout: Seconds to wait for the engine at first.
-        keys: For an engine that lets in holders of keys alone.
+        endpoint: The endpoint of the engine's live stream.
+        ended: Ends the check when it is set.
+        duration: Seconds to check; `None` for no limit.
+        timeout: Seconds to wait for the first state.
+        keys: The viewer's CurveZMQ keys, if the engine requires any.
 
     Raises:
         EndpointError: `endpoint` is malformed.
-        UnreachableError: no engine answered, or none that can be understood.
+        UnreachableError: No engine answered, or its messages cannot be read.
     """
     session = Session(endpoint, history=MemoryStore(max_bytes=0), keys=keys)
     checker = _LiveChecker(stored="first")
@@ -154,7 +157,7 @@ def check_live(
 
 
 def _wait(session: Session, ended: threading.Event, duration: float | None) -> None:
-    """Blocks until the end: the event, the duration or the engine's."""
+    """Waits for `ended`, the end of `duration` or the end of the engine."""
     deadline = math.inf if duration is None else time.monotonic() + duration
     while time.monotonic() < deadline and not ended.is_set():
         if session.wait_for(ConnectionState.STOPPED, timeout=min(0.2, deadline - time.monotonic())):

@@ -19,7 +19,7 @@ from seqtop.state.model import RequestState, SequenceState
 from seqtop.wire.messages import Event
 
 RULES: dict[str, str] = {}
-"""The rules by name, each with a sentence on the violation that it finds."""
+"""The rules by name, each with a sentence that describes a violation."""
 
 _Group = TypeVar("_Group", bound="RuleGroup")
 _Args = ParamSpec("_Args")
@@ -31,7 +31,7 @@ class rule:  # noqa: N801 (a decorator)
 
     Args:
         name: The name of the rule in findings, reports and documents.
-        violation: One sentence on what the rule finds, without a period.
+        violation: A sentence that describes a violation, without a period.
 
     Raises:
         ValueError: There is a rule of this name already.
@@ -58,7 +58,7 @@ class rule:  # noqa: N801 (a decorator)
 
 
 class RuleGroup:
-    """Rules that look at the same data; each checks only what an event changed.
+    """Rules that read the same data; each checks only the changes of an event.
 
     Subclasses override the hooks that they need.
 
@@ -88,12 +88,12 @@ class RuleGroup:
     def of_engine(
         self, message: str, *, request_id: str | None = None, block: int | None = None
     ) -> Finding:
-        """A finding about the engine, a request or a block, as of the last step."""
+        """Returns a finding about the engine, a request or a block, as of the last step."""
         return Finding("", message, self.state.step, request_id, block=block)
 
     def of_sequence(
         self, sequence: SequenceState, message: str, *, block: int | None = None
     ) -> Finding:
-        """A finding about a sequence, as of the last step."""
+        """Returns a finding about a sequence, as of the last step."""
         ids = sequence.request_id, sequence.seq_id
         return Finding("", message, self.state.step, *ids, block)

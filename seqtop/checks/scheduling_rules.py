@@ -23,13 +23,13 @@ class SchedulingRules(RuleGroup):
         super().__init__(state)
         self._starvation_time = starvation_time
         self._waiting: dict[int, dict[str, None]] = {}
-        """By priority, the ids of requests never scheduled so far, in order of arrival."""
+        """The ids of requests that have not been scheduled, by priority, in order of arrival."""
         self._starved: set[str] = set()
         for request in state.requests.values():
             self._add_waiting(request)
 
     def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
-        """Checks a step against the engine's limits, and follows arrivals and ends."""
+        """Checks a step against the engine's limits, and records arrivals and ends."""
         if isinstance(event, Step):
             yield from self._budget(event)
         if not isinstance(event, RequestArrived | RequestFinished):

@@ -29,21 +29,23 @@ class LocatedFinding(NamedTuple):
 
 
 class StreamChecker:
-    """Checks a stream of events, and starts anew after each gap.
+    """Checks a stream of events, and starts again after each gap.
 
     One thread checks; any thread may read the findings.
 
     Args:
-        stored: The findings of a rule to store where there are more than `MAX_FINDINGS`.
+        stored: The findings to store of a rule that has more than `MAX_FINDINGS`.
     """
 
     def __init__(self, *, stored: Stored = "newest") -> None:
         self.num_events = 0
+        """Events checked so far."""
         self.num_steps = 0
         """Steps checked so far."""
         self.num_gaps = 0
-        """Gaps in the stream; checking started anew after each."""
+        """Gaps in the stream; checking started again after each."""
         self.num_findings = 0
+        """Findings so far, including those that are not stored."""
         self._stored = stored
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
@@ -51,10 +53,11 @@ class StreamChecker:
         self._checker: Checker | None = None
         self._is_in_gap = False
         self._position = 0
+        """The position of the last event that was checked."""
 
     @property
     def has_started(self) -> bool:
-        """Whether there is a state to apply events to: not so at first and in a gap."""
+        """True if there is a state to apply events to; false at first and in a gap."""
         return self._checker is not None
 
     @property
@@ -62,13 +65,15 @@ class StreamChecker:
         """The last step checked since the last gap; -1 before the first."""
         return -1 if self._checker is None else self._checker.state.step
 
-    def start(self, state: EngineState) -> None:
-        """Starts from `state`, which from now on belongs to this checker.
+    def start(self, position: int, state: EngineState) -> None:
+        """Starts from a state; after events without `stop`, this counts as a gap.
 
-        Without `stop` before, the events between the last one and `state` count as a gap.
+        Args:
+            position: The position of the state in the stream.
+            state: The state, which the checker will change.
         """
         self.num_gaps += self.has_started
-        self._checker, self._is_in_gap = Checker(state), False
+        self._checker, self._is_in_gap, self._position = Checker(state), False, position
 
     def stop(self) -> None:
         """Stops at a gap, until the next `start`."""
@@ -76,7 +81,7 @@ class StreamChecker:
         self._checker, self._is_in_gap = None, True
 
     def apply(self, position: int, event: Event) -> None:
-        """Checks the next event; the state may store parts of it.
+        """Checks the next event, which must not change afterwards.
 
         Args:
             position: The position of the event in the stream.
@@ -86,7 +91,7 @@ class StreamChecker:
         state = self._checker.state
         num_steps = state.num_steps_seen
         for finding in self._checker.apply(event):
-            # The pool's figures of a step are checked when the next one comes.
+            # The pool's figures of a step are checked when the next one arrives.
             self._store(position if finding.step == state.step else position - 1, finding)
         self.num_events += 1
         self.num_steps += state.num_steps_seen - num_steps
@@ -98,27 +103,27 @@ class StreamChecker:
             self._store(self._position, finding)
 
     def found(self) -> list[LocatedFinding]:
-        """The stored findings, oldest first."""
+        """Returns the stored findings, oldest first."""
         with self._lock:
             return list(self._found)
 
     def counts(self) -> dict[str, int]:
-        """The number of findings of each rule that has any, the largest first."""
+        """Returns the number of findings of each rule that has any, the largest first."""
         with self._lock:
             return dict(self._counts.most_common())
 
     def next(self, position: int) -> list[LocatedFinding]:
-        """The findings at the first position with any after `position`."""
+        """Returns the findings at the first position with any after `position`."""
         with self._lock:
             return self._at(bisect_right(self._found, position, key=_POSITION))
 
     def previous(self, position: int) -> list[LocatedFinding]:
-        """The findings at the last position with any before `position`."""
+        """Returns the findings at the last position with any before `position`."""
         with self._lock:
             return self._at(bisect_left(self._found, position, key=_POSITION) - 1)
 
     def _at(self, index: int) -> list[LocatedFinding]:
-        """All findings at the position of the one at `index`, if there is one."""
+        """Returns all findings at the position of the one at `index`, if there is one."""
         if not 0 <= index < len(self._found):
             return []
         position = self._found[index].position

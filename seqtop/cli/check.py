@@ -58,8 +58,8 @@ def run(options: argparse.Namespace) -> int:
             report = check_recording(options.source)
     except RecordingError as error:
         return fail(str(error))
-    if report.remark is not None:
-        warn(report.remark)
+    if report.problem is not None:
+        warn(report.problem)
     if options.json:
         print(report.as_json())
     else:

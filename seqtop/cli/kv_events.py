@@ -90,7 +90,7 @@ def show(options: argparse.Namespace) -> int:
     with _session(options) as source:
         source.await_publisher(options.timeout)
         with source.lock:
-            output = kv_json.encode(source.cache, source.link).decode()
+            output = kv_json.encode(source.cache, source.connection).decode()
     print(output)
     return 0
 

@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             with until_signalled() as ended:
                 _wait(session, recorder, options.output, ended, options.duration)
-            warning = _describe_silence(session.link, recorder.silence)
+            warning = _describe_silence(session.connection, recorder.silence)
         finally:
             session.remove_listener(recorder.record)
             recorder.close()
@@ -98,7 +98,7 @@ def _wait(
     """Shows the progress until the recording is to end, after `duration` seconds at the latest."""
     shows_progress = sys.stderr.isatty()
     if not shows_progress:
-        warn(f"recording {session.link.endpoint} to {path}")
+        warn(f"recording {session.connection.endpoint} to {path}")
     started = time.monotonic()
     end = math.inf if duration is None else started + duration
     while recorder.error is None and (left := end - time.monotonic()) > 0:
@@ -106,22 +106,22 @@ def _wait(
             break
         if shows_progress:
             figures = _figures(recorder, time.monotonic() - started)
-            state = session.link.state.value
+            state = session.connection.state.value
             line = f"recording to {safe_line(path)}: {figures}, {state}; Ctrl-C stops it"
             _show_progress(line[: shutil.get_terminal_size().columns - 1])
     if shows_progress:
         _show_progress("")
 
 
-def _describe_silence(link: Connection, seconds: float) -> str | None:
+def _describe_silence(connection: Connection, seconds: float) -> str | None:
     """Returns a warning if the last message was received `seconds` ago and that is too long."""
     from seqtop.connection import ConnectionState
 
-    if link.state is ConnectionState.LIVE and seconds < _SILENCE_SECONDS:
+    if connection.state is ConnectionState.LIVE and seconds < _SILENCE_SECONDS:
         return None
-    is_unknown = link.state in (ConnectionState.LIVE, ConnectionState.LOST)
-    reason = "; is the engine still running there?" if is_unknown else f": {link.detail}"
-    return f"no message from {link.endpoint} for {seconds:,.1f} s{reason}"
+    is_unknown = connection.state in (ConnectionState.LIVE, ConnectionState.LOST)
+    reason = "; is the engine still running there?" if is_unknown else f": {connection.detail}"
+    return f"no message from {connection.endpoint} for {seconds:,.1f} s{reason}"
 
 
 def _show_progress(line: str) -> None:

@@ -123,10 +123,10 @@ def _show_recording(options: argparse.Namespace) -> int:
                 if (nearest := nearest_step(recording, options.at)) is not None:
                     warn(f"step {options.at:,} is not recorded; this is {nearest}")
                 state = recording.at(recording.index.at_step(options.at))
-            link = Connection(options.source, ConnectionState.REPLAY, recording.damage or "")
+            connection = Connection(options.source, ConnectionState.REPLAY, recording.damage or "")
     except RecordingError as error:
         return fail(str(error))
-    print(_format(state, link, options))
+    print(_format(state, connection, options))
     return 0
 
 
@@ -136,18 +136,18 @@ def _show_live(options: argparse.Namespace) -> int:
     with Session(options.source, keys=curve_keys(options)) as session:
         session.await_engine(options.timeout)
         with session.lock:
-            output = _format(session.state, session.link, options)
+            output = _format(session.state, session.connection, options)
     print(output)
     return 0
 
 
-def _format(state: EngineState, link: Connection, options: argparse.Namespace) -> str:
+def _format(state: EngineState, connection: Connection, options: argparse.Namespace) -> str:
     from seqtop.export import json_document, text
     from seqtop.state.filter import NO_FILTER
     from seqtop.state.ordering import Sort
 
     if options.json:
-        return json_document.encode(state, link).decode()
+        return json_document.encode(state, connection).decode()
     return text.table(
         state,
         columns=options.columns,

@@ -30,7 +30,7 @@ DEFAULT_COLUMNS = tuple(key for key in FIELDS if key not in {"text", "prompt_tex
 """All columns except texts, which would be repeated for each new token."""
 
 _POLL_SECONDS = 0.1
-"""The interval at which the link and the reader's pipe are checked."""
+"""The interval at which the connection and the reader's pipe are checked."""
 
 
 class JsonLinesWriter:
@@ -47,14 +47,16 @@ class JsonLinesWriter:
         self._shown: set[int] = set()
         self._last: tuple[int, ConnectionState] | None = None
 
-    def line(self, state: EngineState, link: Connection, touched: set[int] | None) -> bytes | None:
+    def line(
+        self, state: EngineState, connection: Connection, touched: set[int] | None
+    ) -> bytes | None:
         """Returns a line with the changes, or `None` if there are none.
 
         Args:
             touched: The ids of sequences that may have changed; `None` if the whole state has
                 been replaced.
         """
-        current = (state.step, link.state)
+        current = (state.step, connection.state)
         if touched is None or self._last is None:
             self._shown.clear()
             kind, touched = "state", set(state.sequences)
@@ -72,11 +74,13 @@ class JsonLinesWriter:
         self._shown = (self._shown | set(ids)) - set(gone)
         if kind == "change":
             extra = {"gone": gone}
-        return _encode(kind, state, link, {**extra, "stats": state.stats, "sequences": sequences})
+        return _encode(
+            kind, state, connection, {**extra, "stats": state.stats, "sequences": sequences}
+        )
 
-    def end(self, state: EngineState, link: Connection, reason: str) -> bytes:
+    def end(self, state: EngineState, connection: Connection, reason: str) -> bytes:
         """Returns the last line."""
-        return _encode("end", state, link, {"reason": reason})
+        return _encode("end", state, connection, {"reason": reason})
 
     def _shows(self, state: EngineState, seq_id: int) -> bool:
         sequence = state.sequences.get(seq_id)
@@ -127,24 +131,24 @@ def follow(
     while True:
         version = session.version
         with session.lock:
-            state, link = session.state, session.link
-            line = writer.line(state, link, touched)
+            state, connection = session.state, session.connection
+            line = writer.line(state, connection, touched)
             touched = set()
-            link_state = link.state
-            stopped = link_state is ConnectionState.STOPPED
+            connection_state = connection.state
+            stopped = connection_state is ConnectionState.STOPPED
             is_over = stopped or ended.is_set()
             if is_over:
                 reason = state.stopped or "the engine stopped" if stopped else "interrupted"
-                line = (line or b"") + writer.end(state, link, reason)
+                line = (line or b"") + writer.end(state, connection, reason)
         if line:
             file.write(line)
             file.flush()
         if is_over:
             return
-        if link_state is ConnectionState.INCOMPATIBLE:
-            raise UnreachableError(link.detail)
+        if connection_state is ConnectionState.INCOMPATIBLE:
+            raise UnreachableError(connection.detail)
         earliest = time.monotonic() + every
-        while not (ended.is_set() or session.link.state is not link_state):
+        while not (ended.is_set() or session.connection.state is not connection_state):
             if _is_closed(file):
                 raise BrokenPipeError
             left = earliest - time.monotonic()
@@ -170,11 +174,11 @@ def _waiting(state: EngineState) -> set[int]:
     }
 
 
-def _encode(kind: str, state: EngineState, link: Connection, rest: dict[str, Any]) -> bytes:
+def _encode(kind: str, state: EngineState, connection: Connection, rest: dict[str, Any]) -> bytes:
     head = {"version": VERSION, "kind": kind, "time": state.time, "step": state.step}
     plain = {
         key: msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else value
         for key, value in rest.items()
     }
-    line = msgspec.json.encode({**head, "link": link.state.value, **plain})
+    line = msgspec.json.encode({**head, "connection": connection.state.value, **plain})
     return safe_json(line.decode()).encode() + b"\n"

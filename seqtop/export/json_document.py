@@ -15,16 +15,16 @@ from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.wire.columns import Floats, Ints
 
 
-def encode(state: EngineState, link: Connection) -> bytes:
+def encode(state: EngineState, connection: Connection) -> bytes:
     """Returns the document as indented UTF-8 JSON. Non-finite numbers become `null`."""
-    plain = msgspec.json.format(msgspec.json.encode(document(state, link)), indent=2)
+    plain = msgspec.json.format(msgspec.json.encode(document(state, connection)), indent=2)
     return safe_json(plain.decode()).encode()
 
 
-def document(state: EngineState, link: Connection) -> dict[str, Any]:
+def document(state: EngineState, connection: Connection) -> dict[str, Any]:
     """Returns the document as dicts and lists. The caller holds the lock of `state`."""
     return {
-        "link": {**msgspec.structs.asdict(link), "state": link.state.value},
+        "connection": {**msgspec.structs.asdict(connection), "state": connection.state.value},
         "engine": msgspec.structs.asdict(state.info) if state.info else None,
         "step": state.step,
         "time": state.time,

@@ -7,36 +7,36 @@ from typing import Any
 import msgspec
 
 from seqtop.connection import Connection
-from seqtop.kv_events.cache import CachedKvBlock, KvCache, found
+from seqtop.kv_events.cache import CachedKvBlock, KvCache, merged_tree
 from seqtop.kv_events.messages import BlockHash
 from seqtop.sanitize import safe_json
 
 
-def document(cache: KvCache, link: Connection) -> dict[str, Any]:
+def document(cache: KvCache, connection: Connection) -> dict[str, Any]:
     """Returns the document as dicts and lists. Hashes of bytes are hexadecimal, others numbers."""
     return {
-        "link": {
-            "endpoint": link.endpoint,
-            "state": link.state.value,
-            "num_messages": link.num_messages,
-            "num_missed": link.num_missed,
-            "num_errors": link.num_errors,
-            "last_error": link.last_error or None,
+        "connection": {
+            "endpoint": connection.endpoint,
+            "state": connection.state.value,
+            "num_messages": connection.num_messages,
+            "num_missed": connection.num_missed,
+            "num_errors": connection.num_errors,
+            "last_error": connection.last_error or None,
         },
-        "complete": bool(cache.num_batches and not cache.gap and not cache.num_overflowing),
+        "complete": bool(cache.num_batches and not cache.gap and not cache.num_not_shown),
         "gap": cache.gap or None,
         "time": cache.time if cache.num_batches else None,
         "data_parallel_rank": cache.data_parallel_rank,
         "num_batches": cache.num_batches,
         "num_events": cache.num_events,
         "num_stored": cache.num_stored,
-        "num_stored_again": cache.num_again,
+        "num_stored_again": cache.num_stored_again,
         "num_extending": cache.num_extending,
         "num_branching": cache.num_branching,
         "num_removed": cache.num_removed,
-        "num_removed_unknown": cache.num_unmatched,
+        "num_removed_unknown": cache.num_removed_unknown,
         "num_cleared": cache.num_cleared,
-        "num_not_shown": cache.num_overflowing,
+        "num_not_shown": cache.num_not_shown,
         "kinds_not_understood": cache.unknown,
         "num_blocks": len(cache.blocks),
         "num_tokens": cache.num_tokens,
@@ -54,9 +54,9 @@ def document(cache: KvCache, link: Connection) -> dict[str, Any]:
     }
 
 
-def encode(cache: KvCache, link: Connection) -> bytes:
+def encode(cache: KvCache, connection: Connection) -> bytes:
     """Returns the document as indented JSON that is safe to print on a terminal."""
-    text = msgspec.json.format(msgspec.json.encode(document(cache, link)), indent=2)
+    text = msgspec.json.format(msgspec.json.encode(document(cache, connection)), indent=2)
     return safe_json(text.decode()).encode()
 
 
@@ -65,13 +65,13 @@ def _block(block: CachedKvBlock) -> dict[str, Any]:
         "hash": _hash(block.key[1]),
         "group": _group(block.key[0]),
         "parent": None if block.parent is None else _hash(block.parent[1]),
-        "tree": _hash(found(block.tree).root[1]),
+        "tree": _hash(merged_tree(block.tree).root[1]),
         "copies": block.copies,
         "size": block.size,
         "token_ids": None if block.token_ids is None else block.token_ids.tolist(),
         "lora": block.lora or None,
         "stored_at": block.stored_at,
-        "seen_at": block.seen_at,
+        "last_named_at": block.last_named_at,
         "num_stored": block.num_stored,
     }
 

@@ -174,7 +174,7 @@ class EventIndex:
                 restart. By default the newest run.
         """
         with self._lock:
-            return self._last_not_above(self._steps, step, *self._incarnation(near))
+            return self._last_not_above(self._steps, step, *self._run_bounds(near))
 
     def next(self, kind: EventKind, position: int) -> int | None:
         """Returns the first position after `position` that has any of the kinds in `kind`."""
@@ -199,24 +199,24 @@ class EventIndex:
     def next_step(self, position: int) -> int | None:
         """Returns the last position of the next step, or `None` at the end."""
         with self._lock:
-            start, stop = self._incarnation(position)
+            start, stop = self._run_bounds(position)
             step = self[position].step
             index = bisect_right(self._steps, step, start, stop)
             if index == len(self._steps):
                 return None
-            start, stop = self._incarnation(self._first + index)
+            start, stop = self._run_bounds(self._first + index)
             return self._last_not_above(self._steps, self._steps[index], start, stop)
 
     def previous_step(self, position: int) -> int | None:
         """Returns the last position of the previous step, or `None` at the beginning."""
         with self._lock:
-            start, stop = self._incarnation(position)
+            start, stop = self._run_bounds(position)
             step = self[position].step
             index = bisect_left(self._steps, step, start, stop)
             return self._first + index - 1 if index else None
 
-    def _incarnation(self, near: int | None) -> tuple[int, int]:
-        """The range of column indices that belong to the same run of the engine as `near`."""
+    def _run_bounds(self, near: int | None) -> tuple[int, int]:
+        """Returns the column indices of the run of the engine that has position `near`."""
         restarts = self._positions[EventKind.RESTART]
         run = bisect_right(restarts, self.last if near is None else near)
         start = restarts[run - 1] - self._first if run else 0

@@ -41,8 +41,8 @@ _EVENT_KINDS = int(EventKind.FINISH | EventKind.PREEMPTION | EventKind.SWAP)
 class FileStore(Timeline):
     """A recording, open until `close`; a context manager closes it.
 
-    A file that was cut anywhere opens with the frames that are complete; `damage` says what is
-    lost. A file that is being written opens with the frames written so far.
+    A file that was cut anywhere opens with the frames that are complete; `damage` describes the
+    loss. A file that is being written opens with the frames written so far.
 
     Raises:
         RecordingError: The file does not exist or is not a recording of this version.
@@ -54,7 +54,7 @@ class FileStore(Timeline):
         self.num_lost_bytes = 0
         """Number of bytes at the end of the file that cannot be read."""
         self.damage: str | None = None
-        """One sentence that says what is lost or was rebuilt; `None` for a complete file."""
+        """One sentence on the parts that are lost or were rebuilt; `None` for a complete file."""
         self._budget: int | None = None
         """Number of bytes that may still be read for the state that is being built."""
         self._num_finished = 0
@@ -76,14 +76,14 @@ class FileStore(Timeline):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no state can be read; `damage` says why."""
+        """True if no state can be read; then `damage` is the reason."""
         return not self._segments
 
     def require(self) -> None:
-        """Checks that there is something to read.
+        """Checks that at least one state can be read.
 
         Raises:
-            RecordingError: There is not.
+            RecordingError: No state can be read.
         """
         if self.is_empty:
             raise RecordingError(self.damage)

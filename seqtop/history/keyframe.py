@@ -1,8 +1,8 @@
 """Keyframes: encoded states from which playing continues.
 
-A keyframe is a snapshot of the unfinished requests, and a number for each finished one. A store
-keeps each finished request once, whatever the number of keyframes that name it. With whole
-snapshots instead, a state of 10,000 finished requests takes 3 to 6 times as long to seek to.
+A keyframe is a snapshot of the unfinished requests, and a number for each finished one. A store has
+each finished request once, even if many keyframes name it. With whole snapshots instead, seeking to
+a state of 10,000 finished requests takes 3 to 6 times as long.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ class KeyframeEncoder:
         last = -1
         for request_id in state.finished:
             request = state.requests[request_id]
-            known = self._numbers.get(request_id)
+            numbered = self._numbers.get(request_id)
             # Numbers follow the order of `state.finished`, so a request out of order is stored
             # again, as is one that was changed after its end.
-            if known is None or known[1] is not request or known[0] <= last:
-                known = self._next + len(new), request
+            if numbered is None or numbered[1] is not request or numbered[0] <= last:
+                numbered = self._next + len(new), request
                 sequences = [state.sequences[seq_id] for seq_id in request.seq_ids]
                 new.append(FinishedRequest(request, sequences))
-            numbers[request_id] = known
-            last = known[0]
+            numbers[request_id] = numbered
+            last = numbered[0]
         requests = [
             numbers[request_id][0] if request_id in numbers else _UNFINISHED
             for request_id in state.requests

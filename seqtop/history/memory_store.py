@@ -26,7 +26,7 @@ DEFAULT_MAX_BYTES = 256 * 2**20
 DEFAULT_MAX_EVENTS = 1_000_000
 
 _LEVEL = 1
-"""Compression level: the thread of the session pays for it; the next two levels save 6 %."""
+"""Compression level, a low one because the session's thread compresses; two more save 6 %."""
 
 _INDEX_BYTES = 25
 """Bytes of an index entry."""
@@ -39,7 +39,7 @@ class MemoryStore(Timeline, SegmentBuilder):
 
     Args:
         max_bytes: Maximum number of bytes, compressed and with the index. The newest segment is
-            kept whatever its size.
+            stored even if it is larger.
         max_events: Maximum number of events.
     """
 
@@ -54,9 +54,9 @@ class MemoryStore(Timeline, SegmentBuilder):
         self._max_events = max_events
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
         self._decompressor = zstandard.ZstdDecompressor()
-        self._live: dict[int, FinishedRequest] = {}
+        self._newest_finished: dict[int, FinishedRequest] = {}
         """The finished requests that the newest keyframe names: the session's own objects, which
-        states read from here share."""
+        states that are read from this store share."""
 
     def append(self, number: int, payload: bytes, event: Event, state: EngineState) -> None:
         """Adds message `number`; its `event` has just been applied to `state`."""
@@ -76,7 +76,7 @@ class MemoryStore(Timeline, SegmentBuilder):
         self._segments[-1].batches.append(stored)
 
     def _store_finished(self, first: int, requests: list[FinishedRequest]) -> None:
-        self._live.update(enumerate(requests, first))
+        self._newest_finished.update(enumerate(requests, first))
         data = self._store(encode_finished(requests))
         self._finished.append(CompressedFinished(first, len(requests), data))
 
@@ -84,8 +84,8 @@ class MemoryStore(Timeline, SegmentBuilder):
         self, keyframe: EncodedKeyframe, entry: IndexEntry, gap: Gap | None
     ) -> None:
         lowest = keyframe.lowest_finished
-        for number in [number for number in self._live if number < lowest]:
-            del self._live[number]
+        for number in [number for number in self._newest_finished if number < lowest]:
+            del self._newest_finished[number]
         if gap is not None:
             self.gaps.append(gap)
         self._segments.append(Segment(self.position, self._store(keyframe.data), lowest))
@@ -116,7 +116,7 @@ class MemoryStore(Timeline, SegmentBuilder):
             return split_payloads(self._batch_payloads, batch.sizes, first, last)
 
     def _finished_request(self, number: int) -> FinishedRequest:
-        return self._live.get(number) or super()._finished_request(number)
+        return self._newest_finished.get(number) or super()._finished_request(number)
 
     def _store(self, data: bytes) -> CompressedData:
         # `compress` would return bytes that still occupy memory for the worst case.

@@ -1,4 +1,4 @@
-"""Playback of a timeline: a recording, or the store of a live session, which may still grow."""
+"""Playback of a timeline: of a recording, or of the store of a live session, which may grow."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ gap with nothing to show."""
 class Playback(Observable):
     """A `Source` that shows a timeline at a position, which time or the user moves.
 
-    Unreadable parts of the timeline raise no error: `link.detail` describes them, playing skips
-    them, and `move` stays where it is.
+    Unreadable parts of the timeline raise no error: `connection.detail` describes them, playing
+    skips them, and `move` stays where it is.
 
     Args:
         timeline: The timeline to play.
@@ -55,7 +55,7 @@ class Playback(Observable):
         self.timeline = timeline
         self.lock = threading.RLock()
         """Held while `state` changes; hold it while reading `state`."""
-        self.link = Connection(name, ConnectionState.REPLAY, detail)
+        self.connection = Connection(name, ConnectionState.REPLAY, detail)
         self.loop = loop
         self._speed = _validated(speed)
         self._cursor = self._first_cursor(position)
@@ -106,12 +106,12 @@ class Playback(Observable):
 
     @property
     def paused(self) -> bool:
-        """Whether playing is paused."""
+        """True if playing is paused."""
         return not self._playing.is_set()
 
     @property
     def at_end(self) -> bool:
-        """Whether the newest position is shown."""
+        """True if the newest position is shown."""
         return self.position >= self.timeline.last
 
     @property
@@ -148,7 +148,7 @@ class Playback(Observable):
             try:
                 touched = self._cursor.move(position)
             except RecordingError as error:
-                self.link.detail = str(error)
+                self.connection.detail = str(error)
                 self._publish(None)  # reading may have ended on the way
                 return False
             self.entry = self._current_entry()
@@ -200,7 +200,7 @@ class Playback(Observable):
             try:
                 return Cursor(self.timeline, position)
             except RecordingError as error:
-                self.link.detail = str(error)
+                self.connection.detail = str(error)
                 found = self.timeline.keyframe_after(position)
                 if found is None:
                     raise

@@ -17,7 +17,7 @@ FLUSH_SECONDS = 1.0
 class Recorder:
     """Records a session, from the first call of `record` until `close`.
 
-    A full disk must not end the session: it ends the recording, and `error` says why.
+    A full disk must not end the session: it ends the recording and sets `error`.
 
     Args:
         writer: The new recording; `close` closes it.
@@ -25,7 +25,7 @@ class Recorder:
 
     def __init__(self, writer: FileWriter) -> None:
         self.error: str | None = None
-        """One sentence that says why the recording has ended; `None` while it has not."""
+        """The reason for the end of the recording, in one sentence; `None` while it continues."""
         self.num_messages = 0
         """Number of recorded messages."""
         self._last_message = time.monotonic()

@@ -42,10 +42,9 @@ class Gap(msgspec.Struct, array_like=True, frozen=True):
 
     position: int
     restarted: bool
-    """Whether another run of the engine begins here."""
+    """True if another run of the engine begins here."""
     num_missed: int
-    """Number of messages, of the run that continues here, that the snapshot contains and that were
-    not recorded."""
+    """Number of messages, of the run after the gap, that were not recorded."""
 
     def __str__(self) -> str:
         if self.restarted:
@@ -139,7 +138,7 @@ class SegmentBuilder(ABC):
         Args:
             incarnation: Identifies the run of the engine.
             number: Sequence number of the last message in `state`; -1 for none.
-            state: The state, which is not kept.
+            state: The state, which may change afterwards.
 
         Raises:
             WireError: The state cannot be encoded.

@@ -1,7 +1,7 @@
 """Recorded time: an index, and the state at every position.
 
 A timeline is a list of segments, each a keyframe and the batches of events after it, and the
-finished requests that the keyframes name. `MemoryStore` and `FileStore` keep the compressed bytes
+finished requests that the keyframes name. `MemoryStore` and `FileStore` store the compressed bytes
 in memory and in a file. Positions are those of `EventIndex`.
 """
 
@@ -258,7 +258,7 @@ class Cursor:
         return touched
 
     def _is_near(self, position: int) -> bool:
-        """Whether applying events from here is less work than starting from a keyframe."""
+        """Returns whether applying events from here is less work than starting from a keyframe."""
         if not self.timeline.first <= self.position <= position:
             return False
         resync = self.timeline.index.next(EventKind.RESYNC, self.position)

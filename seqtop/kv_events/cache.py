@@ -43,7 +43,7 @@ class PrefixTree(Struct, eq=False):
     num_tokens: int = 0
     newest: Key | None = None
     """The block stored last."""
-    seen_at: float = 0.0
+    last_named_at: float = 0.0
     joined: PrefixTree | None = None
     """The tree that this one was merged into."""
 
@@ -61,7 +61,7 @@ class CachedKvBlock(Struct, eq=False):
     tree: PrefixTree
     stored_at: float
     """The time of the last store event, in seconds since the epoch by the engine's clock."""
-    seen_at: float
+    last_named_at: float
     """The time of the last event that named the block, itself or as a parent."""
     lora: str = ""
     kind: str = ""
@@ -100,7 +100,7 @@ class KvCache:
         self.num_events = 0
         self.num_stored = 0
         """The number of blocks stored so far, in any tier."""
-        self.num_again = 0
+        self.num_stored_again = 0
         """Of those, blocks already in that tier: computed twice, or reported as reused."""
         self.num_extending = 0
         """The number of runs of blocks that continue a cached block."""
@@ -109,9 +109,9 @@ class KvCache:
         self.num_removed = 0
         self.num_cleared = 0
         """The number of times that the whole cache was cleared."""
-        self.num_overflowing = 0
+        self.num_not_shown = 0
         """The number of stored blocks that exceeded `max_blocks` and are not shown."""
-        self.num_unmatched = 0
+        self.num_removed_unknown = 0
         """The number of removals of blocks that were not cached."""
         self.unknown: dict[str, int] = {}
         """The number of events of each unknown kind."""
@@ -179,7 +179,7 @@ class KvCache:
             block = self.blocks.get(key)
             if block is None:
                 if self.num_cells >= self.max_blocks:
-                    self.num_overflowing += 1
+                    self.num_not_shown += 1
                     parent = key
                     continue
                 part = array("q", tokens[index * size : (index + 1) * size]) if has_tokens else None
@@ -189,16 +189,16 @@ class KvCache:
                 block.lora, block.kind = lora, event.kv_cache_spec_kind or ""
                 self._add_block(block)
             self._add_copy(block, medium)
-            block.stored_at = block.seen_at = self.time
-            tree = found(block.tree)
-            tree.newest, tree.seen_at = key, self.time
+            block.stored_at = block.last_named_at = self.time
+            tree = merged_tree(block.tree)
+            tree.newest, tree.last_named_at = key, self.time
             parent = key
 
     def _count_reuse(self, parent: Key | None, event: BlockStored, group: int) -> None:
         before = self.blocks.get(parent) if parent is not None else None
         if before is None or not event.block_hashes:
             return
-        before.seen_at = self.time
+        before.last_named_at = self.time
         if (group, event.block_hashes[0]) in self.blocks:
             return
         self.num_extending += 1
@@ -208,9 +208,9 @@ class KvCache:
         block.num_stored += 1
         copies = block.copies.get(medium, 0)
         if copies:
-            self.num_again += 1
+            self.num_stored_again += 1
         elif self.num_cells >= self.max_blocks:
-            self.num_overflowing += 1
+            self.num_not_shown += 1
             return
         else:
             tier = self.tiers.setdefault(medium, Tier())
@@ -233,9 +233,9 @@ class KvCache:
             if block is not None and event.medium is None and medium not in block.copies:
                 medium = next(iter(block.copies))
             if block is None or medium not in block.copies:
-                self.num_unmatched += 1
+                self.num_removed_unknown += 1
                 continue
-            block.seen_at = self.time
+            block.last_named_at = self.time
             block.copies[medium] -= 1
             if not block.copies[medium]:
                 self._remove_copy(block, medium)
@@ -267,7 +267,7 @@ class KvCache:
             del siblings[block.key]
             if not siblings:
                 del self._children[block.parent]
-        self._resize(found(block.tree), -1, -block.size)
+        self._resize(merged_tree(block.tree), -1, -block.size)
 
     def _tree_for(self, key: Key, parent: Key | None) -> PrefixTree:
         """Returns the tree of a new block, merged with the tree of its continuations if any."""
@@ -275,7 +275,7 @@ class KvCache:
         if parent is None:
             tree = own or self._new_tree(key)
         elif parent in self.blocks:
-            tree = found(self.blocks[parent].tree)
+            tree = merged_tree(self.blocks[parent].tree)
         else:
             tree = self._trees.get(parent) or self._new_tree(parent)
         if own is not None and own is not tree:
@@ -310,7 +310,7 @@ class KvCache:
         """Returns the trees at ranks `start` to `stop`, in descending order of blocks."""
         return list(self._by_size.values()[start:stop])
 
-    def place(self, tree: PrefixTree) -> int | None:
+    def rank(self, tree: PrefixTree) -> int | None:
         """Returns the rank of a tree by number of blocks; None if it has no cached blocks."""
         size = (-tree.num_blocks, tree.serial)
         return self._by_size.index(size) if size in self._by_size else None
@@ -334,13 +334,13 @@ class KvCache:
         return chain
 
     def _ancestors(self, block: CachedKvBlock) -> Iterator[CachedKvBlock]:
-        seen = {block.key}  # untrusted input may contain a cycle
+        visited = {block.key}  # untrusted input may contain a cycle
         yield block
-        while block.parent is not None and block.parent not in seen:
+        while block.parent is not None and block.parent not in visited:
             before = self.blocks.get(block.parent)
             if before is None:
                 return
-            seen.add(before.key)
+            visited.add(before.key)
             yield before
             block = before
 
@@ -354,7 +354,7 @@ class KvCache:
 _MAX_UNKNOWN_KINDS = 20
 
 
-def found(tree: PrefixTree) -> PrefixTree:
+def merged_tree(tree: PrefixTree) -> PrefixTree:
     """Returns the tree that a tree was merged into, which may be itself."""
     while tree.joined is not None:
         if tree.joined.joined is not None:

@@ -157,7 +157,7 @@ def unpack(frames: list[bytes]) -> KvMessage:
 
 
 def replay_request(first: int) -> list[bytes]:
-    """The frames that request all messages from number `first` on from a replay socket."""
+    """Returns the frames that request all messages from number `first` on from a replay socket."""
     return [b"", _NUMBER.pack(first)]
 
 

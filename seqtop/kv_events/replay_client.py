@@ -1,6 +1,6 @@
 """The client of the replay socket of a publisher of KV-cache events.
 
-The request is the number of the first message wanted. The publisher's ROUTER socket replies with
+The request is the number of the first requested message. The publisher's ROUTER socket replies with
 all messages from there on that it still has, then with an end marker. Each request has a socket of
 its own, so that a late reply is never taken for that to another request.
 """
@@ -23,7 +23,7 @@ MAX_SECONDS = 60.0
 """The longest duration of a reply."""
 
 MAX_REPLAYED = 1_000_000
-"""The largest number of messages in a reply. vLLM keeps 10,000 by default."""
+"""The largest number of messages in a reply. vLLM stores 10,000 by default."""
 
 _MAX_UNREAD_MESSAGES = 20_000
 """Messages that may wait here (`ZMQ_RCVHWM`). Older publishers drop what they cannot send."""

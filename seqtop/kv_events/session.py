@@ -6,25 +6,24 @@ import threading
 import time
 
 from seqtop.connection import Connection, ConnectionState, UnreachableError
-from seqtop.kv_events.cache import DEFAULT_MAX_BLOCKS, KvCache
+from seqtop.kv_events.cache import KvCache
 from seqtop.kv_events.messages import EventBatch
 from seqtop.kv_events.subscriber import KvSubscriber
 from seqtop.observable import Observable
 
 
 class KvSession(Observable):
-    """Follows a publisher from `start` to `close`. A context manager that does both.
+    """Follows a publisher from `start` to `close`; a context manager does both.
 
     Args:
         endpoint: The publisher's ZeroMQ endpoint.
         replay: The endpoint of the publisher's replay socket, if it has one.
         topic: The prefix of the topics to receive.
-        max_blocks: The number of cells that the cache may have.
 
     Attributes:
         lock: Held while an event is applied. Hold it while reading `cache`.
         cache: The prefix cache according to the events.
-        version: A number that grows with each change of `cache` or `link`.
+        version: A number that grows with each change of `cache` or `connection`.
         has_replay: Whether the publisher has a replay socket.
 
     Raises:
@@ -37,16 +36,15 @@ class KvSession(Observable):
         *,
         replay: str | None = None,
         topic: str = "",
-        max_blocks: int = DEFAULT_MAX_BLOCKS,
     ) -> None:
         super().__init__()
         self.lock = threading.RLock()
-        self.cache = KvCache(max_blocks=max_blocks)
+        self.cache = KvCache()
         self.has_replay = replay is not None
         self._subscriber = KvSubscriber(endpoint, self, replay=replay, topic=topic)
 
     @property
-    def link(self) -> Connection:
+    def connection(self) -> Connection:
         """The state of the connection."""
         return self._subscriber.connection
 
@@ -69,7 +67,7 @@ class KvSession(Observable):
 
     def wait_for(self, *states: ConnectionState, timeout: float) -> bool:
         """Waits up to `timeout` seconds for a connection state; returns whether it was reached."""
-        return self.wait_until(lambda: self.link.state in states, timeout)
+        return self.wait_until(lambda: self.connection.state in states, timeout)
 
     def await_publisher(self, timeout: float) -> None:
         """Waits up to `timeout` seconds for a connection and the first replay.
@@ -79,11 +77,11 @@ class KvSession(Observable):
         """
         if not self.wait_for(ConnectionState.LIVE, ConnectionState.INCOMPATIBLE, timeout=timeout):
             raise UnreachableError(
-                f"nothing publishes at {self.link.endpoint}, or not within {timeout:g} s;"
+                f"nothing publishes at {self.connection.endpoint}, or not within {timeout:g} s;"
                 " is the engine running, with KV-cache events turned on?"
             )
-        if self.link.state is ConnectionState.INCOMPATIBLE:
-            raise UnreachableError(self.link.detail)
+        if self.connection.state is ConnectionState.INCOMPATIBLE:
+            raise UnreachableError(self.connection.detail)
 
     def apply(self, batch: EventBatch) -> None:
         """Updates the cache by a batch. Called on the subscriber's thread, as the next three."""

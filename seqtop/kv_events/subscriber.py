@@ -30,7 +30,7 @@ _POLL_MS = 250
 _MAX_MISSED = 2**53
 """The publisher chooses the numbers. JSON represents counts exactly up to this limit."""
 
-_MISSED_START = "blocks stored before the first message seen are unknown"
+_MISSED_START = "blocks stored before the first message received are unknown"
 
 
 class KvSink(ConnectionSink, Protocol):
@@ -268,7 +268,7 @@ class KvSubscriber(BaseSubscriber[KvSink]):
                 case None:
                     return
                 case ReplayEnded():
-                    self._end_of_replay(received)
+                    self._finish_replay(received)
                     return
                 case WireError():
                     self._report_error(received)
@@ -307,7 +307,7 @@ class KvSubscriber(BaseSubscriber[KvSink]):
         self._apply(message)
         self._last_replayed = message.number
 
-    def _end_of_replay(self, end: ReplayEnded) -> None:
+    def _finish_replay(self, end: ReplayEnded) -> None:
         if self._is_verifying and end is ReplayEnded.DONE:
             self._is_verifying = False
             self._start_over()  # the publisher does not have the last message received

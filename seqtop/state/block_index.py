@@ -34,7 +34,7 @@ class BlockIndex:
         self.num_host = 0
         """Blocks in host memory to swap to."""
         self.num_reserved = 0
-        """The device's first blocks, which no sequence is given."""
+        """The device's first blocks, which no sequence can hold."""
         self.cached: Mapping[int, CachedBlock] = {}
         """The device's blocks in the prefix cache, if the engine reports them."""
         self._clear()
@@ -54,7 +54,7 @@ class BlockIndex:
         return self._host.num_blocks
 
     def num_held(self, *, first: int = 0) -> int:
-        """Blocks on the device, numbered `first` or higher, that some table names.
+        """Returns the number of blocks on the device from `first` on that some table names.
 
         The pool size that the engine reports does not limit this number.
         """
@@ -63,21 +63,21 @@ class BlockIndex:
         return sum(pool.num_blocks for pool in pools) - below
 
     def owners(self, block: int) -> Mapping[int, int]:
-        """The sequences that hold a block, each with its position in `blocks`."""
+        """Returns the sequences that hold a block, each with its position in `blocks`."""
         if block < self.num_device:
             return self.device_owners(block)
         return self._host.of(block - self.num_device)
 
     def device_owners(self, block: int) -> Mapping[int, int]:
-        """The same for a block of the device, even one beyond the size of the pool."""
+        """Returns the owners of a block of the device, even one beyond the size of the pool."""
         return self._device.of(block) or self._groups.of(block)
 
     def table_owners(self, block: int) -> Mapping[int, int]:
-        """The sequences whose `block_table` names a block, each with its logical position."""
+        """Returns the sequences whose `block_table` names a block, with its logical position."""
         return self._device.of(block)
 
     def blocks(self, seq_id: int) -> list[int]:
-        """The blocks that a sequence holds, in logical order, one KV-cache group after another."""
+        """Returns the blocks that a sequence holds, in logical order, group by group."""
         swapped = self._host.table(seq_id)
         return [
             *self._device.table(seq_id),
@@ -86,14 +86,14 @@ class BlockIndex:
         ]
 
     def first_block(self, seq_id: int) -> int | None:
-        """The first of a sequence's blocks, if it holds any."""
+        """Returns the first of a sequence's blocks, if it holds any."""
         for pool, offset in ((self._device, 0), (self._host, self.num_device)):
             if table := pool.table(seq_id):
                 return offset + table[0]
         return None
 
     def fits(self, state: EngineData) -> bool:
-        """Whether the pools have the same sizes as those of `state`."""
+        """Returns whether the pools have the same sizes as those of `state`."""
         return (self.num_device, self.num_host, self.num_reserved) == _sizes(state)
 
     def rebuild(self, state: EngineData) -> None:
@@ -145,7 +145,7 @@ class BlockOwners:
         return len(self._owners)
 
     def below(self, limit: int) -> Iterator[Mapping[int, int]]:
-        """The owners of each block below `limit` that some table names.
+        """Returns the owners of each block below `limit` that some table names.
 
         The limit comes from the engine, so the cost is bounded by the size of the tables.
         """
@@ -154,11 +154,11 @@ class BlockOwners:
         return (self._owners[block] for block in range(limit) if block in self._owners)
 
     def of(self, block: int) -> Mapping[int, int]:
-        """The sequences that hold `block`, each with the block's position in its table."""
+        """Returns the sequences that hold `block`, each with the position in its table."""
         return self._owners.get(block, _NO_OWNERS)
 
     def table(self, seq_id: int) -> Sequence[int]:
-        """The table of a sequence as it was set last."""
+        """Returns the table of a sequence as it was set last."""
         return self._tables.get(seq_id, ())
 
     def set_table(self, seq_id: int, table: list[int]) -> tuple[list[int], set[int]]:
@@ -167,14 +167,14 @@ class BlockOwners:
         Returns:
             The positions that are new, and the blocks that the sequence got or released.
         """
-        known = self._tables.get(seq_id, [])
-        if not known and not table:
+        before = self._tables.get(seq_id, [])
+        if not before and not table:
             return [], set()
         changed: set[int] = set()
-        first_new = len(known)
-        if table[:first_new] != known:
-            self._release(seq_id, known)
-            changed.update(known)
+        first_new = len(before)
+        if table[:first_new] != before:
+            self._release(seq_id, before)
+            changed.update(before)
             first_new = 0
         for position in range(first_new, len(table)):
             owners = self._owners.setdefault(table[position], {})

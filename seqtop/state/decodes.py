@@ -16,15 +16,15 @@ _RUNNING = SequenceStatus.RUNNING
 def apply(state: EngineData, step: Step, decodes: Decodes) -> list[int]:
     """Appends one token to each sequence of `decodes`.
 
-    A sequence that is not running, or that the same step names elsewhere too, is an anomaly and
-    stays unchanged.
+    A sequence that is not running, or that the step names twice, counts as an anomaly and stays
+    unchanged.
 
     Returns:
         The ids of the sequences that got their token.
     """
     named = {update.seq_id for update in step.sequences}
     in_columns = set(decodes.seq_ids)
-    has_doubles = len(in_columns) < len(decodes.seq_ids)
+    has_duplicates = len(in_columns) < len(decodes.seq_ids)
     stats, number, start, end = step.stats, step.step, step.start_time, step.time
     scheduling, forward, executing = (
         stats.scheduler_time, stats.model_forward_time, stats.model_execute_time
@@ -40,14 +40,14 @@ def apply(state: EngineData, step: Step, decodes: Decodes) -> list[int]:
     ):
         sequence = sequences.get(seq_id)
         if sequence is None or sequence.status is not _RUNNING or seq_id in named:
-            _report_misfit(state, seq_id, twice=seq_id in named)
+            _report_anomaly(state, seq_id, twice=seq_id in named)
             continue
-        if has_doubles:
+        if has_duplicates:
             named.add(seq_id)
         request = requests[sequence.request_id]
         if request.finish_reason is not None:
             # It may be shared with other states (`finished`), which must not change.
-            _report_misfit(state, seq_id, twice=False)
+            _report_anomaly(state, seq_id, twice=False)
             continue
         request.token_chunk_size = 1
         request.num_scheduled_steps += 1
@@ -100,13 +100,13 @@ def apply(state: EngineData, step: Step, decodes: Decodes) -> list[int]:
     state.num_output_tokens += len(touched)
     new_blocks = decodes.new_blocks
     if len(touched) < len(decodes.seq_ids) or not in_columns.issuperset(new_blocks):
-        new_blocks = _blocks_of(state, new_blocks, in_columns, {*touched})
+        new_blocks = _applicable_blocks(state, new_blocks, in_columns, {*touched})
     for seq_id, block in new_blocks.items():
         sequences[seq_id].block_table.append(block)
     return touched
 
 
-def _blocks_of(
+def _applicable_blocks(
     state: EngineData, new_blocks: dict[int, int], in_columns: set[int], appended: set[int]
 ) -> dict[int, int]:
     for seq_id in new_blocks.keys() - in_columns:
@@ -114,7 +114,7 @@ def _blocks_of(
     return {seq_id: block for seq_id, block in new_blocks.items() if seq_id in appended}
 
 
-def _report_misfit(state: EngineData, seq_id: int, *, twice: bool) -> None:
+def _report_anomaly(state: EngineData, seq_id: int, *, twice: bool) -> None:
     if twice:
         state.report_anomaly(f"a step names sequence {seq_id} twice")
     elif seq_id in state.sequences:

@@ -10,11 +10,11 @@ from seqtop.state.step_summary import preemption_cause
 from seqtop.wire.messages import WaitReason
 
 _MAX_NAMED = 4
-"""Writers of blocks, and ranges of blocks, that are listed."""
+"""The largest number of writers of blocks, and of ranges of blocks, in a sentence."""
 
 
 def explain(state: EngineData, view: SequenceView, sequence: SequenceState) -> str:
-    """Explains what `sequence` is doing, what it waits for, or how it finished.
+    """Explains the status of a sequence: its progress, the reason to wait, or its end.
 
     Args:
         state: The state of the engine.
@@ -36,25 +36,25 @@ def _running(request: RequestState, sequence: SequenceState) -> str:
     if stage(sequence) == SequenceStage.PREFILL:
         done, total = sequence.num_computed_tokens, sequence.num_tokens
         again = " again, as it was preempted" if sequence.output_token_ids else ""
-        return f"Computing its {_tokens(total)}{again}: {done:,} are in the cache."
+        return f"Computing its {_plural(total)}{again}: {done:,} are in the cache."
     count = len(sequence.output_token_ids)
     params = request.sampling_params
     drafts = ""
     if drafted := sequence.num_draft_tokens:
         drafts = (
-            f" Of {_tokens(drafted, 'draft')} {sequence.num_accepted_tokens or 0:,} were right."
+            f" Of {_plural(drafted, 'draft')} {sequence.num_accepted_tokens or 0:,} were right."
         )
     if params and params.max_tokens:
-        return f"Decoding: {count:,} of at most {_tokens(params.max_tokens)} so far.{drafts}"
-    return f"Decoding: {_tokens(count)} so far.{drafts}"
+        return f"Decoding: {count:,} of at most {_plural(params.max_tokens)} so far.{drafts}"
+    return f"Decoding: {_plural(count)} so far.{drafts}"
 
 
 def _prefix_hits(state: EngineData, request: RequestState, sequence: SequenceState) -> str:
-    """The blocks found in the prefix cache, and the requests that wrote them."""
+    """Names the blocks found in the prefix cache, and the requests that wrote them."""
     found, block_size = sequence.num_cached_tokens, state.info.block_size if state.info else 0
     if found <= 0:
         return ""
-    total = f"{_tokens(found)} found in the prefix cache"
+    total = f"{_plural(found)} found in the prefix cache"
     # Blocks swapped out come back as other blocks.
     if block_size <= 0 or request.last_preemption_mode == "swap":
         return f"{total}."
@@ -66,14 +66,14 @@ def _prefix_hits(state: EngineData, request: RequestState, sequence: SequenceSta
     for writer, blocks in itertools.islice(by_writer.items(), _MAX_NAMED):
         by = "that it wrote itself" if writer == request.request_id else f"written by {writer}"
         written_by = f" {by}" if writer else ""
-        parts.append(f"{_tokens(len(blocks), 'block')}{written_by} ({_numbers(blocks)})")
+        parts.append(f"{_plural(len(blocks), 'block')}{written_by} ({_numbers(blocks)})")
     if len(by_writer) > _MAX_NAMED:
-        parts.append(f"and of {_tokens(len(by_writer) - _MAX_NAMED, 'other')}")
+        parts.append(f"and of {_plural(len(by_writer) - _MAX_NAMED, 'other')}")
     return f"{total}: {'; '.join(parts)}." if parts else f"{total}."
 
 
 def _numbers(blocks: list[int]) -> str:
-    """Block numbers, consecutive ones as a range: `4-6, 9`."""
+    """Formats block numbers, consecutive ones as a range: `4-6, 9`."""
     runs: list[list[int]] = []
     for block in blocks:
         if runs and block == runs[-1][-1] + 1:
@@ -89,7 +89,7 @@ def _fork(state: EngineData, sequence: SequenceState) -> str:
         return ""
     parent = state.sequences.get(-1 if sequence.parent_seq_id is None else sequence.parent_seq_id)
     shared = len({*parent.block_table}.intersection(sequence.block_table)) if parent else 0
-    sharing = f", sharing {_tokens(shared, 'block')} with it" if shared else ""
+    sharing = f", sharing {_plural(shared, 'block')} with it" if shared else ""
     return (
         f"A fork of sequence {sequence.parent_seq_id} at token {sequence.fork_length:,}{sharing}."
     )
@@ -102,13 +102,13 @@ def _preempted(request: RequestState, sequence: SequenceState) -> str:
     cause = preemption_cause(request.request_id, request.preempted_for)
     if request.last_preemption_mode == "swap":
         blocks = len(sequence.host_table)
-        where = f", {_tokens(blocks, 'block')} to host memory" if blocks else ""
+        where = f", {_plural(blocks, 'block')} to host memory" if blocks else ""
         return f"Swapped out at step {step:,}{cause}{where}; nothing is lost."
     lost = request.num_lost_tokens
     if request.num_preemptions == 1:
-        then = f"{_tokens(lost, 'computed token')} will be recomputed"
+        then = f"{_plural(lost, 'computed token')} will be recomputed"
     else:
-        then = f"{request.num_preemptions} preemptions have cost it {_tokens(lost)}"
+        then = f"{request.num_preemptions} preemptions have cost it {_plural(lost)}"
     return f"Preempted at step {step:,}{cause}; {then}."
 
 
@@ -130,7 +130,7 @@ def _waiting(
     if before and _is_more_urgent(state, state.requests[before.request_id], request):
         urgency = state.requests[before.request_id].priority
         behind += f", which is more urgent (priority {urgency:,} before {request.priority:,})"
-    return f"{behind}, {_tokens(ahead, 'sequence')} ahead of it in the queue."
+    return f"{behind}, {_plural(ahead, 'sequence')} ahead of it in the queue."
 
 
 def _is_more_urgent(state: EngineData, one: RequestState, other: RequestState) -> bool:
@@ -147,13 +147,13 @@ def _reason(state: EngineData, reason: WaitReason) -> str:
             return f"Waiting for {missing:,} more free {'block' if missing == 1 else 'blocks'}."
         case "token_budget":
             budget = f" of {info.max_num_batched_tokens:,}" if info else ""
-            more = f"; {_tokens(missing)} more would do" if missing > 0 else ""
+            more = f"; {_plural(missing)} more would do" if missing > 0 else ""
             return f"Waiting: the step's token budget{budget} is spent{more}."
         case "seq_limit":
             most = f" {info.max_num_seqs:,}" if info else ""
             if missing <= 0:
                 return f"Waiting for a place: all{most} sequences that may run at once do."
-            return f"Waiting for {_tokens(missing, 'more place')}{most and f' of the{most}'}."
+            return f"Waiting for {_plural(missing, 'more place')}{most and f' of the{most}'}."
 
 
 def _finished(request: RequestState, sequence: SequenceState, *, redacted: bool) -> str:
@@ -162,15 +162,15 @@ def _finished(request: RequestState, sequence: SequenceState, *, redacted: bool)
         case SequenceStatus.FINISHED_STOPPED:
             stop = sequence.stop_reason
             if stop is None and redacted:
-                return f"Finished by itself after {_tokens(count)}."
+                return f"Finished by itself after {_plural(count)}."
             at = "at the end-of-text token" if stop is None else f"at {_stop(stop)}"
-            return f"Finished {at} after {_tokens(count)}."
+            return f"Finished {at} after {_plural(count)}."
         case SequenceStatus.FINISHED_LENGTH_CAPPED:
             params = request.sampling_params
             limit = f" ({params.max_tokens:,})" if params and params.max_tokens else ""
             return f"Finished: it reached its limit of tokens{limit}."
         case SequenceStatus.FINISHED_ABORTED:
-            return f"Aborted after {_tokens(count)}."
+            return f"Aborted after {_plural(count)}."
         case _:
             return "Ignored: its prompt is longer than the engine takes."
 
@@ -179,5 +179,5 @@ def _stop(reason: int | str) -> str:
     return f"stop token {reason}" if isinstance(reason, int) else f"the stop string {reason!r}"
 
 
-def _tokens(number: int, noun: str = "token") -> str:
+def _plural(number: int, noun: str = "token") -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -34,16 +34,16 @@ _STATUS_RANK = ["running", "swapped", PREEMPTED, "waiting", "stop", "length", "a
 
 @dataclass(frozen=True, kw_only=True)
 class Field(Column):
-    """A fact about a sequence, and its column in a table.
+    """A field of a sequence, and its column in a table.
 
     Declared once here, it can be a column of the sequence table and of `seqtop show`, the key of an
     order, a term of a filter, and a column of the CSV export. The sequence table draws it as a
     figure, unless `seqtop.tui.screens.sequences.cells` has a cell of its own for it.
 
     Attributes:
-        help: A few words for the column chooser and the help.
-        value: Reads the fact.
-        format: Makes a text of a number.
+        help: A short description for the column chooser and the help.
+        value: Reads the field.
+        format: Formats a number.
         compact: Whether the sequence table shortens large numbers (`12k`).
         dim_zero: Whether the sequence table shows zero in a dim style.
         order: Reads the value to sort by, where it differs from `value`.
@@ -107,8 +107,8 @@ def queue_time(request: RequestState, sequence: SequenceState, now: float) -> fl
 
 def _is_yet_to_be_scheduled(request: RequestState, sequence: SequenceState) -> bool:
     metrics = request.metrics
-    known = metrics.time_in_queue is not None or metrics.first_scheduled_time is not None
-    return not known and sequence.status == SequenceStatus.WAITING
+    has_run = metrics.time_in_queue is not None or metrics.first_scheduled_time is not None
+    return not has_run and sequence.status == SequenceStatus.WAITING
 
 
 def token_rate(request: RequestState, sequence: SequenceState) -> float | None:

@@ -69,33 +69,33 @@ class Filter:
     source: str
     tests: tuple[Test, ...] = ()
     grows: bool = False
-    """Whether the result can change with time alone."""
+    """True if the result can change with time alone."""
     patterns: tuple[re.Pattern[str], ...] = ()
     """The patterns searched for in texts, for highlighting."""
     searches: tuple["TextSearch", ...] = ()
-    """The tests that store how much of a text they have searched."""
+    """The tests that store their progress in each text."""
 
     def matches(self, request: RequestState, sequence: SequenceState, now: float) -> bool:
-        """Whether a sequence of `request` matches at the engine's time `now`."""
+        """Returns whether a sequence of `request` matches at the engine's time (epoch seconds)."""
         for test in self.tests:  # noqa: SIM110 (a generator costs more than most tests)
             if not test(request, sequence, now):
                 return False
         return True
 
-    def forget(self, seq_id: int | None = None) -> None:
+    def reset(self, seq_id: int | None = None) -> None:
         """Resets the search of a sequence to the beginning of its text; `None` resets all."""
         for search in self.searches:
             if seq_id is None:
-                search.known.clear()
+                search.num_searched.clear()
             else:
-                search.known.pop(seq_id, None)
+                search.num_searched.pop(seq_id, None)
 
 
 NO_FILTER = Filter("")
 
 
 def parse(source: str) -> Filter:
-    """Parses a filter as typed.
+    """Parses a filter that a user typed.
 
     Raises:
         FilterError: A field or a unit is unknown, or a regular expression is invalid.
@@ -124,11 +124,11 @@ def parse(source: str) -> Filter:
 class TextSearch:
     """A search for a text in requests; of a growing output, only the new part is searched.
 
-    Call `Filter.forget` when an output is replaced instead of extended.
+    Call `Filter.reset` when an output is replaced instead of extended.
     """
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
-        self.known: dict[int, int | None] = {}
+        self.num_searched: dict[int, int | None] = {}
         """The characters of each sequence's output searched without a match.
 
         `None` if the request id or the prompt matches. A sequence in it has had both searched.
@@ -136,20 +136,21 @@ class TextSearch:
         self._pattern = pattern
 
     def __call__(self, request: RequestState, sequence: SequenceState, _: float) -> bool:
+        """Returns whether the text is in the request id, the prompt or the output."""
         search, text = self._pattern.search, sequence.text
-        known = self.known.get(sequence.seq_id, -1)
-        if known is None:
+        start = self.num_searched.get(sequence.seq_id, -1)
+        if start is None:
             return True
-        if known < 0:
+        if start < 0:
             if search(request.request_id) or search(request.prompt or ""):
-                self.known[sequence.seq_id] = None
+                self.num_searched[sequence.seq_id] = None
                 return True
-            known = 0
-        if known > len(text):
-            known = 0
+            start = 0
+        if start > len(text):
+            start = 0
         # A match is no longer than the pattern, in which some characters are escaped.
-        found = search(text, max(known - len(self._pattern.pattern), 0))
-        self.known[sequence.seq_id] = found.start() if found else len(text)
+        found = search(text, max(start - len(self._pattern.pattern), 0))
+        self.num_searched[sequence.seq_id] = found.start() if found else len(text)
         return found is not None
 
 
@@ -167,7 +168,7 @@ def _test(word: re.Match[str]) -> Test:
 
 
 def _pattern(word: re.Match[str]) -> re.Pattern[str] | None:
-    """The pattern that a word searches texts for; `None` for a word on a field."""
+    """Returns the pattern that a word searches texts for; `None` for a word on a field."""
     if word["regex"] is not None:
         if not word["slash"]:
             raise FilterError("the regular expression has no closing /")
@@ -246,7 +247,7 @@ def _compare(column: Field, comparison: str, wanted: str) -> Test:
 
 
 def quantity(text: str) -> float | None:
-    """The value of a number with a unit as typed, durations in seconds; `None` if it is no number.
+    """Returns the value of a number with a unit, durations in seconds; `None` for other texts.
 
     Raises:
         FilterError: The unit is unknown.

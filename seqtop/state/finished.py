@@ -48,7 +48,7 @@ def copy_finished(state: EngineData, step: Step) -> None:
 
 
 def _named_requests(state: EngineData, step: Step) -> set[str]:
-    """The ids of the requests that a row of `step` may change, directly or through a sequence.
+    """Returns the ids of the requests that a row of `step` may change.
 
     Decodes in columns change unfinished requests only.
     """

@@ -1,14 +1,14 @@
-"""Copies of a state that keeps changing, for a paused viewer."""
+"""Copies of a changing state, for a paused viewer."""
 
 import copy
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
-from seqtop.state.model import RequestState, SequenceState, Span
+from seqtop.state.model import RequestState, SequenceState
 
 
 def freeze(state: EngineState) -> EngineState:
-    """A copy of `state` that later events do not change.
+    """Returns a copy of `state` that later events do not change.
 
     Finished requests are shared with `state`, so the cost is proportional to the unfinished
     requests, plus one copy of each dictionary.
@@ -44,9 +44,5 @@ def _request(request: RequestState) -> RequestState:
     frozen.seq_ids = list(request.seq_ids)
     frozen.preemption_steps = list(request.preemption_steps)
     # Only the newest span still changes.
-    frozen.spans = [*request.spans[:-1], *(_span(span) for span in request.spans[-1:])]
+    frozen.spans = [*request.spans[:-1], *map(copy.copy, request.spans[-1:])]
     return frozen
-
-
-def _span(span: Span) -> Span:
-    return copy.copy(span)

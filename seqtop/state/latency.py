@@ -1,7 +1,7 @@
 """Latencies of an engine's requests over a sliding window.
 
-Each sample costs O(1), whatever the number of sequences. The percentiles are exact over the samples
-in the window (`seqtop.state.sliding_window`).
+The cost of a sample is O(1), independent of the number of sequences. The percentiles are exact over
+the samples in the window (`seqtop.state.sliding_window`).
 
 A request adds one sample to each figure when it is known: its queue time when it is first
 scheduled, its TTFT at its first token, its E2E and its TPOT = (end - first token) / (tokens - 1) at
@@ -9,8 +9,8 @@ its end. ITL has a sample for each gap between two tokens of a sequence; several
 count with the mean of their gaps. The tokens that a forked sequence has from its parent count for
 the parent only, and its own first token starts its first gap.
 
-All figures are of one start of the engine. A restart begins them anew; those of earlier starts are
-available through `Latencies.at`.
+All figures are of one run of the engine. A restart resets them; those of earlier runs are available
+through `Latencies.at`.
 """
 
 import math
@@ -26,14 +26,14 @@ from seqtop.state.sliding_window import WINDOW, Samples, SlidingWindow
 from seqtop.state.slo import FIGURES, Slo, missed
 from seqtop.wire.messages import EngineInfo
 
-__all__ = ["MAX_STARTS", "QUIET", "WINDOW", "Latencies", "Measured", "SlidingWindow"]
+__all__ = ["MAX_RUNS", "QUIET", "WINDOW", "Latencies", "Measured", "SlidingWindow"]
 
 MAX_SAMPLES = 100_000
-"""Samples of each figure stored for one start of the engine."""
+"""Samples of each figure stored for one run of the engine."""
 MAX_MEDIANS = 3_600
-"""Medians of each figure stored for one start of the engine: one per second."""
-MAX_STARTS = 4
-"""Starts of the engine for which samples are stored: the newest."""
+"""Medians of each figure stored for one run of the engine: one per second."""
+MAX_RUNS = 4
+"""Runs of the engine for which samples are stored: the newest."""
 QUIET = 30.0
 """Seconds without a missed objective after which the next one is reported."""
 _MAX_GAPS = 1_000
@@ -43,7 +43,7 @@ _KNOWN_BEFORE_END = frozenset({"queue", "ttft"})
 
 
 class Measured(NamedTuple):
-    """The latencies at one moment, all of the same start of the engine."""
+    """The latencies at one time, all of the same run of the engine."""
 
     windows: Mapping[str, SlidingWindow]
     met: SlidingWindow
@@ -53,7 +53,7 @@ class Measured(NamedTuple):
 
 
 class _History:
-    """The samples of one start of the engine."""
+    """The samples of one run of the engine."""
 
     def __init__(self) -> None:
         self.samples = {key: Samples(MAX_SAMPLES) for key in (*FIGURES, "met")}
@@ -67,7 +67,7 @@ class _Counted(msgspec.Struct, gc=False):
     last_time: float = 0.0
     request_id: str = ""
     has_begun: bool = False
-    """Whether all figures known before the end have been counted."""
+    """True if all figures that are known before the end have been counted."""
 
 
 class Latencies:
@@ -75,8 +75,8 @@ class Latencies:
 
     def __init__(self, slo: Slo = Slo()) -> None:  # noqa: B008 (it is frozen)
         self.slo = slo
-        self._starts: dict[str, _History] = {}
-        """The samples of each start of the engine by incarnation, the newest last."""
+        self._runs: dict[str, _History] = {}
+        """The samples of each run of the engine by incarnation, the newest last."""
         self._restart("")
         self._sequences: dict[int, _Counted] = {}
         self._counted: dict[str, frozenset[str]] = {}
@@ -116,17 +116,17 @@ class Latencies:
         return Measured(self.windows, self.met, medians)
 
     def at(self, info: EngineInfo | None, time: float) -> Measured:
-        """The latencies at `time` (epoch seconds) of the start of the engine with `info`.
+        """Returns the latencies at `time` (epoch seconds) of the run of the engine with `info`.
 
         Samples are missing where they are no longer stored.
         """
-        history = self._starts.get(_incarnation(info), _History())
+        history = self._runs.get(_incarnation(info), _History())
         windows = {}
         for key, samples in history.samples.items():
             windows[key] = window = SlidingWindow()
-            for moment, value in zip(samples.times, samples.values, strict=True):
-                if time - WINDOW < moment <= time:
-                    window.add(moment, value)
+            for sample_time, value in zip(samples.times, samples.values, strict=True):
+                if time - WINDOW < sample_time <= time:
+                    window.add(sample_time, value)
         medians = {
             key: [*each.values][: bisect_right(each.times, time)]
             for key, each in history.medians.items()
@@ -134,24 +134,24 @@ class Latencies:
         return Measured(windows, windows.pop("met"), medians)
 
     def take_alerts(self) -> list[tuple[str, dict[str, float]]]:
-        """The requests that have just missed objectives, each with the figures in seconds.
+        """Returns the requests that have just missed objectives, with the figures in seconds.
 
-        Empty while a burst of missed objectives continues (`QUIET`).
+        The list is empty while a burst of missed objectives continues (`QUIET`).
         """
         alerts, self._alerts = self._alerts, []
         if not alerts:
             return []
-        begins = self._time - self._last_missed_time > QUIET
+        is_new_burst = self._time - self._last_missed_time > QUIET
         self._last_missed_time = self._time
-        return alerts if begins else []
+        return alerts if is_new_burst else []
 
-    def _restart(self, start: str) -> None:
-        """Starts the figures anew, for another start of the engine."""
-        self._incarnation, self._history = start, _History()
-        self._starts.pop(start, None)
-        self._starts[start] = self._history
-        for oldest in [*self._starts][:-MAX_STARTS]:
-            del self._starts[oldest]
+    def _restart(self, incarnation: str) -> None:
+        """Resets the figures for another run of the engine."""
+        self._incarnation, self._history = incarnation, _History()
+        self._runs.pop(incarnation, None)
+        self._runs[incarnation] = self._history
+        for oldest in [*self._runs][:-MAX_RUNS]:
+            del self._runs[oldest]
         self.windows = {key: SlidingWindow() for key in FIGURES}
         self.met = SlidingWindow()
         self._last_missed_time = -math.inf
@@ -284,11 +284,11 @@ class Latencies:
 
 
 def _incarnation(info: EngineInfo | None) -> str:
-    """The incarnation of the engine; empty before its first `EngineInfo`."""
+    """Returns the incarnation of the engine; empty before its first `EngineInfo`."""
     return info.incarnation if info else ""
 
 
 def _counted_whole(request: RequestState, sequence: SequenceState) -> _Counted:
-    """A sequence whose tokens so far have all been counted."""
+    """Returns the record of a sequence whose tokens so far have all been counted."""
     num_tokens = len(sequence.output_token_ids)
     return _Counted(num_tokens, request.metrics.last_token_time, request.request_id)

@@ -15,7 +15,7 @@ class StateChange(NamedTuple):
     state: EngineState
     """The state after the change."""
     touched: Iterable[int] | None
-    """Ids of the sequences that changed, to be iterated as often as needed; `None` if the state was
+    """Ids of the sequences that changed, which can be iterated repeatedly; `None` if the state was
     replaced."""
     event: Event | None = None
     """The event that was applied; `None` if the state was replaced or a recording was moved."""

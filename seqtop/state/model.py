@@ -1,8 +1,8 @@
 """The state of an engine as plain data: the reducer writes it and every view reads it.
 
 Everything here is a msgspec struct. So a state can be encoded whole (a snapshot) and compared field
-by field, and hundreds of thousands of sequences do not burden the garbage collector. Numbers of
-which there is one per token are in columns (`seqtop.wire.columns`), which are copied whole.
+by field, and hundreds of thousands of sequences do not burden the garbage collector. Values that
+exist once per token are in columns (`seqtop.wire.columns`), which are copied whole.
 """
 
 from functools import partial
@@ -22,7 +22,7 @@ from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.messages import EngineInfo, PreemptionMode, StepStats, WaitReason
 
 DEFAULT_MAX_FINISHED = 1_000
-"""Finished requests that a state keeps unless a viewer asks for another number."""
+"""Finished requests in a state, unless a viewer sets another number."""
 
 SpanKind: TypeAlias = Literal["queued", "prefill", "decode", "preempted", "swapped"]
 
@@ -134,7 +134,7 @@ class RequestState(msgspec.Struct, omit_defaults=True):
 
 
 class EngineData(msgspec.Struct):
-    """Everything known about one engine after the events applied so far.
+    """All data about one engine after the events applied so far.
 
     `seqtop.state.EngineState` adds `apply`, which is the only writer.
     """
@@ -170,7 +170,7 @@ class EngineData(msgspec.Struct):
     wait_reason_ids: Public[list[str]] = []
     """Ids of the requests that the last step gave a reason to wait."""
     num_queued: Public[int] = 0
-    """Arrivals and preemptions so far: how often a request has joined the queue."""
+    """Arrivals and preemptions so far, each of which put a request into the queue."""
     cached_blocks: Public[dict[int, CachedBlock] | None] = None
     """The blocks in the prefix cache by number, whether or not a block table names them.
 

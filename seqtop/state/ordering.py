@@ -33,11 +33,11 @@ class SequenceView:
         self.sort = Sort()
         self.filter = NO_FILTER
         self.tree = True
-        """Whether the sequences of a request are shown as a tree."""
+        """True if the sequences of a request are shown as a tree."""
         self.folded: set[int] = set()
         """Sequences whose descendants are hidden while they are shown in a tree."""
         self.running: SortedSet = SortedSet()
-        """Ids of the running sequences, whether or not the filter accepts them."""
+        """The ids of all running sequences, including those that the filter rejects."""
         self.search_filter = NO_FILTER
         """Accepts the rows that a search finds; it hides none."""
         self._rows: SortedList = SortedList()
@@ -69,17 +69,17 @@ class SequenceView:
         return [key[-1] for key in self._sorted_queue()]
 
     def page(self, start: int, stop: int) -> list[int]:
-        """The ids in rows `start` to `stop`; fewer at the end."""
+        """Returns the ids in rows `start` to `stop`; fewer at the end."""
         return [key[-1] for key in self._rows.islice(max(start, 0), max(stop, 0))]
 
     def index(self, seq_id: int | None) -> int | None:
-        """The row of a sequence; `None` if it is not shown."""
+        """Returns the row of a sequence; `None` if it is not shown."""
         if seq_id is None or seq_id not in self._keys:
             return None
         return int(self._rows.index(self._keys[seq_id]))
 
     def queue_place(self, seq_id: int) -> tuple[int, int] | None:
-        """The number of waiting sequences ahead of this one, and the id of the next one ahead.
+        """Returns the number of waiting sequences ahead of this one, and the next one's id.
 
         `None` if the sequence is not waiting. For the head of the queue, the id is its own.
         """
@@ -93,7 +93,7 @@ class SequenceView:
     def search(self, state: EngineData, wanted: Filter) -> None:
         """Searches the rows for `wanted`; an empty filter finds none."""
         self.search_filter = wanted
-        wanted.forget()
+        wanted.reset()
         self._hits = {
             seq_id
             for seq_id in self._keys
@@ -102,11 +102,11 @@ class SequenceView:
         self._hit_rows = None
 
     def is_hit(self, seq_id: int) -> bool:
-        """Whether the search finds this row."""
+        """Returns whether the search finds this row."""
         return seq_id in self._hits
 
     def hit_place(self, seq_id: int | None) -> tuple[int, int]:
-        """The number of this row among the rows found, from 1, and how many were found.
+        """Returns the number of this row among the rows found, from 1, and their total.
 
         The first is 0 for a row that the search does not find.
         """
@@ -115,7 +115,7 @@ class SequenceView:
         return bisect_left(self._sorted_hits(), self._keys[seq_id]) + 1, len(self._hits)
 
     def next_hit(self, seq_id: int | None, direction: int, *, here: bool = False) -> int | None:
-        """The row found after this row, or before it; wraps around at the ends.
+        """Returns the row found after this row, or before it; wraps around at the ends.
 
         Args:
             seq_id: The row to start from; the first row found if it is not shown.
@@ -135,7 +135,7 @@ class SequenceView:
         return int(hits[place % len(hits)][-1])
 
     def tree_position(self, seq_id: int) -> TreePosition:
-        """The position of a shown sequence in the tree of its request."""
+        """Returns the position of a shown sequence in the tree of its request."""
         return self._positions.get(seq_id, _NO_TREE)
 
     def fold_all(self) -> None:
@@ -150,7 +150,7 @@ class SequenceView:
             )
 
     def rebuild(self, state: EngineData) -> None:
-        """Sorts and filters all sequences: after another sort, filter or state."""
+        """Sorts and filters all sequences; required after a change of sort, filter or state."""
         self.running.clear()
         self._queue_keys.clear()
         self._queue = None
@@ -160,8 +160,8 @@ class SequenceView:
         self._rows.clear()
         self._growing.clear()
         self._hits.clear()
-        self.filter.forget()
-        self.search_filter.forget()
+        self.filter.reset()
+        self.search_filter.reset()
         self.folded &= state.sequences.keys()
         self._time = state.time if math.isfinite(state.time) else 0.0
         self.update(state, state.sequences)
@@ -187,8 +187,8 @@ class SequenceView:
                 and self._keys.get(seq_id) == (0, request.metrics.arrival_time, seq_id)
                 and seq_id not in self._positions
             ):
-                continue  # it was running before, as nearly all touched sequences were
-            self._note_status(state, request, sequence)
+                continue  # it was running before: the usual case
+            self._update_status(state, request, sequence)
             tree_key = self._trees.add(request, seq_id)
             if tree_key is not None:
                 trees[tree_key] = None
@@ -217,7 +217,7 @@ class SequenceView:
             self._hit_rows = None
 
     def _newly_shown_or_hidden(self, state: EngineData) -> list[int]:
-        """The waiting sequences that the filter accepts now and did not before, or the reverse."""
+        """Returns the waiting sequences for which the result of the filter has changed."""
         accepts, sequences, requests = self.filter.matches, state.sequences, state.requests
         return [
             seq_id
@@ -227,7 +227,7 @@ class SequenceView:
             != (seq_id in self._keys)
         ]
 
-    def _note_status(
+    def _update_status(
         self, state: EngineData, request: RequestState, sequence: SequenceState
     ) -> None:
         seq_id, status = sequence.seq_id, sequence.status
@@ -242,7 +242,7 @@ class SequenceView:
             self._queue = None
 
     def _place(self, state: EngineData, request: RequestState, sequence: SequenceState) -> None:
-        """Computes the key of a sequence that stands for itself."""
+        """Computes the key of a sequence outside of a tree."""
         seq_id = sequence.seq_id
         if not self._is_shown(state, request, sequence):
             self._hide(seq_id)
@@ -294,8 +294,8 @@ class SequenceView:
         self._hide(seq_id)
         self._positions.pop(seq_id, None)
         self.folded.discard(seq_id)
-        self.filter.forget(seq_id)
-        self.search_filter.forget(seq_id)
+        self.filter.reset(seq_id)
+        self.search_filter.reset(seq_id)
         if tree_key := self._trees.discard(seq_id):
             trees[tree_key] = None
 
@@ -327,7 +327,7 @@ class SequenceView:
         return position != before
 
     def _grown(self, key: SortKey) -> SortKey:
-        """The key at `_time` of a growing row whose key at time 0 is `key`."""
+        """Returns the key at `_time` of a growing row whose key at time 0 is `key`."""
         rank, number, *rest = key
         return (rank, number + (-self._time if self.sort.descending else self._time), *rest)
 

@@ -106,9 +106,8 @@ def _apply_step(state: EngineData, step: Step) -> Iterable[int]:
         update_sequence(state, update, step=step.step, time=step.time)
         _count_extra_tokens(state, update)
         touched.append(update.seq_id)
-    if (
-        step.decodes is not None
-    ):  # after the rows: a fork starts from its parent as it was before the step
+    # After the rows: a fork starts from its parent as it was before the step.
+    if step.decodes is not None:
         touched += decodes.apply(state, step, step.decodes)
     for preemption in step.preemptions:
         _apply_preemption(state, step, preemption)
@@ -138,7 +137,7 @@ def _update_prefix_cache(state: EngineData, added: list[CachedBlocks], removed: 
 
 
 def cached_by_block(runs: list[CachedBlocks]) -> dict[int, CachedBlock]:
-    """The cached blocks of `runs`, one entry per block."""
+    """Returns the cached blocks of `runs`, one entry per block."""
     return {
         block: CachedBlock(run.request_id, run.seq_id, position)
         for run in runs
@@ -166,7 +165,7 @@ def _apply_full(
 ) -> Iterable[int]:
     request = state.requests.get(group.request_id)
     if request is None:
-        # Plain vLLM announces no arrivals: the metadata has to do.
+        # Plain vLLM announces no arrivals, so the metadata stands for one.
         request = new_request(state, group.request_id, step.start_time)
     request.sampling_params = group.sampling_params
     request.pooling_params = group.pooling_params
@@ -181,7 +180,7 @@ def _apply_full(
 
 
 def _correct(request: RequestState, sequence: SequenceState, data: SequenceData) -> None:
-    """Overwrites what updates have reported with the full data."""
+    """Overwrites the results of updates by the full data."""
     sequence.num_prompt_tokens = request.num_prompt_tokens = data.get_prompt_len()
     sequence.num_computed_tokens = data.get_num_computed_tokens()
     sequence.num_cached_tokens = data.get_num_cached_tokens()
@@ -255,7 +254,7 @@ def _count_extra_tokens(state: EngineData, update: SequenceUpdate) -> None:
 
 
 def _add_known(total: float | None, more: float | None) -> float | None:
-    """The sum; an unknown addend changes nothing, so an unknown total stays unknown."""
+    """Returns the sum; an unknown addend changes nothing, so an unknown total stays unknown."""
     return total if more is None else (total or 0.0) + more
 
 
@@ -323,8 +322,8 @@ def _rank_sequences(state: EngineData, request: RequestState, ranking: list[int]
     """
     seq_ids = request.seq_ids
     if ranking and ranking != seq_ids:
-        known = {*seq_ids}
-        request.seq_ids = [seq_id for seq_id in dict.fromkeys(ranking) if seq_id in known]
-        for seq_id in known.difference(ranking):
+        existing = {*seq_ids}
+        request.seq_ids = [seq_id for seq_id in dict.fromkeys(ranking) if seq_id in existing]
+        for seq_id in existing.difference(ranking):
             state.num_by_status[state.sequences.pop(seq_id).status] -= 1
     return seq_ids

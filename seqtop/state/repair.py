@@ -15,9 +15,9 @@ from seqtop.wire.messages import InFlight, RequestArrived
 
 
 def apply(state: EngineData, event: InFlight) -> Iterable[int]:
-    """Changes `state` to agree with `event`; returns the ids of the sequences concerned."""
+    """Changes `state` to agree with `event`; returns the ids of the changed sequences."""
     num_output_tokens = state.num_output_tokens
-    touched = _drop_finished_unseen(state, {each.request_id for each in event.requests})
+    touched = _drop_finished(state, {each.request_id for each in event.requests})
     for arrival in event.requests:
         touched += _ensure_request(state, arrival)
     for update in event.sequences:
@@ -40,8 +40,8 @@ def apply(state: EngineData, event: InFlight) -> Iterable[int]:
     return touched
 
 
-def _drop_finished_unseen(state: EngineData, unfinished: set[str]) -> list[int]:
-    """Drops requests that finished during the loss: their end is unknown."""
+def _drop_finished(state: EngineData, unfinished: set[str]) -> list[int]:
+    """Drops the requests that finished during the loss, because their end is unknown."""
     touched: list[int] = []
     for request in list(state.requests.values()):
         if request.finish_reason is None and request.request_id not in unfinished:

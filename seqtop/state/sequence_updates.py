@@ -9,7 +9,14 @@ from seqtop.wire.messages import SequenceUpdate
 
 
 def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, time: float) -> None:
-    """Changes one sequence, or adds a forked one, by what a step reports of it."""
+    """Applies the update of one sequence, or adds a forked one.
+
+    Args:
+        state: The state to change.
+        update: The changes. If its sequence and its request are unknown, it counts as an anomaly.
+        step: The number of the step.
+        time: The end of the step, epoch seconds.
+    """
     sequence = state.sequences.get(update.seq_id)
     if sequence is None:
         request = state.requests.get(update.request_id or "")
@@ -87,7 +94,7 @@ def _append_text_lengths(sequence: SequenceState, update: SequenceUpdate) -> Non
         new = [length]
     elif count:
         new = _decoded_lengths(update) or joint_lengths(count, length)
-    elif lengths:  # text of the last token that the detokenizer had held back
+    elif lengths:  # text of the last token that the detokenizer had delayed
         new = [lengths.pop() + length]
     else:
         return
@@ -95,12 +102,12 @@ def _append_text_lengths(sequence: SequenceState, update: SequenceUpdate) -> Non
 
 
 def joint_lengths(count: int, length: int) -> list[int]:
-    """Text lengths of tokens for which only the sum is known."""
+    """Returns the text lengths of `count` tokens for which only the sum is known."""
     return [*[-1 if length else 0] * (count - 1), length] if count else []
 
 
 def _decoded_lengths(update: SequenceUpdate) -> list[int] | None:
-    """Text length of each new token, if the candidates' texts add up to the delta."""
+    """Returns the text length of each new token, if the candidates' texts make up the delta."""
     own = zip(update.new_token_ids, update.top_logprobs or (), strict=False)
     texts = [found.decoded_token or "" for token, each in own if (found := each.get(token))]
     if len(texts) != len(update.new_token_ids) or "".join(texts) != update.text_delta:
@@ -109,6 +116,7 @@ def _decoded_lengths(update: SequenceUpdate) -> list[int] | None:
 
 
 def new_request(state: EngineData, request_id: str, arrival_time: float) -> RequestState:
+    """Adds and returns a queued request without sequences."""
     metrics = RequestMetrics(
         arrival_time=arrival_time,
         last_token_time=arrival_time,
@@ -123,6 +131,7 @@ def new_request(state: EngineData, request_id: str, arrival_time: float) -> Requ
 
 
 def new_sequence(state: EngineData, request: RequestState, seq_id: int) -> SequenceState:
+    """Adds a waiting sequence to `request` and returns it."""
     sequence = SequenceState(seq_id, request.request_id)
     sequence.num_prompt_tokens = request.num_prompt_tokens
     request.seq_ids.append(seq_id)
@@ -132,6 +141,7 @@ def new_sequence(state: EngineData, request: RequestState, seq_id: int) -> Seque
 
 
 def remove_sequence(state: EngineData, sequence: SequenceState) -> None:
+    """Removes a sequence from the state and from its request."""
     del state.sequences[sequence.seq_id]
     state.num_by_status[sequence.status] -= 1
     request = state.requests[sequence.request_id]
@@ -139,12 +149,14 @@ def remove_sequence(state: EngineData, sequence: SequenceState) -> None:
 
 
 def set_status(state: EngineData, sequence: SequenceState, status: SequenceStatus) -> None:
+    """Sets the status of a sequence and updates the counts by status."""
     state.num_by_status[sequence.status] -= 1
     state.num_by_status[status] += 1
     sequence.status = status
 
 
 def close_span(request: RequestState, time: float) -> None:
+    """Ends the last span of a request at `time` (epoch seconds), if it is open."""
     last = request.spans[-1]
     if last.end is None:
         last.end = time

@@ -13,7 +13,7 @@ from typing import NamedTuple
 WINDOW = 60.0
 """Length of a window, in seconds of the engine's time."""
 MAX_IN_WINDOW = 20_000
-"""Samples in a window; the newest count where there are more."""
+"""The largest number of samples in a window; the oldest are dropped."""
 
 
 class Figures(NamedTuple):
@@ -29,8 +29,8 @@ class Figures(NamedTuple):
 class Samples:
     """The newest `max_samples` samples: times in epoch seconds, and values in seconds.
 
-    Times and values are in two columns: a pair per sample would be an object for the garbage
-    collector to traverse, a hundred thousand times a second.
+    Times and values are in two columns, because pairs would be a hundred thousand objects a second
+    for the garbage collector.
     """
 
     def __init__(self, max_samples: int) -> None:
@@ -47,15 +47,14 @@ class Samples:
 
 
 class SlidingWindow(Samples):
-    """The samples of one figure that are at most `length` seconds old.
+    """The samples of one figure that are at most `WINDOW` seconds old.
 
     Samples are sorted when a percentile is read and not when they are added: up to a hundred
     thousand are added per second, and percentiles are read once.
     """
 
-    def __init__(self, length: float = WINDOW) -> None:
+    def __init__(self) -> None:
         super().__init__(MAX_IN_WINDOW)
-        self._length = length
         self._ordered: list[float] | None = []
 
     def add(self, time: float, value: float) -> None:
@@ -70,13 +69,13 @@ class SlidingWindow(Samples):
     def expire(self, now: float) -> None:
         """Removes the samples that are too old at `now`."""
         times, values = self.times, self.values
-        while times and times[0] <= now - self._length:
+        while times and times[0] <= now - WINDOW:
             times.popleft()
             values.popleft()
             self._ordered = None
 
     def percentile(self, p: float) -> float:
-        """The `p`-th percentile, interpolated linearly; NaN without samples."""
+        """Returns the `p`-th percentile, interpolated linearly; NaN without samples."""
         values = self._sorted_values
         if not values:
             return math.nan
@@ -86,18 +85,18 @@ class SlidingWindow(Samples):
         return values[low] + (h - low) * (values[high] - values[low])
 
     def mean(self) -> float:
-        """The mean of the samples; NaN without samples."""
+        """Returns the mean of the samples; NaN without samples."""
         return math.fsum(self.values) / len(self) if self else math.nan
 
     def figures(self) -> Figures:
-        """The number of samples and their percentiles."""
+        """Returns the number of samples and their percentiles."""
         if not self:
             return Figures()
         p50, p90, p99 = (self.percentile(p) for p in (50, 90, 99))
         return Figures(len(self), p50, p90, p99, self._sorted_values[-1])
 
     def histogram(self, num_bins: int) -> list[int]:
-        """The number of samples in each of `num_bins` bins, evenly spaced on a log scale."""
+        """Returns the number of samples in `num_bins` bins, evenly spaced on a log scale."""
         values = self._sorted_values
         if not values or num_bins < 1:
             return [0] * max(num_bins, 0)

@@ -55,7 +55,7 @@ class Slo:
 
 
 def parse(text: str) -> Slo:
-    """Parses objectives as typed, such as `ttft=0.5,itl=50ms`; the default unit is seconds.
+    """Parses objectives such as `ttft=0.5,itl=50ms`; the default unit is seconds.
 
     Raises:
         SloError: The text is invalid.
@@ -70,7 +70,7 @@ def parse(text: str) -> Slo:
 
 
 def from_values(values: Mapping[str, float | str]) -> Slo:
-    """Objectives from values by name, each in seconds or a text with a unit.
+    """Creates objectives from values by name, each in seconds or a text with a unit.
 
     Raises:
         SloError: A name or a value is invalid.
@@ -90,7 +90,7 @@ def from_values(values: Mapping[str, float | str]) -> Slo:
 
 
 def measured(request: RequestState, sequence: SequenceState, now: float) -> dict[str, float | None]:
-    """The figures of a sequence in seconds; an open one is measured up to `now`."""
+    """Returns the figures of a sequence in seconds; an open one is measured up to `now`."""
     metrics = request.metrics
     num_tokens = len(sequence.output_token_ids)
     ended = request.finish_reason is not None
@@ -108,7 +108,7 @@ def measured(request: RequestState, sequence: SequenceState, now: float) -> dict
 def missed(
     slo: Slo, request: RequestState, sequence: SequenceState, now: float
 ) -> dict[str, float]:
-    """The objectives that this sequence has missed, with its figures in seconds."""
+    """Returns the objectives that this sequence has missed, with its figures in seconds."""
     limits = slo.limits
     if not limits:
         return {}

@@ -6,7 +6,7 @@ request's sequences exist, and so on). So the invariants are checked here, once.
 
 import contextlib
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
@@ -58,7 +58,10 @@ class SnapshotLoader:
             _merge(state.cached_blocks, more.cached_blocks, "cached block")
 
     def end(self, *, max_finished: int) -> EngineState:
-        """The whole state, which will keep at most `max_finished` finished requests.
+        """Checks and returns the whole state.
+
+        Args:
+            max_finished: The largest number of finished requests after later events.
 
         Raises:
             WireError: The state contradicts itself.
@@ -69,25 +72,20 @@ class SnapshotLoader:
         return state
 
 
-def load(
-    data: bytes | memoryview, *, max_finished: int, parts: Iterable[bytes | memoryview] = ()
-) -> EngineState:
-    """Decodes a state and its further parts, if there are any.
+def load(data: bytes | memoryview, *, max_finished: int) -> EngineState:
+    """Decodes and checks a state that arrived in one part.
 
     Raises:
         WireError: The bytes are not a state, or a state that contradicts itself.
     """
-    loader = SnapshotLoader(data)
-    for part in parts:
-        loader.add(part)
-    return loader.end(max_finished=max_finished)
+    return SnapshotLoader(data).end(max_finished=max_finished)
 
 
-def _merge(whole: dict[_Key, _Entry], part: dict[_Key, _Entry], what: str) -> None:
+def _merge(whole: dict[_Key, _Entry], part: dict[_Key, _Entry], noun: str) -> None:
     num = len(whole) + len(part)
     whole |= part
     if len(whole) != num:
-        raise WireError(f"snapshot: a {what} is in it twice")
+        raise WireError(f"snapshot: a {noun} is in it twice")
 
 
 def share_finished(new: EngineState, old: EngineState) -> None:
@@ -105,7 +103,7 @@ def share_finished(new: EngineState, old: EngineState) -> None:
 def carry_finished(new: EngineState, old: EngineState) -> None:
     """Adds the finished requests that only `old` has to `new`.
 
-    Both must be states of the same start of an engine.
+    Both must be states of the same run of an engine.
     """
     missing = [request_id for request_id in old.finished if request_id not in new.requests]
     if not missing:

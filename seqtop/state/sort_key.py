@@ -23,8 +23,8 @@ class Sort:
     """A sort order: by the field named `key`, or by lifecycle if `key` is empty.
 
     By lifecycle, running sequences come first in order of arrival, then the waiting and swapped in
-    the order of the queue, then the finished, latest first. So a row keeps its place for as long
-    as the status of its sequence stays the same.
+    the order of the queue, then the finished, latest first. So a row stays in its place until the
+    status of its sequence changes.
     """
 
     key: str = ""
@@ -34,7 +34,7 @@ class Sort:
 def sort_key(
     state: EngineData, request: RequestState, sequence: SequenceState, sort: Sort, now: float
 ) -> SortKey:
-    """The key that orders `sequence` by `sort` at the engine's time `now` (epoch seconds)."""
+    """Returns the key that orders `sequence` by `sort` at the engine's time (epoch seconds)."""
     field = FIELDS.get(sort.key)
     if field is None:
         place = _lifecycle_key(state, request, sequence)
@@ -48,13 +48,13 @@ def sort_key(
 
 
 def grows(request: RequestState, sequence: SequenceState, sort: Sort) -> bool:
-    """Whether the value that `sequence` is sorted by grows as time passes."""
+    """Returns whether the value that `sequence` is sorted by grows as time passes."""
     field = FIELDS.get(sort.key)
     return field is not None and field.grows is not None and field.grows(request, sequence)
 
 
 def queue_key(state: EngineData, request: RequestState) -> SortKey:
-    """The key that orders waiting requests as the engine will schedule them."""
+    """Returns the key that orders waiting requests as the engine will schedule them."""
     order = state.info.queue_order if state.info else "preempted_first"
     if order == "fcfs":
         return (request.queue_turn,)
@@ -71,7 +71,7 @@ def _lifecycle_key(state: EngineData, request: RequestState, sequence: SequenceS
 
 
 def _comparable(value: Value) -> float | SortKey | None:
-    """A value that orders `req-7` before `req-10`; numbers become floats."""
+    """Returns a value that orders `req-7` before `req-10`; numbers become floats."""
     if not isinstance(value, str):
         return None if value is None else _ordered(value)
     parts = _DIGITS.split(value[:_MAX_TEXT].casefold())
@@ -79,7 +79,7 @@ def _comparable(value: Value) -> float | SortKey | None:
 
 
 def _ordered(value: float) -> float:
-    """A float with a total order: NaN counts as zero."""
+    """Returns a float with a total order: NaN counts as zero."""
     number = float(value)
     return 0.0 if math.isnan(number) else number
 

@@ -53,14 +53,14 @@ class StepSummary(msgspec.Struct, frozen=True):
 
     @property
     def rest(self) -> float | None:
-        """Seconds beside scheduling and executing the model; `None` if unknown."""
+        """Seconds that neither scheduling nor the model took; `None` if unknown."""
         executing = self.stats.model_execute_time
         if executing is None:
             return None
         return max(self.duration - self.stats.scheduler_time - executing, 0.0)
 
 
-def summary(step: Step) -> StepSummary:
+def summarize(step: Step) -> StepSummary:
     """Returns the figures of `step`."""
     groups = [(group, _num_sequences(group)) for group in step.execute.seq_group_metadata_list]
     return StepSummary(
@@ -85,19 +85,19 @@ def summary(step: Step) -> StepSummary:
 
 
 def _num_sequences(group: SequenceGroupMetadata | SequenceGroupMetadataDelta) -> int:
-    """The sequences of a request in the batch; one, if the engine names none."""
+    """Returns the number of sequences of a request in the batch; 1 if the engine names none."""
     data = group.seq_data if isinstance(group, SequenceGroupMetadata) else group.seq_data_delta
     return len(data) or 1
 
 
-def limit(step: StepSummary, info: EngineInfo | None) -> str:
-    """The limit that kept the step from running more, in a few words.
+def describe_limit(step: StepSummary, info: EngineInfo | None) -> str:
+    """Describes the limit of the batch's size in a few words.
 
-    The reason of the head of the queue counts, as the others wait behind it. If the engine gives no
-    reason, an empty queue or a spent budget is one.
+    It is the wait reason of the head of the queue, because the others wait behind it. Without a
+    wait reason, it is an empty queue or a spent budget.
     """
     if step.waits:
-        return _limit(step.waits[0], info)
+        return _describe_cause(step.waits[0], info)
     if info is not None and step.num_tokens >= info.max_num_batched_tokens:
         return "budget spent"
     if step.num_preemptions:
@@ -107,7 +107,7 @@ def limit(step: StepSummary, info: EngineInfo | None) -> str:
     return f"{fmt.count(step.stats.num_waiting)} wait, no reason given"
 
 
-def _limit(reason: WaitReason, info: EngineInfo | None) -> str:
+def _describe_cause(reason: WaitReason, info: EngineInfo | None) -> str:
     missing = f": {fmt.count(reason.num_missing)} missing" if reason.num_missing > 0 else ""
     match reason.cause:
         case "no_blocks":
@@ -122,7 +122,7 @@ class Member(msgspec.Struct, frozen=True):
     """A sequence in the batch of a step."""
 
     request_id: str | None
-    """`None` if neither the step nor the state has it."""
+    """`None` if neither the step nor the state names it."""
     seq_id: int
     is_prompt: bool
     chunk: int
@@ -136,7 +136,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 def members(step: Step, state: EngineData) -> list[Member]:
-    """The sequences in the batch, in its order; those in columns come last.
+    """Returns the sequences in the batch, in its order; those in columns come last.
 
     Args:
         step: The step.
@@ -206,14 +206,14 @@ def _decode(step: int, decode: Decode, state: EngineData) -> Member:
 
 
 def preemption_cause(request_id: str, other: str | None) -> str:
-    """The cause of a preemption, as the end of a sentence; empty if it is unknown."""
+    """Returns the cause of a preemption, as the end of a sentence; empty if it is unknown."""
     if other == request_id:
         return " because no blocks were free for it"
     return f" to make room for {other}" if other else ""
 
 
-def preempted(preemption: Preemption) -> str:
-    """A sentence on a preemption."""
+def describe_preemption(preemption: Preemption) -> str:
+    """Describes a preemption in a sentence."""
     cause = preemption_cause(preemption.request_id, preemption.for_request_id)
     if preemption.mode == "swap":
         return f"{preemption.request_id} was swapped out{cause}; nothing is lost."
@@ -221,14 +221,14 @@ def preempted(preemption: Preemption) -> str:
     return f"{preemption.request_id} was preempted{cause}; {lost} will be recomputed."
 
 
-def waits(reason: WaitReason, info: EngineInfo | None) -> str:
-    """A sentence on the reason why a request was left waiting."""
+def describe_wait(reason: WaitReason, info: EngineInfo | None) -> str:
+    """Describes the reason why a request was left waiting, in a sentence."""
     missing = max(reason.num_missing, 0)
     match reason.cause:
         case "no_blocks":
             noun = "block" if missing == 1 else "blocks"
-            what = f"{fmt.count(missing)} more free {noun}" if missing else "free blocks"
-            return f"{reason.request_id} waited for {what}."
+            blocks = f"{fmt.count(missing)} more free {noun}" if missing else "free blocks"
+            return f"{reason.request_id} waited for {blocks}."
         case "token_budget":
             more = f"; {fmt.plural(missing, 'token')} more would have done" if missing else ""
             return f"{reason.request_id} waited as the token budget was spent{more}."

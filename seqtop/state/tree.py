@@ -1,7 +1,7 @@
 """Trees of sequences: the sequences that answer one request, and their descent.
 
-A tree has the parallel samples or the beams of one request, or the requests
-``<id>_parallel_sample_<i>``, as which vLLM runs one request with ``n`` > 1.
+A tree has the parallel samples or the beams of one request. vLLM runs a request with `n` > 1 as
+several requests `<id>_parallel_sample_<i>`; these are one tree, too.
 """
 
 import re
@@ -13,7 +13,7 @@ from seqtop.state.model import EngineData, RequestState
 _INFIX = "_parallel_sample_"
 _PART = re.compile(rf"(.+){_INFIX}\d+", re.DOTALL)
 _MAX_DEPTH = 8
-"""Generations that are shown; later ones count as children of the last of these."""
+"""The largest number of generations; later ones count as children of the last of these."""
 
 TreeKey: TypeAlias = tuple[str, bool]
 """A request id, and whether its parts are requests of their own (`_parallel_sample_`)."""
@@ -46,7 +46,7 @@ class RequestTrees:
         self._part_of.clear()
 
     def add(self, request: RequestState, seq_id: int) -> TreeKey | None:
-        """Adds a sequence of `request`, if it is not there yet.
+        """Adds a sequence of `request`, unless it has been added before.
 
         Returns:
             The key of its tree; `None` if it is the only sequence of a request without parts.
@@ -78,7 +78,7 @@ class RequestTrees:
         return whole, True
 
     def members(self, state: EngineData, key: TreeKey) -> list[int]:
-        """The ids of the sequences of a tree, the root first."""
+        """Returns the ids of the sequences of a tree, the root first."""
         whole, has_parts = key
         found: list[int] = []
         for request_id in self._parts.get(whole, ()) if has_parts else (whole,):
@@ -88,7 +88,7 @@ class RequestTrees:
 
 
 def paths(state: EngineData, members: Collection[int]) -> dict[int, Path]:
-    """The path from the root, which is the first of `members`, to each of them."""
+    """Returns the path from the root, which is the first of `members`, to each of them."""
     root = next(iter(members))
     found: dict[int, Path] = {root: (root,)}
     own = set(members)
@@ -107,7 +107,7 @@ def paths(state: EngineData, members: Collection[int]) -> dict[int, Path]:
 
 
 def tree_positions(shown: Iterable[Path], folded: Collection[int]) -> dict[int, TreePosition]:
-    """The positions of the sequences at the end of `shown` that no folded ancestor hides.
+    """Returns the positions of the sequences that end a path, if no folded ancestor hides them.
 
     A sequence whose parent is not shown moves up to its nearest shown ancestor.
     """

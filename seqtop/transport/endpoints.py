@@ -61,7 +61,7 @@ def check_bind(endpoint: str, *, insecure: bool, has_keys: bool = False) -> str:
     Args:
         endpoint: The endpoint to check.
         insecure: Allows other machines to connect without keys.
-        has_keys: Whether only holders of CurveZMQ keys are admitted.
+        has_keys: True if only holders of CurveZMQ keys are admitted.
 
     Raises:
         EndpointError: It is malformed, or it is reachable from other machines although there are

@@ -23,8 +23,8 @@ class HandshakeMonitor:
 
     Args:
         socket: The socket to monitor.
-        endpoint: Where it connects to.
-        has_keys: Whether the viewer has CurveZMQ keys.
+        endpoint: The endpoint that it connects to.
+        has_keys: True if the viewer has CurveZMQ keys.
 
     Attributes:
         socket: A socket that is readable when there are events for `refusal`.
@@ -38,7 +38,7 @@ class HandshakeMonitor:
         self._num_failures = 0
 
     def refusal(self) -> str | None:
-        """Reads all events; returns why the engine refuses this viewer, once that is certain."""
+        """Reads all events; returns the reason for a refusal, once it is certain."""
         reason = None
         while self.socket.poll(0):
             message = recv_monitor_message(self.socket)

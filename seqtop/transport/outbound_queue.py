@@ -88,11 +88,11 @@ class OutboundQueue:
             self._writer.send(b"\0")
 
     def __len__(self) -> int:
-        """The number of items that wait."""
+        """Returns the number of items that wait."""
         return len(self._items)
 
     def fileno(self) -> int:
-        """The file descriptor to poll for reading."""
+        """Returns the file descriptor to poll for reading."""
         return self._reader.fileno()
 
     def take(self, max_items: int) -> list[Item]:

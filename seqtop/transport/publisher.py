@@ -51,7 +51,7 @@ MAX_QUEUED_BYTES = 256 * 2**20
 """The total size of these messages."""
 
 MAX_VIEWER_BACKLOG = 1_000
-"""Messages that may wait for one slow viewer (`ZMQ_SNDHWM`). It then misses some and resyncs."""
+"""Messages that may wait for one slow viewer (`ZMQ_SNDHWM`). Beyond, it misses some and resyncs."""
 
 MAX_COMMAND_BYTES = 2**20
 """The size of the largest request, including a prompt to submit."""
@@ -108,7 +108,7 @@ class Publisher:
     Args:
         endpoint: The ZeroMQ endpoint of the live stream.
         info: The description of the engine. If it is `redacted`, text and tokens are removed here.
-        replica: An empty state, kept up to date for snapshots.
+        replica: An empty state, which will receive all events, for snapshots.
         curve_keys: Encrypts everything and admits only holders of these keys.
         insecure: Allows other machines to connect without keys.
         repairs: Declares that the caller checks `wants_in_flight`. After a loss, messages are then
@@ -172,10 +172,10 @@ class Publisher:
         self.publish(info)
 
     def _bind(
-        self, greeting: bytes, curve_keys: EngineKeys | None
+        self, welcome: bytes, curve_keys: EngineKeys | None
     ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-        live = self._context.socket(zmq.XPUB)  # unlike PUB, it can greet a subscriber
-        live.setsockopt(zmq.XPUB_WELCOME_MSG, greeting)
+        live = self._context.socket(zmq.XPUB)  # unlike PUB, it has welcome messages
+        live.setsockopt(zmq.XPUB_WELCOME_MSG, welcome)
         live.sndhwm = MAX_VIEWER_BACKLOG
         live.maxmsgsize = _MAX_SUBSCRIPTION_BYTES
         router = self._context.socket(zmq.ROUTER)

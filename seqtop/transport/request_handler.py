@@ -1,9 +1,9 @@
 """Requests from viewers, handled on the publisher's thread within limits.
 
 Reading requests is limited by number and size. The requests above the limit wait in the socket,
-which takes turns between viewers and stops reading from those that are ahead. One encoded snapshot
-serves all viewers that wait for one. The time until the next snapshot depends on the work that the
-last one took.
+which reads from all viewers in turn and stops reading from those with too many requests. One
+encoded snapshot serves all viewers that wait for one. The time until the next snapshot depends on
+the work that the last one took.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class RequestHandler:
     Args:
         router: The ROUTER socket of the engine.
         info: The description of the engine.
-        curve_keys: The engine's CurveZMQ keys, which say who may send commands, if it has any.
+        curve_keys: The engine's CurveZMQ keys, if it has any. They determine which viewers may send
+            commands.
         commands: Receives commands for the engine's thread with the identity of the viewer.
         encode_snapshot: Returns a snapshot as a series of multipart messages.
     """
@@ -82,11 +83,11 @@ class RequestHandler:
         self._cached_snapshot = []
 
     def seconds_until_readable(self) -> float:
-        """Seconds until a request may be read; 0 if one may be read now."""
+        """Returns the seconds until a request may be read; 0 if one may be read now."""
         return self._token_bucket.seconds_until_available()
 
     def seconds_until_snapshot(self) -> float:
-        """Seconds until `send_snapshots` sends one; infinite if no viewer waits."""
+        """Returns the seconds until `send_snapshots` sends one; infinite if no viewer waits."""
         if not self._waiting_viewers:
             return math.inf
         return max(0.0, self._next_snapshot_at - time.monotonic())
@@ -154,7 +155,7 @@ class RequestHandler:
         if request.protocol_version != PROTOCOL_VERSION:
             self._refuse(
                 identity,
-                f"this engine speaks version {PROTOCOL_VERSION} of the seqtop protocol,"
+                f"this engine uses version {PROTOCOL_VERSION} of the seqtop protocol,"
                 f" the viewer version {request.protocol_version}",
             )
         elif len(self._waiting_viewers) < MAX_WAITING_VIEWERS:
@@ -174,6 +175,6 @@ class RequestHandler:
 
 
 def _public_key(frame: zmq.Frame) -> bytes:
-    """The sender's public key in Z85, as verified in the CurveZMQ handshake."""
+    """Returns the sender's public key in Z85, as verified in the CurveZMQ handshake."""
     key = frame.get("User-Id")
     return key.encode() if isinstance(key, str) else bytes(key)

@@ -22,7 +22,7 @@ _KEEPALIVE_PROBES: Final = 3
 
 
 def bind_conflict(endpoint: str) -> str | None:
-    """Returns why an IPC endpoint cannot be bound, or `None` if it can.
+    """Returns the reason why an IPC endpoint cannot be bound; `None` if it can.
 
     libzmq does not check: it removes any file at the path of an IPC endpoint, including the socket
     of a running engine and files that are not sockets. A socket that no process listens on is left

@@ -47,7 +47,7 @@ the lock on only every 5 ms, and an engine takes it again after each operation o
 
 
 class Replica(Protocol):
-    """The publisher's copy of the engine's state: receives every event, and is sent as snapshot."""
+    """The publisher's copy of the engine's state, which it sends as a snapshot."""
 
     def apply(self, event: Event | InFlight) -> object:
         """Updates the state by one event."""
@@ -61,7 +61,7 @@ class StreamServer:
         router: The ROUTER socket that receives requests.
         outbound_queue: Items from the engine's thread.
         info: The description of the engine.
-        replica: The state that snapshots are made of.
+        replica: The state for snapshots.
         curve_keys: The engine's CurveZMQ keys, if it has any.
         commands: Receives viewers' commands with the identity of the viewer.
         clock: Returns the time of day in seconds since the epoch.
@@ -185,7 +185,7 @@ class StreamServer:
             time.sleep(_YIELD_SECONDS)
 
     def _encode_snapshot(self) -> Iterator[list[frames.Buffer]]:
-        """The messages of a snapshot: the `Snapshot`, and its `SnapshotPart`s if there are any."""
+        """Yields the `Snapshot`, followed by its `SnapshotPart`s if there are any."""
         chunks = self._snapshot_chunks()
         first, following = next(chunks), next(chunks, None)
         snapshot = Snapshot(

@@ -1,8 +1,8 @@
 """The viewer's end of the protocol: receives the live stream and repairs gaps in it.
 
 A late join follows the Clone pattern of the ZeroMQ guide: subscribe, wait for the first message
-(which proves that the subscription is active), keep what arrives, request a snapshot, load it, then
-apply the newer messages that were kept. A gap in the sequence numbers, another incarnation or a
+(which proves that the subscription is active), store messages, request a snapshot, load it, then
+apply the stored messages that are newer. A gap in the sequence numbers, another incarnation or a
 message that cannot be decoded starts the same procedure again.
 """
 
@@ -24,7 +24,7 @@ from seqtop.transport.handshake import HandshakeMonitor
 from seqtop.transport.pending_messages import PendingMessages
 from seqtop.wire import codec, frames, parsing
 from seqtop.wire.errors import WireError
-from seqtop.wire.frames import Frame, Greeting
+from seqtop.wire.frames import Frame, Welcome
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
     EngineStopped,
@@ -42,9 +42,9 @@ SILENCE_SECONDS = 3.5
 """The silence after which an engine counts as lost: three heartbeats and a margin."""
 
 _FIRST_RETRY_SECONDS = 0.5
-"""The first snapshot request is answered at once or was lost."""
+"""The time for the first snapshot, which is sent at once if the request was not lost."""
 _RETRY_SECONDS = 1.0
-"""A large snapshot on a slow network takes its time."""
+"""The time for a large snapshot on a slow network."""
 _RECONNECT_SECONDS = 5.0
 """The time after a refusal, since libzmq does not reconnect then."""
 
@@ -191,7 +191,7 @@ class Subscriber(BaseSubscriber[EventSink]):
             return
         is_first = self._received_at is None
         self._received_at = time.monotonic()
-        if isinstance(frame, Greeting):
+        if isinstance(frame, Welcome):
             if not self._is_synced:
                 self._request_snapshot()
             return
@@ -313,13 +313,13 @@ class Subscriber(BaseSubscriber[EventSink]):
         for position, frame in enumerate(pending):
             if frame.incarnation == self._incarnation:
                 self._apply_in_order(frame)
-            if not self._is_synced:  # a gap between the kept messages: `frame` is pending again
+            if not self._is_synced:  # a gap between the pending messages; `frame` is pending again
                 for later in pending[position + 1 :]:
                     self._pending.add(later)
                 return
 
     def _poll_timeout_ms(self) -> int:
-        """Milliseconds for which `_check_timeouts` has nothing to do if nothing is received."""
+        """Returns the milliseconds until the next time-out, in which `poll` may wait."""
         if self._refused_at is None and self._received_at is not None and self._is_synced:
             remaining = self._received_at + SILENCE_SECONDS - time.monotonic()
             return max(_MIN_POLL_MS, int(remaining * 1e3) + 1)

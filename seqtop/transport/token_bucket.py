@@ -12,7 +12,7 @@ class TokenBucket:
     Args:
         rate: Tokens added per second.
         burst: The largest number of tokens the bucket holds.
-        clock: Returns a time in seconds that never goes back.
+        clock: Returns a monotonic time in seconds.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class TokenBucket:
         self._tokens -= tokens
 
     def seconds_until_available(self) -> float:
-        """Seconds until the balance is no longer negative; 0 if it is not."""
+        """Returns the seconds until the balance is no longer negative; 0 if it is not."""
         self._refill()
         return max(0.0, -self._tokens / self._rate)
 

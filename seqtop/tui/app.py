@@ -449,10 +449,10 @@ class SeqtopApp(OrderedKeysApp):
     def _may_control(self, what: str) -> bool:
         """Returns whether the engine takes commands; notifies the user if not."""
         with self.ui.lock:
-            info, link = self.ui.state.info, self.ui.source.link.state
+            info, connection = self.ui.state.info, self.ui.source.connection
         if self.ui.is_recorded:
             self._tell(f"Cannot {what} a recording.", severity="warning")
-        elif info is None or link is not ConnectionState.LIVE:
+        elif info is None or connection.state is not ConnectionState.LIVE:
             self._tell(f"Cannot {what} this engine now: it is not connected.", severity="warning")
         elif not info.control:
             self._tell("Control is disabled (start the engine with --control).", severity="warning")

@@ -23,7 +23,7 @@ class Source(Protocol):
         """Held while `state` is written; hold it briefly."""
 
     @property
-    def link(self) -> Connection:
+    def connection(self) -> Connection:
         """State of the connection."""
 
     @property

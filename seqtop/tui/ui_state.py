@@ -166,7 +166,7 @@ class UiState(Observable):
     @property
     def ages_by_itself(self) -> bool:
         """Whether the display changes with this machine's time."""
-        return self.source.link.state is ConnectionState.LOST
+        return self.source.connection.state is ConnectionState.LOST
 
     @property
     def measured(self) -> Measured:
@@ -240,8 +240,8 @@ class UiState(Observable):
 
     def update_rates(self) -> None:
         """Samples the rates, and notes when the last message arrived."""
-        if self.source.link.num_messages != self._num_messages:
-            self._num_messages = self.source.link.num_messages
+        if self.source.connection.num_messages != self._num_messages:
+            self._num_messages = self.source.connection.num_messages
             self._last_message_time = self.clock()
         self._meter.sample(self.source.state)
 

@@ -102,8 +102,8 @@ def _name_steps(path: str, node: inspect.Type | None, value: Any) -> str:
         index = int(step["index"]) if step["index"] != "..." else None
         label, node = _element(node, index)
         named += label
-        known = isinstance(value, list) and index is not None and index < len(value)
-        value = value[index] if known else _UNKNOWN
+        exists = isinstance(value, list) and index is not None and index < len(value)
+        value = value[index] if exists else _UNKNOWN
     return named.lstrip(".")
 
 

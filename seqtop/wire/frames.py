@@ -5,12 +5,13 @@ The layout is that of vLLM's KV-event stream with an additional checksum. The to
 its engine, so both are checked before the payload is decoded. The sequence number has 8 bytes,
 big-endian, and grows by one with each message of an incarnation.
 
-A publisher greets each new subscription with the topic alone (`ZMQ_XPUB_WELCOME_MSG`). Everything
-published afterwards arrives, so the greeting is the moment to request a snapshot.
+A publisher sends the topic alone to each new subscription, as the welcome message
+(`ZMQ_XPUB_WELCOME_MSG`). Everything published afterwards arrives, so a viewer then requests a
+snapshot.
 
 The checksum is the CRC-32 of all preceding frames, 4 bytes, big-endian. A changed bit in a token id
 decodes without an error: without a checksum, a relay or proxy that damages messages would make a
-viewer show a state that never was. A publisher may omit the checksum.
+viewer show a wrong state. A publisher may omit the checksum.
 """
 
 import struct
@@ -55,19 +56,19 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-class Greeting(NamedTuple):
+class Welcome(NamedTuple):
     """The message that a publisher sends to each new subscription."""
 
     incarnation: str
 
 
 def topic(incarnation: str) -> bytes:
-    """The first frame of every message, and the only frame of a greeting."""
+    """Returns the first frame of every message, which is the only frame of a welcome message."""
     return f"seqtop/{PROTOCOL_VERSION}/{incarnation}".encode()
 
 
 def pack(incarnation: str, sequence_number: int, payload: bytes) -> list[Buffer]:
-    """The frames of a message, for `send_multipart`."""
+    """Returns the frames of a message, for `send_multipart`."""
     return seal([topic(incarnation), _SEQUENCE_NUMBER.pack(sequence_number), payload])
 
 
@@ -81,7 +82,7 @@ def check_size(size: int) -> None:
         raise WireError(f"a message of {size:,} bytes is larger than viewers accept")
 
 
-def unpack(frames: list[bytes]) -> Frame | Greeting:
+def unpack(frames: list[bytes]) -> Frame | Welcome:
     """Parses the frames of a message.
 
     Raises:
@@ -93,7 +94,7 @@ def unpack(frames: list[bytes]) -> Frame | Greeting:
         raise ForeignMessageError(f"expected topic, number and payload, got {len(frames)} frames")
     incarnation = _incarnation(frames[0])
     if len(frames) == 1:
-        return Greeting(incarnation)
+        return Welcome(incarnation)
     _, number, payload = unseal(frames, 3)
     if len(number) != _SEQUENCE_NUMBER.size:
         raise ForeignMessageError(f"the sequence number has {len(number)} bytes instead of 8")
@@ -131,7 +132,7 @@ def _incarnation(topic: bytes) -> str:
         raise ForeignMessageError("the topic is not seqtop's")
     if int(version) != PROTOCOL_VERSION:
         raise ProtocolVersionError(
-            f"the engine speaks version {int(version)} of the seqtop protocol,"
+            f"the engine uses version {int(version)} of the seqtop protocol,"
             f" this viewer version {PROTOCOL_VERSION}"
         )
     return incarnation.decode("ascii")

@@ -22,7 +22,7 @@ from seqtop.sequence import (
 from seqtop.sequence.privacy import Masked, Private, Public
 
 PROTOCOL_VERSION = 2
-"""The only version that is sent and understood."""
+"""The only version that is sent and decoded."""
 
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
 QueueOrder: TypeAlias = Literal["preempted_first", "fcfs", "priority"]
@@ -61,14 +61,14 @@ class EngineInfo(Message, tag="EngineInfo"):
     enable_prefix_caching: Public[bool]
     preemption_mode: Public[PreemptionMode]
     control: Public[bool] = False
-    """Whether this engine accepts `Submit` and `Abort`."""
+    """True if this engine accepts `Submit` and `Abort`."""
     redacted: Public[bool] = False
-    """Whether text and token ids are removed."""
+    """True if text and token ids are removed."""
     heartbeat_interval: Public[float] = 1.0
     """Seconds between heartbeats while nothing else is sent."""
     num_reserved_blocks: Public[int] = 0
-    """First blocks of the pool that no sequence is given. vLLM V1 has a null block, which replaces
-    blocks in a table that are no longer needed."""
+    """First blocks of the pool, which no sequence can hold. vLLM V1 has one, its null block, which
+    replaces blocks in a table that are no longer needed."""
     queue_order: Public[QueueOrder] = "preempted_first"
     """The order of the waiting queue: preempted requests first, then by priority and arrival; or
     (`fcfs`) by arrival, with the latest preempted request first; or (`priority`) by priority and
@@ -96,7 +96,7 @@ class RequestArrived(Message, tag="RequestArrived"):
     metrics: Public[RequestMetrics | None] = None
     """The initial metrics. By default only the arrival time is known."""
     engine_status: Public[str] = ""
-    """The engine's own name for what the request waits for, if not only for its turn."""
+    """The engine's own name for the status, if the request waits for more than its turn."""
 
 
 class SequenceUpdate(Message):
@@ -129,11 +129,11 @@ class SequenceUpdate(Message):
     num_draft_tokens: Public[int | None] = None
     """Speculative tokens that this step verified; `None` without a draft."""
     num_accepted_tokens: Public[int | None] = None
-    """Of those, tokens that became output."""
+    """The part of `num_draft_tokens` that became output."""
     group_block_tables: Public[list[list[int]] | None] = None
     """The whole tables of all KV-cache groups after the first, if they have changed."""
     is_removed: Public[bool] = False
-    """Whether the request continues without this sequence, such as a discarded beam. Viewers remove
+    """True if the request continues without this sequence, such as a discarded beam. Viewers remove
     the sequence."""
 
 
@@ -179,7 +179,7 @@ class StepStats(Message):
     prefix_cache_queries: Public[int]
     """Prompt tokens looked up in the prefix cache since the engine started."""
     prefix_cache_hits: Public[int]
-    """Of those, tokens found."""
+    """The part of `prefix_cache_queries` that was found."""
     num_preemptions: Public[int]
     """Preemptions since the engine started."""
     scheduler_time: Public[float]
@@ -347,7 +347,7 @@ class Snapshot(Message, tag="Snapshot"):
     state: msgspec.Raw
     """An encoded `seqtop.state.EngineState`."""
     has_parts: bool = False
-    """Whether further entries of its dictionaries follow in `SnapshotPart` messages."""
+    """True if further entries of its dictionaries follow in `SnapshotPart` messages."""
 
 
 class SnapshotPart(Message, tag="SnapshotPart"):
@@ -356,7 +356,7 @@ class SnapshotPart(Message, tag="SnapshotPart"):
     index: int
     """The index, starting at 0."""
     is_last: bool
-    """Whether this is the last part."""
+    """True for the last part."""
 
 
 class Accepted(Message, tag="Accepted"):

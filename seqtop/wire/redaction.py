@@ -1,8 +1,8 @@
 """Removal of prompts, outputs and token ids from messages and states.
 
-The declarations of the fields (`seqtop.sequence.privacy`) say what remains: numbers and lengths,
-but no text and no tokens. Log-probabilities are removed as well, because a reader who has the model
-can derive the tokens from them.
+The declarations of the fields (`seqtop.sequence.privacy`) determine the result: numbers and lengths
+remain, text and tokens do not. Log-probabilities are removed as well, because a reader who has the
+model can derive the tokens from them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Field(NamedTuple):
 
 @cache
 def _redacted_fields(struct: type[msgspec.Struct]) -> list[_Field]:
-    """The fields of a struct that redaction changes."""
+    """Returns the fields of a struct that redaction changes."""
     declared = privacy_of(struct)
     if declared and not any(declared.values()):
         raise WireError(f"{struct.__qualname__} cannot be redacted: no field declares its privacy")
@@ -89,7 +89,7 @@ def _privacy(hint: Any) -> Privacy | None:
 def _may_hold_structs(hint: Any) -> bool:
     if arguments := get_args(hint):
         return any(map(_may_hold_structs, arguments))
-    # Of a class that is not a struct, no part is redacted: dataclasses and enums are kept.
+    # Objects that are not structs, such as dataclasses and enums, are not redacted in part.
     return not isinstance(hint, type) or issubclass(hint, msgspec.Struct)
 
 

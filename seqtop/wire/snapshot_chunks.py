@@ -32,7 +32,7 @@ def encode(struct: object) -> Iterator[bytearray]:
     """Yields a struct as a map, followed by maps to merge into it.
 
     Only the struct's dictionaries are divided, between two of their entries. Each following map has
-    one field, which holds further entries of that dictionary. The struct must not change meanwhile.
+    one field with further entries of that dictionary. The struct must not change meanwhile.
 
     Raises:
         WireError: A value has no form on the wire.

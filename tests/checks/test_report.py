@@ -144,14 +144,14 @@ def test_what_could_not_be_checked_does_not_pass(
 
     assert main(["check", str(pieces), "--json"]) == 3
     report = json.loads(capsys.readouterr().out)
-    assert (report["complete"], report["remark"]) == (False, told.removeprefix("seqtop: "))
+    assert (report["complete"], report["problem"]) == (False, told.removeprefix("seqtop: "))
 
     assert main(["check", str(pieces), "--junit"]) == 3
     suite = ET.fromstring(capsys.readouterr().out)
     assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
     (case,) = suite.findall("testcase[error]")
     assert case.get("name") == "complete"
-    assert case[0].get("message") == report["remark"]
+    assert case[0].get("message") == report["problem"]
 
 
 def test_what_lies_beyond_damage_is_checked(pieces: Path) -> None:
@@ -214,7 +214,7 @@ def test_show_says_what_is_lost(
     said = capsys.readouterr()
     assert "was cut short or is damaged: its last" in said.err
     if form == "--json":
-        assert said.err == f"seqtop: {json.loads(said.out)['link']['detail']}\n"
+        assert said.err == f"seqtop: {json.loads(said.out)['connection']['detail']}\n"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tests.support.hand_driven import arrival, engine_info, step
 
 def started(stored: Stored = "newest") -> StreamChecker:
     checker = StreamChecker(stored=stored)
-    checker.start(EngineState())
+    checker.start(0, EngineState())
     checker.apply(1, engine_info())
     checker.apply(2, arrival(1))
     return checker
@@ -27,7 +27,7 @@ def test_a_rule_has_a_limited_number_of_findings(stored: Stored, first: int) -> 
     assert checker.num_findings == num_findings
 
 
-def test_checking_starts_anew_after_a_gap() -> None:
+def test_checking_starts_again_after_a_gap() -> None:
     checker = started()
     assert (checker.num_gaps, checker.num_events) == (0, 2)
     checker.apply(3, step(0))
@@ -35,9 +35,9 @@ def test_checking_starts_anew_after_a_gap() -> None:
     checker.stop()
     assert not checker.has_started
     assert (checker.num_gaps, checker.step) == (1, -1)
-    checker.start(EngineState())
+    checker.start(8, EngineState())
     checker.apply(9, arrival(1))  # the state after the gap does not have it
-    checker.start(EngineState())
+    checker.start(12, EngineState())
     assert (checker.num_gaps, checker.num_steps, checker.num_events) == (2, 1, 4)
     assert checker.found() == []
 

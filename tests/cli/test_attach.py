@@ -15,7 +15,7 @@ def test_ranks_are_engines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None
     shown: list[str] = []
 
     def run_app(sources: list[Session], options: object) -> int:
-        shown.extend(source.link.endpoint for source in sources)
+        shown.extend(source.connection.endpoint for source in sources)
         return 0
 
     monkeypatch.setattr("seqtop.cli.attach.run_app", run_app)

@@ -34,7 +34,7 @@ def test_show_prints_what_is_cached(endpoints: tuple[str, str]) -> None:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["complete"], told["gap"], told["num_blocks"]) == (True, None, 2)
-    assert told["link"]["state"] == "live"
+    assert told["connection"]["state"] == "live"
     assert [(each["hash"], each["parent"]) for each in told["blocks"]] == [
         ("02" * 32, "01" * 32),
         (7, "02" * 32),

@@ -162,5 +162,5 @@ def test_record_then_check_the_recording(engine: str, tmp_path: Path) -> None:
     again = run(*SEQTOP, "record", engine, "-o", file, "--duration", "2")
     assert_one_sentence(again, 1, f"{file} exists already; --force replaces it")
     shown = run(*SEQTOP, "show", file, "--json")
-    assert json.loads(shown.stdout)["link"]["state"] == "replay"
+    assert json.loads(shown.stdout)["connection"]["state"] == "replay"
     assert "typed-1" in run(*SEQTOP, "show", file).stdout

@@ -15,7 +15,7 @@ def test_show_json_is_the_state(engine: str) -> None:
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["engine"]["engine"].startswith("engine_stub")
-    assert document["link"]["state"] == "live"
+    assert document["connection"]["state"] == "live"
     assert document["requests"][0]["request_id"] == "typed-1"
     assert document["requests"][0]["sequences"][0]["num_prompt_tokens"] > 0
 

@@ -193,7 +193,7 @@ def test_both_show_the_engine_at_every_step(
         assert seen_fork
         assert seen_preemption, "the pool was meant to be too small"
         assert seen_cached, "the prompts were meant to share a prefix"
-        assert early.link.num_missed == late.link.num_missed == 0
+        assert early.connection.num_missed == late.connection.num_missed == 0
 
 
 def test_late_viewer_shows_the_engine(engine: LLMEngine, publisher: CountingPublisher) -> None:
@@ -273,5 +273,5 @@ def test_viewer_shows_the_engine_again_after_its_queue_has_overflowed(
         play(10, shown=True)
         while engine.has_unfinished_requests():
             play(1, shown=True)
-        assert session.link.num_missed > 20
-        assert session.link.num_resyncs == 1
+        assert session.connection.num_missed > 20
+        assert session.connection.num_resyncs == 1

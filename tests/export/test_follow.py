@@ -71,7 +71,7 @@ def test_each_step_is_a_line_of_what_changed(engine: HandDrivenEngine, endpoint:
         assert "text" not in first["sequences"][0]
         engine.send(step(0, sequences=[running(2)], stats=stats(num_running=1)))
         second = line(process)
-        assert (second["kind"], second["step"], second["link"]) == ("change", 0, "live")
+        assert (second["kind"], second["step"], second["connection"]) == ("change", 0, "live")
         assert second["stats"]["num_running"] == 1
         (changed,) = second["sequences"]
         assert (changed["seq"], changed["status"], changed["computed"]) == (2, "running", 3)

@@ -16,11 +16,11 @@ def state() -> EngineState:
 
 
 def test_json_is_valid_and_holds_the_figures(state: EngineState) -> None:
-    link = Connection("ipc:///x", ConnectionState.LIVE)
-    encoded = json_document.encode(state, link)
+    connection = Connection("ipc:///x", ConnectionState.LIVE)
+    encoded = json_document.encode(state, connection)
     assert b"\x1b" not in encoded
     shown = json.loads(encoded)
-    assert shown["link"]["state"] == "live"
+    assert shown["connection"]["state"] == "live"
     assert shown["engine"] is None
     assert shown["stats"]["num_waiting"] == 2
     assert shown["stats"]["model_forward_time"] is None  # not a number, so not in JSON either

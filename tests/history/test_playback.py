@@ -138,8 +138,8 @@ def test_recording_cannot_be_changed(source: Playback) -> None:
         source.submit("Hello", SamplingParams())
     with pytest.raises(ControlError, match="a recording cannot be changed"):
         source.abort("req-1")
-    assert source.link.state is ConnectionState.REPLAY
-    assert source.link.endpoint == "run.seqtop"
+    assert source.connection.state is ConnectionState.REPLAY
+    assert source.connection.endpoint == "run.seqtop"
 
 
 @pytest.mark.parametrize("speed", [0.0, -1.0, float("nan"), float("inf")])
@@ -203,7 +203,7 @@ def test_unreadable_segments_are_skipped_with_a_message(damaged: FileStore) -> N
         segments.append(position)
     source = Playback(damaged, "run", detail="fine so far")
     assert source.position == segments[1]
-    assert "damaged at byte" in source.link.detail
+    assert "damaged at byte" in source.connection.detail
     source.move(segments[2])
     source.tick(0.0)
     source.tick(0.5)

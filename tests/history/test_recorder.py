@@ -42,7 +42,7 @@ def live_through_a_gap_and_a_restart(endpoint: str, session: Session) -> None:
         for number in (2, 3):
             engine.send(arrival(number), lose=True)
         engine.send(arrival(4))
-        wait_until(lambda: session.link.state is ConnectionState.SYNCING)
+        wait_until(lambda: session.connection.state is ConnectionState.SYNCING)
         engine.answer()
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         engine.send(step(3))
@@ -52,7 +52,7 @@ def live_through_a_gap_and_a_restart(endpoint: str, session: Session) -> None:
         engine.send(engine_info(incarnation="two"))
         engine.answer()
         wait_until(lambda: session.state.info and session.state.info.incarnation == "two")
-        wait_until(lambda: session.link.state is ConnectionState.LIVE)
+        wait_until(lambda: session.connection.state is ConnectionState.LIVE)
         engine.send(arrival(9))
         wait_until(lambda: "req-9" in session.state.requests)
 

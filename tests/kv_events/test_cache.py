@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqtop.kv_events.cache import CachedKvBlock, KvCache, found
+from seqtop.kv_events.cache import CachedKvBlock, KvCache, merged_tree
 from seqtop.kv_events.messages import (
     AllBlocksCleared,
     BlockRemoved,
@@ -43,7 +43,7 @@ def test_a_run_is_a_chain_with_each_blocks_tokens() -> None:
     assert (cache.num_tokens, cache.num_stored, cache.num_extending) == (8, 4, 1)
     (tree,) = cache.trees(0, 10)
     assert (tree.root, tree.num_blocks, tree.num_tokens) == ((-1, 1), 4, 8)
-    assert (block(cache, 3).stored_at, block(cache, 3).seen_at) == (1.0, 2.0)
+    assert (block(cache, 3).stored_at, block(cache, 3).last_named_at) == (1.0, 2.0)
 
 
 def test_tokens_of_blocks_that_were_left_out_are_given_to_nobody() -> None:
@@ -54,7 +54,7 @@ def test_tokens_of_blocks_that_were_left_out_are_given_to_nobody() -> None:
 
 def test_branching_is_told_from_extending() -> None:
     cache = cache_after(stored([1]), stored([2], 1), stored([3], 1), stored([3], 1))
-    assert (cache.num_extending, cache.num_branching, cache.num_again) == (2, 1, 1)
+    assert (cache.num_extending, cache.num_branching, cache.num_stored_again) == (2, 1, 1)
     assert names(cache.blocks[key] for key in cache.children((-1, 1))) == [2, 3]
 
 
@@ -63,7 +63,7 @@ def test_a_block_is_gone_when_its_last_copy_is() -> None:
     assert block(cache, 1).copies == {"GPU": 1}
     cache.apply(EventBatch(9.0, [BlockRemoved([1], medium="GPU"), BlockRemoved([1], medium="GPU")]))
     assert not cache.blocks
-    assert (cache.num_cells, cache.num_trees, cache.num_unmatched) == (0, 0, 1)
+    assert (cache.num_cells, cache.num_trees, cache.num_removed_unknown) == (0, 0, 1)
     assert cache.tiers == {}
 
 
@@ -78,7 +78,7 @@ def test_tiers_are_places_of_one_block() -> None:
 
 def test_removal_without_a_medium_is_of_the_tier_there_is() -> None:
     cache = cache_after(stored([1]), BlockRemoved([1]))
-    assert (not cache.blocks, cache.num_unmatched) == (True, 0)
+    assert (not cache.blocks, cache.num_removed_unknown) == (True, 0)
 
 
 def test_the_same_hash_in_two_groups_is_two_blocks() -> None:
@@ -102,7 +102,7 @@ def test_clearing_ends_a_gap_and_forgets_all() -> None:
 def test_too_many_blocks_are_counted_and_forgotten() -> None:
     cache = cache_after(stored([1, 2, 3]), stored([1], medium="CPU"), max_blocks=2)
     assert names(cache.blocks.values()) == [1, 2]
-    assert (cache.num_overflowing, cache.num_cells) == (2, 2)
+    assert (cache.num_not_shown, cache.num_cells) == (2, 2)
     cache.apply(EventBatch(9.0, [BlockRemoved([2], medium="GPU"), stored([4], 3)]))
     assert names(cache.path(block(cache, 4))) == [4], "its parent is not known"
 
@@ -117,7 +117,7 @@ def test_chains_whose_beginning_is_missing_join_what_comes_before_them() -> None
         ((-1, 9), 1),
     ]
     assert names(cache.path(block(cache, 4))) == [1, 2, 4]
-    assert found(block(cache, 3).tree).root == (-1, 1)
+    assert merged_tree(block(cache, 3).tree).root == (-1, 1)
 
 
 def test_a_cycle_of_parents_ends() -> None:
@@ -171,7 +171,7 @@ def test_what_fits_together_always_does(events, max_blocks: int) -> None:
             for block in cache.blocks.values()
             for medium, number in block.copies.items()
         }
-        if not cache.num_overflowing:
+        if not cache.num_not_shown:
             assert known == +copies
         assert cache.num_cells == len(known) <= max_blocks
         for name, tier in cache.tiers.items():
@@ -186,7 +186,7 @@ def test_what_fits_together_always_does(events, max_blocks: int) -> None:
             (tree.num_blocks for tree in trees), reverse=True
         )
         for each in cache.blocks.values():
-            assert cache.tree(found(each.tree).root) in trees
+            assert cache.tree(merged_tree(each.tree).root) in trees
             if each.parent in cache.blocks:
-                assert found(cache.blocks[each.parent].tree) is found(each.tree)
+                assert merged_tree(cache.blocks[each.parent].tree) is merged_tree(each.tree)
                 assert each.key in cache.children(each.parent)

@@ -35,7 +35,7 @@ def test_following_from_the_start(endpoints: tuple[str, str], names, as_map: boo
         publisher.send(removed(names[2:], as_map=as_map, medium="GPU"), as_map=as_map)
         wait_until(lambda: session.cache.num_batches == 2)
         assert hashes(session) == set(names[:2])
-        assert session.link.state is ConnectionState.LIVE
+        assert session.connection.state is ConnectionState.LIVE
         assert session.cache.gap == ""
 
 
@@ -59,7 +59,7 @@ def test_joining_late_without_replay_is_a_gap_until_all_is_cleared(
         publisher.send(stored([1]), lose=True)
         publisher.send(stored([2], 1))
         wait_until(lambda: session.cache.num_batches == 1)
-        assert "before the first message seen" in session.cache.gap
+        assert "before the first message received" in session.cache.gap
         publisher.send(cleared())
         wait_until(lambda: session.cache.num_cleared == 1)
         assert session.cache.gap == ""
@@ -80,8 +80,8 @@ def test_joining_late_with_replay_shows_everything(
             publisher.send(stored([4], 3))
             wait_until(lambda: session.cache.num_batches == 4)
             assert hashes(session) == {1, 3, 4}
-            assert (session.cache.gap, session.link.num_missed) == ("", 0)
-            assert session.link.state is ConnectionState.LIVE
+            assert (session.cache.gap, session.connection.num_missed) == ("", 0)
+            assert session.connection.state is ConnectionState.LIVE
 
 
 def test_a_hole_is_filled_by_replay(endpoints: tuple[str, str]) -> None:
@@ -91,7 +91,7 @@ def test_a_hole_is_filled_by_replay(endpoints: tuple[str, str]) -> None:
     ):
         publisher.await_viewer()
         publisher.answer()
-        wait_until(lambda: session.link.state is ConnectionState.LIVE)
+        wait_until(lambda: session.connection.state is ConnectionState.LIVE)
         publisher.send(stored([1]))
         publisher.send(stored([2], 1), lose=True)
         publisher.send(removed([1]), lose=True)
@@ -100,8 +100,8 @@ def test_a_hole_is_filled_by_replay(endpoints: tuple[str, str]) -> None:
         assert publisher.answer() == 1
         wait_until(lambda: session.cache.num_batches == 5)
         assert hashes(session) == {2, 3, 4}
-        assert (session.cache.gap, session.link.num_missed) == ("", 0)
-        assert session.link.num_resyncs == 1
+        assert (session.cache.gap, session.connection.num_missed) == ("", 0)
+        assert session.connection.num_resyncs == 1
 
 
 def test_a_hole_that_replay_cannot_fill_is_counted_and_said(endpoints: tuple[str, str]) -> None:
@@ -111,7 +111,7 @@ def test_a_hole_that_replay_cannot_fill_is_counted_and_said(endpoints: tuple[str
     ):
         publisher.await_viewer()
         publisher.answer()
-        wait_until(lambda: session.link.state is ConnectionState.LIVE)
+        wait_until(lambda: session.connection.state is ConnectionState.LIVE)
         publisher.send(stored([1]))
         for number in range(2, 6):
             publisher.send(stored([number], number - 1), lose=True)
@@ -120,9 +120,9 @@ def test_a_hole_that_replay_cannot_fill_is_counted_and_said(endpoints: tuple[str
         publisher.answer()
         wait_until(lambda: session.cache.num_batches == 3)
         assert hashes(session) == {1, 5, 6}
-        assert session.link.num_missed == 3
+        assert session.connection.num_missed == 3
         assert "3 messages before number 4" in session.cache.gap
-        wait_until(lambda: session.link.state is ConnectionState.LIVE)
+        wait_until(lambda: session.connection.state is ConnectionState.LIVE)
 
 
 def test_a_hole_without_replay_is_counted_and_said(endpoints: tuple[str, str]) -> None:
@@ -132,7 +132,7 @@ def test_a_hole_without_replay_is_counted_and_said(endpoints: tuple[str, str]) -
         publisher.send(stored([2], 1), lose=True)
         publisher.send(stored([3], 2))
         wait_until(lambda: session.cache.num_batches == 2)
-        assert session.link.num_missed == 1
+        assert session.connection.num_missed == 1
         assert "1 message" in session.cache.gap
 
 
@@ -145,8 +145,8 @@ def test_numbers_that_leap_are_counted_to_a_sensible_end(endpoints: tuple[str, s
             publisher.send(stored([2]))
             publisher.next_number = 0
         wait_until(lambda: session.cache.num_batches == 6)
-        assert session.link.num_missed == 2**53
-        assert json.loads(kv_json.encode(session.cache, session.link))["complete"] is False
+        assert session.connection.num_missed == 2**53
+        assert json.loads(kv_json.encode(session.cache, session.connection))["complete"] is False
 
 
 def test_an_engine_that_is_restarted_is_noticed_by_its_numbers(endpoints: tuple[str, str]) -> None:
@@ -160,7 +160,7 @@ def test_an_engine_that_is_restarted_is_noticed_by_its_numbers(endpoints: tuple[
         wait_until(lambda: session.cache.num_batches == 3)
         assert hashes(session) == {7}
         assert session.cache.gap == ""
-        assert session.link.num_resyncs == 1
+        assert session.connection.num_resyncs == 1
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -171,12 +171,12 @@ def test_after_a_lost_connection_replay_tells_whether_it_is_the_same_engine(
         with KvPublisher(*endpoints) as publisher:
             publisher.await_viewer()
             publisher.answer()
-            wait_until(lambda: session.link.state is ConnectionState.LIVE)
+            wait_until(lambda: session.connection.state is ConnectionState.LIVE)
             publisher.send(stored([1]))
             publisher.send(stored([2], 1))
             wait_until(lambda: session.cache.num_batches == 2)
             kept = publisher.kept
-        wait_until(lambda: session.link.state is ConnectionState.LOST)
+        wait_until(lambda: session.connection.state is ConnectionState.LOST)
         assert hashes(session) == {1, 2}, "what is old is shown, under its badge"
         with KvPublisher(*endpoints) as publisher:
             if same:
@@ -189,9 +189,9 @@ def test_after_a_lost_connection_replay_tells_whether_it_is_the_same_engine(
             assert publisher.answer() == 1
             if not same:
                 assert publisher.answer() == 0
-            wait_until(lambda: session.link.state is ConnectionState.LIVE)
+            wait_until(lambda: session.connection.state is ConnectionState.LIVE)
             assert hashes(session) == ({1, 2, 10} if same else {8, 9, 10})
-            assert (session.cache.gap, session.link.num_missed) == ("", 0)
+            assert (session.cache.gap, session.connection.num_missed) == ("", 0)
 
 
 def test_a_replay_that_does_not_answer_is_given_up(
@@ -204,10 +204,12 @@ def test_a_replay_that_does_not_answer_is_given_up(
     ):
         publisher.await_viewer()
         publisher.send(stored([1]))
-        wait_until(lambda: session.link.state is ConnectionState.LIVE and session.cache.blocks)
+        wait_until(
+            lambda: session.connection.state is ConnectionState.LIVE and session.cache.blocks
+        )
         assert hashes(session) == {1}
         assert "does not answer" in session.cache.gap
-        assert session.link.num_errors == 1
+        assert session.connection.num_errors == 1
 
 
 def test_garbage_is_counted_named_and_a_gap(endpoints: tuple[str, str]) -> None:
@@ -221,17 +223,17 @@ def test_garbage_is_counted_named_and_a_gap(endpoints: tuple[str, str]) -> None:
         publisher.send(stored([3], 1))
         wait_until(lambda: session.cache.num_batches == 2)
         assert hashes(session) == {1, 3}
-        assert session.link.num_errors == 4
-        assert session.link.num_missed == 1
+        assert session.connection.num_errors == 4
+        assert session.connection.num_missed == 1
         assert "message 1 could not be read" in session.cache.gap
-        assert session.link.state is ConnectionState.LIVE
+        assert session.connection.state is ConnectionState.LIVE
 
 
 def test_another_kind_of_stream_is_called_one(endpoints: tuple[str, str]) -> None:
     with KvPublisher(endpoints[0]) as publisher, KvSession(endpoints[0]) as session:
         publisher.await_viewer()
         publisher.live.send_multipart([b"seqtop/1/abc", bytes(8), b"", b"sum"])
-        wait_until(lambda: session.link.state is ConnectionState.INCOMPATIBLE)
+        wait_until(lambda: session.connection.state is ConnectionState.INCOMPATIBLE)
         with pytest.raises(UnreachableError, match="without --kv-events"):
             session.await_publisher(10)
 

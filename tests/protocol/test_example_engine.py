@@ -37,7 +37,7 @@ def join(session: Session, engine: Any) -> None:
 
     def live() -> bool:
         engine.stream.answer(engine.state)
-        return session.link.state is ConnectionState.LIVE
+        return session.connection.state is ConnectionState.LIVE
 
     session.start()
     wait_until(live)
@@ -71,7 +71,7 @@ def test_two_viewers_see_the_same_at_every_step(
         late.close()
     for session in (early, late):
         assert session.state.num_anomalies == 0, session.state.last_anomaly
-        assert session.link.num_errors == session.link.num_missed == 0
+        assert session.connection.num_errors == session.connection.num_missed == 0
         assert session.state.stats is not None
         assert session.state.stats.num_free_blocks == example["NUM_BLOCKS"]
     assert len(early.state.finished) == len(PROMPTS)

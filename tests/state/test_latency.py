@@ -6,7 +6,7 @@ import pytest
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
-from seqtop.state.latency import MAX_STARTS, QUIET, WINDOW, Latencies, Measured
+from seqtop.state.latency import MAX_RUNS, QUIET, WINDOW, Latencies, Measured
 from seqtop.state.listener import StateChange
 from seqtop.state.slo import Slo
 from seqtop.tui.ui_state import UiState
@@ -145,14 +145,14 @@ def test_an_engine_started_anew_has_figures_of_its_own(after: float) -> None:
 
 def test_of_many_starts_the_newest_are_kept() -> None:
     script, found = observed()
-    for number in range(MAX_STARTS + 1):
+    for number in range(MAX_RUNS + 1):
         script.source.replace(EngineState())
         script = Script(script.source, incarnation=f"start-{number}")
         script.arrive("a", num_prompt=8)
         script.step(prefill={"a": 8})
-    infos = [engine_info(incarnation=f"start-{number}") for number in range(MAX_STARTS + 1)]
+    infos = [engine_info(incarnation=f"start-{number}") for number in range(MAX_RUNS + 1)]
     kept = [sizes(found.at(info, script.time))["ttft"] for info in infos]
-    assert kept == [0] + [1] * MAX_STARTS
+    assert kept == [0] + [1] * MAX_RUNS
 
 
 def test_who_joins_late_learns_what_the_state_tells() -> None:

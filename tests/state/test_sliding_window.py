@@ -25,7 +25,8 @@ def test_percentiles_are_those_of_the_textbook(values: list[float]) -> None:
 
 def test_a_window_slides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sliding_window, "MAX_IN_WINDOW", 50)
-    chance, window, added = random.Random(1), SlidingWindow(10.0), []
+    monkeypatch.setattr(sliding_window, "WINDOW", 10.0)
+    chance, window, added = random.Random(1), SlidingWindow(), []
     for moment in range(200):
         added.append((float(moment) / 3, chance.random()))
         window.add(*added[-1])

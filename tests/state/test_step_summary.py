@@ -49,7 +49,7 @@ def a_step(figures: StepStats, **changes: object) -> Step:
 def test_figures_are_those_of_the_step() -> None:
     kinds = set()
     for step in (event for event in EVENTS if isinstance(event, Step)):
-        found = step_summary.summary(step)
+        found = step_summary.summarize(step)
         groups = step.execute.seq_group_metadata_list
         assert len(found.chunks) + found.num_decodes >= len(groups) + num_decodes(step)
         assert found.num_tokens == step.stats.num_prefill_tokens + step.stats.num_decode_tokens
@@ -77,7 +77,7 @@ def test_each_sequence_of_a_request_counts() -> None:
         token_chunk_size=5,
     )
     unnamed = SequenceGroupMetadataDelta({}, "alone", {}, is_prompt=False)
-    found = step_summary.summary(
+    found = step_summary.summarize(
         a_step(stats(), execute=ExecuteModelRequest([beams, prompts, unnamed]))
     )
     assert found.num_decodes == 3 + 1
@@ -85,9 +85,9 @@ def test_each_sequence_of_a_request_counts() -> None:
 
 
 def test_the_rest_is_what_nothing_else_took() -> None:
-    assert step_summary.summary(a_step(stats())).rest == 0.25
-    assert step_summary.summary(a_step(stats(model_execute_time=9.0))).rest == 0.0
-    assert step_summary.summary(a_step(stats(model_execute_time=None))).rest is None
+    assert step_summary.summarize(a_step(stats())).rest == 0.25
+    assert step_summary.summarize(a_step(stats(model_execute_time=9.0))).rest == 0.0
+    assert step_summary.summarize(a_step(stats(model_execute_time=None))).rest is None
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,8 @@ def test_the_rest_is_what_nothing_else_took() -> None:
 def test_why_a_step_ran_no_more(
     expected: str, figures: dict[str, object], changes: dict[str, object]
 ) -> None:
-    assert (
-        step_summary.limit(step_summary.summary(a_step(stats(**figures), **changes)), info())
-        == expected
-    )
+    summary = step_summary.summarize(a_step(stats(**figures), **changes))
+    assert step_summary.describe_limit(summary, info()) == expected
 
 
 def test_every_sequence_in_a_batch_is_a_member() -> None:
@@ -198,12 +196,12 @@ def test_a_decode_in_columns_is_a_member_like_any_other() -> None:
 def test_a_preemption_is_told_in_a_sentence() -> None:
     lost = Preemption(request_id="a", mode="recompute", num_lost_tokens=1, for_request_id="b")
     swapped = Preemption(request_id="a", mode="swap", num_lost_tokens=0)
-    assert step_summary.preempted(lost) == (
+    assert step_summary.describe_preemption(lost) == (
         "a was preempted to make room for b; 1 computed token will be recomputed."
     )
-    assert step_summary.preempted(swapped) == "a was swapped out; nothing is lost."
+    assert step_summary.describe_preemption(swapped) == "a was swapped out; nothing is lost."
     itself = msgspec.structs.replace(lost, for_request_id="a")
-    assert step_summary.preempted(itself) == (
+    assert step_summary.describe_preemption(itself) == (
         "a was preempted because no blocks were free for it; 1 computed token will be recomputed."
     )
 
@@ -221,4 +219,4 @@ def test_a_preemption_is_told_in_a_sentence() -> None:
 )
 def test_a_wait_is_told_in_a_sentence(cause: str, missing: int, expected: str) -> None:
     reason = WaitReason(request_id="a", cause=cause, num_missing=missing)
-    assert step_summary.waits(reason, info()).startswith(expected)
+    assert step_summary.describe_wait(reason, info()).startswith(expected)

@@ -85,7 +85,10 @@ class Viewer:
 
 
 def _load(parts: list[bytes]) -> EngineState:
-    return snapshot.load(parts[0], parts=parts[1:], max_finished=9)
+    loader = snapshot.SnapshotLoader(parts[0])
+    for part in parts[1:]:
+        loader.add(part)
+    return loader.end(max_finished=9)
 
 
 class Bombardment:

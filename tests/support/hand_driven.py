@@ -91,13 +91,13 @@ def step(number: int, *groups: SequenceGroupMetadataLike, **fields: Any) -> Step
 class HandDrivenEngine:
     """Binds where an engine would; sends what it is told and answers snapshots when asked to."""
 
-    def __init__(self, endpoint: str, incarnation: str = "one", *, greets: bool = True) -> None:
+    def __init__(self, endpoint: str, incarnation: str = "one", *, welcomes: bool = True) -> None:
         self.incarnation = incarnation
         self.state = EngineState()
         self.next_number = 0
         self._context = zmq.Context()
         self.live = self._context.socket(zmq.XPUB)
-        if greets:
+        if welcomes:
             self.live.setsockopt(zmq.XPUB_WELCOME_MSG, frames.topic(incarnation))
         self.live.bind(endpoint)
         self.router = self._context.socket(zmq.ROUTER)

@@ -104,7 +104,7 @@ def kill_engine(seed: int, directory: str) -> str:
         last = recording.index[recording.gaps[-1].position - 1].number
     assert last >= number
     _assert_is_after(before, seed, last)
-    return f"{last} messages before, {session.link.num_resyncs} resyncs"
+    return f"{last} messages before, {session.connection.num_resyncs} resyncs"
 
 
 def kill_viewer(seed: int, directory: str) -> str:
@@ -120,7 +120,12 @@ def kill_viewer(seed: int, directory: str) -> str:
         viewer.wait()
         target = session.sequence_number + 50
         wait_until(lambda: session.sequence_number >= target)
-        assert session.link.num_missed == session.link.num_resyncs == session.link.num_errors == 0
+        assert (
+            session.connection.num_missed
+            == session.connection.num_resyncs
+            == session.connection.num_errors
+            == 0
+        )
         with session.lock:
             number = session.sequence_number
             found = msgspec.structs.replace(session.state)

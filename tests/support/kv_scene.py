@@ -17,7 +17,7 @@ class ScriptedKvSource:
     def __init__(self, *, has_replay: bool = False) -> None:
         self.lock = threading.RLock()
         self.cache = KvCache()
-        self.link = Connection("tcp://127.0.0.1:5557", ConnectionState.LIVE)
+        self.connection = Connection("tcp://127.0.0.1:5557", ConnectionState.LIVE)
         self.version = 0
         self.now = 0.0
         self.has_replay = has_replay

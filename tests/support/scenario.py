@@ -181,4 +181,4 @@ def run(seed: int, directory: str) -> Outcome:
             assert codec.encode(session.history.at(before)) == remembered
             _assert_every_loss_is_counted(session, numbers)
         engine.end()
-        return Outcome(seconds, dict(proxy.counts), session.link.num_resyncs)
+        return Outcome(seconds, dict(proxy.counts), session.connection.num_resyncs)

@@ -89,7 +89,7 @@ class ScriptedSource(Observable):
         self.history = history
         self.state = EngineState(max_finished=max_finished)
         self.lock = threading.RLock()
-        self.link = Connection("ipc:///run/demo", ConnectionState.LIVE)
+        self.connection = Connection("ipc:///run/demo", ConnectionState.LIVE)
         self.number = 0
         """Of the next message."""
         self.submitted: list[tuple[str, SamplingParams]] = []
@@ -109,7 +109,7 @@ class ScriptedSource(Observable):
             touched = self.state.apply(event)
             change = StateChange(self.state, touched, event, payload, self.number)
             self.number += 1
-            self.link.num_messages += 1
+            self.connection.num_messages += 1
             self._publish(change)
         if self.after_event is not None:
             self.after_event()
@@ -123,7 +123,7 @@ class ScriptedSource(Observable):
 
     def connect(self, state: ConnectionState, detail: str = "") -> None:
         with self.lock:
-            self.link.state, self.link.detail = state, detail
+            self.connection.state, self.connection.detail = state, detail
             self.changed()
 
     def touch(self, touched: set[int]) -> None:

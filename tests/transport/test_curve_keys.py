@@ -61,8 +61,8 @@ def refusal(endpoint: str, own: ViewerKeys | None) -> str:
     with Session(endpoint, keys=own) as session:
         with pytest.raises(UnreachableError) as error:
             session.await_engine(SECONDS)
-        assert session.link.state is ConnectionState.REFUSED
-        assert session.link.num_messages == session.link.num_bytes == 0
+        assert session.connection.state is ConnectionState.REFUSED
+        assert session.connection.num_messages == session.connection.num_bytes == 0
         assert session.state == EngineState(max_finished=session.state.max_finished)
     return str(error.value)
 

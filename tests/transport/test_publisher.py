@@ -38,7 +38,7 @@ def test_goodbye_arrives(engine: Publisher) -> None:
         engine.publish(arrival(1))
         engine.close("time to go")
         assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
-        assert session.link.detail == "time to go"
+        assert session.connection.detail == "time to go"
         assert "req-1" in session.state.requests
 
 
@@ -52,7 +52,7 @@ def test_dropped_messages_are_counted_and_healed(endpoint: str) -> None:
         assert engine.num_dropped == 1
         assert "object has no form on the wire" in (engine.last_error or "")
         engine.publish(arrival(1))
-        wait_until(lambda: session.link.num_missed == 1)
+        wait_until(lambda: session.connection.num_missed == 1)
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         wait_until(lambda: "req-1" in session.state.requests)
 
@@ -141,7 +141,7 @@ def test_message_that_viewers_would_refuse_is_not_sent(
         assert "larger than viewers accept" in (engine.last_error or "")
         engine.publish(arrival(2))
         wait_until(lambda: "req-2" in session.state.requests)
-        assert session.link.num_missed == 1
+        assert session.connection.num_missed == 1
 
 
 def test_after_an_overflow_viewers_show_the_engine_again(
@@ -180,7 +180,7 @@ def test_after_an_overflow_viewers_show_the_engine_again(
             assert session.state.sequences == truth.sequences
             assert session.state.num_by_status == truth.num_by_status
             assert session.state.num_anomalies == 0
-            assert session.link.num_missed > 100
+            assert session.connection.num_missed > 100
     finally:
         gate.opened.set()
         engine.close()
@@ -229,7 +229,7 @@ def test_event_that_cannot_be_sent_is_a_gap_that_is_counted_and_repaired(
         engine.publish(in_flight(truth))
         engine.publish(arrival(4))
         wait_until(lambda: session.state.requests.keys() == {"req-1", "req-3", "req-4"})
-        assert session.link.num_missed == 2
+        assert session.connection.num_missed == 2
         assert not engine.wants_in_flight()
 
 
@@ -241,4 +241,4 @@ def test_events_arrive_in_order(endpoint: str) -> None:
         wait_until(lambda: len(session.state.requests) == 99)
         assert list(session.state.requests) == [f"req-{number}" for number in range(1, 100)]
         assert session.state.num_anomalies == 0
-        assert session.link.num_resyncs == 0
+        assert session.connection.num_resyncs == 0

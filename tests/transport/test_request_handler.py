@@ -118,7 +118,7 @@ def test_flood_of_snapshot_requests_costs_a_share_of_the_time_and_no_message(
             with Session(endpoint) as late:  # who asks once is served all the same
                 late.await_engine(SECONDS)
         wait_until(lambda: f"req-{number}" in session.state.requests)
-        assert session.link.num_missed == session.link.num_resyncs == 0
+        assert session.connection.num_missed == session.connection.num_resyncs == 0
         assert session.sequence_number >= before + number
         gaps = [later - earlier for earlier, later in pairwise(encoded_at)]
         assert min(gaps[1:]) > 0.09
@@ -157,7 +157,7 @@ def test_viewer_of_another_version_is_told_so(engine: Publisher) -> None:
         socket.connect(snapshot_endpoint(engine.endpoint))
         socket.send(codec.encode(SnapshotRequest(protocol_version=99)))
         assert socket.poll(MILLISECONDS)
-        assert b"speaks version 2" in socket.recv_multipart()[0]
+        assert b"uses version 2" in socket.recv_multipart()[0]
         socket.send(b"\xc1 garbage")
         assert socket.poll(MILLISECONDS)
         assert b"cannot be read" in socket.recv_multipart()[0]

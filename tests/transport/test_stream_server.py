@@ -48,7 +48,7 @@ def test_heartbeats_keep_an_idle_engine_alive_in_the_viewer(engine: Publisher) -
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         before = session.sequence_number
         wait_until(lambda: session.sequence_number >= before + 3)
-        assert session.link.num_missed == 0
+        assert session.connection.num_missed == 0
 
 
 def test_viewer_that_stops_reading_is_kept_so_many_messages_and_no_more(
@@ -70,7 +70,7 @@ def test_viewer_that_stops_reading_is_kept_so_many_messages_and_no_more(
         while stalled.poll(300):
             num_held += len(stalled.recv_multipart()[2]) > LARGE
         assert 1 < num_held < 50  # what the two sockets and the kernel hold between them
-        assert reading.link.num_missed == 0
+        assert reading.connection.num_missed == 0
 
 
 LARGE = 100_000

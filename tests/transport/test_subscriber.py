@@ -44,7 +44,7 @@ def test_late_joiner_has_what_came_before_and_what_comes_after(endpoint: str) ->
             engine.send(arrival(2))
             wait_until(lambda: session.sequence_number == 2)
             assert same(session.state, engine.state)
-            assert session.link.num_missed == session.link.num_resyncs == 0
+            assert session.connection.num_missed == session.connection.num_resyncs == 0
 
 
 def test_messages_that_arrive_before_the_snapshot_are_neither_lost_nor_applied_twice(
@@ -54,7 +54,7 @@ def test_messages_that_arrive_before_the_snapshot_are_neither_lost_nor_applied_t
         engine.await_viewer()
         for event in (engine_info(), arrival(1), step(0)):
             engine.send(event)
-        wait_until(lambda: session.link.num_messages == 3)
+        wait_until(lambda: session.connection.num_messages == 3)
         engine.answer()
         engine.send(step(1))
         wait_until(lambda: session.sequence_number == 3)
@@ -86,8 +86,8 @@ def test_a_fault_of_its_own_is_not_shown_as_live(endpoint: str) -> None:
         joined(engine, session)
         engine.send(arrival(1))
         assert session.wait_for(ConnectionState.LOST, timeout=SECONDS)
-        assert "seqtop has failed" in session.link.detail
-        assert "a fault" in session.link.detail
+        assert "seqtop has failed" in session.connection.detail
+        assert "a fault" in session.connection.detail
 
 
 def test_gap_is_counted_and_healed(endpoint: str) -> None:
@@ -97,13 +97,13 @@ def test_gap_is_counted_and_healed(endpoint: str) -> None:
         for number in range(1, 4):
             engine.send(arrival(number), lose=True)
         engine.send(arrival(4))
-        wait_until(lambda: session.link.state is ConnectionState.SYNCING)
-        assert "3 messages were missed" in session.link.detail
+        wait_until(lambda: session.connection.state is ConnectionState.SYNCING)
+        assert "3 messages were missed" in session.connection.detail
         engine.answer()
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         assert same(session.state, engine.state)
-        assert session.link.num_missed == 3
-        assert session.link.num_resyncs == 1
+        assert session.connection.num_missed == 3
+        assert session.connection.num_resyncs == 1
 
 
 def test_repeated_message_changes_nothing(endpoint: str) -> None:
@@ -129,16 +129,16 @@ def test_restarted_engine_is_followed(endpoint: str) -> None:
             engine.send(arrival(7))
             engine.answer()
             wait_until(lambda: same(session.state, engine.state))
-        assert session.link.num_resyncs == 1
+        assert session.connection.num_resyncs == 1
 
 
 def test_unreadable_message_is_named_and_healed(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         joined(engine, session)
         engine.send_frames(frames.pack("one", 0, b"\xc1 not msgpack"))
-        wait_until(lambda: session.link.state is ConnectionState.SYNCING)
-        assert session.link.num_errors == 1
-        assert "could not be read" in session.link.detail
+        wait_until(lambda: session.connection.state is ConnectionState.SYNCING)
+        assert session.connection.num_errors == 1
+        assert "could not be read" in session.connection.detail
         engine.send(engine_info())
         engine.answer()
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
@@ -153,8 +153,8 @@ def test_message_damaged_on_the_way_is_refused_though_it_could_be_read(endpoint:
         engine.state.apply(arrival(1))
         engine.next_number += 1
         engine.send_frames(spoilt)
-        wait_until(lambda: session.link.num_errors == 1)
-        assert "its checksum is wrong" in session.link.last_error
+        wait_until(lambda: session.connection.num_errors == 1)
+        assert "its checksum is wrong" in session.connection.last_error
         engine.send(arrival(3))  # shows that one is missing
         engine.answer()
         wait_until(lambda: "req-3" in session.state.requests)
@@ -182,7 +182,7 @@ def test_history_survives_a_resync_that_has_forgotten_it(endpoint: str) -> None:
         engine.state.apply(engine_info())
         engine.send(arrival(2), lose=True)
         engine.send(arrival(3))
-        wait_until(lambda: session.link.state is ConnectionState.SYNCING)
+        wait_until(lambda: session.connection.state is ConnectionState.SYNCING)
         engine.answer()
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         assert list(session.state.requests) == ["req-1", "req-2", "req-3"]
@@ -195,7 +195,7 @@ def test_goodbye_is_shown(endpoint: str) -> None:
         joined(engine, session)
         engine.send(EngineStopped(time=5.0, reason="maintenance"))
         assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
-        assert session.link.detail == "maintenance"
+        assert session.connection.detail == "maintenance"
 
 
 def test_silence_is_noticed_and_forgiven(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,19 +212,19 @@ def test_silence_is_noticed_and_forgiven(endpoint: str, monkeypatch: pytest.Monk
 
 def test_nobody_there_is_said_in_a_sentence(endpoint: str) -> None:
     with Session(endpoint) as session:
-        wait_until(lambda: session.link.detail)
-        assert session.link.state is ConnectionState.CONNECTING
-        assert session.link.detail == f"no engine answers at {endpoint} yet"
+        wait_until(lambda: session.connection.detail)
+        assert session.connection.state is ConnectionState.CONNECTING
+        assert session.connection.detail == f"no engine answers at {endpoint} yet"
 
 
 @pytest.mark.parametrize("version", [1, 3])
 def test_other_version_on_the_live_stream(endpoint: str, version: int) -> None:
-    with HandDrivenEngine(endpoint, greets=False) as engine, Session(endpoint) as session:
+    with HandDrivenEngine(endpoint, welcomes=False) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send_frames([b"seqtop/%d/one" % version, bytes(8), b"whatever"])
         assert session.wait_for(ConnectionState.INCOMPATIBLE, timeout=SECONDS)
-        assert f"speaks version {version} of the seqtop protocol" in session.link.detail
-        assert "this viewer version 2" in session.link.detail
+        assert f"uses version {version} of the seqtop protocol" in session.connection.detail
+        assert "this viewer version 2" in session.connection.detail
 
 
 def test_snapshot_of_another_version_is_refused(endpoint: str) -> None:
@@ -238,8 +238,8 @@ def test_snapshot_of_another_version_is_refused(endpoint: str) -> None:
                 state=msgspec.Raw(codec.encode(engine.state)),
             )
         )
-        wait_until(lambda: session.link.num_errors == 1)
-        assert "version 1 of the protocol" in session.link.last_error
+        wait_until(lambda: session.connection.num_errors == 1)
+        assert "version 1 of the protocol" in session.connection.last_error
         engine.answer()  # the viewer repeats the request
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
 
@@ -247,9 +247,9 @@ def test_snapshot_of_another_version_is_refused(endpoint: str) -> None:
 def test_other_version_on_the_snapshot_socket(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
-        engine.answer(Refused(error="this engine speaks version 2"))
+        engine.answer(Refused(error="this engine uses version 2"))
         assert session.wait_for(ConnectionState.INCOMPATIBLE, timeout=SECONDS)
-        assert session.link.detail == "this engine speaks version 2"
+        assert session.connection.detail == "this engine uses version 2"
 
 
 @pytest.mark.parametrize(
@@ -264,12 +264,12 @@ def test_other_version_on_the_snapshot_socket(endpoint: str) -> None:
     ],
 )
 def test_foreign_publisher(endpoint: str, parts: list[bytes]) -> None:
-    with HandDrivenEngine(endpoint, greets=False) as engine, Session(endpoint) as session:
+    with HandDrivenEngine(endpoint, welcomes=False) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send_frames(parts)
         assert session.wait_for(ConnectionState.INCOMPATIBLE, timeout=SECONDS)
-        assert "does not send a seqtop stream" in session.link.detail
-        assert session.link.num_errors == 1
+        assert "does not send a seqtop stream" in session.connection.detail
+        assert session.connection.num_errors == 1
 
 
 @pytest.mark.parametrize(
@@ -292,8 +292,8 @@ def test_snapshot_that_contradicts_itself_is_refused(endpoint: str, spoil: objec
         good = codec.decode(codec.encode(engine.state), EngineState)
         spoil(engine.state)
         engine.answer()
-        wait_until(lambda: session.link.num_errors == 1)
-        assert "snapshot:" in session.link.last_error
+        wait_until(lambda: session.connection.num_errors == 1)
+        assert "snapshot:" in session.connection.last_error
         assert session.state.requests == {}
         engine.state = good
         engine.answer()  # the viewer asks again by itself
@@ -312,8 +312,8 @@ def test_snapshot_of_garbage_is_refused(endpoint: str) -> None:
                 state=msgspec.Raw(b"\x93\x01\x02\x03"),
             )
         )
-        wait_until(lambda: session.link.num_errors == 1)
-        assert session.link.state is ConnectionState.CONNECTING
+        wait_until(lambda: session.connection.num_errors == 1)
+        assert session.connection.state is ConnectionState.CONNECTING
 
 
 def test_viewer_keeps_so_many_bytes_while_it_waits_for_a_snapshot(
@@ -333,10 +333,10 @@ def test_viewer_keeps_so_many_bytes_while_it_waits_for_a_snapshot(
         )
         for number in range(100):
             engine.send(arrival(number))
-        wait_until(lambda: session.link.num_messages == 101)
+        wait_until(lambda: session.connection.num_messages == 101)
         engine.answer(early)  # what followed on it has been let go
-        wait_until(lambda: session.link.num_missed > 50)
-        while session.link.state is not ConnectionState.LIVE:
+        wait_until(lambda: session.connection.num_missed > 50)
+        while session.connection.state is not ConnectionState.LIVE:
             engine.answer()
             session.wait_for(ConnectionState.LIVE, timeout=1)
         assert len(session.state.requests) == 100

@@ -90,7 +90,7 @@ def test_rates_of_a_lost_engine_are_dim(source: ScriptedSource, app: SeqtopApp) 
     rates = ("5.0", "6.0", "7.0")
     inks = {text: ink for text, ink in throughput(app.ui, 200) if text in rates}
     assert set(inks.values()) == {"strong"}
-    source.link.state = ConnectionState.LOST
+    source.connection.state = ConnectionState.LOST
     inks = {text: ink for text, ink in throughput(app.ui, 200) if text in rates}
     assert (len(inks), set(inks.values())) == (3, {"dim"})
 

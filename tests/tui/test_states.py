@@ -16,7 +16,7 @@ from tests.support.scripted import HOSTILE, MIXED, Script, ScriptedSource, engin
 
 
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 60)])
-def test_the_state_of_the_link_is_a_word(
+def test_the_state_of_the_connection_is_a_word(
     source: ScriptedSource, app: SeqtopApp, size: tuple[int, int]
 ) -> None:
     async def act(pilot: Pilot[int]) -> None:
@@ -32,7 +32,9 @@ def test_the_state_of_the_link_is_a_word(
     play(app, act, size)
 
 
-def test_the_links_own_sentence_is_shown_whole(source: ScriptedSource, app: SeqtopApp) -> None:
+def test_the_connections_own_sentence_is_shown_whole(
+    source: ScriptedSource, app: SeqtopApp
+) -> None:
     detail = "tcp://10.0.0.1:5557 speaks protocol version 9, this seqtop knows version 1."
 
     async def act(pilot: Pilot[int]) -> None:
@@ -58,7 +60,7 @@ def test_a_lost_engine_has_an_age(source: ScriptedSource) -> None:
         app.draw()
         await pilot.pause()
         assert "✗ LOST 2m 05s" in screen(app)
-        source.link.num_messages += 1
+        source.connection.num_messages += 1
         source.connect(ConnectionState.LIVE)
         app.draw()
         await pilot.pause()
@@ -70,7 +72,7 @@ def test_a_lost_engine_has_an_age(source: ScriptedSource) -> None:
 def test_troubles_are_counted(source: ScriptedSource, app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         assert "missed" not in screen(app)
-        source.link.num_missed, source.link.num_errors = 1_234, 5
+        source.connection.num_missed, source.connection.num_errors = 1_234, 5
         source.state.report_anomaly("a thing that did not fit")
         source.connect(ConnectionState.LIVE)
         app.draw()
@@ -195,7 +197,7 @@ def test_nothing_hostile_reaches_the_terminal() -> None:
     script.arrive("pair" + HOSTILE, n=2)
     script.step(prefill={names[0]: 40})
     script.step(prefill={names[1]: 40}, preempt={names[0]: names[1]})
-    source.link.endpoint = HOSTILE
+    source.connection.endpoint = HOSTILE
 
     async def act(pilot: Pilot[int]) -> None:
         app = pilot.app

@@ -167,7 +167,7 @@ def test_viewer_shows_what_the_scheduler_holds_at_every_step(run: str, directory
         assert is_shown == is_true, f"step {number} of {len(truth)}"
     state = session.state
     assert state.num_anomalies == 0, state.last_anomaly
-    assert session.link.num_missed == session.link.num_errors == 0
+    assert session.connection.num_missed == session.connection.num_errors == 0
     assert_ended_as_users_saw(state, ended)
     assert seen.findings == []
     preempted = [each for each in state.requests.values() if each.num_preemptions]

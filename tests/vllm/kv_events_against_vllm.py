@@ -71,18 +71,22 @@ def test_map_is_what_the_block_pool_holds_after_every_message(hashes: str, direc
         lines = [json.loads(line) for line in (directory / "kv").read_text().splitlines()]
         truth = {each["num_batches"]: each["cached"] for each in lines}
         assert session.wait_for_batches(max(truth))
-    assert (session.cache.gap, session.link.num_missed, session.link.num_errors) == ("", 0, 0)
+    assert (session.cache.gap, session.connection.num_missed, session.connection.num_errors) == (
+        "",
+        0,
+        0,
+    )
     assert len(session.seen) == max(truth)
     for number, is_shown in enumerate(session.seen, start=1):
         assert is_shown == truth[number], f"after message {number} of {len(session.seen)}"
     cache = session.cache
     assert cache.num_removed, "the pool was meant to be too small"
     assert cache.num_branching, "prompts were meant to share prefixes"
-    assert cache.num_unmatched == 0
+    assert cache.num_removed_unknown == 0
     print(  # the figures that docs/vllm.md quotes
         f"\nvLLM's KV-cache events, hashes as {hashes}: {len(session.seen)} messages,"
-        f" {cache.num_stored} blocks stored ({cache.num_again} again), {cache.num_removed} removed,"
-        f" {cache.num_branching} branched:"
+        f" {cache.num_stored} blocks stored ({cache.num_stored_again} again),"
+        f" {cache.num_removed} removed, {cache.num_branching} branched:"
         " the viewer's map was the block pool's after every message"
     )
 
@@ -128,5 +132,9 @@ def test_vllms_publisher_replays_and_restarts(directory: Path) -> None:
         second.publish(KVEventBatch(ts=4.0, events=[stored(7, None)]))
         assert session.wait_for_batches(6)
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
-        assert (copies(session), session.cache.gap, session.link.num_missed) == ({"7": 1}, "", 0)
+        assert (copies(session), session.cache.gap, session.connection.num_missed) == (
+            {"7": 1},
+            "",
+            0,
+        )
         second.shutdown()

@@ -52,7 +52,10 @@ def test_chunks_merge_to_the_whole_state() -> None:
         if number % 40 == 0:
             first, *parts = chunks_of(state)
             most = max(most, len(parts))
-            loaded = snapshot.load(first, parts=parts, max_finished=state.max_finished)
+            loader = snapshot.SnapshotLoader(first)
+            for part in parts:
+                loader.add(part)
+            loaded = loader.end(max_finished=state.max_finished)
             assert loaded == state
             # In the order of their arrival, which the form of a state does not tell.
             assert list(loaded.requests) == list(state.requests)
@@ -102,7 +105,7 @@ def test_viewers_join_by_parts_and_can_go_back_to_that_moment(endpoint: str) -> 
             past = session.history.at(session.history.first)
             assert past.sequences == session.state.sequences
             assert past.requests == session.state.requests
-        assert session.link.num_errors == session.link.num_resyncs == 0
+        assert session.connection.num_errors == session.connection.num_resyncs == 0
 
 
 class Parts:
@@ -167,7 +170,7 @@ def answer_in_parts(engine: HandDrivenEngine, wrong: str) -> None:
         ("one comes twice", None),
         ("one repeats another", "in it twice"),
         ("the last is missing", "snapshot: "),
-        ("garbage", "cannot decode SnapshotPart"),
+        ("garbage", "cannot decode StatePart"),
         ("too much", "more than"),
     ],
 )
@@ -184,14 +187,14 @@ def test_half_a_snapshot_is_none_and_is_asked_for_again(
             monkeypatch.setattr(frames, "MAX_SNAPSHOT_BYTES", 4_500)
         answer_in_parts(engine, wrong)
         if said is not None:
-            wait_until(lambda: session.link.num_errors >= 1)
-            assert said in session.link.last_error
+            wait_until(lambda: session.connection.num_errors >= 1)
+            assert said in session.connection.last_error
         assert session.state.requests == {}
         monkeypatch.setattr(frames, "MAX_SNAPSHOT_BYTES", 2**29)
         Parts(engine).send_all()
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         assert codec.encode(session.state.requests) == codec.encode(engine.state.requests)
-        assert session.link.num_errors == (said is not None)
+        assert session.connection.num_errors == (said is not None)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -206,4 +209,4 @@ def test_what_is_published_between_the_parts_comes_after_them(endpoint: str) -> 
         for index in range(1, len(parts.parts)):
             parts.send(index)
         wait_until(lambda: len(session.state.requests) == 41)
-        assert session.link.num_resyncs == session.link.num_errors == 0
+        assert session.connection.num_resyncs == session.connection.num_errors == 0

@@ -1,9 +1,9 @@
 """The adapter for vLLM's V1 engine. See `docs/vllm.md`.
 
-It has two halves, so that the scheduler's thread does very little:
+It has two halves, so that it takes little time of the scheduler's thread:
 
 - In vLLM's EngineCore process, `hook` wraps the methods of a scheduler, `scheduler_observer`
-  records what they did as plain `observations`, and `publisher_process` sends these to the other
+  records their calls as plain `observations`, and `publisher_process` sends these to the other
   half without ever waiting.
 - In a process of its own, `publisher_main` converts the observations to messages (`translate`),
   adds the text (`text`) and serves the viewers.
@@ -13,7 +13,7 @@ import os
 
 
 def register() -> None:
-    """The entry point of vLLM's general plugins, called in each of its processes.
+    """Attaches the adapter, as an entry point of vLLM's general plugins in each of its processes.
 
     Does nothing unless `SEQTOP_BIND` is set, and never raises.
     """

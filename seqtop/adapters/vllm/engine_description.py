@@ -1,4 +1,4 @@
-"""Describes an engine whose scheduler has been created."""
+"""The description of an engine, read from its scheduler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Layout(NamedTuple):
     main_group: int = 0
     """The index of the KV-cache group whose table comes first."""
     whole_tables: bool = False
-    """Whether blocks within a table can be freed, so that whole tables have to be sent."""
+    """True if blocks within a table can be freed, so that whole tables have to be sent."""
 
 
 def describe(scheduler: Any, settings: AdapterSettings) -> tuple[EngineStarted, Layout]:
@@ -59,8 +59,8 @@ def describe(scheduler: Any, settings: AdapterSettings) -> tuple[EngineStarted, 
         data_parallel_rank=rank,
         has_random_suffix=not _is_set("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
     )
-    only_grow = all(kind in _APPEND_ONLY for kind in kinds)
-    return started, Layout(main, whole_tables=not only_grow)
+    is_append_only = all(kind in _APPEND_ONLY for kind in kinds)
+    return started, Layout(main, whole_tables=not is_append_only)
 
 
 def _tokenizer(model: Any, settings: AdapterSettings) -> str | None:

@@ -30,7 +30,7 @@ class FreeBlockCounter:
 
     @property
     def num_cached(self) -> int:
-        """Of those, blocks whose content a request could still reuse."""
+        """The part of `num_free` whose content a request could still reuse."""
         return self._num_cached
 
     def _before_touch(self, blocks: Iterable[Any]) -> None:

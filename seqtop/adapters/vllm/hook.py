@@ -35,13 +35,13 @@ def install() -> None:
     """Attaches to the scheduler that this process creates, if it creates one."""
     try:
         settings = user_settings.from_environment()
-        if _may_follow(settings):
+        if _may_attach(settings):
             _replace_init(settings)
-    except Exception as error:  # noqa: BLE001 - a plugin that raises keeps vLLM from starting
+    except Exception as error:  # noqa: BLE001 - a plugin that raises would stop vLLM
         _log.warning("seqtop is off: %s", _in_one_line(error))
 
 
-def _may_follow(settings: AdapterSettings) -> bool:
+def _may_attach(settings: AdapterSettings) -> bool:
     import vllm
 
     version = ".".join(vllm.__version__.split(".")[:2])
@@ -72,11 +72,11 @@ def _replace_init(settings: AdapterSettings) -> None:
 
 
 def follow(scheduler: Any, settings: AdapterSettings) -> Wrapping | None:
-    """Publishes what a scheduler does from now on. Returns `None` on failure; never raises."""
+    """Publishes the steps of a scheduler from now on. Returns `None` on failure; never raises."""
     publisher: PublisherProcess | None = None
 
     def failed(error: Exception) -> None:
-        _log.warning("seqtop is off, and vLLM goes on: %s", _in_one_line(error))
+        _log.warning("seqtop is off, and vLLM continues: %s", _in_one_line(error))
         if publisher is not None:
             publisher.close("the adapter has failed; see vLLM's log")
 
@@ -97,7 +97,7 @@ def follow(scheduler: Any, settings: AdapterSettings) -> Wrapping | None:
         wrapping.undo()
         failed(error)
         return None
-    _log.info("seqtop: look at this engine with: seqtop attach %s", endpoint)
+    _log.info("seqtop: to view this engine, run: seqtop attach %s", endpoint)
     return wrapping
 
 

@@ -41,7 +41,7 @@ class EngineStarted(Observation, tag="EngineStarted"):
     tokenizer_revision: str | None
     data_parallel_rank: int
     has_random_suffix: bool
-    """Whether internal ids are the user's ids with 9 characters appended."""
+    """True if internal ids are the user's ids with 9 characters appended."""
 
 
 class Arrived(Observation, tag="Arrived"):
@@ -129,7 +129,7 @@ class Stepped(Observation, tag="Stepped"):
     num_free_blocks: int
     """Blocks in no table."""
     num_cached_blocks: int
-    """Of those, blocks that the prefix cache can still reuse."""
+    """The part of `num_free_blocks` that the prefix cache can still reuse."""
 
 
 class EngineStopping(Observation, tag="EngineStopping"):

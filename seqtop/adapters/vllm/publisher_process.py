@@ -64,7 +64,7 @@ class PublisherProcess:
             endpoint,
             settings_json,
         ]
-        # The end of its standard input tells the process that this one has ended.
+        # The process ends after its standard input, which ends with this process.
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         self._checked_at = time.monotonic()
         _open.add(self)

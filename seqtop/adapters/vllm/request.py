@@ -58,7 +58,7 @@ class Request:
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
     is_prefill: bool = True
-    """Whether it has sampled no token since it was last admitted."""
+    """True until it samples a token after its last admission."""
 
     @classmethod
     def of(

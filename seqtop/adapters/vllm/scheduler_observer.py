@@ -1,8 +1,7 @@
 """Observes a V1 scheduler, on the scheduler's own thread.
 
-It does as little as possible: for each step it copies references and integers of what was
-scheduled, never iterates over the whole waiting queue, and computes nothing that the other process
-can compute.
+It does as little as possible: for each step it copies references and integers, never iterates over
+the whole waiting queue, and leaves all further computations to the other process.
 """
 
 from __future__ import annotations
@@ -218,15 +217,15 @@ class SchedulerObserver:
         self._send(observation)
 
     def _changed_held(self) -> dict[str, str]:
-        """Returns the new statuses of waiting requests that now wait for something else."""
+        """Returns the new statuses of waiting requests whose reason to wait has changed."""
         scheduler = self._scheduler
         changes: dict[str, str] = {}
-        aside: Iterable[Any] = (
+        deferred: Iterable[Any] = (
             getattr(scheduler, "deferred_waiting", None)
             or getattr(scheduler, "skipped_waiting", None)
             or ()
         )
-        for request in islice(aside, _MAX_DEFERRED_CHECKED):
+        for request in islice(deferred, _MAX_DEFERRED_CHECKED):
             status = request.status.name
             if status not in _PLAIN_WAITING and self._held.get(request.request_id) != status:
                 self._held[request.request_id] = changes[request.request_id] = status

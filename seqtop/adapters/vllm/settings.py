@@ -15,15 +15,15 @@ class AdapterSettings(msgspec.Struct, frozen=True):
     bind: str
     """The endpoint at which data-parallel rank 0 publishes."""
     insecure: bool = False
-    """Whether `bind` may be reachable from other machines."""
+    """True if `bind` may be reachable from other machines."""
     force: bool = False
-    """Whether to attach to an untested version of vLLM."""
+    """True to attach to an untested version of vLLM."""
     engine_id: str = ""
     """The name of the engine in viewers; the model's name by default."""
     tokenizer: str | None = None
     """The directory, file or hub id of the tokenizer; empty for no text at all."""
     redact: bool = False
-    """Whether text and token ids are removed."""
+    """True to remove text and token ids."""
     server_secret_key: str = ""
     """The engine's secret key file. If given, only holders of keys are admitted."""
     authorized_clients: str = ""
@@ -31,7 +31,7 @@ class AdapterSettings(msgspec.Struct, frozen=True):
 
     @property
     def has_keys(self) -> bool:
-        """Whether CurveZMQ keys are configured."""
+        """True if CurveZMQ keys are configured."""
         return bool(self.server_secret_key)
 
     def curve_keys(self) -> EngineKeys | None:

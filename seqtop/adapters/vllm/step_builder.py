@@ -179,7 +179,7 @@ class StepBuilder:
             update = self._update(request_id)
             update.new_token_ids = token_ids
             if self._texts is not None:
-                update.text_delta = self._texts.grow(
+                update.text_delta = self._texts.append(
                     request.seq_id, token_ids, skip_special_tokens=request.skip_special_tokens
                 )
             request.num_output_tokens += len(token_ids)

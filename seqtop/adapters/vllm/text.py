@@ -10,14 +10,15 @@ from seqtop.tokenizer_file import TokenizerError, read_tokenizer
 
 
 class Texts:
-    """Turns token ids to text, request by request.
+    """Converts token ids to text, request by request.
 
     Args:
-        tokenizer: A `tokenizer.json`, a folder with one, or an id on the Hugging Face hub, of
-            which only what is on this machine already is looked at: vLLM has put it there.
+        tokenizer: A `tokenizer.json`, a directory with one, or an id of the Hugging Face hub.
+            Nothing is downloaded: vLLM has stored the files of a hub id on this machine.
+        revision: The revision of a hub id; by default the main one.
 
     Raises:
-        TokenizerError: there is none, or it is of another kind.
+        TokenizerError: The tokenizer does not exist or cannot be read.
     """
 
     def __init__(self, tokenizer: str, revision: str | None = None) -> None:
@@ -28,11 +29,14 @@ class Texts:
         self._streams: dict[int, Any] = {}
 
     def prompt(self, token_ids: list[int]) -> str:
-        """The text of a whole prompt, special tokens included."""
+        """Returns the text of a whole prompt, including special tokens."""
         return str(self._tokenizer.decode(token_ids, skip_special_tokens=False))
 
-    def grow(self, seq_id: int, token_ids: list[int], *, skip_special_tokens: bool) -> str:
-        """The text that these tokens add to a sequence's; a character's last token completes it."""
+    def append(self, seq_id: int, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        """Returns the text that new tokens add to a sequence.
+
+        A character of several tokens is in the text of its last one.
+        """
         stream = self._streams.get(seq_id)
         if stream is None:
             stream = self._new_stream(skip_special_tokens=skip_special_tokens)
@@ -45,7 +49,7 @@ class Texts:
 
 
 def load(tokenizer: str | None, revision: str | None) -> Texts | None:
-    """The texts of `tokenizer`; without one that can be read `None`, which stderr tells."""
+    """Returns the texts of a tokenizer; if it cannot be read, `None` after a line on stderr."""
     if tokenizer is None:
         return None
     try:

@@ -27,7 +27,7 @@ _NUM_NULL_BLOCKS: Final = 1
 
 
 def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo:
-    """Returns the description of the engine for viewers. What V1 does not have is None."""
+    """Returns the description of the engine for viewers. Data that V1 does not have is None."""
     return EngineInfo(
         protocol_version=PROTOCOL_VERSION,
         engine_id=started.engine_id,
@@ -142,7 +142,7 @@ class Translator:
         )
 
     def _wait_reasons(self, observation: Stepped) -> list[WaitReason]:
-        """Derives why the head of the queue was left waiting from what the scheduler did."""
+        """Derives the reason why the head of the queue was left waiting from the schedule."""
         run = observation.scheduled[-1] if observation.scheduled else None
         head = self._requests.get(run.head or "") if run else None
         if run is None or head is None or head.status is not SequenceStatus.WAITING:

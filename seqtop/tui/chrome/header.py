@@ -65,14 +65,14 @@ class Header(LineView):
 def badges(ui: UiState) -> Line:
     """Returns the state of the connection, of a pause and of a recording."""
     recording = _recording(ui)
-    text, style = BADGES[ui.source.link.state]
-    if ui.source.link.state is ConnectionState.LOST:
+    text, style = BADGES[ui.source.connection.state]
+    if ui.source.connection.state is ConnectionState.LOST:
         text += f" {fmt.growing(float(int(ui.silence)))}"
     if not ui.paused:
         return (*recording, (f" {text} ", style))
     paused = (f" {PAUSED[0]} ", PAUSED[1])
     # The state of the connection is left out only if it is live.
-    if ui.source.link.state is ConnectionState.LIVE:
+    if ui.source.connection.state is ConnectionState.LIVE:
         return (*recording, paused)
     return (*recording, paused, (f" {text} ", style))
 
@@ -88,8 +88,12 @@ def _recording(ui: UiState) -> Line:
 
 def sentence(ui: UiState, step_keys: str) -> str:
     """Returns the moment on show, and why the display is not live; empty if it is live."""
-    link = ui.source.link
-    reason = link.detail or SENTENCES[link.state] if link.state is not ConnectionState.LIVE else ""
+    connection = ui.source.connection
+    reason = (
+        connection.detail or SENTENCES[connection.state]
+        if connection.state is not ConnectionState.LIVE
+        else ""
+    )
     travel = ui.time_travel
     if travel.playback is not None:
         moment = position_text.replayed(travel.playback, travel.status_message, step_keys)
@@ -105,7 +109,8 @@ def identity(ui: UiState, width: int, title: str) -> Line:
     info = ui.state.info
     if info is None:
         left = row(
-            [(0, ((title, "title"),)), (1, ((safe_line(ui.source.link.endpoint), "dim"),))], room
+            [(0, ((title, "title"),)), (1, ((safe_line(ui.source.connection.endpoint), "dim"),))],
+            room,
         )
         return spread(fitted(left, max(room, 1)), right, width)
     left = _names(
@@ -115,7 +120,7 @@ def identity(ui: UiState, width: int, title: str) -> Line:
         info.device,
         info.engine,
         info.block_size,
-        ui.source.link.endpoint,
+        ui.source.connection.endpoint,
         room,
     )
     return spread(left, right, width)
@@ -153,7 +158,8 @@ def throughput(ui: UiState, width: int) -> Line:
     swaps = state.stats is not None and state.stats.num_swapped is not None
     spark = sparkline(rates.out_history, min(max(width - 108, 0), 60))
     silent = (
-        ui.source.link.state in {ConnectionState.LOST, ConnectionState.STOPPED} and not ui.paused
+        ui.source.connection.state in {ConnectionState.LOST, ConnectionState.STOPPED}
+        and not ui.paused
     )
     style = "dim" if silent else "strong"  # the rates are old
     step = fmt.count(state.step) if state.step >= 0 else fmt.UNKNOWN
@@ -186,13 +192,13 @@ def throughput(ui: UiState, width: int) -> Line:
 
 def cache(ui: UiState, width: int) -> Line:
     """Returns the line with the KV cache's use, prefix hits, preemptions and problems."""
-    state, link = ui.state, ui.source.link
+    state, connection = ui.state, ui.source.connection
     stats, info = state.stats, state.info
     problems = [
         (rank, ((f"{text} {fmt.count(number)}", "alert"),))
         for rank, text, number in (
-            (1, "missed", link.num_missed),
-            (1, "errors", link.num_errors),
+            (1, "missed", connection.num_missed),
+            (1, "errors", connection.num_errors),
             (2, "anomalies", state.num_anomalies),
             (1, "checks:", ui.checker.num_findings if ui.checker else 0),
         )

@@ -15,7 +15,7 @@ STORY = "Once upon a time a fox called Zoë 🦊 slept — alone."
 def test_text_grows_token_by_token_and_never_by_half_a_character() -> None:
     ids = Tokenizer(DEFAULT_MODEL).encode(STORY)
     texts = Texts(str(DEFAULT_MODEL))
-    pieces = [texts.grow(1, [token_id], skip_special_tokens=True) for token_id in ids]
+    pieces = [texts.append(1, [token_id], skip_special_tokens=True) for token_id in ids]
     assert "".join(pieces).strip() == STORY
     assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)
     assert STORY in texts.prompt(ids)
@@ -26,7 +26,7 @@ def test_sequences_do_not_mix() -> None:
     texts, grown = Texts(str(DEFAULT_MODEL)), ["", ""]
     for token_id in ids:
         for seq_id in (0, 1):
-            grown[seq_id] += texts.grow(seq_id, [token_id], skip_special_tokens=True)
+            grown[seq_id] += texts.append(seq_id, [token_id], skip_special_tokens=True)
     assert grown[0] == grown[1]
     assert grown[0].strip() == STORY
 

@@ -47,7 +47,7 @@ def _engine(ui: UiState, width: int) -> Line:
     info = ui.source.state.info
     if info is not None:
         return ((safe_text(info.engine_id), "strong"),)
-    return ((_ending(ui.source.link.endpoint, width), "strong"),)
+    return ((_ending(ui.source.connection.endpoint, width), "strong"),)
 
 
 def _ending(endpoint: str, width: int) -> str:
@@ -82,7 +82,7 @@ def _count(status: SequenceStatus, style: str) -> Cell:
 
 def _rate(ui: UiState, per_second: float | None, width: int) -> Line:
     """Returns a rate; unknown for an engine that has stopped or is lost."""
-    if ui.source.link.state in {ConnectionState.LOST, ConnectionState.STOPPED}:
+    if ui.source.connection.state in {ConnectionState.LOST, ConnectionState.STOPPED}:
         return _number(fmt.UNKNOWN, width, "dim")
     return _number(fmt.rate(per_second), width)
 
@@ -160,6 +160,6 @@ COLUMNS = (
         width=26,
         priority=8,
         right=False,
-        cell=lambda ui, width: ((_ending(ui.source.link.endpoint, width), "dim"),),
+        cell=lambda ui, width: ((_ending(ui.source.connection.endpoint, width), "dim"),),
     ),
 )

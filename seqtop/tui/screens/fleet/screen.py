@@ -53,7 +53,7 @@ class FleetScreen(TabbedScreen):
 
     def _line(self) -> tuple[tuple[str, str], ...]:
         engines = self._engines.all
-        live = [ui for ui in engines if ui.source.link.state is ConnectionState.LIVE]
+        live = [ui for ui in engines if ui.source.connection.state is ConnectionState.LIVE]
         counts = [ui.source.state.num_by_status for ui in live]
         running = sum(each[SequenceStatus.RUNNING] for each in counts)
         waiting = sum(each[SequenceStatus.WAITING] for each in counts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from seqtop import format as fmt
-from seqtop.kv_events.cache import CachedKvBlock, found
+from seqtop.kv_events.cache import CachedKvBlock, merged_tree
 from seqtop.kv_events.messages import BlockHash
 from seqtop.sanitize import safe_line
 from seqtop.tui.rendering.bars import row
@@ -72,7 +72,7 @@ def _headline(ui: KvUiState, block: CachedKvBlock, width: int) -> list[Line]:
         *wrapped(f"Block {name(block_hash, whole=True)}", "title", width),
         row(
             [
-                (0, (owner_mark(found(block.tree).serial), (f" in {where}", "strong"))),
+                (0, (owner_mark(merged_tree(block.tree).serial), (f" in {where}", "strong"))),
                 (2, ((" ".join(filter(None, extras)), "dim"),)),
                 (1, ((f"LoRA {safe_line(block.lora)}", PLAIN),) if block.lora else ()),
             ],
@@ -88,7 +88,7 @@ def _times(ui: KvUiState, block: CachedKvBlock, width: int) -> list[Line]:
         row(
             [
                 (0, (("stored ", "dim"), (f"{_ago(ui, block.stored_at)}{times}", PLAIN))),
-                (1, (("last named ", "dim"), (_ago(ui, block.seen_at), PLAIN))),
+                (1, (("last named ", "dim"), (_ago(ui, block.last_named_at), PLAIN))),
             ],
             width,
             gap=3,

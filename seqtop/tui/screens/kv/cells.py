@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from seqtop import format as fmt
-from seqtop.kv_events.cache import CachedKvBlock, Key, KvCache, Tier, found
+from seqtop.kv_events.cache import CachedKvBlock, Key, KvCache, Tier, merged_tree
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.cell_map import GROUP, cell_row
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
@@ -117,7 +117,7 @@ def mark(cache: KvCache, block: CachedKvBlock | None, path: set[Key]) -> StyledT
         return PATH
     if cache.num_children(block.key) > 1:
         return FORK
-    return owner_mark(found(block.tree).serial)
+    return owner_mark(merged_tree(block.tree).serial)
 
 
 def line(grid: KvGrid, cache: KvCache, y: int, path: set[Key]) -> Line:

@@ -37,22 +37,22 @@ class KvHeader(LineView):
 
 def sentence(ui: KvUiState) -> str:
     """Returns the reason why the display may be wrong; an empty text if there is none."""
-    link, gap = ui.source.link, ui.cache.gap
+    connection, gap = ui.source.connection, ui.cache.gap
     found = []
-    if link.state is not ConnectionState.LIVE and link.detail:
-        found.append(f"{link.detail[:1].upper()}{link.detail[1:]}.")
+    if connection.state is not ConnectionState.LIVE and connection.detail:
+        found.append(f"{connection.detail[:1].upper()}{connection.detail[1:]}.")
     if gap:
         found.append(
             f"Not all is known: {gap}. Until the engine clears its cache, blocks may be missing,"
             " and some shown may be gone."
         )
-        if link.state is ConnectionState.LIVE and not ui.source.has_replay:
+        if connection.state is ConnectionState.LIVE and not ui.source.has_replay:
             found.append("Start with --replay to request the missing messages.")
     return " ".join(found)
 
 
 def badges(ui: KvUiState) -> Line:
-    text, style = BADGES[ui.source.link.state]
+    text, style = BADGES[ui.source.connection.state]
     gap: Line = ((f" {GAP[0]} ", GAP[1]), (" ", PLAIN)) if ui.cache.gap else ()
     return (*gap, (f" {text} ", style))
 
@@ -65,7 +65,7 @@ def identity(ui: KvUiState, width: int) -> Line:
     left = row(
         [
             (0, (("KV-cache events", "title"),)),
-            (1, ((safe_line(ui.source.link.endpoint), PLAIN),)),
+            (1, ((safe_line(ui.source.connection.endpoint), PLAIN),)),
             (2, ((f"data-parallel rank {rank}", "dim"),) if rank is not None else ()),
             (3, (("blocks only, no requests", "dim"),)),
         ],
@@ -98,14 +98,14 @@ def cached(ui: KvUiState, width: int) -> Line:
 
 def totals(ui: KvUiState, width: int) -> Line:
     """Returns the line of totals since the viewer connected, and of errors."""
-    cache, link = ui.cache, ui.source.link
+    cache, connection = ui.cache, ui.source.connection
     troubles = [
         (1, ((f"{word} {fmt.count(number)}", "alert"),))
         for word, number in (
-            ("missed", link.num_missed),
-            ("errors", link.num_errors),
-            ("removed unknown", cache.num_unmatched),
-            ("not shown", cache.num_overflowing),
+            ("missed", connection.num_missed),
+            ("errors", connection.num_errors),
+            ("removed unknown", cache.num_removed_unknown),
+            ("not shown", cache.num_not_shown),
             ("kinds not understood", len(cache.unknown)),
         )
         if number
@@ -117,7 +117,7 @@ def totals(ui: KvUiState, width: int) -> Line:
             (0, _figure("stored", fmt.count(cache.num_stored))),
             (0, _figure("removed", fmt.count(cache.num_removed))),
             (2, _figure("cleared", fmt.count(cache.num_cleared))),
-            (3, _figure("stored again", fmt.count(cache.num_again))),
+            (3, _figure("stored again", fmt.count(cache.num_stored_again))),
             (4, _figure("extended", fmt.count(cache.num_extending))),
             (3, _figure("branched", fmt.count(cache.num_branching))),
             *troubles,

@@ -57,7 +57,7 @@ class TreeRows(ListView):
 
     @property
     def cursor_row(self) -> int | None:
-        return None if self.chosen is None else self._ui.cache.place(self.chosen)
+        return None if self.chosen is None else self._ui.cache.rank(self.chosen)
 
     def page(self, start: int, stop: int) -> Sequence[int]:
         trees = self._ui.cache.trees(start, stop)
@@ -87,7 +87,7 @@ class TreeRows(ListView):
         )
         figures = (
             f" {fmt.count(tree.num_blocks):>7} {fmt.count(tree.num_tokens):>9}"
-            f" {ago(self._ui, tree.seen_at):>8}  "
+            f" {ago(self._ui, tree.last_named_at):>8}  "
         )
         line: Line = (
             owner_mark(tree.serial),

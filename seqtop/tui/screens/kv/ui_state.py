@@ -30,11 +30,11 @@ class KvSource(Protocol):
     def cache(self) -> KvCache: ...
 
     @property
-    def link(self) -> Connection: ...
+    def connection(self) -> Connection: ...
 
     @property
     def version(self) -> int:
-        """Grows whenever the cache or the link has changed."""
+        """Grows whenever the cache or the connection has changed."""
 
     @property
     def now(self) -> float:

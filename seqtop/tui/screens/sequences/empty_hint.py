@@ -36,15 +36,15 @@ def hint(ui: UiState) -> str:
     if ui.state.sequences:
         return "No sequence matches the filter.\nEsc clears it, / edits it."
     info = ui.state.info
-    if ui.source.link.state is ConnectionState.CONNECTING:
-        endpoint = safe_line(ui.source.link.endpoint)
+    if ui.source.connection.state is ConnectionState.CONNECTING:
+        endpoint = safe_line(ui.source.connection.endpoint)
         return (
             f"No message from {endpoint} yet.\n"
             "The engine appears here as soon as it publishes; `seqtop demo` starts a demo engine."
         )
-    if ui.paused or ui.source.link.state is ConnectionState.REPLAY:
+    if ui.paused or ui.source.connection.state is ConnectionState.REPLAY:
         return "No sequence had arrived yet at this moment."
-    if ui.source.link.state is not ConnectionState.LIVE or info is None:
+    if ui.source.connection.state is not ConnectionState.LIVE or info is None:
         return ""
     if info.control:
         return "No sequences yet.\nPress n to submit a prompt and watch it run."

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from seqtop import format as fmt
 from seqtop.column_layout import UNLIMITED, Column, fit
-from seqtop.state.step_summary import StepSummary, limit
+from seqtop.state.step_summary import StepSummary, describe_limit
 from seqtop.tui.rendering.bars import bar
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.wire.messages import EngineInfo
@@ -105,7 +105,7 @@ def _tokens(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
 
 
 def _limit(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
-    return fitted(((limit(step, info), "waiting" if step.waits else "dim"),), width)
+    return fitted(((describe_limit(step, info), "waiting" if step.waits else "dim"),), width)
 
 
 def _swaps(step: StepSummary, _: EngineInfo | None, width: int) -> Line:

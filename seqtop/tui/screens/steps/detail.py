@@ -142,13 +142,16 @@ def facts(
         width: The cells of a line.
         restarted: Whether the engine was restarted just before the step.
     """
-    figures = step_summary.summary(step)
+    figures = step_summary.summarize(step)
     lines = [headline(figures, info, width), _times(figures, width)]
     sentences = [
         *([(_RESTARTED, "accent")] if restarted else ()),
-        *((step_summary.preempted(each), "preempted") for each in step.preemptions[:MAX_SENTENCES]),
         *(
-            (step_summary.waits(each, info), "waiting")
+            (step_summary.describe_preemption(each), "preempted")
+            for each in step.preemptions[:MAX_SENTENCES]
+        ),
+        *(
+            (step_summary.describe_wait(each, info), "waiting")
             for each in step.wait_reasons[:MAX_SENTENCES]
         ),
     ]
@@ -179,7 +182,7 @@ def headline(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
             (1, ((f"{GLYPHS['prefill'][0]} {prefills}", "prefill"),) if step.chunks else ()),
             (1, ((f"● {fmt.plural(step.num_decodes, 'decode')}", "running"),)),
             (2, ((f"{fmt.count(step.num_tokens)}{budget} tokens", PLAIN),)),
-            (0, ((step_summary.limit(step, info), "waiting" if step.waits else "dim"),)),
+            (0, ((step_summary.describe_limit(step, info), "waiting" if step.waits else "dim"),)),
             (3, ((f"KV {fmt.percent(stats.num_used_blocks, total)}", PLAIN),)),
             (5, ((f"{fmt.count(stats.num_waiting)} waiting", "dim"),)),
         ],

@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import RecordingError, Timeline
-from seqtop.state.step_summary import StepSummary, summary
+from seqtop.state.step_summary import StepSummary, summarize
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import EngineInfo, Step
 
@@ -44,7 +44,7 @@ class StepLog:
             self._summaries.move_to_end(position)
             return self._summaries[position]
         step = self._read(position)
-        found = self._summaries[position] = None if step is None else summary(step)
+        found = self._summaries[position] = None if step is None else summarize(step)
         if len(self._summaries) > CACHED_SUMMARIES:
             self._summaries.popitem(last=False)
         return found

@@ -27,8 +27,8 @@ def sources() -> list[ScriptedSource]:
     script = Script(young, engine_id="rank-1", incarnation="b2")
     script.arrive("first")
     script.step(prefill={"first": 40})
-    unknown.link.state = ConnectionState.CONNECTING
-    unknown.link.endpoint = "tcp://10.0.0.7:5557"
+    unknown.connection.state = ConnectionState.CONNECTING
+    unknown.connection.endpoint = "tcp://10.0.0.7:5557"
     return [busy, young, unknown]
 
 
@@ -104,7 +104,7 @@ def test_what_goes_on_elsewhere_is_seen(fleet: SeqtopApp, sources: list[Scripted
             RequestArrived(request_id="second", arrival_time=0.0, seq_ids=[9], num_prompt_tokens=4)
         )
         await until(pilot, lambda: row().split()[3:5] == ["1", "1"])
-        sources[1].link.state = ConnectionState.LOST
+        sources[1].connection.state = ConnectionState.LOST
         await until(pilot, lambda: "LOST" in row())
 
     play(fleet, act, (120, 24))
@@ -127,7 +127,7 @@ def test_nothing_is_done_to_an_engine_that_is_not_looked_at(
 def test_an_endpoint_keeps_its_port(width: int) -> None:
     ui = SeqtopApp(ScriptedSource(), clock=lambda: 0.0).ui
     for endpoint in ("tcp://127.0.0.1:5557", "tcp://a-node-of-a-cluster.example.org:5558"):
-        ui.source.link.endpoint = endpoint
+        ui.source.connection.endpoint = endpoint
         line = plain(cells.row(cells.arrange(width), ui))
         assert f"{endpoint[-12:]} " in line
         assert (endpoint in line) == (len(endpoint) <= 20)
@@ -139,7 +139,7 @@ def test_what_no_longer_goes_on_has_no_rates(state: ConnectionState) -> None:
     ui._meter.rates = ui.rates._replace(steps=8.5, tokens_in=6.5, tokens_out=47.5)
     slots = cells.arrange(200)
     assert {"8.5", "6.5"} <= set(plain(cells.row(slots, ui)).split())
-    ui.source.link.state = state
+    ui.source.connection.state = state
     assert not {"8.5", "6.5", "47.5"} & set(plain(cells.row(slots, ui)).split())
 
 

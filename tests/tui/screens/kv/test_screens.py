@@ -96,8 +96,8 @@ def test_what_is_not_known_is_said_and_never_a_zero() -> None:
 
 
 def test_a_lost_connection_is_seen(source: ScriptedKvSource) -> None:
-    source.link.state = ConnectionState.LOST
-    source.link.detail = "the connection to tcp://127.0.0.1:5557 is lost"
+    source.connection.state = ConnectionState.LOST
+    source.connection.detail = "the connection to tcp://127.0.0.1:5557 is lost"
     app = app_of(source)
 
     async def act(pilot: Pilot[int]) -> None:
@@ -188,7 +188,7 @@ def test_screen(
         monkeypatch.setenv("NO_COLOR", "1")
     if name == "trees":
         source.cache.mark_gap("3 messages before number 41 missing")
-        source.link.num_missed = 3
+        source.connection.num_missed = 3
     app = app_of(source, decode=lambda ids: " ".join(f"w{each}" for each in ids))
 
     async def turn(pilot: Pilot[int]) -> None:
