@@ -10,6 +10,7 @@ first task has the template, the others have the variables of a prompt.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import resource
@@ -76,15 +77,23 @@ def _limit_time() -> None:
     """Allows `MAX_SECONDS` from now on; then the kernel ends the process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     seconds = math.ceil(used.ru_utime + used.ru_stime) + MAX_SECONDS
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, hard))
+    _limit(resource.RLIMIT_CPU, seconds)
+
+
+def _limit(kind: int, value: int) -> None:
+    """Sets the soft limit, within the hard one."""
+    _, hard = resource.getrlimit(kind)
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    with contextlib.suppress(ValueError, OSError):  # macOS does not limit the address space
+        resource.setrlimit(kind, (value, hard))
 
 
 def _main() -> None:
     # Ctrl-C reaches all processes of a terminal; this one ends with its input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _limit(resource.RLIMIT_AS, MAX_MEMORY)
+    _limit(resource.RLIMIT_CORE, 0)
     template: jinja2.Template | None = None
     for line in sys.stdin.buffer:
         _limit_time()

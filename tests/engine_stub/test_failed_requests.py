@@ -1,5 +1,6 @@
 """An error that one request causes ends this request, and no other."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -7,6 +8,7 @@ import pytest
 
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
+from engine_stub.entrypoints.openai.bridge import Bridge, FailedError
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.entrypoints.server import EngineServer
 from seqtop.checks import Checker
@@ -135,3 +137,26 @@ def test_an_error_while_a_request_is_added_refuses_it(make_engine) -> None:
     server.add("next", [40, 50], greedy(2))
     drain(engine)
     assert not engine.seq_groups
+
+
+@pytest.mark.parametrize(
+    "params", [greedy(9), BeamSearchParams(beam_width=2, max_tokens=9)], ids=["greedy", "beams"]
+)
+def test_the_client_gets_the_error(make_engine, params) -> None:
+    engine = make_engine()
+    break_detokenizer(engine)
+    bridge = Bridge()
+    server = EngineServer(engine, Sink(), sources=[bridge])  # type: ignore[arg-type]
+
+    async def request() -> None:
+        submitting = asyncio.ensure_future(bridge.submit("bad", PROMPTS["bad"], params))
+        await asyncio.sleep(0)
+        bridge.serve(server)
+        completion, _ = await submitting
+        while engine.has_unfinished_requests():
+            bridge.stepped(engine.step())
+        with pytest.raises(FailedError, match="request bad failed: OverflowError"):
+            async for _ in completion.pieces():
+                pass
+
+    asyncio.run(request())
