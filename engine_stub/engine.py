@@ -148,14 +148,21 @@ class LLMEngine:
             if isinstance(processed.params, PoolingParams) or processed.params.n == 1
             else partial(ParallelSampleSequenceGroup.add_request, engine=self)
         )
-        add(
-            request_id,
-            params=processed.params,
-            prompt=processed.prompt,
-            prompt_token_ids=processed.prompt_token_ids,
-            arrival_time=self.clock() if arrival_time is None else arrival_time,
-            priority=priority,
-        )
+        try:
+            add(
+                request_id,
+                params=processed.params,
+                prompt=processed.prompt,
+                prompt_token_ids=processed.prompt_token_ids,
+                arrival_time=self.clock() if arrival_time is None else arrival_time,
+                priority=priority,
+            )
+        except Exception:
+            # The samples that were added before the error are no part of a request.
+            for seq_group in self._groups_of(request_id):
+                self.seq_id_to_seq_group.pop(seq_group.request_id, None)
+                self.abort_request(seq_group.request_id)
+            raise
         return self._groups_of(request_id)
 
     def abort_request(self, request_id: str) -> bool:
@@ -232,6 +239,7 @@ class LLMEngine:
             finished=processed.finished,
             ignored=ignored,
             aborted=aborted,
+            errors=processed.errors,
             preemptions=scheduled.preemptions,
             admission_blocked=scheduled.admission_blocked,
             num_prefill_tokens=scheduled.num_prefill_tokens,
@@ -275,7 +283,6 @@ class LLMEngine:
             priority=priority,
             draft_size=1 + self.config.num_draft_tokens,
         )
-        self.seq_groups[request_id] = seq_group
         # Generation needs room for at least one token.
         if seq.get_len() + (not is_pooling) <= self.max_model_len:
             self.scheduler.add_seq_group(seq_group)
@@ -283,6 +290,7 @@ class LLMEngine:
             seq.status = SequenceStatus.FINISHED_IGNORED
             seq_group.set_finished_time(self.clock())
             self._ignored.append(seq_group)
+        self.seq_groups[request_id] = seq_group
         return seq_group
 
     def _groups_of(self, request_id: str) -> list[SequenceGroup]:

@@ -203,6 +203,8 @@ class StepRecord:
         finished: Groups that ended in this step, by stopping or at a length limit.
         ignored: Groups refused since the last step, because no step could hold their prompts.
         aborted: Groups aborted since the last step.
+        errors: By request id, the error of each group that could not be processed. These groups
+            are among `finished`, with status ``FINISHED_ABORTED``.
         preemptions: Preempted groups, in order.
         admission_blocked: The reason why the first waiting or swapped group was not admitted; None
             if there is no such group.
@@ -232,6 +234,7 @@ class StepRecord:
     finished: list[SequenceGroup]
     ignored: list[SequenceGroup]
     aborted: list[SequenceGroup]
+    errors: dict[str, str]
     preemptions: list[PreemptionRecord]
     admission_blocked: AdmissionBlocked | None
     num_prefill_tokens: int

@@ -31,6 +31,7 @@ _ORDINARY = (
 _NARROW = re.compile(f"[{_NARROW_CHARACTERS}]*")
 _ODD = re.compile(f"[^{_ORDINARY}\n]+")
 _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f]")
 _BIDI_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _REGIONAL_INDICATOR_A = 0x1F1E6
 
@@ -75,6 +76,17 @@ def safe_line(text: str) -> str:
     The limit bounds the time that a frame takes for a very long text.
     """
     return safe_text(text[:MAX_LINE])
+
+
+def without_controls(text: str, *, kept: str = "") -> str:
+    """Returns `text` with pictures of its control characters (ESC becomes ␛), but for `kept`.
+
+    The result can be pasted into a terminal: an escape sequence cannot end bracketed paste.
+    """
+    return _CONTROLS.sub(
+        lambda match: match[0] if match[0] in kept else _drawn(match[0], NEWLINE_MARK),
+        text.replace("\r\n", "\n"),
+    )
 
 
 def safe_json(document: str) -> str:

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len, get_character_cell_size
 
-from seqtop.sanitize import _ODD, MAX_MARKS, NEWLINE_MARK, _drawn, is_narrow, safe_text
+from seqtop.sanitize import (
+    _ODD,
+    MAX_MARKS,
+    NEWLINE_MARK,
+    _drawn,
+    is_narrow,
+    safe_text,
+    without_controls,
+)
 from tests.support.scripted import HOSTILE, MIXED
 
 NASTY = st.text(
@@ -92,3 +100,10 @@ def test_line_breaks_can_stay() -> None:
 
 def test_the_scene_is_safe() -> None:
     assert safe_text(HOSTILE + MIXED).isprintable()
+
+
+def test_what_is_copied_has_no_control_characters() -> None:
+    hostile = "a\x1b[201~\r\nrm\x00\x7f\x9b\tb\rc"
+    assert without_controls(hostile) == "a␛[201~↵rm␀␡\N{REPLACEMENT CHARACTER}    b␍c"
+    assert without_controls(hostile, kept="\n\t") == "a␛[201~\nrm␀␡\N{REPLACEMENT CHARACTER}\tb␍c"
+    assert without_controls("Ünïcode 😀\u200d👩") == "Ünïcode 😀\u200d👩"

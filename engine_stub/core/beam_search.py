@@ -12,6 +12,7 @@ length includes the end-of-sequence token; only the `beam_width` best continuati
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -22,6 +23,9 @@ from engine_stub.core.sequence_groups import replace_seqs, unfinished_seqs
 from engine_stub.step_record import SequenceRecord
 from seqtop.sequence import SamplingParams, Sequence, SequenceGroup, SequenceOutput, SequenceStatus
 
+MAX_LENGTH_PENALTY = 10.0
+"""The largest `length_penalty`, and negated the smallest. The score of any length stays finite."""
+
 
 class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of a beam search; the names are vLLM's where it has them.
@@ -31,7 +35,8 @@ class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
         max_tokens: The longest output.
         ignore_eos: Whether outputs continue after the end-of-sequence token.
         temperature: Divides the logits before anything else; 0 means 1.
-        length_penalty: Above 0 favours long outputs, below 0 short ones.
+        length_penalty: Above 0 favours long outputs, below 0 short ones; at most
+            `MAX_LENGTH_PENALTY` in magnitude.
         early_stopping: The condition that ends the search before `max_tokens`. True: `beam_width`
             outputs have ended. False: also, the best beam, at its present length, scores no better
             than the worst of them. "never": also, it could not score better at its longest.
@@ -50,6 +55,13 @@ class BeamSearchParams(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.beam_width < 1:
             raise ValueError(f"beam_width must be at least 1, got {self.beam_width}")
+        if not abs(self.length_penalty) <= MAX_LENGTH_PENALTY:  # also of NaN
+            raise ValueError(
+                f"length_penalty must be from -{MAX_LENGTH_PENALTY:g} to {MAX_LENGTH_PENALTY:g},"
+                f" got {self.length_penalty}"
+            )
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(f"temperature must be finite and at least 0, got {self.temperature}")
         if self.early_stopping not in (True, False, "never"):
             raise ValueError(
                 f'early_stopping must be true, false or "never", got {self.early_stopping!r}'
@@ -163,12 +175,30 @@ class BeamSearch:
         if not samples:
             return [self._append(seq_group, seq, []) for seq in unfinished_seqs(seq_group)]
         choice = self._choose(seq_group, samples)
+        made: dict[int, Sequence] = {}
+        try:
+            return self._advance(seq_group, choice, made)
+        except Exception:
+            # The group does not contain its new forks yet, so that nobody else frees their blocks.
+            for seq in made.values():
+                self._blocks.free_seq(seq)
+            raise
+
+    def _advance(
+        self, seq_group: SequenceGroup, choice: _Choice, made: dict[int, Sequence]
+    ) -> list[SequenceRecord]:
+        """Carries out a choice.
+
+        Args:
+            seq_group: The group of the search.
+            choice: The beams that continue and end.
+            made: Filled with the sequence of each sample, by the sample's `id`.
+        """
         ending = [each for each in choice.ended if isinstance(each, SequenceOutput)]
         # A sequence takes its best continuation itself; forks of it take the others.
         best_of_parent: dict[int, SequenceOutput] = {}
         for sample in (*choice.continuing, *ending):
             best_of_parent.setdefault(sample.parent_seq_id, sample)
-        made: dict[int, Sequence] = {}
         updates: list[SequenceRecord] = []
         for sample in (*choice.continuing, *ending):
             parent = seq_group.seqs_dict[sample.parent_seq_id]

@@ -279,6 +279,10 @@ def _serve(options: argparse.Namespace) -> int:
             server.run(_stop_signal(watch_stdin=options.until_stdin_closes))
         except StageError as error:
             return _fail(str(error))
+        except Exception as error:
+            # Not caused by one request, so that the engine's state is unknown.
+            logging.getLogger("engine_stub").exception("the engine cannot continue")
+            return _fail(f"the engine has stopped: {type(error).__name__}: {error}")
     return 0
 
 

@@ -260,7 +260,8 @@ class StepPublisher:
             )
 
     def _ended(self, group: SequenceGroup, time: float) -> None:
-        del self._groups[group.request_id]
+        if self._groups.pop(group.request_id, None) is None:
+            return  # a sample of a request that was refused, whose arrival was not published
         for seq in group.seqs:
             self._request_ids.pop(seq.seq_id, None)
         self._publisher.publish(

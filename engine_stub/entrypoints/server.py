@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -15,6 +16,8 @@ from engine_stub.step_record import StepRecord
 from seqtop.sequence import SequenceGroup
 from seqtop.transport.publisher import PendingCommand, Publisher
 from seqtop.wire.messages import Submit
+
+_log = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 0.01
 """The longest pause of an idle engine between two polls of its request sources."""
@@ -86,8 +89,20 @@ class EngineServer:
     def add(
         self, request_id: str, prompt: Prompt, params: Params, priority: int = 0
     ) -> list[SequenceGroup]:
-        """Adds a request and publishes its arrival; see `LLMEngine.add_request`."""
-        groups = self._engine.add_request(request_id, prompt, params, priority=priority)
+        """Adds a request and publishes its arrival; see `LLMEngine.add_request`.
+
+        Raises:
+            ValueError: The request is refused, or causes any other error.
+        """
+        try:
+            groups = self._engine.add_request(request_id, prompt, params, priority=priority)
+        except ValueError:
+            raise
+        except Exception as error:
+            _log.exception("request %s cannot be added", request_id)
+            raise ValueError(
+                f"the request cannot be processed: {type(error).__name__}: {error}"
+            ) from error
         for group in groups:
             self._steps.arrived(group)
         return groups

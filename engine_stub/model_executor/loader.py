@@ -14,6 +14,7 @@ from torch import Tensor
 from engine_stub.model_executor.model import WHOLE, Decoder
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.model_executor.stages import Stage
+from engine_stub.model_files import read_model_file
 
 # One fused parameter holds the rows of several checkpoint tensors, in this order.
 _FUSED = {
@@ -111,8 +112,11 @@ def _row_counts(config: ModelConfig, name: str, rows: int) -> list[int]:
 def _safetensors_files(path: Path) -> list[Path]:
     index = path / "model.safetensors.index.json"
     if index.is_file():
-        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        return [path / name for name in sorted(set(weight_map.values()))]
+        try:
+            weight_map = json.loads(read_model_file(index))["weight_map"]
+            return [path / name for name in sorted(set(weight_map.values()))]
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise WeightsError(f"{index} is not a readable index: {error}") from error
     single = path / "model.safetensors"
     if single.is_file():
         return [single]

@@ -7,6 +7,20 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
+from engine_stub.model_files import read_model_file
+
+_LARGEST = {
+    "vocab_size": 2**24,
+    "hidden_size": 2**18,
+    "intermediate_size": 2**20,
+    "num_hidden_layers": 2**10,
+    "num_attention_heads": 2**12,
+    "num_key_value_heads": 2**12,
+    "head_dim": 2**12,
+    "max_position_embeddings": 2**26,
+}
+"""Far larger than in any model; a larger size would only take memory or time."""
+
 SUPPORTED_ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
@@ -95,6 +109,8 @@ class ModelConfig:
     layer_windows: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in _LARGEST:
+            _check_size(name, getattr(self, name))
         if self.num_attention_heads % self.num_key_value_heads:
             raise UnsupportedModel(
                 f"{self.num_attention_heads} attention heads cannot share "
@@ -114,10 +130,11 @@ class ModelConfig:
         if not config_path.is_file():
             raise FileNotFoundError(f"{path} is not a model directory: it has no config.json")
         raw = _read_object(config_path)
-        architecture = _supported_architecture(raw, config_path)
-        attention_bias = bool(raw.get("attention_bias", False))
         try:
+            architecture = _supported_architecture(raw, config_path)
+            attention_bias = bool(raw.get("attention_bias", False))
             heads = raw["num_attention_heads"]
+            _check_size("num_hidden_layers", raw["num_hidden_layers"])  # before a list is made
             return cls(
                 vocab_size=raw["vocab_size"],
                 hidden_size=raw["hidden_size"],
@@ -143,6 +160,10 @@ class ModelConfig:
             )
         except KeyError as error:
             raise UnsupportedModel(f"{config_path} lacks {error}") from error
+        except UnsupportedModel:
+            raise
+        except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+            raise UnsupportedModel(f"{config_path} has a value of a wrong kind: {error}") from error
 
     def to_hf(self) -> dict[str, Any]:
         """Returns the contents of a ``config.json`` for `from_pretrained` and transformers.
@@ -172,6 +193,13 @@ class ModelConfig:
             "mlp_bias": self.mlp_bias,
             "torch_dtype": self.torch_dtype,
         }
+
+
+def _check_size(name: str, value: object) -> None:
+    """Raises `UnsupportedModel` for a value that is no integer from 1 to the largest allowed."""
+    largest = _LARGEST[name]
+    if type(value) is not int or not 1 <= value <= largest:
+        raise UnsupportedModel(f"{name} must be an integer from 1 to {largest}, got {value!r:.40}")
 
 
 def _supported_architecture(raw: dict[str, Any], config_path: Path) -> str:
@@ -272,8 +300,8 @@ def _eos_token_ids(raw: dict[str, Any], path: Path) -> tuple[int, ...]:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        raw = json.loads(read_model_file(path))
+    except (ValueError, RecursionError) as error:
         raise UnsupportedModel(f"{path} is not valid JSON: {error}") from error
     if not isinstance(raw, dict):
         raise UnsupportedModel(f"{path} holds no JSON object")

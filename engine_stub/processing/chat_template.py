@@ -2,20 +2,21 @@
 
 As in transformers, the template is ``chat_template.jinja`` or in ``tokenizer_config.json``; its
 variables are the messages and the special tokens, which it inserts itself, including the one at the
-beginning. It runs in Jinja's sandbox, because model directories are untrusted.
+beginning. Model directories are untrusted: a template is compiled and rendered in Jinja's sandbox,
+in a process with limits on time and memory, see `engine_stub.processing.template_process`.
 """
 
 from __future__ import annotations
 
 import json
-from datetime import datetime
+import subprocess
+import sys
+import threading
+import weakref
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
-import jinja2
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from engine_stub.model_files import read_model_file
 
 _SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
@@ -32,22 +33,16 @@ class ChatTemplate:
         special_tokens: The special tokens by the template's names, ``bos_token`` and so on.
 
     Raises:
-        ChatTemplateError: `source` is not a valid template.
+        ChatTemplateError: `source` is not a valid template, or compiling it exceeds the limits.
     """
 
     def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
-        try:
-            self._template = environment.from_string(source)
-        except jinja2.TemplateSyntaxError as error:
-            raise ChatTemplateError(
-                f"the chat template cannot be read: {error.message}, line {error.lineno}"
-            ) from error
+        self._source = source
         self._special_tokens = special_tokens
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        with self._lock:
+            self._start()
 
     @classmethod
     def from_pretrained(cls, path: Path) -> Self | None:
@@ -60,11 +55,14 @@ class ChatTemplate:
         config: dict[str, Any] = {}
         if config_file.is_file():
             try:
-                config = json.loads(config_file.read_text(encoding="utf-8"))
-            except ValueError as error:
+                config = json.loads(read_model_file(config_file))
+            except (ValueError, RecursionError) as error:
                 raise ChatTemplateError(f"{config_file} is not valid JSON: {error}") from error
         if template_file.is_file():
-            source = template_file.read_text(encoding="utf-8")
+            try:
+                source = read_model_file(template_file)
+            except ValueError as error:
+                raise ChatTemplateError(f"{template_file} cannot be read: {error}") from error
         elif given := config.get("chat_template"):
             # Several by name; those besides the default are for tools and documents.
             named = {"default": given} if isinstance(given, str) else _by_name(given)
@@ -76,7 +74,7 @@ class ChatTemplate:
         tokens = {f"{kind}_token": config.get(f"{kind}_token") for kind in _SPECIAL_TOKENS}
         return cls(source, {name: _text(token) for name, token in tokens.items() if token})
 
-    def render(self, messages: list[dict[str, Any]], **variables: Any) -> str:
+    def render(self, messages: list[dict[str, Any]], /, **variables: Any) -> str:
         """Returns the prompt that asks the model to continue a conversation.
 
         Args:
@@ -84,28 +82,56 @@ class ChatTemplate:
             variables: Further variables of the template.
 
         Raises:
-            ChatTemplateError: The template rejects the messages, or fails.
+            ChatTemplateError: The template rejects the messages, fails or exceeds the limits, or a
+                variable has a name of the template's own.
         """
+        if "messages" in variables:
+            raise ChatTemplateError("messages is no further variable of the chat template")
         common = {"messages": messages, "add_generation_prompt": True, "tools": None}
         try:
-            return self._template.render(self._special_tokens | common | variables)
-        except jinja2.TemplateError as error:
-            raise ChatTemplateError(f"the chat template refuses this: {error}") from error
-        # A template can raise any exception of Python.
-        except Exception as error:
-            raise ChatTemplateError(
-                f"the chat template fails on this: {type(error).__name__}: {error}"
-            ) from error
+            task = json.dumps(self._special_tokens | common | variables)
+        except RecursionError as error:
+            raise ChatTemplateError("the variables are nested too deeply") from error
+        with self._lock:
+            if self._process is None:
+                self._start()
+            return self._run(task)["prompt"]
+
+    def _start(self) -> None:
+        """Starts the process, and compiles the template in it."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "engine_stub.processing.template_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        weakref.finalize(self, _end, self._process)
+        self._run(json.dumps(self._source))
+
+    def _run(self, task: str) -> dict[str, str]:
+        """Sends a task to the process and returns the result; the next one starts a new process."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(task.encode() + b"\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except OSError:  # it has ended
+            line = b""
+        if not line:
+            _end(self._process)
+            self._process = None
+            raise ChatTemplateError("the chat template takes too much time or memory")
+        result: dict[str, str] = json.loads(line)
+        if error := result.get("error"):
+            raise ChatTemplateError(f"the chat template {error}")
+        return result
 
 
-class _GenerationBlock(Extension):
-    """The ``{% generation %}`` block, which marks text to train on and has no effect here."""
-
-    tags = {"generation"}  # noqa: RUF012 - Jinja's own interface
-
-    def parse(self, parser: Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
 
 
 def _by_name(templates: list[dict[str, str]]) -> dict[str, str]:
@@ -115,16 +141,3 @@ def _by_name(templates: list[dict[str, str]]) -> dict[str, str]:
 def _text(token: str | dict[str, str]) -> str:
     """Returns a special token's text, which some configs store as one of its properties."""
     return token if isinstance(token, str) else token["content"]
-
-
-def _to_json(value: Any, **options: Any) -> str:
-    """Dumps JSON without escaping for HTML, unlike Jinja's own filter."""
-    return json.dumps(value, **({"ensure_ascii": False} | options))
-
-
-def _refuse(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)

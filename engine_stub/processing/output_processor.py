@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import msgspec
@@ -23,6 +24,12 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 
+_log = logging.getLogger(__name__)
+
+
+class SamplingError(Exception):
+    """The sampler cannot sample for a request."""
+
 
 class ProcessedOutputs(msgspec.Struct):
     """The processed outputs of a step; all fields but the last are fields of `StepRecord`.
@@ -35,6 +42,7 @@ class ProcessedOutputs(msgspec.Struct):
     non_plain_indices: list[int] = []
     non_plain_updates: list[SequenceRecord] = []
     finished: list[SequenceGroup] = []
+    errors: dict[str, str] = {}
     num_unused_slots: int = 0
 
     def sampled_request_ids(self) -> set[str]:
@@ -68,7 +76,10 @@ class OutputProcessor:
         self._beam_search = BeamSearch(scheduler, seq_ids, self._append, max_model_len)
 
     def process(self, outputs: SchedulerOutputs, model_output: ModelOutput) -> ProcessedOutputs:
-        """Advances the scheduled groups by the tokens computed and sampled for them."""
+        """Advances the scheduled groups by the tokens computed and sampled for them.
+
+        An exception that a group causes ends this group only.
+        """
         processed = ProcessedOutputs()
         num_draft_tokens = model_output.num_draft_tokens
         table_changes = self._block_manager.table_changes
@@ -76,18 +87,23 @@ class OutputProcessor:
             zip(outputs.scheduled, model_output.outputs, strict=True)
         ):
             seq_group = scheduled.seq_group
-            if (
-                scheduled.token_chunk_size == len(result.samples) == 1
-                and not (scheduled.is_prompt or num_draft_tokens)
-                and _may_be_plain(seq_group.sampling_params)
-                and table_changes.is_plain(seq_group.first_seq.seq_id)
-            ):
-                update = self._decode(seq_group, result.samples[0], processed.decodes)
-                if update is None:
-                    continue  # the common case: the sequence has not ended
-                updates = [update]
-            else:
-                updates = self._advance(scheduled, model_output, index)
+            try:
+                if (
+                    scheduled.token_chunk_size == len(result.samples) == 1
+                    and not (scheduled.is_prompt or num_draft_tokens)
+                    and _may_be_plain(seq_group.sampling_params)
+                    and table_changes.is_plain(seq_group.first_seq.seq_id)
+                ):
+                    update = self._decode(seq_group, result.samples[0], processed.decodes)
+                    if update is None:
+                        continue  # the common case: the sequence has not ended
+                    updates = [update]
+                else:
+                    updates = self._advance(scheduled, model_output, index)
+            except Exception as error:  # noqa: BLE001 - logged, and reported to the client
+                _log.exception("request %s failed", seq_group.request_id)
+                processed.errors[seq_group.request_id] = f"{type(error).__name__}: {error}"
+                updates = _fail(seq_group)
             processed.non_plain_indices.append(index)
             processed.non_plain_updates += updates
             if seq_group.is_finished():
@@ -129,6 +145,8 @@ class OutputProcessor:
     ) -> list[SequenceRecord]:
         """Advances the group at `index` of the batch, of any kind."""
         seq_group, result = scheduled.seq_group, model_output.outputs[index]
+        if index in model_output.errors:
+            raise SamplingError(model_output.errors[index])
         num_computed_before = seq_group.first_seq.get_num_computed_tokens()
         seq_group.update_num_computed_tokens(scheduled.token_chunk_size)
         for seq in unfinished_seqs(seq_group):
@@ -259,6 +277,16 @@ class OutputProcessor:
             seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED
         if params.detokenize and not isinstance(seq.stop_reason, str):
             self.detokenizer.finish(seq, skip_special_tokens=params.skip_special_tokens)
+
+
+def _fail(seq_group: SequenceGroup) -> list[SequenceRecord]:
+    """Aborts a group that cannot be processed."""
+    failed = unfinished_seqs(seq_group)
+    if seq_group.first_seq not in failed:  # it ended in this step, before the error
+        failed = [seq_group.first_seq, *failed]
+    for seq in failed:
+        seq.status = SequenceStatus.FINISHED_ABORTED
+    return [SequenceRecord(seq_group.request_id, seq, [], [], text_delta="") for seq in failed]
 
 
 def _may_be_plain(params: SamplingParams | None) -> bool:

@@ -9,6 +9,9 @@ from tokenizers import decoders
 
 from engine_stub.model_executor.model_config import ModelConfig
 
+_MAX_BYTES = 2**27
+"""The largest ``tokenizer.json`` that is read. The largest in use have 33 MB."""
+
 
 class Tokenizer:
     """A byte-level BPE tokenizer read from a model directory.
@@ -28,6 +31,8 @@ class Tokenizer:
         file = path / "tokenizer.json"
         if not file.is_file():
             raise FileNotFoundError(f"{path} holds no tokenizer.json")
+        if file.stat().st_size > _MAX_BYTES:
+            raise ValueError(f"{file} is larger than {_MAX_BYTES} bytes")
         config = ModelConfig.from_pretrained(path)
         self.bos_token_id = config.bos_token_id
         self.eos_token_ids = frozenset(config.eos_token_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -57,12 +57,14 @@ class ModelOutput:
             group pools.
         num_draft_tokens: For each group, the number of draft tokens verified; None without
             speculation.
+        errors: By the index of a group, the reason why nothing could be sampled for it.
     """
 
     outputs: list[CompletionSequenceGroupOutput]
     model_forward_time: float
     pooler_output: PoolerOutput | None = None
     num_draft_tokens: list[int] | None = None
+    errors: dict[int, str] = field(default_factory=dict)
 
 
 class ModelRunner:
@@ -115,6 +117,7 @@ class ModelRunner:
     def execute_model(self, groups: list[SequenceGroupMetadata]) -> ModelOutput:
         """Computes each group's chunk; the last stage samples for the groups that are due."""
         outputs = [CompletionSequenceGroupOutput([], None) for _ in groups]
+        errors: dict[int, str] = {}
         if not groups:
             return ModelOutput(outputs, 0.0)
         drafts = self.speculator.propose(groups, self._generator_of) if self.speculator else {}
@@ -133,16 +136,16 @@ class ModelRunner:
             all_sample = len(batch.sample_indices) == len(hidden)
             sampled = hidden if all_sample else hidden[batch.sample_indices]
             logits = self.model.compute_logits(sampled)
-            self._sample(logits, batch.sampling_rows, outputs)
+            self._sample(logits, batch.sampling_rows, outputs, errors)
         for index, row in batch.prompt_logprobs_rows:
             outputs[row.group_index].prompt_logprobs = self._prompt_logprobs(hidden, index, row)
         num_draft_tokens = None
         if self.speculator:
-            self.speculator.observe(_outcomes(batch, hidden, outputs))
+            self.speculator.observe(_outcomes(batch, hidden, outputs, errors))
             own_drafts = (drafts.get(group.get_first_seq_id(), NO_DRAFT) for group in groups)
             num_draft_tokens = [len(draft.token_ids) for draft in own_drafts]
         pooler_output = self._pool(hidden, batch, len(groups))
-        return ModelOutput(outputs, self._timer.seconds(), pooler_output, num_draft_tokens)
+        return ModelOutput(outputs, self._timer.seconds(), pooler_output, num_draft_tokens, errors)
 
     def _forward(self, batch: InputBatch, received: IntermediateTensors | None) -> Tensor:
         if batch.graph is not None:
@@ -160,9 +163,16 @@ class ModelRunner:
         return pooled
 
     def _sample(
-        self, logits: Tensor, rows: list[BatchRow], outputs: list[CompletionSequenceGroupOutput]
+        self,
+        logits: Tensor,
+        rows: list[BatchRow],
+        outputs: list[CompletionSequenceGroupOutput],
+        errors: dict[int, str],
     ) -> None:
-        """Samples for all rows: plain ones, those with drafts, and the beams of each search."""
+        """Samples for all rows: plain ones, those with drafts, and the beams of each search.
+
+        Adds an entry to `errors` for each group that cannot be sampled for.
+        """
         beams: defaultdict[int, dict[int, BatchRow]] = defaultdict(dict)
         singles: dict[int, BatchRow] = {}
         drafted: dict[int, BatchRow] = {}
@@ -174,9 +184,8 @@ class ModelRunner:
                 (singles if row.draft is NO_DRAFT else drafted)[first] = row
             first += 1 + len(row.draft.token_ids)
         if singles:
-            requests = [self._sampling_metadata(row) for row in singles.values()]
             chosen = logits if len(singles) == len(rows) else self._rows_of(logits, [*singles])
-            self._sample_singles(chosen, [*singles.values()], requests, outputs)
+            self._sample_singles(chosen, [*singles.values()], outputs, errors)
         if drafted:
             indices = [
                 first + place
@@ -192,7 +201,12 @@ class ModelRunner:
                 outputs[row.group_index].samples = _as_outputs(row, samples)
         for group_index, own in beams.items():
             chosen = self._rows_of(logits, [*own])
-            outputs[group_index].samples += _continue_beams(chosen, [*own.values()])
+            try:
+                outputs[group_index].samples += _continue_beams(chosen, [*own.values()])
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001 - reported to the client
+                errors[group_index] = f"{type(error).__name__}: {error}"
 
     def _rows_of(self, logits: Tensor, rows: list[int]) -> Tensor:
         return logits.index_select(0, to_device(rows, self.device))
@@ -201,10 +215,22 @@ class ModelRunner:
         self,
         logits: Tensor,
         rows: list[BatchRow],
-        requests: list[SamplingMetadata],
         outputs: list[CompletionSequenceGroupOutput],
+        errors: dict[int, str],
     ) -> None:
-        for row, sample in zip(rows, self.sampler(logits, requests), strict=True):
+        try:
+            samples = self.sampler(logits, [self._sampling_metadata(row) for row in rows])
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - reported to the client
+            if len(rows) == 1:
+                errors[rows[0].group_index] = f"{type(error).__name__}: {error}"
+                return
+            # One by one, so that the requests that are not at fault go on.
+            for index, row in enumerate(rows):
+                self._sample_singles(logits[index : index + 1], [row], outputs, errors)
+            return
+        for row, sample in zip(rows, samples, strict=True):
             output = SequenceOutput(row.seq_id, sample.token_id, sample.logprobs)
             outputs[row.group_index].samples = [output]
 
@@ -258,14 +284,17 @@ def _as_outputs(row: BatchRow, samples: list[SamplerOutput]) -> list[SequenceOut
 
 
 def _outcomes(
-    batch: InputBatch, hidden: Tensor, outputs: list[CompletionSequenceGroupOutput]
+    batch: InputBatch,
+    hidden: Tensor,
+    outputs: list[CompletionSequenceGroupOutput],
+    errors: dict[int, str],
 ) -> list[SpeculationOutcome]:
     """Returns the outcome of each sequence that sampled, beams excepted."""
     outcomes: list[SpeculationOutcome] = []
     first = 0
     for row in batch.sampling_rows:
         last = first + 1 + len(row.draft.token_ids)
-        if not is_beam_search(row.group.sampling_params):
+        if not (is_beam_search(row.group.sampling_params) or row.group_index in errors):
             states = hidden[batch.sample_indices[first:last]]
             num_accepted = len(outputs[row.group_index].samples) - 1
             outcomes.append(SpeculationOutcome(row.group, states, num_accepted))

@@ -21,6 +21,7 @@ def run_steps(runner: ModelRunner, groups: list[SequenceGroupMetadata]) -> Model
         For each group the samples of all its steps, in order.
     """
     outputs = [CompletionSequenceGroupOutput([], None) for _ in groups]
+    errors: dict[int, str] = {}
     forward_time = 0.0
     running = {index: _copy(group) for index, group in enumerate(groups)}
     while True:
@@ -28,9 +29,11 @@ def run_steps(runner: ModelRunner, groups: list[SequenceGroupMetadata]) -> Model
         forward_time += result.model_forward_time
         for index, output in zip(running, result.outputs, strict=True):
             outputs[index].samples += output.samples
+        indices = [*running]
+        errors |= {indices[place]: error for place, error in result.errors.items()}
         running = {index: group for index, group in running.items() if _finish_step(group)}
         if not running:
-            return ModelOutput(outputs, forward_time)
+            return ModelOutput(outputs, forward_time, errors=errors)
         newest = [outputs[index].samples[-1:] for index in running]
         # In stages before the last there are no samples.
         sampled = runner.broadcast_from_last(

@@ -111,15 +111,16 @@ class Pipeline:
         Raises:
             StageError: A stage ended or failed; all stages are closed.
         """
-        replies: list[tuple[float, bytes, bytes, list[int] | None]] = self._call(
+        replies: list[tuple[float, bytes, bytes, list[int] | None, dict[int, str]]] = self._call(
             "execute_model", encode(execute_model_req)
         )
-        _, outputs, pooler_output, num_draft_tokens = replies[-1]
+        _, outputs, pooler_output, num_draft_tokens, errors = replies[-1]
         return ModelOutput(
             decode(outputs, list[CompletionSequenceGroupOutput]),
             sum(forward_time for forward_time, *_ in replies),
             decode(pooler_output, PoolerOutput | None),  # type: ignore[arg-type] # it is a type
             num_draft_tokens,
+            errors,
         )
 
     def close(self, *, grace: float = _GRACE_SECONDS) -> None:
@@ -244,6 +245,7 @@ def _run_stage(
                         encode(output.outputs),
                         encode(output.pooler_output),
                         output.num_draft_tokens,
+                        output.errors,
                     )
                 )
             else:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 ZAP_DOMAIN = "seqtop"
 _KEY_BYTES = 32
+_MAX_KEY_FILE = 2**16
+"""The largest key file that is read, in bytes. A device such as /dev/zero has no end."""
 
 
 class KeyFileError(ValueError):
@@ -177,6 +179,11 @@ def _secret_key(path: Path) -> tuple[bytes, bytes]:
 
 
 def _load(path: Path) -> tuple[bytes, bytes | None]:
+    if path.exists() and not (path.is_file() and path.stat().st_size <= _MAX_KEY_FILE):
+        raise KeyFileError(
+            f"{path} cannot be used as a key: it is no regular file of at most"
+            f" {_MAX_KEY_FILE} bytes"
+        )
     try:
         public, secret = zmq.auth.load_certificate(path)
     except (OSError, ValueError) as error:

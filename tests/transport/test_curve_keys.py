@@ -278,3 +278,12 @@ class Relay:
                 sink.sendall(data)
         except OSError:
             return
+
+
+def test_files_without_end_are_no_keys(place: Path, tmp_path: Path) -> None:
+    huge = tmp_path / "huge.key_secret"
+    with huge.open("wb") as file:
+        file.truncate(2**16 + 1)
+    for path in (Path("/dev/zero"), huge):
+        with pytest.raises(KeyFileError, match="regular file of at most 65536 bytes"):
+            curve_keys.engine_keys(path, place)

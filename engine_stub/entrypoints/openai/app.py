@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from engine_stub.entrypoints.openai.bridge import AbortedError, Bridge, Completion
+from engine_stub.entrypoints.openai.bridge import AbortedError, Bridge, Completion, FailedError
 from engine_stub.entrypoints.openai.chat import for_template
 from engine_stub.entrypoints.openai.embeddings import (
     EmbeddingRequest,
@@ -315,6 +315,8 @@ async def _body(request: Request, kind: type[_Body]) -> _Body:
         return msgspec.json.decode(body, type=kind)
     except ValueError as error:
         raise ApiError(f"the body is not a request of this kind: {error}") from error
+    except RecursionError as error:
+        raise ApiError("the body is nested too deeply") from error
 
 
 async def _health(_: Request) -> Response:
@@ -333,6 +335,8 @@ async def _not_served(request: Request, error: Exception) -> Response:
 
 
 def _aborted(error: AbortedError) -> ApiError:
+    if isinstance(error, FailedError):
+        return ApiError(str(error), status=500, code="request_failed")
     return ApiError(str(error), status=503, code="request_aborted")
 
 

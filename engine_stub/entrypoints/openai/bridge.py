@@ -24,6 +24,10 @@ class AbortedError(Exception):
     """The request was aborted by a viewer, or because the engine stopped."""
 
 
+class FailedError(AbortedError):
+    """The engine failed on the request, and aborted it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """The results of one step for one sample of a request.
@@ -35,6 +39,7 @@ class Piece:
         logprobs: For each of `token_ids`, candidates by token id, the sampled one first.
         finish_reason: "stop", "length" or "abort" in a sample's last piece, else None.
         pooled: The prompt's vector, for a request with pooling parameters.
+        error: The error that ended the request, if there was one.
     """
 
     index: int
@@ -43,6 +48,7 @@ class Piece:
     logprobs: list[dict[int, Logprob]]
     finish_reason: str | None
     pooled: list[float] | None = None
+    error: str | None = None
 
 
 class Completion:
@@ -70,9 +76,12 @@ class Completion:
 
         Raises:
             AbortedError: The request was aborted.
+            FailedError: The engine failed on it.
         """
         while self._num_unfinished:
             piece = await self._pieces.get()
+            if piece.error is not None:
+                raise FailedError(f"request {self.request_id} failed: {piece.error}")
             if piece.finish_reason is not None:
                 self._num_unfinished -= 1
             if piece.finish_reason == "abort":
@@ -144,6 +153,8 @@ class Bridge:
                         SequenceStatus.get_finished_reason(update.seq.status),
                     )
                 )
+        for request_id, error in record.errors.items():
+            self._end(request_id, "abort", error=error)
         for group in record.finished:
             if group.pooled_data is not None:
                 self._end(group.request_id, "stop", group.pooled_data.tolist())
@@ -179,12 +190,16 @@ class Bridge:
         completion.accepted.set_result(groups[0].first_seq.get_prompt_len())
 
     def _end(
-        self, group_id: str, finish_reason: str | None, pooled: list[float] | None = None
+        self,
+        group_id: str,
+        finish_reason: str | None,
+        pooled: list[float] | None = None,
+        error: str | None = None,
     ) -> None:
         if group_id in self._outputs:
             completion, indices = self._outputs.pop(group_id)
             for index in indices:
-                completion.deliver(Piece(index, "", [], [], finish_reason, pooled))
+                completion.deliver(Piece(index, "", [], [], finish_reason, pooled, error))
 
 
 def _num_outputs(params: Params) -> int:

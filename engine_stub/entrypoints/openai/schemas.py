@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from engine_stub.core.beam_search import BeamSearchParams
+from engine_stub.core.beam_search import MAX_LENGTH_PENALTY, BeamSearchParams
 from engine_stub.entrypoints.openai.chat import ConversationMessage
 from seqtop.sequence import SamplingParams
 
@@ -32,6 +32,8 @@ _DEFAULT_MAX_TOKENS = 16
 
 _Stops: TypeAlias = str | Annotated[list[str], Meta(max_length=16)]
 _Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
+_Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
+_LengthPenalty: TypeAlias = Annotated[float, Meta(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)]
 _Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Seed: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1 - MAX_SAMPLES)]
 
@@ -60,12 +62,12 @@ class SamplingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     seed: _Seed | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
     logit_bias: Annotated[dict[int, _Bias], Meta(max_length=300)] | None = None
     # vLLM's extensions, which load generators set.
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    min_p: float | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=100)] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     ignore_eos: bool | None = None
@@ -114,7 +116,7 @@ class CompletionRequest(SamplingRequest):
 
     prompt: str | list[int | str]
     use_beam_search: bool | None = None
-    length_penalty: float | None = None
+    length_penalty: _LengthPenalty | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
     best_of: int | None = None
     echo: bool | None = None

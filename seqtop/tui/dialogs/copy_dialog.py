@@ -1,7 +1,7 @@
 """A dialog that copies a part of the selected sequence to the terminal's clipboard.
 
-The app sends the text as the engine sent it, in base64 (OSC 52), so no control character in it
-reaches the terminal.
+The app sends the text in base64 (OSC 52), with pictures instead of control characters, as it may be
+pasted into a terminal.
 """
 
 import msgspec
@@ -10,6 +10,7 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Label
 
+from seqtop.sanitize import safe_json, without_controls
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import FIELDS
 from seqtop.tui.dialogs.dialog import Dialog
@@ -40,9 +41,9 @@ def copies(request: RequestState, sequence: SequenceState, now: float) -> dict[s
     row = {key: field.value(request, sequence, now) for key, field in FIELDS.items()}
     encodable = {key: _encodable(it) if isinstance(it, str) else it for key, it in row.items()}
     return {
-        "text": _encodable(sequence.text),
-        "request id": _encodable(request.request_id),
-        "row as JSON": msgspec.json.encode(encodable).decode(),
+        "text": without_controls(_encodable(sequence.text), kept="\n\t"),
+        "request id": without_controls(_encodable(request.request_id)),
+        "row as JSON": safe_json(msgspec.json.encode(encodable).decode()),
     }
 
 

@@ -264,3 +264,18 @@ def test_ids_of_forks_are_nobody_elses(make_engine) -> None:
     assert len(set(seq_ids)) == len(seq_ids)
     assert late.first_seq.seq_id == max(seq_ids)
     drain(engine)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("length_penalty", 1e308),
+        ("length_penalty", -10.5),
+        ("length_penalty", float("nan")),
+        ("temperature", float("inf")),
+        ("temperature", -1.0),
+    ],
+)
+def test_values_whose_scores_would_not_be_finite(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        BeamSearchParams(beam_width=2, max_tokens=8, **{name: value})

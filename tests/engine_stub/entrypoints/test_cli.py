@@ -1,6 +1,7 @@
 """Every setting of an engine can be given on the command line."""
 
 import dataclasses
+import sys
 
 import pytest
 import zmq
@@ -97,3 +98,20 @@ def test_models_are_described_in_the_same_words(capsys: pytest.CaptureFixture[st
         described.append(words[words.index("--model MODEL ") :].partition("(default")[0])
     assert described[0] == described[1]
     assert "Hugging Face Hub" in described[0]
+
+
+def test_an_error_of_a_step_ends_the_engine_with_a_sentence(endpoint: str) -> None:
+    program = f"""
+from engine_stub.engine import LLMEngine
+from engine_stub.entrypoints.cli import main
+
+def step(self):
+    raise RuntimeError("no such step")
+
+LLMEngine.step = step
+raise SystemExit(main(["serve", "--demo", "--device", "cpu", "--bind", {endpoint!r}]))
+"""
+    done = run(sys.executable, "-c", program)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last == "engine-stub: the engine has stopped: RuntimeError: no such step"

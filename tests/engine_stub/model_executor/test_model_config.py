@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engine_stub.model_executor.model_config import ModelConfig, UnsupportedModel
+from engine_stub.model_files import MAX_BYTES
 from tests.support.model_directory import edit_config, load
 
 
@@ -55,3 +56,35 @@ def test_generation_stops_at_its_own_tokens_too(directory: Path) -> None:
     assert ModelConfig.from_pretrained(directory).eos_token_id == (1, 5, 7)
     (directory / "generation_config.json").write_text('{"temperature": 0.6}')
     assert ModelConfig.from_pretrained(directory).eos_token_id == (1,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"num_hidden_layers": 10**12}, "num_hidden_layers must be an integer from 1 to 1024"),
+        ({"hidden_size": 10**18}, "hidden_size"),
+        ({"vocab_size": 2**40}, "vocab_size"),
+        ({"vocab_size": "many"}, "vocab_size"),
+        ({"num_attention_heads": 0}, "ZeroDivision|division|num_attention_heads"),
+        ({"head_dim": -4}, "head_dim"),
+        ({"max_position_embeddings": 1e300}, "max_position_embeddings"),
+        ({"rope_theta": [1]}, "wrong kind"),
+        ({"rope_scaling": "yarn"}, "wrong kind"),
+        ({"architectures": [["x"]]}, "wrong kind"),
+        ({"eos_token_id": 1.5}, "wrong kind"),
+    ],
+)
+def test_absurd_values_are_named(directory: Path, changes: dict[str, Any], named: str) -> None:
+    edit_config(directory, **changes)
+    with pytest.raises(UnsupportedModel, match=named):
+        load(directory)
+
+
+def test_files_without_end(directory: Path) -> None:
+    (directory / "config.json").write_text("[" * 100_000)
+    with pytest.raises(UnsupportedModel, match="not valid JSON"):
+        ModelConfig.from_pretrained(directory)
+    with (directory / "config.json").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(UnsupportedModel, match=f"larger than {MAX_BYTES} bytes"):
+        ModelConfig.from_pretrained(directory)

@@ -1,6 +1,7 @@
 """Chat templates: transformers' own rendering of the same files, and what the sandbox refuses."""
 
 import json
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from engine_stub.config import DEFAULT_MODEL
+from engine_stub.model_files import MAX_BYTES
 from engine_stub.processing.chat_template import ChatTemplate, ChatTemplateError
+from engine_stub.processing.template_process import MAX_MEMORY
 from engine_stub.processing.tokenizer import Tokenizer
 
 MESSAGES: list[dict[str, Any]] = [
@@ -108,3 +111,51 @@ def test_a_template_that_cannot_be_read(directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text("{")
     with pytest.raises(ChatTemplateError, match=r"tokenizer_config\.json is not valid"):
         ChatTemplate.from_pretrained(directory)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "{{ 'x' * 10 ** 11 }}",
+        "{{ messages | tojson(indent=999999999) }}",
+        "{{ 'x'.center(10 ** 11) }}",
+        "{{ '%999999999999d' % 1 }}",
+        "{% set r = range(99999) %}{% for i in r %}{% for j in r %}xxxxxx{% endfor %}{% endfor %}",
+    ],
+)
+def test_a_template_that_takes_too_much_memory(expression: str) -> None:
+    with pytest.raises(ChatTemplateError, match=r"memory|MemoryError|OverflowError|longer than"):
+        ChatTemplate("{% if 1 %}" + expression + "{% endif %}", {}).render([*MESSAGES])
+    # The memory was that of another process, which has a limit.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < 2 * MAX_MEMORY
+
+
+def test_a_template_that_never_ends_is_ended_and_the_next_prompt_rendered() -> None:
+    template = ChatTemplate(
+        "{% if endless %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
+        "{% endfor %}{% endif %}{{ messages[0].role }}",
+        {},
+    )
+    with pytest.raises(ChatTemplateError, match="too much time or memory"):
+        template.render(MESSAGES, endless=True)
+    assert template.render(MESSAGES) == "system"
+
+
+def test_variables_with_any_name_and_depth() -> None:
+    template = ChatTemplate("{{ messages[0].role }}{{ self }}{{ source }}", {})
+    assert template.render(MESSAGES, self="s", source="t").startswith("system")
+    with pytest.raises(ChatTemplateError, match="messages is no further variable"):
+        template.render(MESSAGES, messages=[])
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(ChatTemplateError, match="nested too deeply"):
+        template.render(MESSAGES, deep=deep)
+
+
+def test_files_that_are_too_large(directory: Path) -> None:
+    for name in ("chat_template.jinja", "tokenizer_config.json"):
+        with (directory / name).open("wb") as file:
+            file.truncate(MAX_BYTES + 1)
+        with pytest.raises(ChatTemplateError, match=f"{name}.* larger than {MAX_BYTES} bytes"):
+            ChatTemplate.from_pretrained(directory)

@@ -3,11 +3,17 @@
 import base64
 import json
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 
+from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.dialogs.copy_dialog import copies
+from seqtop.wire.messages import SequenceUpdate
+from tests.support.hand_driven import arrival, engine_info, step
 from tests.support.piloting import play, until
 from tests.support.scripted import HOSTILE, Script, ScriptedSource
 
@@ -52,3 +58,28 @@ def test_copying_nothing_says_so() -> None:
         assert [each.message for each in app._notifications] == ["No sequence is selected."]
 
     play(app, act, (80, 24))
+
+
+def test_no_control_character_reaches_the_clipboard() -> None:
+    state = EngineState()
+    name = "r\x1b[201~\r\nrm -rf /\x9b"
+    state.apply(engine_info())
+    state.apply(msgspec.structs.replace(arrival(1), request_id=name))
+    state.apply(
+        step(
+            0,
+            sequences=[
+                SequenceUpdate(
+                    seq_id=1,
+                    status=SequenceStatus.RUNNING,
+                    num_computed_tokens=3,
+                    text_delta="a\n\tb\x1b[201~\r\nc",
+                )
+            ],
+        )
+    )
+    found = copies(state.requests[name], state.sequences[1], 0.0)
+    assert found["request id"] == "r␛[201~↵rm -rf /\N{REPLACEMENT CHARACTER}"
+    assert found["text"] == "a\n\tb␛[201~\nc"
+    assert found["row as JSON"].isprintable()
+    assert name in json.loads(found["row as JSON"]).values()

@@ -31,6 +31,19 @@ from tests.support.http_engine import CHAT, Served
         ('{"prompt": "x", "use_beam_search": true, "stop": "y"}', 400, "stop is not for"),
         ('{"prompt": "x", "use_beam_search": true, "n": 128}', 400, "128 is more than the 64"),
         ('{"prompt": "x", "length_penalty": 2}', 400, "use_beam_search"),
+        (
+            '{"prompt": "x", "use_beam_search": true, "n": 2, "length_penalty": 1e308}',
+            400,
+            "$.length_penalty",
+        ),
+        ('{"prompt": "x", "n": 2147483648}', 400, "$.n"),
+        ('{"prompt": "x", "temperature": NaN}', 400, "malformed"),
+        ('{"prompt": "x", "temperature": 1e999}', 400, "out of range"),
+        ('{"prompt": "x", "logit_bias": {"5": 1e308}}', 400, "$.logit_bias"),
+        ('{"prompt": "x", "logprobs": 2147483648}', 400, "$.logprobs"),
+        ('{"prompt": "x", "presence_penalty": 2.5}', 400, "$.presence_penalty"),
+        ('{"prompt": "x", "frequency_penalty": -2.5}', 400, "$.frequency_penalty"),
+        ('{"prompt": "x", "min_p": 1.5}', 400, "$.min_p"),
         ('{"prompt": "x", "model": "gpt-9"}', 404, "'bundled-stories'"),
         (json.dumps({"prompt": "never " * 1100}), 400, "at most 1024"),
         (json.dumps({"prompt": "x" * 2**20}), 413, "longer than 1048576 bytes"),
@@ -58,9 +71,22 @@ def test_mistakes_are_answered_in_one_sentence(
         ({"messages": CHAT, "tools": [{"type": "function"}]}, "tools is not supported"),
         ({"messages": CHAT, "response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": CHAT, "top_logprobs": 2}, "top_logprobs"),
+        ({"messages": CHAT, "chat_template_kwargs": {"messages": []}}, "messages is no further"),
     ],
 )
 def test_what_chat_does_not_offer(served: Served, given: dict[str, Any], words: str) -> None:
     answer = httpx.post(f"{served.url}/v1/chat/completions", json=given)
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
+
+
+def test_variables_of_the_template_with_any_name_and_depth(served: Served) -> None:
+    body = {"messages": CHAT, "max_tokens": 1, "chat_template_kwargs": {"self": 1, "source": 2}}
+    url = f"{served.url}/v1/chat/completions"
+    assert httpx.post(url, json=body).status_code == 200
+    for depth in (500, 50_000):
+        deep = "[" * depth + "]" * depth
+        content = json.dumps(body).replace('"self": 1', f'"self": {deep}')
+        answer = httpx.post(url, content=content, headers={"content-type": "application/json"})
+        assert answer.status_code == (200 if depth == 500 else 400)
+    assert "nested too deeply" in answer.json()["error"]["message"]

@@ -1,0 +1,162 @@
+"""An error that one request causes ends this request, and no other."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pytest
+
+from engine_stub.core.beam_search import BeamSearchParams
+from engine_stub.engine import LLMEngine
+from engine_stub.entrypoints.openai.bridge import Bridge, FailedError
+from engine_stub.entrypoints.publishing import StepPublisher, engine_info
+from engine_stub.entrypoints.server import EngineServer
+from seqtop.checks import Checker
+from seqtop.sequence import SamplingParams, SequenceStatus
+from seqtop.wire.messages import Event, RequestFinished
+from tests.support.running import drain, greedy, tokens
+
+PROMPTS = {"first": [40, 50, 60], "bad": [70, 80, 90], "last": [41, 51, 61]}
+
+
+class Sink:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def publish(self, event: Event) -> None:
+        self.events.append(event)
+
+
+def failing(*_: object, **__: object) -> NoReturn:
+    raise OverflowError("(34, 'Numerical result out of range')")
+
+
+def fail_when(method: Callable[..., Any], is_bad: Callable[..., bool]) -> Callable[..., Any]:
+    """Returns a method that fails for some of its arguments."""
+
+    def replaced(*arguments: Any, **named: Any) -> Any:
+        return failing() if is_bad(*arguments) else method(*arguments, **named)
+
+    return replaced
+
+
+def break_detokenizer(engine: LLMEngine) -> None:
+    detokenizer = engine.output_processor.detokenizer
+    detokenizer.append = fail_when(
+        detokenizer.append, lambda seq: seq.prompt_token_ids[0] == 70 and seq.get_output_len() == 3
+    )
+
+
+def break_end_of_text(engine: LLMEngine) -> None:
+    detokenizer = engine.output_processor.detokenizer
+    detokenizer.finish = fail_when(detokenizer.finish, lambda seq: seq.prompt_token_ids[0] == 70)
+
+
+def break_sampler(engine: LLMEngine) -> None:
+    runner = engine.worker.model_runner
+    runner.sampler = fail_when(
+        runner.sampler,
+        lambda _, requests: any(each.data.prompt_token_ids[0] == 70 for each in requests),
+    )
+
+
+@pytest.mark.parametrize("num_scheduler_steps", [1, 3])
+@pytest.mark.parametrize("break_it", [break_detokenizer, break_end_of_text, break_sampler])
+@pytest.mark.parametrize("logprobs", [None, 2])
+def test_the_others_go_on(make_engine, break_it, logprobs, num_scheduler_steps) -> None:
+    def run(engine: LLMEngine, names: list[str]) -> dict[str, Any]:
+        groups = {
+            name: engine.add_request(name, PROMPTS[name], greedy(9, logprobs=logprobs))[0]
+            for name in names
+        }
+        records = drain(engine)
+        errors = {key: error for record in records for key, error in record.errors.items()}
+        return groups | {"errors": errors}
+
+    undisturbed = run(make_engine(), ["first", "last"])
+    engine = make_engine(num_scheduler_steps=num_scheduler_steps)
+    break_it(engine)
+    found = run(engine, ["first", "bad", "last"])
+    assert list(found["errors"]) == ["bad"]
+    assert "OverflowError" in found["errors"]["bad"]
+    assert found["bad"].first_seq.status is SequenceStatus.FINISHED_ABORTED
+    for name in ("first", "last"):
+        assert tokens([found[name]]) == tokens([undisturbed[name]])
+    assert engine.block_manager.stats.used == 0
+    assert not engine.seq_groups
+
+
+@pytest.mark.parametrize("num_before", [0, 1, 5])
+def test_a_beam_search_that_fails_frees_its_forks(make_engine, num_before: int) -> None:
+    engine = make_engine()
+    (other,) = engine.add_request("other", PROMPTS["first"], greedy(9))
+    (group,) = engine.add_request(
+        "bad", PROMPTS["bad"], BeamSearchParams(beam_width=3, max_tokens=12)
+    )
+    for _ in range(num_before):
+        engine.step()
+    detokenizer = engine.output_processor.detokenizer
+    calls = iter(range(2))
+    # The second beam of the step fails, when the first has been forked already.
+    detokenizer.append = fail_when(
+        detokenizer.append, lambda seq: seq.prompt_token_ids[0] == 70 and next(calls, 1) == 1
+    )
+    drain(engine)
+    assert group.first_seq.status is SequenceStatus.FINISHED_ABORTED
+    assert other.first_seq.get_output_len() == 9
+    assert engine.block_manager.stats.used == 0
+
+
+@pytest.mark.parametrize("break_it", [break_detokenizer, break_end_of_text, break_sampler])
+def test_viewers_receive_a_consistent_end(make_engine, break_it) -> None:
+    engine = make_engine()
+    break_it(engine)
+    sink = Sink()
+    sink.publish(engine_info(engine, engine_id="test", control=False))
+    steps, events = StepPublisher(sink), sink.events
+    for name, prompt in PROMPTS.items():
+        for group in engine.add_request(name, prompt, greedy(9)):
+            steps.arrived(group)
+    while engine.has_unfinished_requests():
+        steps.stepped(engine.step())
+    ends = {each.request_id: each for each in events if isinstance(each, RequestFinished)}
+    assert ends["bad"].status is SequenceStatus.FINISHED_ABORTED
+    checker = Checker()
+    assert [finding for event in events for finding in checker.apply(event)] == []
+    assert checker.end() == []
+
+
+def test_an_error_while_a_request_is_added_refuses_it(make_engine) -> None:
+    engine = make_engine()
+    server = EngineServer(engine, Sink())  # type: ignore[arg-type]
+    calls = iter(range(2))
+    add = engine.scheduler.add_seq_group
+    engine.scheduler.add_seq_group = fail_when(add, lambda _: next(calls, 2) == 1)
+    with pytest.raises(ValueError, match="cannot be processed: OverflowError"):
+        server.add("several", [40, 50], SamplingParams(n=3, seed=1))
+    server.add("next", [40, 50], greedy(2))
+    drain(engine)
+    assert not engine.seq_groups
+
+
+@pytest.mark.parametrize(
+    "params", [greedy(9), BeamSearchParams(beam_width=2, max_tokens=9)], ids=["greedy", "beams"]
+)
+def test_the_client_gets_the_error(make_engine, params) -> None:
+    engine = make_engine()
+    break_detokenizer(engine)
+    bridge = Bridge()
+    server = EngineServer(engine, Sink(), sources=[bridge])  # type: ignore[arg-type]
+
+    async def request() -> None:
+        submitting = asyncio.ensure_future(bridge.submit("bad", PROMPTS["bad"], params))
+        await asyncio.sleep(0)
+        bridge.serve(server)
+        completion, _ = await submitting
+        while engine.has_unfinished_requests():
+            bridge.stepped(engine.step())
+        with pytest.raises(FailedError, match="request bad failed: OverflowError"):
+            async for _ in completion.pieces():
+                pass
+
+    asyncio.run(request())
