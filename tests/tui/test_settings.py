@@ -103,9 +103,9 @@ def test_memory_is_written_whole_and_survives_damage(tmp_path: Path) -> None:
     path.write_text('{"sort": "gone-since", "theme": "nord", "new": 1}')  # of another version
     assert SavedState(path).settings == Settings(theme="nord")
     path.write_text('{"sort": "o')
-    assert SavedState(path).problems == [f"{path} is damaged; it is begun anew."]
+    assert SavedState(path).problems == [f"{path} is damaged; it is replaced."]
     path.write_text("[1]")
-    assert SavedState(path).problems == [f"{path} is damaged; it is begun anew."]
+    assert SavedState(path).problems == [f"{path} is damaged; it is replaced."]
 
 
 def test_a_memory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
