@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from textual.pilot import Pilot
 
+from seqtop.sanitize import without_controls
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.fields import FIELDS
@@ -36,7 +37,8 @@ def test_copying(key: str) -> None:
         (sent,) = [each for each in written if "\x1b]52;c;" in each]
         text = base64.b64decode(sent.split(";")[2].rstrip("\a")).decode()
         if key == "t":
-            assert text == HOSTILE.replace("\ud800", "?")
+            assert text == without_controls(HOSTILE.replace("\ud800", "?"), kept="\n\t")
+            assert "\x1b" not in text
         elif key == "r":
             assert text == "mine"
         else:
