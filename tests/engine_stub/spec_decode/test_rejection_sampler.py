@@ -69,14 +69,18 @@ def test_a_greedy_target_takes_no_chances() -> None:
 
 def test_samples_are_distributed_as_without_drafts(make_engine: MakeEngine) -> None:
     """The engine's own samples of a request that leaves four tokens: with drafts and without."""
-    params = SamplingParams(
-        n=600, temperature=1.5, seed=5, max_tokens=3, ignore_eos=True,
-        allowed_token_ids=[11, 12, 13, 14], logprobs=0,
-    )  # fmt: skip
+    # 600 samples, as five requests: one may ask for at most 128.
+    params = [
+        SamplingParams(
+            n=120, temperature=1.5, seed=seed, max_tokens=3, ignore_eos=True,
+            allowed_token_ids=[11, 12, 13, 14], logprobs=0,
+        )
+        for seed in range(5, 605, 120)  # whose samples have the seeds 5 to 604
+    ]  # fmt: skip
     counts = []
     for settings in ({}, {"speculative": "ngram", "num_speculative_tokens": 2}):
         engine = make_engine(num_gpu_blocks=900, max_num_seqs=200, **settings)
-        groups, records = run(engine, [LOOP], params)
+        groups, records = run(engine, [LOOP] * len(params), *params)
         table = torch.zeros(4, 4)
         for group in groups:
             _, second, third = group.first_seq.get_output_token_ids()
