@@ -10,10 +10,8 @@ from msgspec import Meta
 
 from engine_stub.core.beam_search import MAX_LENGTH_PENALTY, BeamSearchParams
 from engine_stub.entrypoints.openai.chat import ConversationMessage
+from engine_stub.processing.input_processor import MAX_SAMPLES
 from seqtop.sequence import SamplingParams
-
-MAX_SAMPLES = 128
-"""The largest `n`, as in OpenAI's API."""
 
 _SAMPLED = (
     "n stop max_tokens temperature top_p seed presence_penalty frequency_penalty logit_bias"

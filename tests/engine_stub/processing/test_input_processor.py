@@ -4,8 +4,6 @@ import math
 
 import pytest
 
-from engine_stub.entrypoints.openai import schemas
-from engine_stub.processing.input_processor import MAX_SAMPLES
 from seqtop.sequence import (
     SamplingParams,
 )
@@ -68,10 +66,6 @@ def test_parameters_from_viewers_have_limits(make_engine, name: str, value: obje
     with pytest.raises(ValueError, match="n must" if name == "best_of" else name):
         engine.add_request("r", [1], decoded)
     assert not engine.seq_groups
-
-
-def test_the_http_api_accepts_no_more_samples_than_the_engine() -> None:
-    assert schemas.MAX_SAMPLES == MAX_SAMPLES
 
 
 def test_text_prompts_are_encoded(make_engine) -> None:
