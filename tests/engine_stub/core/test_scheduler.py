@@ -166,15 +166,18 @@ def test_a_group_makes_way_itself_if_it_is_the_last(make_engine) -> None:
     assert all(group.first_seq.get_output_len() == 8 for r in drain(engine) for group in r.finished)
 
 
-def test_a_prefill_under_way_can_be_preempted(make_engine) -> None:
-    engine = make_engine(num_gpu_blocks=10, max_num_batched_tokens=8, max_num_seqs=2)
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_a_prefill_under_way_can_be_preempted(make_engine, mode: str) -> None:
+    engine = make_engine(
+        num_gpu_blocks=10, max_num_batched_tokens=8, max_num_seqs=2, preemption_mode=mode
+    )
     engine.add_request("a", [1] * 4, greedy(20))
     engine.step()
     engine.add_request("b", [2] * 32, greedy(4))
     records = drain(engine)
     lost = [each for record in records for each in record.preemptions]
-    assert lost[0].request_id == "b"
-    assert 0 < lost[0].num_lost_tokens < 32
+    assert (lost[0].request_id, lost[0].mode) == ("b", mode)
+    assert (0 < lost[0].num_lost_tokens < 32) == (mode == "recompute")
     assert [group.request_id for record in records for group in record.finished] == ["a", "b"]
 
 
