@@ -9,7 +9,7 @@ from seqtop.cli import kv_events
 from seqtop.cli.messages import fail
 from seqtop.cli.options import Commands, add_curve_keys, add_view_options, curve_keys
 from seqtop.cli.run_app import run_app
-from seqtop.transport.endpoints import DEFAULT_ENDPOINT, check, rank_endpoint
+from seqtop.transport.endpoints import DEFAULT_ENDPOINT, check, rank_endpoint, with_scheme
 
 _MAX_RANKS = 64
 
@@ -21,13 +21,14 @@ def add_command(commands: Commands) -> None:
         help="show running engines",
         description="Show a running engine, or several: then the fleet screen comes first. The"
         " engines are unaffected and keep running after you quit.",
-        epilog="example: seqtop attach tcp://127.0.0.1:5557 tcp://127.0.0.1:5559",
+        epilog="example: seqtop attach localhost:5557 localhost:5559",
     )
     attach.add_argument(
         "endpoints",
         nargs="*",
+        type=with_scheme,
         metavar="ENDPOINT",
-        help=f"tcp://HOST:PORT or ipc:///PATH (default: {DEFAULT_ENDPOINT})",
+        help=f"HOST:PORT or ipc:///PATH (default: {DEFAULT_ENDPOINT})",
     )
     attach.add_argument(
         "--ranks",
