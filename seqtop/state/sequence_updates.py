@@ -5,6 +5,7 @@
 
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state.model import EngineData, RequestState, SequenceState, Span
+from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.messages import SequenceUpdate
 
 
@@ -29,6 +30,7 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
         _append_output(state, sequence, update, time)
     sequence.num_computed_tokens = update.num_computed_tokens
     sequence.num_cached_tokens = update.num_cached_tokens
+    sequence.num_external_tokens = update.num_external_tokens
     if update.block_table is not None:
         sequence.block_table = update.block_table
     else:
@@ -138,6 +140,13 @@ def new_sequence(state: EngineData, request: RequestState, seq_id: int) -> Seque
     state.sequences[seq_id] = sequence
     state.num_by_status[sequence.status] += 1
     return sequence
+
+
+def clear_output(sequence: SequenceState) -> None:
+    """Removes the output of a sequence."""
+    sequence.output_token_ids, sequence.output_logprobs = Ints("i"), Floats("f")
+    sequence.top_logprobs, sequence.cumulative_logprob = {}, 0.0
+    sequence.text, sequence.last_delta_length, sequence.text_lengths = "", 0, Ints("b")
 
 
 def remove_sequence(state: EngineData, sequence: SequenceState) -> None:
