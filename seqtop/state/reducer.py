@@ -103,8 +103,6 @@ def _apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterab
     request.num_prompt_tokens = event.num_prompt_tokens
     request.prompt = event.prompt
     request.prompt_token_ids = Ints.of(event.prompt_token_ids)
-    state.num_queued += 1
-    request.queue_turn = state.num_queued
     close_span(request, event.time)
     request.spans.append(Span("queued", start=event.time, end=None))
     for seq_id in request.seq_ids:

@@ -8,6 +8,9 @@ from seqtop.state.model import EngineData, RequestState, SequenceState, Span
 from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.messages import SequenceUpdate
 
+_LEFT_THE_BATCH = ("WAITING_FOR_STREAMING_REQ",)
+"""Statuses of running sequences that joined the end of the queue without being preempted."""
+
 
 def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, time: float) -> None:
     """Applies the update of one sequence, or adds a forked one.
@@ -46,6 +49,9 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
     if update.stop_reason is not None:
         sequence.stop_reason = update.stop_reason
     sequence.last_step = step
+    if sequence.status is SequenceStatus.RUNNING and update.engine_status in _LEFT_THE_BATCH:
+        state.num_queued += 1
+        state.requests[sequence.request_id].queue_turn = state.num_queued
     set_status(state, sequence, update.status)
     if update.is_removed:
         remove_sequence(state, sequence)

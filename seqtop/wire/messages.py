@@ -110,8 +110,8 @@ class RequestArrived(Message, tag="RequestArrived"):
 class StreamingUpdate(Message, tag="StreamingUpdate"):
     """More input of a streaming session, which joined the waiting queue again.
 
-    The prompt now includes the computed part of the output so far. The output is empty again. The
-    block table is unchanged.
+    The prompt now includes the output so far, in vLLM without its last token. The output is empty
+    again. The block table is unchanged.
     """
 
     request_id: Public[str]

@@ -67,7 +67,7 @@ class StreamingInput(Observation, tag="StreamingInput"):
     request_id: str
     time: float
     prompt_token_ids: list[int]
-    """The whole prompt, which includes the computed part of the output before it."""
+    """The whole prompt, which includes the output before it."""
     num_computed_tokens: int
 
 
