@@ -22,7 +22,7 @@ seqtop --help lists all commands.
 
 
 def run(endpoint: str = DEFAULT_ENDPOINT) -> int:
-    """Shows the user's engine or the one at `endpoint`, or prints a guide; returns the exit status."""
+    """Shows an engine of this machine, or prints a guide; returns the exit status."""
     found = bool(local_engines.find())
     if not found and not is_listening(endpoint):
         sys.stderr.write(GUIDE.format(endpoint=endpoint))
