@@ -1,4 +1,5 @@
 # Two commands do everything on a machine with Python 3.11+ and make: `make demo` and `make test`.
+# CONTRIBUTING.md says what the other ones are for.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -6,15 +7,37 @@ VLLM_VERSION := 0.33.0
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint format screenshots man bench test-lowest test-python test-vllm clean
+# One torch thread per worker. One worker more than the cores of a small machine: some tests wait.
+# Files are started in the order of tests/conftest.py, the longest first.
+WORKERS ?= 3
+PYTEST  := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+PURE    := tests/checks tests/engine_stub/core tests/export tests/kv_events tests/sequence tests/state \
+	tests/wire
+
+.PHONY: demo check test test-all snapshots lint format screenshots man bench test-lowest test-python \
+	test-vllm clean
 
 ## Start the bundled engine and show it.
 demo: $(VENV)/engine
 	$(BIN)/seqtop demo
 
-## Lint, then run every test. One torch thread per worker, as there are as many workers as cores.
+## A minute: lint, and test what needs no sockets, no app and no model.
+check: lint
+	$(PYTEST) -m "not release" $(PURE)
+
+## Five minutes: lint, and test all that a change can break.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(PYTEST) -m "not release"
+
+## Before a release: lint, and run every test, those with a real vLLM too.
+test-all: lint
+	$(PYTEST)
+	$(MAKE) test-vllm
+
+## Store what screens show as the snapshots that tests compare with. Look at `git diff` afterwards.
+snapshots: $(VENV)/dev
+	find tests -name __snapshots__ -prune -exec rm -r {} +
+	$(PYTEST) -m snapshot --update-snapshots tests/tui
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check

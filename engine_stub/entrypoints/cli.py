@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine_stub.config import CHOICES, DEFAULT_MODEL, EngineConfig
-from seqtop import __version__
+from seqtop import __version__, local_engines
 from seqtop.argparse_ext import SHELLS, CommandParser, completion_script, not_negative
 from seqtop.ascii_output import replace_unencodable
 from seqtop.sanitize import safe_line
@@ -266,6 +266,8 @@ def _serve(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as running:
         running.callback(engine.close)
         running.enter_context(publisher)
+        if not options.until_stdin_closes:  # else it belongs to the program that started it
+            running.enter_context(local_engines.announced(options.bind, info.engine_id))
         sources: list[RequestSource] = []
         if options.http is not None:
             try:
