@@ -46,8 +46,23 @@ def test_each_rank_has_an_endpoint_of_its_own() -> None:
 
 
 def test_settings_come_from_the_environment() -> None:
-    settings = from_environment("ipc:///tmp/e", {"SEQTOP_REDACT": "0"})
-    assert settings == AdapterSettings(bind="ipc:///tmp/e")
-    settings = from_environment("ipc:///tmp/e", {"SEQTOP_INSECURE": "1", "SEQTOP_TOKENIZER": ""})
-    assert settings.insecure
-    assert settings.tokenizer == ""
+    for off in ("0", ""):
+        given = {"SEQTOP_REDACT": off, "SEQTOP_INSECURE": off}
+        assert from_environment("ipc:///tmp/e", given) == AdapterSettings(bind="ipc:///tmp/e")
+    given = {
+        "SEQTOP_REDACT": "1",
+        "SEQTOP_INSECURE": "1",
+        "SEQTOP_ENGINE_ID": "night-shift",
+        "SEQTOP_TOKENIZER": "",
+        "SEQTOP_SERVER_SECRET_KEY": "server.key_secret",
+        "SEQTOP_AUTHORIZED_CLIENTS": "clients",
+    }
+    assert from_environment("ipc:///tmp/e", given) == AdapterSettings(
+        bind="ipc:///tmp/e",
+        insecure=True,
+        engine_id="night-shift",
+        tokenizer="",
+        redact=True,
+        server_secret_key="server.key_secret",
+        authorized_clients="clients",
+    )
