@@ -82,8 +82,7 @@ test-python: $(VENV)-$(notdir $(PYTHON))/test
 ## Test with the lowest versions that pyproject.toml declares.
 test-lowest: $(VENV)-lowest/test
 	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/pytest --numprocesses 2 --dist loadfile \
-		$(INSPECTOR_TESTS) tests/engine_stub/core tests/engine_stub/test_engine.py \
-		tests/engine_stub/entrypoints/test_*.py
+		$(INSPECTOR_TESTS) tests/cli
 
 clean:
 	rm -rf $(VENV) $(VENV)-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
