@@ -14,7 +14,8 @@ PYTEST  := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist load
 PURE    := tests/checks tests/engine_stub/core tests/export tests/kv_events tests/sequence tests/state \
 	tests/wire
 
-.PHONY: demo check test test-all snapshots lint format screenshots man bench test-vllm clean
+.PHONY: demo check test test-all snapshots lint format screenshots man bench test-lowest test-python \
+	test-vllm clean
 
 ## Start the bundled engine and show it.
 demo: $(VENV)/engine
@@ -69,8 +70,23 @@ test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
 		tests/vllm/kv_events_against_vllm.py && \
 	$(VENV)-vllm/bin/python tests/vllm/overhead.py
 
+# The tests of the inspector that need neither torch nor the bundled engine.
+INSPECTOR_TESTS = $(shell grep -rLE 'torch|engine_stub|ENGINE|"demo"' --include='test_*.py' \
+	tests/history tests/kv_events tests/sequence tests/state tests/transport tests/tui tests/wire \
+	tests/test_*.py)
+
+## Test the inspector with another Python, without torch: make test-python PYTHON=python3.13
+test-python: $(VENV)-$(notdir $(PYTHON))/test
+	$(VENV)-$(notdir $(PYTHON))/bin/pytest --numprocesses 2 --dist loadfile $(INSPECTOR_TESTS)
+
+## Test with the lowest versions that pyproject.toml declares.
+test-lowest: $(VENV)-lowest/test
+	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/pytest --numprocesses 2 --dist loadfile \
+		$(INSPECTOR_TESTS) tests/engine_stub/core tests/engine_stub/test_engine.py \
+		tests/engine_stub/entrypoints/test_*.py
+
 clean:
-	rm -rf $(VENV) $(VENV)-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -86,4 +102,15 @@ $(VENV)/dev: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed: tests/vllm/install.sh tests/vllm/requirements.txt
 	PYTHON=$(PYTHON) tests/vllm/install.sh $(VENV)-vllm $(VLLM_VERSION)
+	touch $@
+
+$(VENV)-$(notdir $(PYTHON))/test: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+$(VENV)-lowest/test: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --constraint constraints-lowest.txt \
+		--editable '.[engine,web,test]'
 	touch $@

@@ -84,7 +84,10 @@ def _own_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
             patch.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))
-        yield
+        # Sockets are in this one, and their paths are limited to 107 bytes.
+        with TemporaryDirectory(prefix="sq") as directory:
+            patch.setenv("XDG_RUNTIME_DIR", directory)
+            yield
 
 
 @pytest.fixture
