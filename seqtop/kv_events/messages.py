@@ -66,7 +66,6 @@ class BlockStored(Struct, tag=True):
     session_id: _Name | None = None
     """The session whose request stored or reused the blocks, which others may share."""
     lookahead_token_ids: msgspec.Raw = msgspec.Raw(b"\xc0")
-    lookahead_token_ids: msgspec.Raw = msgspec.Raw(b"\xc0")
     """Tokens behind each block that are part of its hash. Not decoded."""
 
 
