@@ -60,8 +60,10 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         ("Waiting for free blocks.", WAITING, reason("no_blocks"), {}),
         ("Waiting: the scheduler is paused.", WAITING, reason("paused"), {}),
         (
-            "Waiting for a LoRA slot: running requests with other adapters have all of them."
-            " LoRA adapter: poems. Waited 1.50 s for a LoRA slot, 20.0 ms FROZEN.",
+            (
+                "Waiting for a LoRA slot: running requests with other adapters have all of them."
+                " LoRA adapter: poems. Waited 1.50 s for a LoRA slot, 20.0 ms FROZEN."
+            ),
             WAITING,
             reason("lora_slots")
             | {"lora": "poems", "wait_times": {"FROZEN": 0.02, "lora_slots": 1.5}},
