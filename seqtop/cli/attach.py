@@ -12,7 +12,7 @@ from seqtop.cli.options import Commands, add_curve_keys, add_view_options, curve
 from seqtop.cli.run_app import run_app
 from seqtop.local_engines import LocalEngineError
 from seqtop.sanitize import safe_line
-from seqtop.transport.endpoints import DEFAULT_ENDPOINT, check, rank_endpoint
+from seqtop.transport.endpoints import DEFAULT_ENDPOINT, check, rank_endpoint, with_scheme
 
 _MAX_RANKS = 64
 
@@ -25,14 +25,15 @@ def add_command(commands: Commands) -> None:
         description="Show a running engine, or several: then the fleet screen comes first. The"
         " engines are unaffected and keep running after you quit. Without an endpoint, show your"
         " engine on this machine, or list them if there are several.",
-        epilog="example: seqtop attach tcp://127.0.0.1:5557 tcp://127.0.0.1:5559",
+        epilog="example: seqtop attach localhost:5557 localhost:5559",
     )
     attach.add_argument(
         "endpoints",
         nargs="*",
+        type=with_scheme,
         metavar="ENDPOINT",
-        help="tcp://HOST:PORT or ipc:///PATH, or the process id of an engine in the list (default:"
-        f" your engine on this machine, or {DEFAULT_ENDPOINT})",
+        help="HOST:PORT or ipc:///PATH, or the process id of an engine in the list (default: your"
+        f" engine on this machine, or {DEFAULT_ENDPOINT})",
     )
     attach.add_argument(
         "--ranks",
