@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 # One torch thread per worker. One worker more than the cores of a small machine: some tests wait.
-# Files are started in the order of tests/conftest.py, the longest first.
+# Files start in the order of their names, by which the long ones come first.
 WORKERS ?= 3
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 PURE    := tests/checks tests/engine_stub/core tests/export tests/kv_events tests/sequence tests/state \

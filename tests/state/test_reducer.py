@@ -253,6 +253,15 @@ def test_what_does_not_fit_is_counted_and_harms_nothing(event: object) -> None:
     assert msgspec.structs.asdict(state.sequences[1]) == sequence
 
 
+def test_a_step_is_the_last_one() -> None:
+    state = prefilled()
+    assert (state.step, state.time, state.num_steps_seen) == (0, 20.5, 1)
+    state.apply(step(7))
+    assert (state.step, state.time, state.num_steps_seen) == (7, 27.5, 2)
+    assert state.stats == step(7).stats
+    assert state.num_prefill_tokens == 2 * step(7).stats.num_prefill_tokens
+
+
 def test_clock_never_goes_back() -> None:
     state = EngineState()
     state.apply(Heartbeat(time=50.0, step=3))
