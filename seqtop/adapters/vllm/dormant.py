@@ -87,13 +87,14 @@ class DormantEngine:
 
 def _before_next_schedule(scheduler: Any, action: Callable[[], None]) -> None:
     """Runs `action` on the scheduler's thread, before its next call of `schedule`."""
-    own = vars(scheduler).get("schedule")
+    original = scheduler.schedule
+    is_own = getattr(original, "__func__", None) is not type(scheduler).schedule
 
     def schedule(*args: Any, **kwargs: Any) -> Any:
-        if own is None:
-            vars(scheduler).pop("schedule", None)
+        if is_own:
+            scheduler.schedule = original
         else:
-            scheduler.schedule = own
+            del scheduler.schedule
         action()
         return scheduler.schedule(*args, **kwargs)
 

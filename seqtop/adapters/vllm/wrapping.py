@@ -68,7 +68,9 @@ class Wrapping:
                     self._fail(error)
             return result
 
-        is_own = name in vars(owner)  # another plugin may have wrapped the method before
+        # Another plugin may have wrapped the method before. `vars(owner)` would tell, but CPython
+        # then stores the attributes of `owner` in a dictionary, and vLLM reads them more slowly.
+        is_own = getattr(original, "__func__", None) is not getattr(type(owner), name, None)
 
         def switch(on: bool) -> None:
             if on:
@@ -76,8 +78,8 @@ class Wrapping:
                     setattr(owner, name, wrapper)
             elif is_own:
                 setattr(owner, name, original)
-            else:
-                vars(owner).pop(name, None)
+            elif getattr(owner, name) is wrapper:
+                delattr(owner, name)
 
         self._switches.append(switch)
         switch(is_on)
