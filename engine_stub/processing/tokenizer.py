@@ -38,6 +38,12 @@ class Tokenizer:
         self.vocab_size = self._tokenizer.get_vocab_size()
         # In a byte-level vocabulary, a token stands for the same bytes in any context.
         self.is_byte_level = isinstance(self._tokenizer.decoder, decoders.ByteLevel)
+        # Without a normalizer, which may shorten a text, no token stands for more bytes.
+        self.max_token_bytes = (
+            max(len(token.encode()) for token in self._tokenizer.get_vocab())
+            if self.is_byte_level and self._tokenizer.normalizer is None
+            else None
+        )
         self.special_token_ids = frozenset(
             token_id
             for token_id, token in self._tokenizer.get_added_tokens_decoder().items()

@@ -53,7 +53,7 @@ class _Requests:
         self._commands: queue.Queue[tuple[bytes, Submit | Abort]] = queue.Queue(64)
         info = engine_info(control=True)
         self._handler = RequestHandler(router, info, None, self._commands, self._snapshot)
-        self._pool = Pool([[f"user-{number}" for number in range(9)], list(range(300))])
+        self._pool = Pool([[f"user-{number}" for number in range(9)], list(range(9))])
         self._number = 0
 
     def _snapshot(self) -> Iterator[Sequence[frames.Buffer]]:
@@ -91,7 +91,7 @@ class _Requests:
             case 1 | 2:
                 return by_meaning(choose, payload)
         return msgspec.msgpack.encode(
-            plausible(choose, msgspec.msgpack.decode(payload, strict=False), self._pool)
+            plausible(choose, msgspec.msgpack.decode(payload, strict=False), self._pool, most=1)
         )
 
     def _handle(self, payload: bytes) -> bool:
