@@ -14,7 +14,7 @@ demo: $(VENV)/engine
 
 ## Lint, then run every test. One torch thread per worker, as there are as many workers as cores.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile -m "not release"
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check
