@@ -57,7 +57,8 @@ class CachedKvBlock(Struct, eq=False):
 
     key: Key
     parent: Key | None
-    """The preceding block, which may not be cached; None at the start of a prompt."""
+    """The preceding block, which may not be cached; None at the start of a prompt, or if it is
+    unknown."""
     size: int
     """The number of tokens in the block."""
     token_ids: array[int] | None
@@ -67,6 +68,8 @@ class CachedKvBlock(Struct, eq=False):
     """The time of the last store event, in seconds since the epoch by the engine's clock."""
     last_named_at: float
     """The time of the last event that named the block, itself or as a parent."""
+    has_unknown_parent: bool = False
+    """True if the event left out blocks, one of which may be the preceding one."""
     lora: str = ""
     kind: str = ""
     """The kind of its KV-cache group, such as `full_attention`."""
@@ -176,6 +179,11 @@ class KvCache:
         size = event.block_size
         tokens = event.token_ids
         has_tokens = len(tokens) == size * len(event.block_hashes)
+        # vLLM leaves out blocks outside of a sliding window, but not their tokens. Which ones is
+        # not known.
+        has_gaps = len(tokens) > size * len(event.block_hashes)
+        if has_gaps:
+            parent = None
         lora = event.lora_name or ("" if event.lora_id is None else str(event.lora_id))
         medium = event.medium or ""
         self._count_reuse(parent, event, group)
@@ -187,7 +195,7 @@ class KvCache:
                 num_token_ids = self._num_token_ids + (size if has_tokens else 0)
                 if self.num_cells >= self.max_blocks or num_token_ids > MAX_TOKEN_IDS:
                     self.num_not_shown += 1
-                    parent = key
+                    parent = None if has_gaps else key
                     continue
                 self._num_token_ids = num_token_ids
                 part = array("q", tokens[index * size : (index + 1) * size]) if has_tokens else None
@@ -195,12 +203,13 @@ class KvCache:
                     key, parent, size, part, self._tree_for(key, parent), self.time, self.time
                 )
                 block.lora, block.kind = lora, event.kv_cache_spec_kind or ""
+                block.has_unknown_parent = has_gaps
                 self._add_block(block)
             self._add_copy(block, medium)
             block.stored_at = block.last_named_at = self.time
             tree = merged_tree(block.tree)
             tree.newest, tree.last_named_at = key, self.time
-            parent = key
+            parent = None if has_gaps else key
 
     def _count_reuse(self, parent: Key | None, event: BlockStored, group: int) -> None:
         before = self.blocks.get(parent) if parent is not None else None
