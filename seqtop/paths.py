@@ -13,11 +13,7 @@ def config_file() -> Path:
 
 
 def bind_file() -> Path:
-    """Returns the path of the file with the endpoint of engines: ``$XDG_CONFIG_HOME/seqtop/bind``.
-
-    Raises:
-        RuntimeError: The user has no home directory.
-    """
+    """Returns the path of the file with engines' endpoint: ``$XDG_CONFIG_HOME/seqtop/bind``."""
     return config_file().with_name("bind")
 
 
@@ -29,4 +25,11 @@ def state_file() -> Path:
 def _base(variable: str, default: str) -> Path:
     # The XDG specification says that a relative path is ignored.
     named = Path(os.environ.get(variable, ""))
-    return (named if named.is_absolute() else Path.home() / default) / "seqtop"
+    return (named if named.is_absolute() else _home() / default) / "seqtop"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # a container's user may have neither $HOME nor an entry in /etc/passwd
+        return Path("/nonexistent")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+MAX_BYTES: Final = 2**27
+"""The largest `tokenizer.json` that is read. The largest in use have 33 MB."""
 
 
-class TokenizerError(Exception):
+class TokenizerError(ValueError):
     """A tokenizer cannot be read; `str()` is one sentence for the user."""
 
 
@@ -23,7 +26,13 @@ def read_tokenizer(path: str | Path) -> Any:
             "reading a tokenizer needs the package tokenizers: pip install tokenizers"
         ) from error
     file = Path(path, "tokenizer.json") if Path(path).is_dir() else Path(path)
+    if file.exists() and not (file.is_file() and file.stat().st_size <= MAX_BYTES):
+        raise TokenizerError(
+            f"the tokenizer {str(path)!r} is no regular file of at most {MAX_BYTES} bytes"
+        )
     try:
         return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises plain exceptions
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library's own, and `PanicException`, which is no Exception
         raise TokenizerError(f"the tokenizer {str(path)!r} cannot be read: {error}") from error

@@ -178,6 +178,19 @@ def test_paths_and_modules_that_are_named_exist(document: str) -> None:
             assert all(re.search(rf"\b{name}\b", text) for name in names), span
 
 
+def test_each_promise_of_the_security_page_names_tests() -> None:
+    table = section(read("SECURITY.md"), "How").split("\n|---|---|---|\n")[1]
+    rows = [row.strip("| ").split(" | ") for row in table.strip().splitlines()]
+    assert len(rows) > 20
+    for promise, bound, tests in rows:
+        assert promise.startswith("**"), promise
+        assert bound
+        named = [ROOT / each for each in code_spans(tests) if each.startswith("tests/")]
+        assert named, promise
+        for file in named:
+            assert "\ndef test_" in file.read_text(encoding="utf-8"), file
+
+
 def commands(text: str) -> Iterator[tuple[list[str], bool]]:
     """The commands in a document as lists of words, and whether they are complete.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -11,16 +10,22 @@ from typing import Protocol
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher
 from engine_stub.entrypoints.workload import Arrival
+from engine_stub.failure_log import log_failure
 from engine_stub.processing.input_processor import Params, Prompt
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import SequenceGroup
 from seqtop.transport.publisher import PendingCommand, Publisher
+from seqtop.transport.token_bucket import TokenBucket
 from seqtop.wire.messages import Submit
-
-_log = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 0.01
 """The longest pause of an idle engine between two polls of its request sources."""
+
+MAX_COMMAND_SHARE = 0.03
+"""The share of the engine's time that viewers' commands may take while requests run. Commands above
+it wait, and are refused by the publisher when too many wait."""
+
+_COMMAND_BURST_SECONDS = 0.03
 
 
 class RequestSource(Protocol):
@@ -61,6 +66,7 @@ class EngineServer:
         self._next_arrival = next(self._workload, None)
         self._ids = itertools.count(1)
         self._sources = sources
+        self._command_time = TokenBucket(MAX_COMMAND_SHARE, _COMMAND_BURST_SECONDS)
 
     def run(self, stopped: Callable[[], bool]) -> None:
         """Serves until `stopped()` returns True."""
@@ -73,8 +79,7 @@ class EngineServer:
                 table_of = engine.block_manager.get_block_table
                 self._publisher.publish(self._steps.in_flight(engine.clock(), table_of))
             self._add_due_arrivals(tick)
-            for pending in self._publisher.commands():
-                self._handle_command(pending)
+            self._handle_commands()
             for source in self._sources:
                 source.serve(self)
             if self._engine.has_unfinished_requests():
@@ -83,8 +88,7 @@ class EngineServer:
             else:
                 idle = self._seconds_per_tick or _IDLE_SECONDS
             if idle > 0:
-                for pending in self._publisher.commands(timeout=idle):
-                    self._handle_command(pending)
+                self._handle_commands(timeout=idle)
 
     def add(
         self, request_id: str, prompt: Prompt, params: Params, priority: int = 0
@@ -99,7 +103,7 @@ class EngineServer:
         except ValueError:
             raise
         except Exception as error:
-            _log.exception("request %s cannot be added", request_id)
+            log_failure("request %s cannot be added", request_id)
             raise ValueError(
                 f"the request cannot be processed: {type(error).__name__}: {error}"
             ) from error
@@ -121,6 +125,27 @@ class EngineServer:
         while self._next_arrival and self._next_arrival.tick <= tick:
             due, self._next_arrival = self._next_arrival, next(self._workload, None)
             self.add(due.request_id, due.prompt, due.params)
+
+    def _handle_commands(self, timeout: float = 0.0) -> None:
+        """Handles viewers' commands within their share of time, or all if no request runs.
+
+        Args:
+            timeout: Seconds to wait if there is no command.
+        """
+        while True:
+            is_busy = self._engine.has_unfinished_requests()
+            if is_busy and self._command_time.seconds_until_available() > 0:
+                if timeout:
+                    time.sleep(timeout)
+                return
+            commands = self._publisher.commands(timeout, limit=1)
+            if not commands:
+                return
+            started = time.thread_time()
+            for pending in commands:
+                self._handle_command(pending)
+            self._command_time.spend(time.thread_time() - started)
+            timeout = 0.0
 
     def _handle_command(self, pending: PendingCommand) -> None:
         command = pending.command

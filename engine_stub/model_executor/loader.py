@@ -114,7 +114,7 @@ def _safetensors_files(path: Path) -> list[Path]:
     if index.is_file():
         try:
             weight_map = json.loads(read_model_file(index))["weight_map"]
-            return [path / name for name in sorted(set(weight_map.values()))]
+            return [path / _own_name(name) for name in sorted(set(weight_map.values()))]
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise WeightsError(f"{index} is not a readable index: {error}") from error
     single = path / "model.safetensors"
@@ -123,6 +123,13 @@ def _safetensors_files(path: Path) -> list[Path]:
     raise FileNotFoundError(
         f"{path} holds neither model.safetensors nor model.safetensors.index.json"
     )
+
+
+def _own_name(name: str) -> str:
+    """Returns the name of a file in the model's directory; raises ValueError for any other path."""
+    if not name or Path(name).name != name or "\0" in name:
+        raise ValueError(f"{name!r:.80} is not the name of a file beside it")
+    return name
 
 
 def _file_of_tensor(path: Path) -> dict[str, Path]:

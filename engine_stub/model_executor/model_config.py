@@ -111,6 +111,16 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name in _LARGEST:
             _check_size(name, getattr(self, name))
+        for name in ("rms_norm_eps", "rope_theta"):
+            _check_number(name, getattr(self, name), 1e12)
+        for token_id in (self.bos_token_id, *self.eos_token_id):
+            if token_id is not None and (type(token_id) is not int or not 0 <= token_id < 2**31):
+                raise UnsupportedModel(f"a special token must be an id, got {token_id!r:.40}")
+        for window in {*self.layer_windows} - {None}:
+            if type(window) is not int or not 1 <= window <= _LARGEST["max_position_embeddings"]:
+                raise UnsupportedModel(
+                    f"sliding_window must be a positive number of tokens, got {window!r:.40}"
+                )
         if self.num_attention_heads % self.num_key_value_heads:
             raise UnsupportedModel(
                 f"{self.num_attention_heads} attention heads cannot share "
@@ -202,6 +212,14 @@ def _check_size(name: str, value: object) -> None:
         raise UnsupportedModel(f"{name} must be an integer from 1 to {largest}, got {value!r:.40}")
 
 
+def _check_number(name: str, value: object, largest: float) -> None:
+    """Raises `UnsupportedModel` for a value that is no positive number up to the largest."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= largest:
+        raise UnsupportedModel(
+            f"{name} must be a positive number up to {largest:g}, got {value!r:.40}"
+        )
+
+
 def _supported_architecture(raw: dict[str, Any], config_path: Path) -> str:
     """Returns the architecture's name; raises UnsupportedModel if it is not implemented."""
     architectures = raw.get("architectures") or ["an unnamed architecture"]
@@ -269,6 +287,10 @@ def _rope_scaling(raw: dict[str, Any], config_path: Path) -> RopeScaling:
         raise UnsupportedModel(f"{config_path}: rotary scaling {kind!r} lacks {missing[0]}")
     # Without a factor, YaRN scales by the ratio of the new to the original length.
     given.setdefault("factor", length / original)
+    _check_size("max_position_embeddings", original)
+    for name, value in given.items():
+        if name not in ("rope_type", "truncate"):
+            _check_number(name, value, 1e12)
     return RopeScaling(**given | {"rope_type": kind, "original_max_position_embeddings": original})
 
 
@@ -281,6 +303,8 @@ def _layer_windows(raw: dict[str, Any], architecture: str) -> tuple[int | None, 
     if is_qwen and not raw.get("use_sliding_window", False):
         return ()
     if layer_types := raw.get("layer_types"):
+        if not isinstance(layer_types, list) or len(layer_types) != num_layers:
+            raise UnsupportedModel(f"layer_types must be a list of {num_layers} names")
         sliding = [kind == "sliding_attention" for kind in layer_types]
     else:
         first = raw.get("max_window_layers", 28) if is_qwen else 0

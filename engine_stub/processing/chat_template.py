@@ -58,6 +58,8 @@ class ChatTemplate:
                 config = json.loads(read_model_file(config_file))
             except (ValueError, RecursionError) as error:
                 raise ChatTemplateError(f"{config_file} is not valid JSON: {error}") from error
+        if not isinstance(config, dict):
+            raise ChatTemplateError(f"{config_file} holds no JSON object")
         if template_file.is_file():
             try:
                 source = read_model_file(template_file)
@@ -65,14 +67,19 @@ class ChatTemplate:
                 raise ChatTemplateError(f"{template_file} cannot be read: {error}") from error
         elif given := config.get("chat_template"):
             # Several by name; those besides the default are for tools and documents.
-            named = {"default": given} if isinstance(given, str) else _by_name(given)
-            source = named.get("default", "")
+            try:
+                source = given if isinstance(given, str) else _by_name(given).get("default", "")
+            except (KeyError, TypeError) as error:
+                raise ChatTemplateError(f"{config_file} has a malformed chat_template") from error
         else:
             source = ""
         if not source:
             return None
         tokens = {f"{kind}_token": config.get(f"{kind}_token") for kind in _SPECIAL_TOKENS}
-        return cls(source, {name: _text(token) for name, token in tokens.items() if token})
+        texts = {name: _text(token) for name, token in tokens.items() if token}
+        if not all(isinstance(each, str) for each in (source, *texts.values())):
+            raise ChatTemplateError(f"{config_file} has a template or a token that is no text")
+        return cls(source, texts)
 
     def render(self, messages: list[dict[str, Any]], /, **variables: Any) -> str:
         """Returns the prompt that asks the model to continue a conversation.
@@ -138,6 +145,6 @@ def _by_name(templates: list[dict[str, str]]) -> dict[str, str]:
     return {each["name"]: each["template"] for each in templates}
 
 
-def _text(token: str | dict[str, str]) -> str:
+def _text(token: Any) -> Any:
     """Returns a special token's text, which some configs store as one of its properties."""
-    return token if isinstance(token, str) else token["content"]
+    return token.get("content") if isinstance(token, dict) else token

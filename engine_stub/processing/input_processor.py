@@ -85,6 +85,8 @@ class InputProcessor:
             ValueError: The prompt is empty or holds unknown tokens, or the engine does not support
                 the parameters.
         """
+        if isinstance(prompt, str) and not getattr(params, "truncate_prompt_tokens", None):
+            self._check_length(prompt)
         text, token_ids = self._read(prompt)
         if isinstance(params, PoolingParams):
             self._validate_tokens(token_ids)
@@ -109,6 +111,15 @@ class InputProcessor:
         if isinstance(prompt, list):
             return None, list(prompt)
         return prompt.get("prompt"), list(prompt["prompt_token_ids"])
+
+    def _check_length(self, text: str) -> None:
+        """Raises ValueError for a text that is too long in any case, before it takes time."""
+        longest = self._tokenizer.max_token_bytes
+        if longest is not None and len(text.encode()) > longest * self._max_model_len:
+            raise ValueError(
+                f"the prompt has {len(text):,} characters, and this engine takes at most"
+                f" {self._max_model_len:,} tokens"
+            )
 
     def _validate(self, token_ids: list[int], params: SamplingParams) -> None:
         """Raises ValueError for a request that the engine cannot run."""

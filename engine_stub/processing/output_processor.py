@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from engine_stub.core.beam_search import BeamSearch, is_beam_search
 from engine_stub.core.scheduler import Scheduler, SchedulerOutputs
 from engine_stub.core.sequence_groups import unfinished_seqs
+from engine_stub.failure_log import log_failure
 from engine_stub.processing.detokenizer import Detokenizer
 from engine_stub.step_record import DecodeRecord, ScheduledSequenceGroup, SequenceRecord
 from engine_stub.worker.model_runner import ModelOutput
@@ -24,11 +24,9 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 
-_log = logging.getLogger(__name__)
 
-
-class SamplingError(Exception):
-    """The sampler cannot sample for a request."""
+class ModelRunnerError(Exception):
+    """The model runner could not sample for a request, or pool it."""
 
 
 class ProcessedOutputs(msgspec.Struct):
@@ -88,6 +86,7 @@ class OutputProcessor:
         ):
             seq_group = scheduled.seq_group
             try:
+                _check_model_output(model_output, index)
                 if (
                     scheduled.token_chunk_size == len(result.samples) == 1
                     and not (scheduled.is_prompt or num_draft_tokens)
@@ -101,7 +100,7 @@ class OutputProcessor:
                 else:
                     updates = self._advance(scheduled, model_output, index)
             except Exception as error:  # noqa: BLE001 - logged, and reported to the client
-                _log.exception("request %s failed", seq_group.request_id)
+                log_failure("request %s failed", seq_group.request_id)
                 processed.errors[seq_group.request_id] = f"{type(error).__name__}: {error}"
                 updates = _fail(seq_group)
             processed.non_plain_indices.append(index)
@@ -145,8 +144,6 @@ class OutputProcessor:
     ) -> list[SequenceRecord]:
         """Advances the group at `index` of the batch, of any kind."""
         seq_group, result = scheduled.seq_group, model_output.outputs[index]
-        if index in model_output.errors:
-            raise SamplingError(model_output.errors[index])
         num_computed_before = seq_group.first_seq.get_num_computed_tokens()
         seq_group.update_num_computed_tokens(scheduled.token_chunk_size)
         for seq in unfinished_seqs(seq_group):
@@ -277,6 +274,12 @@ class OutputProcessor:
             seq.status = SequenceStatus.FINISHED_LENGTH_CAPPED
         if params.detokenize and not isinstance(seq.stop_reason, str):
             self.detokenizer.finish(seq, skip_special_tokens=params.skip_special_tokens)
+
+
+def _check_model_output(model_output: ModelOutput, index: int) -> None:
+    """Raises `ModelRunnerError` if the model runner failed on the group at `index`."""
+    if index in model_output.errors:
+        raise ModelRunnerError(model_output.errors[index])
 
 
 def _fail(seq_group: SequenceGroup) -> list[SequenceRecord]:

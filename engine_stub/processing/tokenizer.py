@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import tokenizers
 from tokenizers import decoders
 
 from engine_stub.model_executor.model_config import ModelConfig
-
-_MAX_BYTES = 2**27
-"""The largest ``tokenizer.json`` that is read. The largest in use have 33 MB."""
+from seqtop.tokenizer_file import read_tokenizer
 
 
 class Tokenizer:
@@ -25,27 +22,28 @@ class Tokenizer:
 
         Raises:
             FileNotFoundError: One of the files is missing.
-            ValueError: ``tokenizer.json`` cannot be read.
+            TokenizerError: ``tokenizer.json`` cannot be read.
             UnsupportedModel: See `ModelConfig.from_pretrained`.
         """
         file = path / "tokenizer.json"
         if not file.is_file():
             raise FileNotFoundError(f"{path} holds no tokenizer.json")
-        if file.stat().st_size > _MAX_BYTES:
-            raise ValueError(f"{file} is larger than {_MAX_BYTES} bytes")
         config = ModelConfig.from_pretrained(path)
         self.bos_token_id = config.bos_token_id
         self.eos_token_ids = frozenset(config.eos_token_id)
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
-            # The recognition of special tokens is a setting of the object, not of a call.
-            self._template_tokenizer = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises nothing more precise
-            raise ValueError(f"{file} is not a readable tokenizer: {error}") from error
+        self._tokenizer = read_tokenizer(file)
+        # The recognition of special tokens is a setting of the object, not of a call.
+        self._template_tokenizer = read_tokenizer(file)
         self._tokenizer.encode_special_tokens = True
         self.vocab_size = self._tokenizer.get_vocab_size()
         # In a byte-level vocabulary, a token stands for the same bytes in any context.
         self.is_byte_level = isinstance(self._tokenizer.decoder, decoders.ByteLevel)
+        # Without a normalizer, which may shorten a text, no token stands for more bytes.
+        self.max_token_bytes = (
+            max(len(token.encode()) for token in self._tokenizer.get_vocab())
+            if self.is_byte_level and self._tokenizer.normalizer is None
+            else None
+        )
         self.special_token_ids = frozenset(
             token_id
             for token_id, token in self._tokenizer.get_added_tokens_decoder().items()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -57,7 +59,7 @@ class ModelOutput:
             group pools.
         num_draft_tokens: For each group, the number of draft tokens verified; None without
             speculation.
-        errors: By the index of a group, the reason why nothing could be sampled for it.
+        errors: By the index of a group, the reason why it could not be sampled for or pooled.
     """
 
     outputs: list[CompletionSequenceGroupOutput]
@@ -138,13 +140,14 @@ class ModelRunner:
             logits = self.model.compute_logits(sampled)
             self._sample(logits, batch.sampling_rows, outputs, errors)
         for index, row in batch.prompt_logprobs_rows:
-            outputs[row.group_index].prompt_logprobs = self._prompt_logprobs(hidden, index, row)
+            with _collect_error(errors, row.group_index):
+                outputs[row.group_index].prompt_logprobs = self._prompt_logprobs(hidden, index, row)
         num_draft_tokens = None
         if self.speculator:
             self.speculator.observe(_outcomes(batch, hidden, outputs, errors))
             own_drafts = (drafts.get(group.get_first_seq_id(), NO_DRAFT) for group in groups)
             num_draft_tokens = [len(draft.token_ids) for draft in own_drafts]
-        pooler_output = self._pool(hidden, batch, len(groups))
+        pooler_output = self._pool(hidden, batch, len(groups), errors)
         return ModelOutput(outputs, self._timer.seconds(), pooler_output, num_draft_tokens, errors)
 
     def _forward(self, batch: InputBatch, received: IntermediateTensors | None) -> Tensor:
@@ -153,13 +156,16 @@ class ModelRunner:
         hidden: Tensor = self.model(batch.input_ids, batch.positions, batch.attend, received)
         return hidden
 
-    def _pool(self, hidden: Tensor, batch: InputBatch, num_groups: int) -> PoolerOutput | None:
+    def _pool(
+        self, hidden: Tensor, batch: InputBatch, num_groups: int, errors: dict[int, str]
+    ) -> PoolerOutput | None:
         if not batch.pooling_rows:
             return None
         pooled = PoolerOutput([PoolingSequenceGroupOutput(None) for _ in range(num_groups)])
         for index, row in batch.pooling_rows:
             chunk = hidden[index : index + row.end - row.start]
-            pooled[row.group_index].data = self.pooler.pool(chunk, row.group, row.start)
+            with _collect_error(errors, row.group_index):
+                pooled[row.group_index].data = self.pooler.pool(chunk, row.group, row.start)
         return pooled
 
     def _sample(
@@ -184,55 +190,68 @@ class ModelRunner:
                 (singles if row.draft is NO_DRAFT else drafted)[first] = row
             first += 1 + len(row.draft.token_ids)
         if singles:
-            chosen = logits if len(singles) == len(rows) else self._rows_of(logits, [*singles])
-            self._sample_singles(chosen, [*singles.values()], outputs, errors)
+            self._sample_together(self._sample_singles, logits, singles, outputs, errors)
         if drafted:
-            indices = [
-                first + place
-                for first, row in drafted.items()
-                for place in range(1 + len(row.draft.token_ids))
-            ]
-            requests = [
-                each for row in drafted.values() for each in self._metadata_along_draft(row)
-            ]
-            own_drafts = [row.draft for row in drafted.values()]
-            sampled = self.rejection_sampler(self._rows_of(logits, indices), requests, own_drafts)
-            for row, samples in zip(drafted.values(), sampled, strict=True):
-                outputs[row.group_index].samples = _as_outputs(row, samples)
+            self._sample_together(self._sample_drafted, logits, drafted, outputs, errors)
         for group_index, own in beams.items():
             chosen = self._rows_of(logits, [*own])
-            try:
+            with _collect_error(errors, group_index):
                 outputs[group_index].samples += _continue_beams(chosen, [*own.values()])
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:  # noqa: BLE001 - reported to the client
-                errors[group_index] = f"{type(error).__name__}: {error}"
+
+    def _sample_together(
+        self,
+        sample: Callable[[Tensor, dict[int, BatchRow]], list[list[SequenceOutput]]],
+        logits: Tensor,
+        rows: dict[int, BatchRow],
+        outputs: list[CompletionSequenceGroupOutput],
+        errors: dict[int, str],
+    ) -> None:
+        """Samples for `rows`, given by their first rows of logits.
+
+        After an error it samples one by one, so that the requests that are not at fault go on.
+        """
+        if len(rows) == 1:
+            ((first, row),) = rows.items()
+            with _collect_error(errors, row.group_index):
+                (outputs[row.group_index].samples,) = sample(logits, {first: row})
+            return
+        try:
+            samples = sample(logits, rows)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - raised again for the request at fault
+            for first, row in rows.items():
+                self._sample_together(sample, logits, {first: row}, outputs, errors)
+            return
+        for row, own in zip(rows.values(), samples, strict=True):
+            outputs[row.group_index].samples = own
 
     def _rows_of(self, logits: Tensor, rows: list[int]) -> Tensor:
         return logits.index_select(0, to_device(rows, self.device))
 
     def _sample_singles(
-        self,
-        logits: Tensor,
-        rows: list[BatchRow],
-        outputs: list[CompletionSequenceGroupOutput],
-        errors: dict[int, str],
-    ) -> None:
-        try:
-            samples = self.sampler(logits, [self._sampling_metadata(row) for row in rows])
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001 - reported to the client
-            if len(rows) == 1:
-                errors[rows[0].group_index] = f"{type(error).__name__}: {error}"
-                return
-            # One by one, so that the requests that are not at fault go on.
-            for index, row in enumerate(rows):
-                self._sample_singles(logits[index : index + 1], [row], outputs, errors)
-            return
-        for row, sample in zip(rows, samples, strict=True):
-            output = SequenceOutput(row.seq_id, sample.token_id, sample.logprobs)
-            outputs[row.group_index].samples = [output]
+        self, logits: Tensor, rows: dict[int, BatchRow]
+    ) -> list[list[SequenceOutput]]:
+        chosen = logits if len(rows) == len(logits) else self._rows_of(logits, [*rows])
+        samples = self.sampler(chosen, [self._sampling_metadata(row) for row in rows.values()])
+        return [
+            _as_outputs(row, [sample]) for row, sample in zip(rows.values(), samples, strict=True)
+        ]
+
+    def _sample_drafted(
+        self, logits: Tensor, rows: dict[int, BatchRow]
+    ) -> list[list[SequenceOutput]]:
+        indices = [
+            first + place
+            for first, row in rows.items()
+            for place in range(1 + len(row.draft.token_ids))
+        ]
+        requests = [each for row in rows.values() for each in self._metadata_along_draft(row)]
+        own_drafts = [row.draft for row in rows.values()]
+        sampled = self.rejection_sampler(self._rows_of(logits, indices), requests, own_drafts)
+        return [
+            _as_outputs(row, samples) for row, samples in zip(rows.values(), sampled, strict=True)
+        ]
 
     def _prompt_logprobs(self, hidden: Tensor, index: int, row: BatchRow) -> PromptLogprobs:
         """Returns the log probabilities of the prompt tokens that follow the tokens of a row."""
@@ -277,6 +296,17 @@ class ModelRunner:
         if request_id not in self._generators:
             self._generators[request_id] = torch.Generator(self.device).manual_seed(params.seed)
         return self._generators[request_id]
+
+
+@contextmanager
+def _collect_error(errors: dict[int, str], group_index: int) -> Iterator[None]:
+    """Turns an exception into an entry of `errors`; the other groups of the step go on."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - reported to the client
+        errors[group_index] = f"{type(error).__name__}: {error}"
 
 
 def _as_outputs(row: BatchRow, samples: list[SamplerOutput]) -> list[SequenceOutput]:

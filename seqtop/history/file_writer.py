@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from pathlib import Path
@@ -146,25 +145,27 @@ class FileWriter(SegmentBuilder):
 
 
 def _create(path: Path, *, overwrite: bool) -> int:
-    # Non-blocking, so that opening a pipe without a reader fails instead of waiting.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    if overwrite:
+        _remove(path)
+    # Exclusive creation follows no symbolic link, and nobody else has opened a new file before.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_EXCL
     try:
-        file = os.open(path, flags if overwrite else flags | os.O_EXCL, 0o600)
+        return os.open(path, flags, 0o600)
     except FileExistsError as error:
         raise RecordingError(f"{path} exists already") from error
     except OSError as error:
         raise RecordingError(f"{path} cannot be created: {error.strerror}") from error
+
+
+def _remove(path: Path) -> None:
+    """Removes a file or a symbolic link, but not the file that the link leads to."""
     try:
-        _empty(file)
+        mode = path.lstat().st_mode
+    except OSError:  # creating it fails for the same reason, if there is one
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+        raise RecordingError(f"{path} cannot be overwritten: it is not a file")
+    try:
+        path.unlink()
     except OSError as error:
-        os.close(file)
         raise RecordingError(f"{path} cannot be overwritten: {error.strerror}") from error
-    return file
-
-
-def _empty(file: int) -> None:
-    """Empties an existing file, after its permissions are those of a new one."""
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        raise OSError(errno.EINVAL, "it is not a file")
-    os.fchmod(file, 0o600)
-    os.ftruncate(file, 0)

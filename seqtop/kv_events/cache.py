@@ -29,6 +29,10 @@ from seqtop.kv_events.messages import (
 DEFAULT_MAX_BLOCKS = 250_000
 """The limit on the number of cells. A block of 16 tokens takes some 1.2 kB."""
 
+MAX_TOKEN_IDS = 2**25
+"""The limit on the number of token ids in all blocks, 8 bytes each. 250,000 blocks of 128 tokens
+have fewer."""
+
 Key: TypeAlias = tuple[int, BlockHash]
 """The identity of a block: its KV-cache group (-1 if not given) and its hash."""
 
@@ -119,7 +123,8 @@ class KvCache:
         self.num_cleared = 0
         """The number of times that the whole cache was cleared."""
         self.num_not_shown = 0
-        """The number of stored blocks that exceeded `max_blocks` and are not shown."""
+        """The number of stored blocks that exceeded `max_blocks` or `MAX_TOKEN_IDS` and are not
+        shown."""
         self.num_removed_unknown = 0
         """The number of removals of blocks that were not cached."""
         self.unknown: dict[str, int] = {}
@@ -139,6 +144,7 @@ class KvCache:
         """Tiers by medium. The name is empty for publishers that do not send the medium."""
         self.num_cells = 0
         self.num_tokens = 0
+        self._num_token_ids = 0
         self._children: dict[Key, dict[Key, None]] = {}
         self._trees: dict[Key, PrefixTree] = {}
         self._by_size: SortedDict[tuple[int, int], PrefixTree] = SortedDict()
@@ -192,10 +198,12 @@ class KvCache:
             self.num_stored += 1
             block = self.blocks.get(key)
             if block is None:
-                if self.num_cells >= self.max_blocks:
+                num_token_ids = self._num_token_ids + (size if has_tokens else 0)
+                if self.num_cells >= self.max_blocks or num_token_ids > MAX_TOKEN_IDS:
                     self.num_not_shown += 1
                     parent = None if has_gaps else key
                     continue
+                self._num_token_ids = num_token_ids
                 part = array("q", tokens[index * size : (index + 1) * size]) if has_tokens else None
                 block = CachedKvBlock(
                     key, parent, size, part, self._tree_for(key, parent), self.time, self.time
@@ -280,6 +288,7 @@ class KvCache:
     def _remove_block(self, block: CachedKvBlock) -> None:
         del self.blocks[block.key]
         self.num_tokens -= block.size
+        self._num_token_ids -= len(block.token_ids or ())
         if block.parent is not None:
             siblings = self._children[block.parent]
             del siblings[block.key]

@@ -329,6 +329,8 @@ class SequenceView:
     def _grown(self, key: SortKey) -> SortKey:
         """Returns the key at `_time` of a growing row whose key at time 0 is `key`."""
         rank, number, *rest = key
+        if rank:  # no value, such as an arrival at NaN; the next element is the sequence's id
+            return key
         return (rank, number + (-self._time if self.sort.descending else self._time), *rest)
 
     def _is_shown(self, state: EngineData, request: RequestState, sequence: SequenceState) -> bool:

@@ -269,15 +269,18 @@ class Publisher:
             self._num_undecodable += count
             self._drop(self._server.last_error, count)
 
-    def commands(self, timeout: float = 0.0) -> list[PendingCommand]:
+    def commands(
+        self, timeout: float = 0.0, *, limit: int = COMMANDS_PER_CALL
+    ) -> list[PendingCommand]:
         """Returns some of the viewers' commands.
 
         Args:
             timeout: Seconds to wait for the first command.
+            limit: The most commands to return.
         """
         pending: list[PendingCommand] = []
         with contextlib.suppress(queue.Empty):
-            while len(pending) < COMMANDS_PER_CALL:
+            while len(pending) < limit:
                 wait = timeout > 0 and not pending
                 identity, command = self._commands.get(wait, timeout if wait else None)
                 pending.append(PendingCommand(command, functools.partial(self._reply, identity)))

@@ -102,18 +102,16 @@ class RequestHandler:
     def read(self) -> None:
         """Reads and handles the requests that have arrived, within the limits."""
         while self._token_bucket.seconds_until_available() == 0:
+            started = time.thread_time()
             try:
-                parts = self._router.recv_multipart(zmq.DONTWAIT, copy=False)
+                identity = self._router.recv(zmq.DONTWAIT)
             except zmq.Again:
                 return
-            started = time.thread_time()
-            identity, request = parts[0].bytes, parts[-1] if len(parts) > 1 else zmq.Frame()
+            request, num_bytes = self._receive_last_part()
             self._read_request(identity, request)
             seconds = time.thread_time() - started
             self._token_bucket.spend(
-                1
-                + sum(map(len, parts)) // BYTES_PER_TOKEN
-                + seconds / MAX_CPU_SHARE * REQUESTS_PER_SECOND
+                1 + num_bytes // BYTES_PER_TOKEN + seconds / MAX_CPU_SHARE * REQUESTS_PER_SECOND
             )
 
     def send_snapshots(self) -> None:
@@ -143,6 +141,18 @@ class RequestHandler:
     def reply(self, identity: bytes, payload: bytes) -> None:
         """Sends an encoded reply to a viewer."""
         self._send(identity, frames.seal([payload]))
+
+    def _receive_last_part(self) -> tuple[zmq.Frame, int]:
+        """Returns the last part of the message being received, and the size of all further parts.
+
+        A request has one part or, from a REQ socket, two. ZeroMQ does not limit their number, so
+        the others are discarded one by one.
+        """
+        request, num_bytes = zmq.Frame(), 0
+        while self._router.getsockopt(zmq.RCVMORE):
+            request = self._router.recv(copy=False)
+            num_bytes += len(request)
+        return request, num_bytes
 
     def _read_request(self, identity: bytes, request: zmq.Frame) -> None:
         refusal = self._refusal(request)

@@ -6,7 +6,9 @@ reported and left out; the others apply.
 
 import contextlib
 import difflib
+import errno
 import os
+import stat
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -165,8 +167,7 @@ def read(path: Path) -> tuple[Settings, list[str]]:
         The valid settings, and a sentence for each problem. Both are empty if there is no file.
     """
     try:
-        with path.open("rb") as file:
-            values = tomllib.loads(file.read(_MAX_BYTES).decode())
+        values = tomllib.loads(_read_file(path).decode())
     except FileNotFoundError:
         return Settings(), []
     except OSError as error:
@@ -197,8 +198,7 @@ class SavedState:
 
     def _load(self) -> tuple[Settings, list[str]]:
         try:
-            with self._path.open("rb") as file:
-                values = msgspec.json.decode(file.read(_MAX_BYTES), type=dict[str, Any])
+            values = msgspec.json.decode(_read_file(self._path), type=dict[str, Any])
         except FileNotFoundError:
             return Settings(), []
         except OSError as error:
@@ -227,6 +227,14 @@ def format_problems(problems: Sequence[str]) -> str:
     more = len(problems) - _MAX_PROBLEMS
     lines = [safe_line(problem) for problem in problems[:_MAX_PROBLEMS]]
     return "\n".join([*lines, *([f"…and {more} more."] if more > 0 else [])])
+
+
+def _read_file(path: Path) -> bytes:
+    # Non-blocking, so that opening a pipe without a writer does not wait.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a file")
+        return file.read(_MAX_BYTES)
 
 
 def _checked(path: Path, values: dict[str, Any]) -> tuple[Settings, list[str]]:

@@ -11,8 +11,10 @@ from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.openai.bridge import Bridge, FailedError
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.entrypoints.server import EngineServer
+from engine_stub.failure_log import SECONDS_BETWEEN_TRACEBACKS, FailureLog
+from engine_stub.worker import model_runner
 from seqtop.checks import Checker
-from seqtop.sequence import SamplingParams, SequenceStatus
+from seqtop.sequence import PoolingParams, SamplingParams, SequenceStatus
 from seqtop.wire.messages import Event, RequestFinished
 from tests.support.running import drain, greedy, tokens
 
@@ -57,6 +59,17 @@ def break_sampler(engine: LLMEngine) -> None:
     runner.sampler = fail_when(
         runner.sampler,
         lambda _, requests: any(each.data.prompt_token_ids[0] == 70 for each in requests),
+    )
+
+
+def is_bad(row: Any) -> bool:
+    return bool(row.data.prompt_token_ids[0] == 70)
+
+
+def break_rejection_sampler(engine: LLMEngine) -> None:
+    runner = engine.worker.model_runner
+    runner.rejection_sampler = fail_when(
+        runner.rejection_sampler, lambda _, requests, drafts: any(map(is_bad, requests))
     )
 
 
@@ -160,3 +173,73 @@ def test_the_client_gets_the_error(make_engine, params) -> None:
                 pass
 
     asyncio.run(request())
+
+
+def test_a_draft_that_cannot_be_verified_ends_its_request_only(make_engine) -> None:
+    # A repeated prompt has drafts from its own text.
+    prompts = {name: prompt * 6 for name, prompt in PROMPTS.items()}
+
+    def run(engine: LLMEngine, names: list[str]) -> dict[str, Any]:
+        groups = {name: engine.add_request(name, prompts[name], greedy(20))[0] for name in names}
+        return groups | {"records": drain(engine)}
+
+    undisturbed = run(make_engine(speculative="ngram"), ["first", "last"])
+    engine = make_engine(speculative="ngram")
+    break_rejection_sampler(engine)
+    found = run(engine, ["first", "bad", "last"])
+    assert found["bad"].first_seq.status is SequenceStatus.FINISHED_ABORTED
+    assert {key for record in found["records"] for key in record.errors} == {"bad"}
+    for name in ("first", "last"):
+        assert tokens([found[name]]) == tokens([undisturbed[name]])
+    assert engine.block_manager.stats.used == 0
+
+
+def test_prompt_logprobs_that_fail_end_their_request_only(
+    make_engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    monkeypatch.setattr(
+        model_runner,
+        "prompt_logprobs",
+        fail_when(model_runner.prompt_logprobs, lambda _, token_ids, count: count == 3),
+    )
+    (other,) = engine.add_request("other", PROMPTS["first"], greedy(5, prompt_logprobs=1))
+    (bad,) = engine.add_request("bad", PROMPTS["bad"], greedy(5, prompt_logprobs=3))
+    (record, *_) = drain(engine)
+    assert "OverflowError" in record.errors["bad"]
+    assert bad.first_seq.status is SequenceStatus.FINISHED_ABORTED
+    assert len(other.prompt_logprobs) == 3
+    assert engine.block_manager.stats.used == 0
+
+
+def test_a_prompt_that_cannot_be_pooled_ends_alone(make_engine) -> None:
+    engine = make_engine()
+    pooler = engine.worker.model_runner.pooler
+    pooler.pool = fail_when(pooler.pool, lambda hidden, group, start: group.request_id == "bad")
+    (other,) = engine.add_request("other", PROMPTS["first"], PoolingParams())
+    (bad,) = engine.add_request("bad", PROMPTS["bad"], PoolingParams())
+    (generating,) = engine.add_request("generating", PROMPTS["last"], greedy(3))
+    drain(engine)
+    assert other.pooled_data is not None
+    assert bad.first_seq.status is SequenceStatus.FINISHED_ABORTED
+    assert generating.first_seq.get_output_len() == 3
+
+
+def test_tracebacks_of_many_failures_are_few(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    log = FailureLog(clock=lambda: now[0])
+
+    def fail(request_id: str) -> None:
+        try:
+            failing()
+        except OverflowError:
+            log("request %s failed", request_id)
+
+    for number in range(1_000):
+        fail(f"user-{number}" + "x" * 10_000)
+    assert len(caplog.records) == 1
+    assert len(caplog.text) < 2_000
+    now[0] += SECONDS_BETWEEN_TRACEBACKS
+    fail("one more")
+    assert "999 more requests have failed" in caplog.text
+    assert "OverflowError" in caplog.text

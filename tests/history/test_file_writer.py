@@ -104,3 +104,25 @@ def test_full_disk_ends_the_recording_and_leaves_the_rest_readable(
         assert recording.last == 50
         assert recording.num_lost_bytes > 0
         assert_same(recording.at(50), fed(SCRIPT[:50]))
+
+
+def test_overwriting_follows_no_link_and_shares_no_file(tmp_path: Path) -> None:
+    """Where others can write, a path may have been prepared by them."""
+    path, target = tmp_path / "run.seqtop", tmp_path / "target"
+    target.write_text("years of work")
+    path.symlink_to(target)
+    with pytest.raises(RecordingError, match="exists already"):
+        FileWriter(path)
+    with FileWriter(path, overwrite=True) as writer:
+        append(writer, SCRIPT[:30], EngineState())
+    assert target.read_text() == "years of work"
+    assert not path.is_symlink()
+    with path.open("rb") as opened_before:
+        size = path.stat().st_size
+        with FileWriter(path, overwrite=True) as writer:
+            append(writer, SCRIPT[:60], EngineState())
+        assert os.fstat(opened_before.fileno()).st_size == size
+    os.mkfifo(tmp_path / "pipe")
+    for other in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(RecordingError, match="it is not a file"):
+            FileWriter(other, overwrite=True)

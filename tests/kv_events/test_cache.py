@@ -214,3 +214,26 @@ def test_what_fits_together_always_does(events, max_blocks: int) -> None:
             if each.parent in cache.blocks:
                 assert merged_tree(cache.blocks[each.parent].tree) is merged_tree(each.tree)
                 assert each.key in cache.children(each.parent)
+
+
+def test_token_ids_are_limited(monkeypatch) -> None:
+    monkeypatch.setattr("seqtop.kv_events.cache.MAX_TOKEN_IDS", 10)
+    cache = cache_after(stored([1], size=8), stored([2], 1, size=3), stored([3], 2, size=2))
+    assert names(cache.blocks.values()) == [1, 3]
+    assert cache.num_not_shown == 1
+    cache.apply(EventBatch(4.0, [BlockRemoved([1], medium="GPU"), stored([4], size=8)]))
+    assert names(cache.blocks.values()) == [3, 4]
+
+
+def test_a_long_chain_and_a_cycle_are_followed_to_their_ends() -> None:
+    """Nothing recurses, and no step takes time in proportion to the cache."""
+    runs = [stored(range(at, at + 1_000), at - 1, size=1) for at in range(0, 50_000, 1_000)]
+    cache = cache_after(*reversed(runs))
+    assert cache.num_trees == 1
+    assert len(cache.path(block(cache, 49_999))) == 50_000
+    for number in range(50_000):
+        cache.apply(EventBatch(1.0, [BlockRemoved([number], medium="GPU")]))
+    assert (cache.num_trees, cache.num_tokens, cache.num_cells) == (0, 0, 0)
+    cycle = cache_after(stored([1], 2), stored([2], 1), stored([3], 3))
+    assert names(cycle.path(block(cycle, 1))) == [2, 1]
+    assert names(cycle.path(block(cycle, 3))) == [3]

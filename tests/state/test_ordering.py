@@ -228,3 +228,21 @@ def test_updates_keep_the_hits_that_a_new_search_finds() -> None:
                 assert kept.next_hit(None, 1) == kept.next_hit(-1, -1) == hits[0], "not shown"
                 assert kept.next_hit(each, 1) == (after or hits)[0]
                 assert kept.next_hit(each, -1) == (before or hits)[-1]
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("arrival", [math.nan, math.inf, -math.inf, 1e308])
+def test_an_arrival_at_no_time_moves_no_other_id(descending: bool, arrival: float) -> None:
+    """Found by mutated messages: the time was added to the id of such a row."""
+    state = EngineState(time=150.0)
+    for seq_id in (7, 8):
+        add(state, seq_id, random.Random(seq_id))
+        state.sequences[seq_id].status = SequenceStatus.WAITING
+        state.requests[state.sequences[seq_id].request_id].metrics = RequestMetrics(
+            arrival if seq_id == 7 else 100.0, 0.0, None, None, None
+        )
+    view = SequenceView()
+    view.sort = Sort("queue", descending)
+    view.rebuild(state)
+    view.tick(state)
+    assert sorted(view.page(0, 9)) == [7, 8]

@@ -287,3 +287,40 @@ def test_files_without_end_are_no_keys(place: Path, tmp_path: Path) -> None:
     for path in (Path("/dev/zero"), huge):
         with pytest.raises(KeyFileError, match="regular file of at most 65536 bytes"):
             curve_keys.engine_keys(path, place)
+
+
+def test_a_revoked_key_is_admitted_until_the_engine_is_restarted(
+    endpoint: str, place: Path, tmp_path: Path
+) -> None:
+    """The list of viewers is read once, when the engine starts."""
+    for name in ("onlooker", "controller"):
+        (tmp_path / f"{name}.key").write_text((place / f"{name}.key").read_text())
+    secret = place / "engine.key_secret"
+    own = curve_keys.engine_keys(secret, tmp_path)
+    with Publisher(endpoint, engine_info(), EngineState(), curve_keys=own):
+        (tmp_path / "onlooker.key").unlink()
+        with Session(endpoint, keys=of(place, "onlooker")) as session:
+            session.await_engine(SECONDS)
+    own = curve_keys.engine_keys(secret, tmp_path)
+    with Publisher(endpoint, engine_info(), EngineState(), curve_keys=own):
+        assert "refused this viewer's key" in refusal(endpoint, of(place, "onlooker"))
+        with Session(endpoint, keys=of(place, "controller")) as session:
+            session.await_engine(SECONDS)
+
+
+def test_handshakes_that_do_not_end_hinder_nobody(engine: Publisher, place: Path) -> None:
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE" + bytes(15) + b"\x00" + bytes(31)
+    halfway = []
+    for number in range(200):
+        client = socket.socket(socket.AF_UNIX)
+        address = engine.endpoint if number % 2 else snapshot_endpoint(engine.endpoint)
+        client.connect(address.removeprefix("ipc://"))
+        client.sendall(greeting[: number % 64 + 1])
+        halfway.append(client)
+    with Session(engine.endpoint, keys=of(place, "onlooker")) as session:
+        session.await_engine(SECONDS)
+        engine.publish(arrival(2))
+        wait_until(lambda: "req-2" in session.state.requests)
+    for client in halfway:
+        client.close()
+    assert engine.num_dropped == 0

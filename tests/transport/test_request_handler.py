@@ -282,3 +282,22 @@ def test_a_flood_of_bombs_stops_neither_the_stream_nor_other_viewers(endpoint: s
             assert "req-39" in late.state.requests
     # Each bomb of a million elements would take 72 MB when decoded.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60 * 2**10
+
+
+def test_requests_of_many_parts_cost_their_time_and_no_memory(
+    connected_sockets: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
+) -> None:
+    router, viewer = connected_sockets
+    handler = RequestHandler(router, engine_info(), None, Queue(), list)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    viewer.send_multipart([b"x"] * 200_000 + [codec.encode(Abort(request_id="x"))])
+    assert router.poll(MILLISECONDS)
+    sent = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    handler.read()
+    assert viewer.poll(MILLISECONDS)
+    assert b"does not accept control" in viewer.recv_multipart()[0]
+    assert handler.seconds_until_readable() > 0.1
+    received = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # ZeroMQ itself takes 64 bytes for each part, twice here: the viewer is in this process.
+    assert sent - before < 100 * 2**10
+    assert received - sent < 10 * 2**10

@@ -1,7 +1,11 @@
 """Conflicts of IPC endpoints, and contexts that do not terminate."""
 
+import errno
+import os
 import socket
+import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,3 +81,56 @@ def test_file_in_the_place_of_a_socket_is_not_removed(endpoint: str) -> None:
     with pytest.raises(PublishError, match="is not a socket"):
         Publisher(endpoint, engine_info(), EngineState())
     assert path.read_text() == "years of work"
+
+
+def as_nobody(action: Callable[[], object]) -> int:
+    """The error number of an action of a user with no rights; 0 if it succeeds."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        action()
+        os._exit(0)
+    except OSError as error:
+        os._exit(error.errno or 255)
+    finally:
+        os._exit(254)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_another_user_cannot_connect_to_an_ipc_endpoint(endpoint: str, mode: int) -> None:
+    """With the usual umask a socket belongs to its user, even where others can see it."""
+    directory = Path(endpoint.removeprefix("ipc://")).parent
+    directory.chmod(mode)
+    before = os.umask(0o022)
+    try:
+        with Publisher(endpoint, engine_info(), EngineState()):
+            for each in (endpoint, snapshot_endpoint(endpoint)):
+                path = each.removeprefix("ipc://")
+                assert not stat.S_IMODE(Path(path).stat().st_mode) & 0o022
+                client = socket.socket(socket.AF_UNIX)
+                assert as_nobody(lambda: client.connect(path)) == errno.EACCES  # noqa: B023
+                client.connect(path)
+                client.close()
+    finally:
+        os.umask(before)
+
+
+def test_symbolic_link_in_the_place_of_a_socket_leads_nowhere(
+    endpoint: str, tmp_path: Path
+) -> None:
+    link, file = Path(endpoint.removeprefix("ipc://")), tmp_path / "file"
+    link.symlink_to(file)
+    with Publisher(endpoint, engine_info(), EngineState()), Session(endpoint) as session:
+        session.await_engine(SECONDS)
+        assert not file.exists()
+    link.unlink(missing_ok=True)
+    link.symlink_to(file)
+    file.write_text("years of work")
+    with pytest.raises(PublishError, match="is not a socket"):
+        Publisher(endpoint, engine_info(), EngineState())
+    assert file.read_text() == "years of work"

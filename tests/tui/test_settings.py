@@ -1,6 +1,7 @@
 """Settings: from the command line, the file, and the saved state; none can break the app."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -190,3 +191,21 @@ def test_many_problems_are_one_notice() -> None:
         assert notice.splitlines() == [*problems[:3], "…and 6 more."]
 
     play(app, act)
+
+
+def test_a_file_without_end_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for name in ("pipe", "endless"):
+        path = tmp_path / name
+        assert read(path) == (Settings(), [f"{path} cannot be read: it is not a file."])
+        assert SavedState(path).problems == [f"{path} cannot be read: it is not a file."]
+
+
+def test_saving_replaces_a_link_and_not_its_target(tmp_path: Path) -> None:
+    path, target = tmp_path / "state.json", tmp_path / "target"
+    target.write_text("years of work")
+    path.symlink_to(target)
+    assert SavedState(path).save(sort="out") is None
+    assert target.read_text() == "years of work"
+    assert SavedState(path).settings == Settings(sort="out")

@@ -44,6 +44,11 @@ from engine_stub.processing.tokenizer import Tokenizer
 from seqtop.sequence import SamplingParams, TokenInputs, token_inputs
 
 MAX_BODY_BYTES = 2**20
+MAX_BODY_SECONDS = 30.0
+"""The longest time for a body to arrive."""
+
+_UNREAD_BODY = (408, 413)
+"""Responses after which the connection is closed, so that the rest of the body is not read."""
 
 _encode = msgspec.json.encode
 _Body = TypeVar("_Body", CompletionRequest, ChatCompletionRequest, EmbeddingRequest)
@@ -297,7 +302,7 @@ async def _events(
 
 
 async def _body(request: Request, kind: type[_Body]) -> _Body:
-    """Reads and decodes the body; refuses bodies longer than `MAX_BODY_BYTES`."""
+    """Reads and decodes the body; refuses one that is too long, or takes too long to arrive."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         # A browser asks before it sends JSON for a page of another origin (a CORS preflight); other
@@ -305,10 +310,14 @@ async def _body(request: Request, kind: type[_Body]) -> _Body:
         raise ApiError("the content type must be application/json", status=415)
     body = bytearray()
     try:
-        async for part in request.stream():
-            body += part
-            if len(body) > MAX_BODY_BYTES:
-                raise ApiError(f"the body is longer than {MAX_BODY_BYTES} bytes", status=413)
+        async with asyncio.timeout(MAX_BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    raise ApiError(f"the body is longer than {MAX_BODY_BYTES} bytes", status=413)
+    except TimeoutError as error:
+        sentence = f"the body did not arrive within {MAX_BODY_SECONDS:g} seconds"
+        raise ApiError(sentence, status=408) from error
     except ClientDisconnect as error:
         raise ApiError("the client disconnected before its request was complete") from error
     try:
@@ -325,7 +334,10 @@ async def _health(_: Request) -> Response:
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return _error(error)
+    response = _error(error)
+    if error.status in _UNREAD_BODY:
+        response.headers["Connection"] = "close"
+    return response
 
 
 async def _not_served(request: Request, error: Exception) -> Response:

@@ -12,6 +12,8 @@ from engine_stub.entrypoints.openai.app import ServedModel, make_app
 from engine_stub.entrypoints.openai.bridge import Bridge
 
 _GRACE_SECONDS = 2
+_MAX_CONNECTIONS = 512
+"""Connections at once. Each holds up to a body of 1 MiB; more are answered with status 503."""
 
 
 class HttpServer:
@@ -47,8 +49,9 @@ class HttpServer:
                 app,
                 lifespan="off",
                 ws="none",
-                log_level="warning",
+                log_level="error",
                 access_log=False,
+                limit_concurrency=_MAX_CONNECTIONS,
                 timeout_graceful_shutdown=_GRACE_SECONDS,
             )
         )

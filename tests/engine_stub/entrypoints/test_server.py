@@ -1,10 +1,13 @@
 """The server of an engine: commands of viewers, its own workload, and further sources."""
 
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from engine_stub.engine import LLMEngine
+from engine_stub.entrypoints import server
 from engine_stub.entrypoints.server import EngineServer
 from engine_stub.entrypoints.workload import Arrival
 from engine_stub.step_record import StepRecord
@@ -38,7 +41,7 @@ class ScriptedPublisher:
     def publish(self, event: Event) -> None:
         self.events.append(event)
 
-    def commands(self, timeout: float = 0) -> list[PendingCommand]:
+    def commands(self, timeout: float = 0, *, limit: int = 8) -> list[PendingCommand]:
         commands, self.pending = self.pending, []
         return [PendingCommand(command, self.replies.append) for command in commands]
 
@@ -90,9 +93,9 @@ def test_further_sources_add_requests_and_get_every_step(
             self.num_steps = 0
             self.is_added = False
 
-        def serve(self, server: EngineServer) -> None:
+        def serve(self, engine_server: EngineServer) -> None:
             if not self.is_added:
-                server.add("mine", [1, 2, 3], greedy(4))
+                engine_server.add("mine", [1, 2, 3], greedy(4))
                 self.is_added = True
 
         def stepped(self, record: StepRecord) -> None:
@@ -102,3 +105,28 @@ def test_further_sources_add_requests_and_get_every_step(
     EngineServer(engine, publisher, sources=[source]).run(idle(engine))
     num_published = sum(isinstance(event, Step) for event in publisher.events)
     assert source.num_steps == num_published > 3
+
+
+def test_commands_take_a_share_of_the_time_of_running_requests(
+    make_engine, publisher: ScriptedPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that took ten seconds of work is the last one for minutes, while requests run."""
+    engine = make_engine()
+    work = iter(range(0, 10**6, 10))
+    clock = SimpleNamespace(
+        thread_time=lambda: next(work), monotonic=time.monotonic, sleep=time.sleep
+    )
+    monkeypatch.setattr(server, "time", clock)
+    publisher.pending = [Submit(prompt="Once", sampling_params=greedy(9))]
+    stopped = idle(engine, ticks=40)
+    replies_while_running: list[int] = []
+
+    def stop() -> bool:
+        if engine.has_unfinished_requests():
+            replies_while_running.append(len(publisher.replies))
+            publisher.pending = publisher.pending or [Abort(request_id="nobody")]
+        return stopped()
+
+    EngineServer(engine, publisher).run(stop)
+    assert set(replies_while_running) == {1}
+    assert len(publisher.replies) == 2  # when no request ran any more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,11 @@ def test_stored_copies_are_accepted(directory: Path) -> None:
         },
     )
     load(directory)
+
+
+@pytest.mark.parametrize("name", ["../secret.safetensors", "/etc/passwd", "a\0b", "", ".", 7, None])
+def test_an_index_names_only_files_beside_it(directory: Path, name: object) -> None:
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
+    with pytest.raises(WeightsError, match="not a readable index"):
+        load(directory)

@@ -58,6 +58,9 @@ def test_generation_stops_at_its_own_tokens_too(directory: Path) -> None:
     assert ModelConfig.from_pretrained(directory).eos_token_id == (1,)
 
 
+_SLIDING = {"architectures": ["MistralForCausalLM"]}
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -72,6 +75,17 @@ def test_generation_stops_at_its_own_tokens_too(directory: Path) -> None:
         ({"rope_scaling": "yarn"}, "wrong kind"),
         ({"architectures": [["x"]]}, "wrong kind"),
         ({"eos_token_id": 1.5}, "wrong kind"),
+        ({"eos_token_id": ["</s>"]}, "a special token must be an id"),
+        ({"bos_token_id": -1}, "a special token must be an id"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps"),
+        ({"rms_norm_eps": 1e308}, "rms_norm_eps"),
+        ({"rope_theta": -10_000.0}, "rope_theta"),
+        (_SLIDING | {"sliding_window": "4096"}, "sliding_window must be a positive number"),
+        (_SLIDING | {"sliding_window": 0}, "sliding_window must be a positive number"),
+        (_SLIDING | {"sliding_window": {"a": 1}}, "wrong kind"),
+        (_SLIDING | {"sliding_window": 4, "layer_types": ["x"] * 10**6}, "a list of 2 names"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": "2"}}, "factor"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 1e308}}, "beta_fast"),
     ],
 )
 def test_absurd_values_are_named(directory: Path, changes: dict[str, Any], named: str) -> None:

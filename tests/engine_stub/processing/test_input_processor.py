@@ -6,6 +6,7 @@ import pytest
 
 from seqtop.sequence import (
     SamplingParams,
+    SequenceStatus,
 )
 from seqtop.wire import codec
 from seqtop.wire.messages import Submit
@@ -84,3 +85,15 @@ def test_the_callers_parameters_are_left_alone(make_engine) -> None:
     before = params.clone()
     make_engine().generate([[1]], params)
     assert params == before
+
+
+def test_a_text_that_is_too_long_in_any_case_is_not_encoded(make_engine) -> None:
+    engine = make_engine()
+    tokenizer = engine.tokenizer
+    assert tokenizer.max_token_bytes == len(b"<eos>")
+    text = "x" * (5 * engine.max_model_len + 1)
+    with pytest.raises(ValueError, match=r"1,281 characters.* at most 256 tokens"):
+        engine.add_request("long", text, SamplingParams())
+    engine.add_request("cut", text, SamplingParams(truncate_prompt_tokens=3))
+    (group,) = engine.add_request("ignored", text[:-1], SamplingParams())
+    assert group.first_seq.status is SequenceStatus.FINISHED_IGNORED

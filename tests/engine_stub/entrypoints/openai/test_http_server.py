@@ -1,13 +1,15 @@
 """The addresses of the server, and clients that it keeps out."""
 
+import contextlib
 import socket
 import subprocess
 
 import httpx
+import psutil
 import pytest
 
 from tests.support.http_engine import ENGINE, Served, post_by_hand
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, wait_until
 
 
 def refusal(*arguments: str) -> tuple[int, str]:
@@ -44,3 +46,85 @@ def test_address_in_use(endpoint: str) -> None:
     assert status == 1
     assert address in sentence
     assert "in use" in sentence
+
+
+BODY = b'{"prompt": "x", "max_tokens": 1, "temperature": 0}'
+START = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+LENGTH = b"Content-Length: %d\r\n" % len(BODY)
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+IN_CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(BODY), BODY)
+SECOND = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+
+def connect(served: Served) -> socket.socket:
+    url = httpx.URL(served.url)
+    return socket.create_connection((url.host, url.port), timeout=SECONDS)
+
+
+def responses(served: Served, data: bytes) -> list[bytes]:
+    """The status of each response until the server closes the connection."""
+    with connect(served) as client, contextlib.suppress(ConnectionError):
+        received = b""
+        client.sendall(data)
+        while part := client.recv(65_536):
+            received += part
+    return [part[:3] for part in received.split(b"HTTP/1.1 ")[1:]]
+
+
+REQUESTS = {
+    "a length": (START + LENGTH + b"\r\n" + BODY + SECOND, [b"200", b"200"]),
+    "chunks": (START + CHUNKED + b"\r\n" + IN_CHUNKS + SECOND, [b"200", b"200"]),
+    # The chunks count, and the connection then ends: nobody disagrees on what follows.
+    "both": (START + LENGTH + CHUNKED + b"\r\n" + IN_CHUNKS + SECOND, [b"200", b"200"]),
+    "two lengths": (START + b"Content-Length: 4\r\n" + LENGTH + b"\r\n" + BODY, [b"400"]),
+    "a list": (START + b"Content-Length: 4, 5\r\n\r\n" + BODY, [b"400"]),
+    "a negative length": (START + b"Content-Length: -1\r\n\r\n" + BODY, [b"400"]),
+    "30 digits": (START + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n" + BODY, [b"400"]),
+    "gzip": (START + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + IN_CHUNKS, [b"400"]),
+    "no chunk": (START + CHUNKED + b"\r\n" + b"zz\r\n", [b"400"]),
+    "an extension": (START + CHUNKED + b"\r\n" + b"5;" + b"x" * 200_000, [b"400"]),
+    "folded": (START + LENGTH + b"X:\r\n  y\r\n\r\n" + BODY + SECOND, [b"200", b"200"]),
+    "a space": (START + LENGTH + b"X : y\r\n\r\n" + BODY, [b"400"]),
+    "a long header": (START + b"X: " + b"x" * 200_000, [b"400"]),
+    "a version": (b"GET / HTTP/9.9\r\n\r\n", [b"400"]),
+    "no host": (b"GET /health HTTP/1.1\r\n\r\n", [b"400"]),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", [b"400"]),
+}
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_a_request_is_read_in_one_way_or_refused(served: Served, kind: str) -> None:
+    data, statuses = REQUESTS[kind]
+    assert responses(served, data) == statuses
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_of_a_gigabyte_is_not_read(served: Served, chunked: bool) -> None:
+    process = psutil.Process(served.process.pid)
+    before, sent = process.memory_info().rss, 0
+    length = b"Transfer-Encoding: chunked\r\n" if chunked else b"Content-Length: 1073741824\r\n"
+    part = b"x" * 65_536
+    with connect(served) as client, contextlib.suppress(ConnectionError):
+        client.sendall(START + length + b"\r\n")
+        while sent < 2**30:
+            client.sendall(b"10000\r\n" + part + b"\r\n" if chunked else part)
+            sent += len(part)
+    assert sent < 2**26  # what fits into the buffers of both ends, and not more
+    assert process.memory_info().rss - before < 2**25
+    assert httpx.get(f"{served.url}/health").status_code == 200
+
+
+def test_connections_that_say_little_hinder_nobody(served: Served) -> None:
+    slow = [connect(served) for _ in range(100)]
+    for number, client in enumerate(slow):
+        client.sendall((START + LENGTH + b"\r\n" + BODY)[: 1 + number])
+    assert httpx.get(f"{served.url}/health").status_code == 200
+    more = [connect(served) for _ in range(500)]
+    for client in more:
+        client.sendall(START)
+    with connect(served) as one_too_many:
+        one_too_many.sendall(SECOND)
+        assert one_too_many.recv(65_536).startswith(b"HTTP/1.1 503 ")
+    for client in slow + more:
+        client.close()
+    wait_until(lambda: httpx.get(f"{served.url}/health").status_code == 200)

@@ -1,0 +1,322 @@
+"""Measures the steps of the bundled engine while viewers attack it, beside those without an attack.
+
+Rounds with and without an attack alternate, so that other load on the machine falls on both. The
+figures are medians over the rounds: steps per second, and steps per second of the engine thread's
+processor time, each in proportion to the neighbouring rounds without an attack. Attackers are
+processes of their own with a low priority, as they would be on another machine.
+
+    python -m benchmarks.attacks --rounds 7
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import zmq
+
+from engine_stub.config import EngineConfig
+from engine_stub.engine import LLMEngine
+from engine_stub.entrypoints.publishing import engine_info
+from engine_stub.entrypoints.server import EngineServer
+from engine_stub.step_record import StepRecord
+from seqtop.sequence import SamplingParams
+from seqtop.state import EngineState
+from seqtop.transport import curve_keys
+from seqtop.transport.endpoints import snapshot_endpoint
+from seqtop.transport.publisher import Publisher
+from seqtop.wire import codec
+from seqtop.wire.messages import Abort, SnapshotRequest, Submit
+
+NUM_SEQUENCES = 16
+SETTLE_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class Target:
+    """The endpoint under attack, and the directory with the keys of its viewers."""
+
+    endpoint: str
+    keys: str
+
+
+Strike = Callable[[Target, Callable[[], bool]], Iterator[None]]
+"""Attacks while the function returns true; yields after each message or connection."""
+
+
+def flood(*payloads: list[bytes]) -> Strike:
+    """Four connections that send these messages in turn, and read no reply."""
+
+    def strike(target: Target, goes_on: Callable[[], bool]) -> Iterator[None]:
+        with zmq.Context() as context:
+            sockets = [context.socket(zmq.DEALER) for _ in range(4)]
+            for each in sockets:
+                each.linger, each.sndhwm = 0, 8
+                each.connect(snapshot_endpoint(target.endpoint))
+            while goes_on():
+                for each in sockets:
+                    for payload in payloads:
+                        if each.poll(5, zmq.POLLOUT):
+                            with contextlib.suppress(zmq.Again):
+                                each.send_multipart(payload, zmq.DONTWAIT)
+                                yield
+            for each in sockets:
+                each.close()
+
+    return strike
+
+
+def _many_lists(count: int) -> bytes:
+    return b"\xdd" + count.to_bytes(4, "big") + b"\x90" * count
+
+
+def _submit(prompt: str, **params: Any) -> bytes:
+    return codec.encode(Submit(prompt=prompt, sampling_params=SamplingParams(**params)))
+
+
+def join(target: Target, goes_on: Callable[[], bool]) -> Iterator[None]:
+    """A hundred viewers a second, each of which joins, gets a snapshot and leaves."""
+    with zmq.Context() as context:
+        due = time.monotonic()
+        while goes_on():
+            with context.socket(zmq.SUB) as live, context.socket(zmq.DEALER) as requests:
+                live.linger = requests.linger = 0
+                live.subscribe(b"")
+                live.connect(target.endpoint)
+                requests.connect(snapshot_endpoint(target.endpoint))
+                requests.send(codec.encode(SnapshotRequest()))
+                requests.poll(200)
+            yield
+            due = max(due + 0.01, time.monotonic() - 1.0)
+            time.sleep(max(0.0, due - time.monotonic()))
+
+
+def stop_reading(target: Target, goes_on: Callable[[], bool]) -> Iterator[None]:
+    """Twenty viewers that never read."""
+    with zmq.Context() as context:
+        sockets = [context.socket(zmq.SUB) for _ in range(20)]
+        for each in sockets:
+            each.linger, each.rcvhwm = 0, 1
+            each.subscribe(b"")
+            each.connect(target.endpoint)
+            yield
+        while goes_on():
+            time.sleep(0.05)
+        for each in sockets:
+            each.close()
+
+
+_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE" + bytes(15) + b"\x00" + bytes(31)
+
+
+def open_halfway(target: Target, goes_on: Callable[[], bool]) -> Iterator[None]:
+    """Connections that begin a CURVE handshake and never end it; two hundred at a time."""
+    host, port = target.endpoint.removeprefix("tcp://").split(":")
+    held: list[socket.socket] = []
+    while goes_on():
+        client = socket.create_connection((host, int(port)))
+        client.sendall(_GREETING)
+        held.append(client)
+        if len(held) > 200:
+            held.pop(0).close()
+        yield
+    for each in held:
+        each.close()
+
+
+def knock(target: Target, goes_on: Callable[[], bool]) -> Iterator[None]:
+    """Whole CURVE handshakes with a key that is not on the list."""
+    keys = curve_keys.viewer_keys(f"{target.keys}/engine.key", f"{target.keys}/other.key_secret")
+    with zmq.Context() as context:
+        while goes_on():
+            sockets = [context.socket(zmq.DEALER) for _ in range(10)]
+            for each in sockets:
+                each.linger = 0
+                keys.secure(each)
+                each.connect(target.endpoint)
+                yield
+            time.sleep(0.01)
+            for each in sockets:
+                each.close()
+
+
+SNAPSHOT = codec.encode(SnapshotRequest())
+WITHOUT_CONTROL: dict[str, Strike] = {
+    "snapshot requests": flood([SNAPSHOT]),
+    "requests of 1 MiB": flood([b"\x93\xafSnapshotRequest\xa1x" + _many_lists(1_000_000)]),
+    "requests of 1 KiB, malformed": flood([_many_lists(1_000)]),
+    "commands without permission": flood([codec.encode(Abort(request_id="x")), _submit("x")]),
+    "requests of 10,000 parts": flood([b""] * 10_000 + [SNAPSHOT]),
+    "viewers that do not read": stop_reading,
+    "100 joins a second": join,
+}
+WITH_CONTROL: dict[str, Strike] = {
+    "malformed commands": flood([b"\x93\xa6Submit\xa1x" + _many_lists(5_000)]),
+    "refused submits": flood([_submit("x", n=1_000)]),
+    "submits of 512 KiB": flood([_submit("once upon a time " * 31_000)]),
+    "aborts of unknown requests": flood([codec.encode(Abort(request_id="nobody"))]),
+}
+WITH_KEYS: dict[str, Strike] = {
+    "half-open CURVE handshakes": open_halfway,
+    "handshakes with unlisted keys": knock,
+}
+
+
+def _attack(strike: Strike, target: Target, ready: Event, go: Event, count: Any) -> None:
+    os.nice(10)
+    ready.set()
+    while True:
+        go.wait()
+        for _ in strike(target, go.is_set):
+            count.value += 1
+
+
+class Load:
+    """Keeps as many requests running, and counts steps; a `RequestSource`."""
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+        self._number = 0
+        self._num_running = 0
+
+    def serve(self, server: EngineServer) -> None:
+        while self._num_running < NUM_SEQUENCES:
+            self._number += 1
+            prompt = [10 + (self._number * 31 + index) % 900 for index in range(16)]
+            params = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True)
+            server.add(f"load-{self._number}", prompt, params)
+            self._num_running += 1
+
+    def stepped(self, record: StepRecord) -> None:
+        self.num_steps += 1
+        self._num_running -= sum(each.request_id.startswith("load-") for each in record.finished)
+
+
+@dataclass
+class Reading:
+    steps: int
+    cpu: float
+    wall: float
+
+
+def _read(load: Load) -> Reading:
+    return Reading(load.num_steps, time.thread_time(), time.perf_counter())
+
+
+def _rates(before: Reading, after: Reading) -> tuple[float, float]:
+    steps = after.steps - before.steps
+    return steps / (after.cpu - before.cpu), steps / (after.wall - before.wall)
+
+
+def measure(
+    strikes: dict[str, Strike],
+    rounds: int,
+    seconds: float,
+    *,
+    control: bool = False,
+    keys: bool = False,
+) -> None:
+    """Prints a line for each attack."""
+    spawn = multiprocessing.get_context("spawn")
+    engine = LLMEngine(EngineConfig(device="cpu", max_num_seqs=NUM_SEQUENCES, num_gpu_blocks=600))
+    info = engine_info(engine, engine_id="attacked", control=control)
+    with TemporaryDirectory(prefix="sq") as directory, contextlib.ExitStack() as running:
+        endpoint, own = f"ipc://{directory}/e", None
+        if keys:
+            for name in ("engine", "viewer", "other"):
+                curve_keys.create_pair(Path(directory, name))
+            own = curve_keys.engine_keys(
+                f"{directory}/engine.key_secret", f"{directory}/viewer.key"
+            )
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                endpoint = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        publisher = running.enter_context(
+            Publisher(endpoint, info, EngineState(), curve_keys=own, repairs=True)
+        )
+        target = Target(endpoint, directory)
+        attackers = {}
+        for name in strikes:
+            ready, go, count = spawn.Event(), spawn.Event(), spawn.Value("q", 0)
+            # By name, since a function made by another cannot be sent to a process.
+            arguments = (name, target, ready, go, count)
+            process = spawn.Process(target=_attack_by_name, args=arguments, daemon=True)
+            process.start()
+            running.callback(process.join)
+            running.callback(process.kill)
+            attackers[name] = ready, go, count
+        for ready, _, _ in attackers.values():
+            ready.wait()
+        load = Load()
+        plan = _plan(attackers, rounds, seconds, load)
+        server = EngineServer(engine, publisher, sources=[load])
+        server.run(lambda: next(plan, None) is None)
+        assert publisher.num_dropped == 0, publisher.last_error
+
+
+def _attack_by_name(name: str, *arguments: Any) -> None:
+    _attack((WITHOUT_CONTROL | WITH_CONTROL | WITH_KEYS)[name], *arguments)
+
+
+def _plan(attackers: dict[str, Any], rounds: int, seconds: float, load: Load) -> Iterator[bool]:
+    """Yields between steps; starts and stops the attackers, and prints the results at the end."""
+
+    def stretch(length: float) -> Iterator[bool]:
+        end = time.perf_counter() + length
+        while time.perf_counter() < end:
+            yield True
+
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in attackers}
+    yield from stretch(2.0)
+    for _ in range(rounds):
+        for name, (_, go, count) in attackers.items():
+            readings = []
+            for attacks in (False, True, False):
+                if attacks:
+                    go.set()
+                yield from stretch(SETTLE_SECONDS)
+                struck, before = count.value, _read(load)
+                yield from stretch(seconds)
+                readings.append((_rates(before, _read(load)), (count.value - struck) / seconds))
+                go.clear()
+            (cpu_0, wall_0), (cpu_1, wall_1) = readings[0][0], readings[2][0]
+            (cpu, wall), strikes = readings[1]
+            found[name].append((2 * cpu / (cpu_0 + cpu_1), 2 * wall / (wall_0 + wall_1), strikes))
+    for name, ratios in found.items():
+        cpu, wall, strikes = (median(column) for column in zip(*ratios, strict=True))
+        print(f"{name:<31}{strikes:>10,.0f}{cpu:>10.1%}{wall:>10.1%}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each round")
+    parser.add_argument("--only", help="a part of the names of the attacks to run")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"{'attack':<31}{'a second':>10}{'steps/CPU':>10}{'steps/s':>10}")
+    for strikes, conditions in (
+        (WITHOUT_CONTROL, {}),
+        (WITH_CONTROL, {"control": True}),
+        (WITH_KEYS, {"keys": True}),
+    ):
+        chosen = {name: each for name, each in strikes.items() if (options.only or "") in name}
+        if chosen:
+            measure(chosen, options.rounds, options.seconds, **conditions)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""An engine that says too much, and the memory and output of those who listen to it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+import zmq
+
+from seqtop.connection import ConnectionState
+from seqtop.session import Session
+from seqtop.state import EngineState
+from seqtop.transport.endpoints import snapshot_endpoint
+from seqtop.transport.publisher import Publisher
+from seqtop.wire import codec, frames
+from seqtop.wire.messages import PROTOCOL_VERSION, Heartbeat, Snapshot
+from tests.support.hand_driven import arrival, engine_info
+from tests.support.waiting import SECONDS, wait_until
+
+LONG = 10 * 2**20
+
+
+class Shown(NamedTuple):
+    lines: list[str]
+    peak: int
+    """The most memory that the program took, in bytes."""
+
+
+_SHOW = """
+import re, sys
+from pathlib import Path
+from seqtop.cli.main import main
+status = main(["show", "--timeout", "60", sys.argv[1]])
+print(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1], file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def show(endpoint: str) -> Shown:
+    command = [sys.executable, "-c", _SHOW, endpoint]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=SECONDS)
+    return Shown(done.stdout.splitlines(), int(done.stderr) * 2**10)
+
+
+@pytest.fixture(scope="module")
+def plain_peak(tmp_path_factory: pytest.TempPathFactory) -> int:
+    endpoint = f"ipc://{tmp_path_factory.mktemp('plain')}/e"
+    with Publisher(endpoint, engine_info(), EngineState()) as publisher:
+        publisher.publish(arrival(1))
+        return show(endpoint).peak
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's figures")
+@pytest.mark.parametrize("letter", ["x", "狐", "\x1b"])
+def test_names_of_ten_megabytes(endpoint: str, plain_peak: int, letter: str) -> None:
+    name = letter * (LONG // len(letter.encode()))
+    info = msgspec.structs.replace(engine_info(), engine_id=name, model=name, engine=name)
+    event = msgspec.structs.replace(arrival(1), request_id=name, prompt=name)
+    num_bytes = len(codec.encode(info)) + len(codec.encode(event))
+    with Publisher(endpoint, info, EngineState()) as publisher:
+        publisher.publish(event)
+        shown = show(endpoint)
+    assert max(map(len, shown.lines)) < 5_000
+    # The bytes, the texts, and the history's copy before it is compressed, each once.
+    assert shown.peak - plain_peak < 5 * num_bytes
+
+
+def test_messages_of_many_frames_are_counted_and_the_stream_goes_on(endpoint: str) -> None:
+    """A publisher by hand, since ours sends no such message."""
+    state = codec.encode(EngineState())
+    with zmq.Context() as context:
+        live, router = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
+        live.bind(endpoint)
+        router.bind(snapshot_endpoint(endpoint))
+        with Session(endpoint) as session:
+            assert live.poll(int(SECONDS * 1_000))
+            live.send_multipart([frames.topic("one")])
+            assert router.poll(int(SECONDS * 1_000))
+            identity, _ = router.recv_multipart()
+            snapshot = Snapshot(PROTOCOL_VERSION, "one", 0, state=msgspec.Raw(state))
+            router.send_multipart([identity, *frames.seal([codec.encode(snapshot)])])
+            assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+            for _ in range(3):
+                live.send_multipart([frames.topic("one")] + [b""] * 100_000)
+            live.send_multipart(frames.pack("one", 1, codec.encode(Heartbeat(time=5.0, step=3))))
+            wait_until(lambda: session.sequence_number == 1)
+            assert session.connection.num_errors == 3
+            assert "got 100001 frames" in session.connection.last_error
+        live.close(linger=0)
+        router.close(linger=0)

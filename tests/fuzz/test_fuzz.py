@@ -1,0 +1,30 @@
+"""A few hundred mutated inputs of each kind; `python -m tests.fuzz` feeds as many as one likes."""
+
+import pytest
+
+from tests.support import fuzz
+
+
+@pytest.mark.parametrize("kind", fuzz.KINDS)
+def test_nothing_but_the_promised_exceptions(kind: str) -> None:
+    result = fuzz.run(kind, 2_000 if kind == "wire" else 300, seed=0)
+    assert 0.4 <= result.share < 1.0
+
+
+@pytest.mark.release("an hour")
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        ("wire", 400_000),
+        ("kv_events", 250_000),
+        ("recordings", 150_000),
+        ("requests", 120_000),
+        ("http", 60_000),
+        ("models", 20_000),
+    ],
+)
+def test_a_million_inputs(kind: str, count: int) -> None:
+    result = fuzz.run(kind, count, seed=1)
+    assert 0.5 <= result.share < 1.0
+    tenth = max(len(result.memory) // 10, 1)
+    assert max(result.memory[-tenth:]) < max(result.memory[:tenth]) + 32 * 2**20
