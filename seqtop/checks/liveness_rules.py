@@ -22,10 +22,13 @@ from seqtop.wire.messages import (
     RequestArrived,
     RequestFinished,
     Step,
+    StreamingUpdate,
 )
 
 _OWN_TURN = ("", "WAITING", "PREEMPTED")
 """Values of `engine_status` of a request that waits for nothing but its turn."""
+_OTHER_CAUSES = ("paused", "lora_slots")
+"""Reasons to wait that do not depend on the requests before in the queue."""
 _MAX_COMPARED = 64
 """Waiting requests of a kind that are compared with each admission."""
 _STEPS_TO_REFUSE = 2
@@ -98,6 +101,9 @@ class LivenessRules(RuleGroup):
                     if self._num_unfinished == 1:
                         self._restart_clock(self.state.time)
                     self._add(request)
+            case StreamingUpdate():
+                if request := self.state.requests.get(event.request_id):
+                    self._add(request)
             case RequestFinished():
                 self._remove(event.request_id)
             case EngineInfo():
@@ -151,7 +157,11 @@ class LivenessRules(RuleGroup):
             for request in self.state.requests.values()
             if request.finish_reason is None and self._waits_for_its_turn(request)
         ]
-        if not stuck:  # all wait for something that the scheduler does not decide
+        reasons = (self.state.requests.get(each) for each in self.state.wait_reason_ids)
+        is_paused = any(
+            each and each.wait_reason and each.wait_reason.cause == "paused" for each in reasons
+        )
+        if is_paused or not stuck:  # all wait for something that the scheduler does not decide
             self._restart_clock(self.state.time)
             return
         self._is_stuck = True
@@ -176,6 +186,8 @@ class LivenessRules(RuleGroup):
         )
 
     def _waits_for_its_turn(self, request: RequestState) -> bool:
+        if request.wait_reason is not None and request.wait_reason.cause in _OTHER_CAUSES:
+            return False
         sequences = map(self.state.sequences.get, request.seq_ids)
         return any(each is not None and each.engine_status in _OWN_TURN for each in sequences)
 

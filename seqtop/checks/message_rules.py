@@ -16,6 +16,7 @@ from seqtop.wire.messages import (
     RequestArrived,
     RequestFinished,
     Step,
+    StreamingUpdate,
 )
 
 _MAX_SEQ_ID = 2**63 - 1
@@ -51,6 +52,11 @@ class MessageRules(RuleGroup):
                 yield from self._ids("sequence id", event.seq_ids, request_id=request_id)
                 yield from self._ids("token id", event.prompt_token_ids, request_id=request_id)
                 yield from self._finite([("arrival_time", event.arrival_time)], request_id)
+            case StreamingUpdate():
+                yield from self._ids(
+                    "token id", event.prompt_token_ids, request_id=event.request_id
+                )
+                yield from self._finite([("time", event.time)], event.request_id)
             case RequestFinished():
                 times = [("time", event.time), *_metric_times(event.metrics)]
                 yield from self._finite(times, event.request_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from seqtop.cli.messages import fail
+from seqtop.cli.messages import fail, print_document
 from seqtop.cli.options import Commands
 
 
@@ -41,6 +41,8 @@ def run(options: argparse.Namespace) -> int:
         except RecordingError as error:
             return fail(str(error), status=2)
     comparison = compare(*runs)
-    form = report.as_json if options.json else report.as_text
-    print(form(comparison, options.a, options.b))
+    if options.json:
+        print_document(report.as_json(comparison, options.a, options.b))
+    else:
+        print(report.as_text(comparison, options.a, options.b))
     return int(comparison.differs)

@@ -41,6 +41,9 @@ _CAUSES = {
     "no_blocks": "for lack of blocks",
     "token_budget": "for lack of token budget",
     "seq_limit": "for lack of places",
+    "lora_slots": "for lack of LoRA slots",
+    "paused": "because the engine is paused",
+    "unknown": "for an unknown reason",
 }
 
 
@@ -468,6 +471,7 @@ def _figures(a: Run, b: Run) -> list[Figure]:
                 lambda run, cause=cause: run.seconds_waiting[cause],
             )
             for cause, text in _CAUSES.items()
+            if a.seconds_waiting[cause] or b.seconds_waiting[cause]
         ),
     ]
     return [Figure(name, unit, figure(a), figure(b)) for name, unit, figure in rows]

@@ -22,6 +22,7 @@ from seqtop.wire.messages import (
     RequestFinished,
     Step,
     StepStats,
+    StreamingUpdate,
 )
 
 
@@ -155,6 +156,9 @@ class Run:
                         request.metrics.finished_time = event.time
                     self._ended.append((number, event.status.name))
                     self._waiting.discard(number)
+            case StreamingUpdate():
+                if (number := self._numbers.get(event.request_id)) is not None:
+                    self._waiting.add(number)
             case EngineInfo():
                 self.info = event
 
