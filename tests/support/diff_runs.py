@@ -6,6 +6,7 @@ from typing import Any
 
 from engine_stub.config import EngineConfig
 from engine_stub.core.scheduler import Scheduler
+from engine_stub.core.waiting_queue import WaitingQueue
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from seqtop.diff.run import Run
@@ -82,7 +83,10 @@ def as_run(run: Sequence[bytes]) -> Run:
 def prefer_victim(
     choose: Callable[[Sequence[SequenceGroup]], SequenceGroup],
 ) -> Callable[[Scheduler], None]:
-    """A patch: `choose` picks the group to preempt among those behind the one in need."""
+    """A patch: `choose` picks the group to preempt among those behind the one in need.
+
+    It replaces the method to which a new policy is added.
+    """
 
     def patch(scheduler: Scheduler) -> None:
         def victim(beneficiary: SequenceGroup) -> SequenceGroup:
@@ -95,14 +99,9 @@ def prefer_victim(
 
 
 def rank_by(key: Callable[[SequenceGroup], int]) -> Callable[[Scheduler], None]:
-    """A patch: the queue is in the order of `key`."""
+    """A patch: the waiting queue is in the order of `key`."""
 
     def patch(scheduler: Scheduler) -> None:
-        def add_ranked(group: SequenceGroup) -> None:
-            scheduler._ranks[group.request_id] = key(group), scheduler._num_arrived
-            scheduler._num_arrived += 1
-            scheduler.waiting.add(group)
-
-        scheduler.add_seq_group = add_ranked  # type: ignore[method-assign]
+        scheduler.waiting = WaitingQueue(lambda group: (key(group), 0))
 
     return patch
