@@ -88,17 +88,42 @@ class Session(Observable):
         """Waits up to `timeout` seconds for a first state.
 
         Raises:
-            UnreachableError: No state arrived, the engine refused, or it cannot be understood.
+            UnreachableError: No state arrived, the engine refused or stopped, or it cannot be
+                understood.
         """
-        refusals = (ConnectionState.INCOMPATIBLE, ConnectionState.REFUSED)
-        answers = (ConnectionState.LIVE, ConnectionState.STOPPED, *refusals)
-        if not self.wait_for(*answers, timeout=timeout):
+        failures = (
+            ConnectionState.INCOMPATIBLE,
+            ConnectionState.REFUSED,
+            ConnectionState.STOPPED,
+        )
+        self.wait_until(
+            lambda: self._incarnation is not None or self.connection.state in failures, timeout
+        )
+        if self._incarnation is not None:
+            return
+        if self.connection.state is ConnectionState.STOPPED:
             raise UnreachableError(
-                f"no engine answered at {self.connection.endpoint} within {timeout:g} s;"
-                " is one running there?"
+                f"the engine at {self.connection.endpoint} stopped before it sent its state:"
+                f" {self.connection.detail}"
             )
-        if self.connection.state in refusals:
+        if self.connection.state in failures:
             raise UnreachableError(self.connection.detail)
+        raise UnreachableError(self._explain_no_state(timeout))
+
+    def _explain_no_state(self, timeout: float) -> str:
+        """Returns the reason why no state arrived within `timeout` seconds, in one sentence."""
+        connection = self.connection
+        if connection.last_error:
+            return f"the engine at {connection.endpoint} answered, but {connection.last_error}"
+        if connection.num_bytes:
+            return (
+                f"the engine at {connection.endpoint} publishes, but did not send its state within"
+                f" {timeout:g} s"
+            )
+        return (
+            f"no engine answered at {connection.endpoint} within {timeout:g} s;"
+            " is one running there?"
+        )
 
     def submit(self, prompt: str, params: SamplingParams) -> str:
         """Submits `prompt` to the engine and returns its request id.

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 
 from seqtop.checks.stream_checker import LocatedFinding, Stored, StreamChecker
+from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.history.timeline import RecordingError, Timeline
 from seqtop.observable import Observable
 from seqtop.wire.messages import Event
@@ -34,10 +35,17 @@ class BackgroundChecker(StreamChecker, Observable):
     Args:
         timeline: The timeline to check.
         stored: The findings of a rule to store where there are too many, as in `StreamChecker`.
+        thresholds: The thresholds of the rules.
     """
 
-    def __init__(self, timeline: Timeline, *, stored: Stored = "newest") -> None:
-        StreamChecker.__init__(self, stored=stored)
+    def __init__(
+        self,
+        timeline: Timeline,
+        *,
+        stored: Stored = "newest",
+        thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    ) -> None:
+        StreamChecker.__init__(self, stored=stored, thresholds=thresholds)
         Observable.__init__(self)
         self.errors: list[str] = []
         """A sentence for each part that could not be read."""

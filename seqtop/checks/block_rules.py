@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from seqtop.checks.finding import Finding
 from seqtop.checks.rules import RuleGroup, rule
+from seqtop.format import plural
+from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.block_index import BlockIndex
 from seqtop.state.model import SequenceState
@@ -27,6 +29,8 @@ class BlockRules(RuleGroup):
         """Blocks released by the requests that finished after the last step."""
         self._cached_unused: set[int] = set()
         """Blocks in the prefix cache that no block table names."""
+        self._admitted: list[int] = []
+        """The sequences in the rows of the current step that waited before it."""
         self._num_unused_late = 0
         """The change of the number of `_cached_unused` since the last step."""
         self._update_cached_unused(state.cached_blocks or ())
@@ -38,6 +42,13 @@ class BlockRules(RuleGroup):
             yield from self.end()
             yield from self._swaps_out(event)
             yield from self._swaps_in(event)
+            yield from self._preempt_gains_nothing(event)
+            self._admitted = [
+                update.seq_id
+                for update in event.sequences
+                if (sequence := self.state.sequences.get(update.seq_id)) is not None
+                and sequence.status is SequenceStatus.WAITING
+            ]
             self._num_released = self._num_unused_late = 0
         self._num_held_before = self._index.num_held()
 
@@ -62,6 +73,10 @@ class BlockRules(RuleGroup):
             if sequence := self.state.sequences.get(seq_id):
                 yield from self._table_range(sequence, new)
                 yield from self._shared(sequence, new)
+        if isinstance(event, Step):
+            for seq_id in self._admitted:
+                if sequence := self.state.sequences.get(seq_id):
+                    yield from self._hit_before_computed(sequence)
 
     def end(self) -> Iterator[Finding]:
         """Checks the pool's figures as of the last step."""
@@ -187,6 +202,79 @@ class BlockRules(RuleGroup):
             if host_block not in self._swapped_out:
                 yield _swap_finding(step, "in", host_block, "host")
             self._swapped_out.discard(host_block)
+
+    @rule(
+        "preempt-gains-nothing",
+        "a preemption frees no block, since others hold all blocks of the request",
+        "warning",
+    )
+    def _preempt_gains_nothing(self, step: Step) -> Iterator[Finding]:
+        """Checks preemptions against the tables as they were before the step."""
+        info = self.state.info
+        preempted = {each.request_id for each in step.preemptions}
+        # Blocks that the requests preempted in one step share among themselves are freed.
+        victims = {
+            seq_id
+            for request_id in preempted
+            if (request := self.state.requests.get(request_id)) is not None
+            for seq_id in request.seq_ids
+        }
+        for preemption in step.preemptions:
+            request = self.state.requests.get(preemption.request_id)
+            if request is None or info is None:
+                continue
+            blocks = {
+                block
+                for seq_id in request.seq_ids
+                for block in self._index.blocks(seq_id)
+                if block >= info.num_reserved_blocks
+            }
+            owners = {block: self._index.device_owners(block).keys() for block in blocks}
+            if not blocks or any(each <= victims for each in owners.values()):
+                continue
+            others = {
+                self.state.sequences[seq_id].request_id
+                for each in owners.values()
+                for seq_id in each - victims
+                if seq_id in self.state.sequences
+            }
+            yield Finding(
+                "",
+                f"it held {plural(len(blocks), 'block')}, all of which others hold too:"
+                f" {plural(len(others), 'request')}, such as {min(others, default='')}",
+                step.step,
+                preemption.request_id,
+            )
+
+    @rule("hit-before-computed", "a prefix hit is on a block whose tokens are not computed")
+    def _hit_before_computed(self, sequence: SequenceState) -> Iterator[Finding]:
+        """Checks the prefix hits of a sequence that the step just applied has admitted."""
+        info = self.state.info
+        if info is None or info.block_size < 1 or sequence.status is not SequenceStatus.RUNNING:
+            return
+        num_hits = sequence.num_cached_tokens // info.block_size
+        for position, block in enumerate(sequence.block_table[: max(num_hits, 0)]):
+            if block < info.num_reserved_blocks:
+                continue
+            others = [
+                other
+                for seq_id, place in self._index.table_owners(block).items()
+                if seq_id != sequence.seq_id
+                and place == position
+                and (other := self.state.sequences.get(seq_id)) is not None
+            ]
+            end = (position + 1) * info.block_size
+            # A writer in the same batch is in time: it writes before the attention reads.
+            if others and all(each.num_computed_tokens < end for each in others):
+                writer = others[0]
+                yield self.of_sequence(
+                    sequence,
+                    f"its block {block} at position {position} is a prefix hit, but sequence"
+                    f" {writer.seq_id} has computed {writer.num_computed_tokens} of the {end}"
+                    " tokens up to its end",
+                    block=block,
+                )
+                return
 
     def _update_cached_unused(self, blocks: Iterable[int]) -> None:
         cached = self.state.cached_blocks

@@ -5,8 +5,11 @@ from collections.abc import Iterator
 from seqtop.checks.block_rules import BlockRules
 from seqtop.checks.finding import Finding
 from seqtop.checks.lifecycle_rules import LifecycleRules
+from seqtop.checks.liveness_rules import LivenessRules
+from seqtop.checks.message_rules import MessageRules
 from seqtop.checks.rules import RuleGroup
 from seqtop.checks.scheduling_rules import SchedulingRules
+from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.checks.time_rules import TimeRules
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
@@ -19,15 +22,19 @@ class Checker:
 
     Args:
         state: The state to start from; by default, that of an engine about to start.
-        starvation_time: Seconds that a request may wait while later ones overtake it.
+        thresholds: The thresholds of the rules.
     """
 
-    def __init__(self, state: EngineState | None = None, *, starvation_time: float = 60.0) -> None:
+    def __init__(
+        self, state: EngineState | None = None, *, thresholds: Thresholds = DEFAULT_THRESHOLDS
+    ) -> None:
         self.state = state or EngineState()
         self._groups: tuple[RuleGroup, ...] = (
+            MessageRules(self.state),
             BlockRules(self.state),
             LifecycleRules(self.state),
-            SchedulingRules(self.state, starvation_time=starvation_time),
+            SchedulingRules(self.state),
+            LivenessRules(self.state, thresholds),
             TimeRules(self.state),
         )
         # The hook that runs for every sequence of a step.

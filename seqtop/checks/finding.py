@@ -1,6 +1,12 @@
 """A finding of a check."""
 
+from typing import Literal, TypeAlias
+
 import msgspec
+
+Severity: TypeAlias = Literal["error", "warning"]
+"""`error` for a state that no correct engine reaches, `warning` for one that costs performance, or
+for one that is judged by a threshold."""
 
 
 class Finding(msgspec.Struct):
@@ -12,3 +18,4 @@ class Finding(msgspec.Struct):
     request_id: str | None = None
     seq_id: int | None = None
     block: int | None = None
+    severity: Severity = "error"

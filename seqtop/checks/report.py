@@ -13,9 +13,10 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 
-from seqtop.checks import RULES, Finding
+from seqtop.checks import RULES, Finding, Thresholds
 from seqtop.checks.background import BackgroundChecker
 from seqtop.checks.stream_checker import StreamChecker
+from seqtop.checks.thresholds import DEFAULT_THRESHOLDS
 from seqtop.connection import ConnectionState
 from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
@@ -40,9 +41,13 @@ class Report(msgspec.Struct):
     findings: list[Finding] = []
     """The first findings of each rule."""
     complete: bool = True
-    """False if a recording is damaged or has no step in it."""
+    """False if a recording is damaged, a stream ended in a gap, or there was no step."""
     problem: str | None = None
-    """A sentence on the damage of the recording, or on the missing steps; `None` without such."""
+    """A sentence on the reason why it is not complete; `None` if it is."""
+    num_errors: int = 0
+    """Findings of rules whose severity is `error`."""
+    num_warnings: int = 0
+    """Findings of rules whose severity is `warning`."""
 
     def as_json(self) -> str:
         """Returns the report as indented JSON."""
@@ -60,23 +65,28 @@ class Report(msgspec.Struct):
         whole = ET.SubElement(suite, "testcase", classname=safe_line(self.source), name="complete")
         if not self.complete:
             ET.SubElement(whole, "error", message=safe_line(self.problem or ""))
-        for rule, violation in RULES.items():
-            case = ET.SubElement(suite, "testcase", classname=safe_line(self.source), name=rule)
-            if self.counts.get(rule):
-                failure = ET.SubElement(case, "failure", message=violation)
+        for name, rule in RULES.items():
+            case = ET.SubElement(suite, "testcase", classname=safe_line(self.source), name=name)
+            if self.counts.get(name):
+                failure = ET.SubElement(case, "failure", message=rule.violation, type=rule.severity)
                 failure.text = "\n".join(
-                    sentence(finding) for finding in self.findings if finding.rule == rule
+                    sentence(finding) for finding in self.findings if finding.rule == name
                 )
         document: bytes = ET.tostring(suite, encoding="utf-8", xml_declaration=True)
         return document.decode()
 
     def as_text(self) -> str:
-        """Returns the report in sentences: one line per finding, and a summary."""
+        """Returns the report in sentences: a line per finding, one per broken rule, a summary."""
         lines = [sentence(finding) for finding in self.findings]
+        lines += [
+            f"{count:,} of {name} ({RULES[name].severity}): {RULES[name].violation}"
+            for name, count in self.counts.items()
+        ]
         amount = f"{self.num_steps:,} steps, {self.num_events:,} events, {self.num_gaps:,} gaps"
-        total = sum(self.counts.values())
+        total = self.num_errors + self.num_warnings
+        warnings = f", {self.num_warnings:,} of them warnings" if self.num_warnings else ""
         partly = "" if self.complete else "; not all could be checked"
-        lines.append(f"{safe_line(self.source)}: {amount}, {total:,} findings{partly}")
+        lines.append(f"{safe_line(self.source)}: {amount}, {total:,} findings{warnings}{partly}")
         return "\n".join(lines)
 
 
@@ -93,6 +103,21 @@ def sentence(finding: Finding) -> str:
 class _LiveChecker(StreamChecker):
     """Checks the live stream of a session."""
 
+    def __init__(self, session: Session, *, thresholds: Thresholds) -> None:
+        super().__init__(stored="first", thresholds=thresholds)
+        self._session = session
+        self._num_errors = self._num_resyncs = 0
+
+    def observe_connection(self) -> None:
+        """Reports unreadable messages, and stops at a gap; a callback of the session."""
+        connection = self._session.connection
+        if connection.num_errors > self._num_errors:
+            self._num_errors = connection.num_errors
+            self.report_unreadable(connection.last_error)
+        if connection.num_resyncs > self._num_resyncs:
+            self._num_resyncs = connection.num_resyncs
+            self.stop()
+
     def observe(self, change: StateChange) -> None:
         """Checks an event, or starts again from a snapshot; a `Listener`.
 
@@ -105,14 +130,16 @@ class _LiveChecker(StreamChecker):
             self.apply(change.sequence_number, parsing.event(change.payload))
 
 
-def check_recording(path: str | os.PathLike[str]) -> Report:
+def check_recording(
+    path: str | os.PathLike[str], *, thresholds: Thresholds = DEFAULT_THRESHOLDS
+) -> Report:
     """Checks a recording, as far as it can be read.
 
     Raises:
         RecordingError: The file does not exist or is not a recording of this version.
     """
     with FileStore(path) as recording:
-        checker = BackgroundChecker(recording, stored="first")
+        checker = BackgroundChecker(recording, stored="first", thresholds=thresholds)
         checker.advance(math.inf)
         report = _report(os.fspath(path), checker)
         unreadable = list(dict.fromkeys([*checker.errors, *recording.unreadable()]))
@@ -133,6 +160,7 @@ def check_live(
     duration: float | None,
     timeout: float,
     keys: ViewerKeys | None = None,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
 ) -> Report:
     """Checks a running engine until `ended` is set, for `duration` seconds, or until it stops.
 
@@ -142,19 +170,28 @@ def check_live(
         duration: Seconds to check; `None` for no limit.
         timeout: Seconds to wait for the first state.
         keys: The viewer's CurveZMQ keys, if the engine requires any.
+        thresholds: The thresholds of the rules.
 
     Raises:
         EndpointError: `endpoint` is malformed.
         UnreachableError: No engine answered, or its messages cannot be read.
     """
     session = Session(endpoint, history=MemoryStore(max_bytes=0), keys=keys)
-    checker = _LiveChecker(stored="first")
+    checker = _LiveChecker(session, thresholds=thresholds)
     session.add_listener(checker.observe)  # before it starts, so that no message is missed
+    session.add_callback(checker.observe_connection)
     with session:
         session.await_engine(timeout)
         _wait(session, ended, duration)
         session.remove_listener(checker.observe)
-    return _report(endpoint, checker)
+        session.remove_callback(checker.observe_connection)
+    report = _report(endpoint, checker)
+    if checker.ends_in_gap:
+        report.problem = f"the end of the stream was not read: {session.connection.detail}"
+    elif not report.num_steps:
+        report.problem = f"{endpoint} has sent no step: there is nothing to check"
+    report.complete = report.problem is None
+    return report
 
 
 def _wait(session: Session, ended: threading.Event, duration: float | None) -> None:
@@ -172,6 +209,8 @@ def _report(source: str, checker: StreamChecker) -> Report:
         num_events=checker.num_events,
         num_steps=checker.num_steps,
         num_gaps=checker.num_gaps,
-        counts=checker.counts(),
+        counts=(counts := checker.counts()),
+        num_errors=sum(counts[name] for name in counts if RULES[name].severity == "error"),
+        num_warnings=sum(counts[name] for name in counts if RULES[name].severity == "warning"),
         findings=[located.finding for located in checker.found()],
     )

@@ -11,15 +11,24 @@ its sentence in `RULES`, and puts the name into its findings:
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
-from seqtop.checks.finding import Finding
+from seqtop.checks.finding import Finding, Severity
 from seqtop.state import EngineState
 from seqtop.state.model import RequestState, SequenceState
 from seqtop.wire.messages import Event
 
-RULES: dict[str, str] = {}
-"""The rules by name, each with a sentence that describes a violation."""
+
+class Rule(NamedTuple):
+    """A rule of the checks."""
+
+    violation: str
+    """A sentence that describes a violation, without a period."""
+    severity: Severity
+
+
+RULES: dict[str, Rule] = {}
+"""The rules by name."""
 
 _Group = TypeVar("_Group", bound="RuleGroup")
 _Args = ParamSpec("_Args")
@@ -32,16 +41,17 @@ class rule:  # noqa: N801 (a decorator)
     Args:
         name: The name of the rule in findings, reports and documents.
         violation: A sentence that describes a violation, without a period.
+        severity: The severity of its findings.
 
     Raises:
         ValueError: There is a rule of this name already.
     """
 
-    def __init__(self, name: str, violation: str) -> None:
+    def __init__(self, name: str, violation: str, severity: Severity = "error") -> None:
         if name in RULES:
             raise ValueError(f"rule {name!r} is declared twice")
-        RULES[name] = violation
-        self._name = name
+        RULES[name] = Rule(violation, severity)
+        self._name, self._severity = name, severity
 
     def __call__(self, check: _Check[_Group, _Args]) -> _Check[_Group, _Args]:
         """Makes `check` yield findings of this rule."""
@@ -53,7 +63,7 @@ class rule:  # noqa: N801 (a decorator)
         return named
 
     def _name_finding(self, finding: Finding) -> Finding:
-        finding.rule = self._name
+        finding.rule, finding.severity = self._name, self._severity
         return finding
 
 

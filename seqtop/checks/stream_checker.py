@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
+from seqtop.checks.message_rules import UNREADABLE
+from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.state import EngineState
 from seqtop.wire.messages import Event
 
@@ -35,9 +37,12 @@ class StreamChecker:
 
     Args:
         stored: The findings to store of a rule that has more than `MAX_FINDINGS`.
+        thresholds: The thresholds of the rules.
     """
 
-    def __init__(self, *, stored: Stored = "newest") -> None:
+    def __init__(
+        self, *, stored: Stored = "newest", thresholds: Thresholds = DEFAULT_THRESHOLDS
+    ) -> None:
         self.num_events = 0
         """Events checked so far."""
         self.num_steps = 0
@@ -47,6 +52,7 @@ class StreamChecker:
         self.num_findings = 0
         """Findings so far, including those that are not stored."""
         self._stored = stored
+        self._thresholds = thresholds
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._found: list[LocatedFinding] = []
@@ -61,6 +67,11 @@ class StreamChecker:
         return self._checker is not None
 
     @property
+    def ends_in_gap(self) -> bool:
+        """True if no state has arrived since the last gap."""
+        return self._is_in_gap
+
+    @property
     def step(self) -> int:
         """The last step checked since the last gap; -1 before the first."""
         return -1 if self._checker is None else self._checker.state.step
@@ -73,7 +84,8 @@ class StreamChecker:
             state: The state, which the checker will change.
         """
         self.num_gaps += self.has_started
-        self._checker, self._is_in_gap, self._position = Checker(state), False, position
+        self._checker = Checker(state, thresholds=self._thresholds)
+        self._is_in_gap, self._position = False, position
 
     def stop(self) -> None:
         """Stops at a gap, until the next `start`."""
@@ -96,6 +108,10 @@ class StreamChecker:
         self.num_events += 1
         self.num_steps += state.num_steps_seen - num_steps
         self._position = position
+
+    def report_unreadable(self, reason: str) -> None:
+        """Adds the finding that the message after the last event cannot be read."""
+        self._store(self._position, Finding(UNREADABLE, reason, self.step))
 
     def end(self) -> None:
         """Checks the state after the last event."""

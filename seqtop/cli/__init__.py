@@ -13,6 +13,7 @@ COMMANDS = (
     "show",
     "export",
     "check",
+    "diff",
     "serve",
     "keygen",
     "completion",

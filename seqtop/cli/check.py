@@ -5,11 +5,8 @@ from __future__ import annotations
 import argparse
 
 from seqtop.argparse_ext import positive
-from seqtop.cli.messages import fail, print_document, warn
+from seqtop.cli.messages import INCOMPLETE, fail, print_document, warn
 from seqtop.cli.options import Commands, add_curve_keys, add_source, add_timeout, curve_keys
-
-INCOMPLETE = 3
-"""The exit status if nothing was found, but not everything could be checked."""
 
 
 def add_command(commands: Commands) -> None:
@@ -18,9 +15,9 @@ def add_command(commands: Commands) -> None:
         "check",
         help="check an engine or a recording for inconsistencies",
         description="Check an engine or a recording for states that no correct engine reaches:"
-        " blocks owned twice, leaked blocks, tokens after the end, exceeded budgets. The exit"
-        " status is 1 if there are findings, and 3 if there are none but the recording is damaged"
-        " or has no steps.",
+        " blocks owned twice, leaked blocks, tokens after the end, exceeded budgets; and for"
+        " requests that are stuck. The exit status is 1 if there are findings, and 3 if there are"
+        " none but the recording is damaged, or there was no step.",
         epilog="example: seqtop check run.seqtop --junit > report.xml",
     )
     add_source(check)
@@ -33,6 +30,19 @@ def add_command(commands: Commands) -> None:
         metavar="SECONDS",
         help="stop after this time (default: at Ctrl-C, or when the engine stops)",
     )
+    check.add_argument(
+        "--fail-on",
+        choices=("warning", "error"),
+        default="warning",
+        help="the least severity of a finding for exit status 1 (default: warning)",
+    )
+    check.add_argument(
+        "--threshold",
+        type=_thresholds,
+        default={},
+        metavar="NAME=NUMBER,…",
+        help="thresholds of warnings, such as no_progress_steps=50,overtaken_requests=3",
+    )
     add_timeout(check)
     add_curve_keys(check)
     check.set_defaults(run=run)
@@ -41,9 +51,11 @@ def add_command(commands: Commands) -> None:
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
     from seqtop.checks.report import check_live, check_recording
+    from seqtop.checks.thresholds import from_values
     from seqtop.history import RecordingError
     from seqtop.signals import until_signalled
 
+    thresholds = from_values(options.threshold)
     try:
         if "://" in options.source:
             with until_signalled() as ended:
@@ -53,9 +65,10 @@ def run(options: argparse.Namespace) -> int:
                     duration=options.duration,
                     timeout=options.timeout,
                     keys=curve_keys(options),
+                    thresholds=thresholds,
                 )
         else:
-            report = check_recording(options.source)
+            report = check_recording(options.source, thresholds=thresholds)
     except RecordingError as error:
         return fail(str(error))
     if report.problem is not None:
@@ -66,6 +79,15 @@ def run(options: argparse.Namespace) -> int:
         print_document(report.as_junit())
     else:
         print(report.as_text())
-    if report.findings:
+    if report.num_errors or (report.num_warnings and options.fail_on == "warning"):
         return 1
     return 0 if report.complete else INCOMPLETE
+
+
+def _thresholds(text: str) -> dict[str, float]:
+    from seqtop.checks.thresholds import ThresholdError, parse
+
+    try:
+        return parse(text)
+    except ThresholdError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

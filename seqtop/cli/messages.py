@@ -6,6 +6,9 @@ import sys
 
 from seqtop.sanitize import safe_line
 
+INCOMPLETE = 3
+"""The exit status if a command did its work, but not everything could be read."""
+
 
 def warn(message: str) -> None:
     """Prints one line on standard error."""

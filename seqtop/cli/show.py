@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from seqtop.argparse_ext import not_negative
 from seqtop.cli import kv_events
-from seqtop.cli.messages import fail, print_document, warn
+from seqtop.cli.messages import INCOMPLETE, fail, print_document, warn
 from seqtop.cli.options import (
     Commands,
     add_curve_keys,
@@ -138,7 +138,7 @@ def _show_live(options: argparse.Namespace) -> int:
         with session.lock:
             output = _format(session.state, session.connection, options)
     _print(output, options)
-    return 0
+    return _warn_of_errors(session.connection)
 
 
 def _format(state: EngineState, connection: Connection, options: argparse.Namespace) -> str:
@@ -176,4 +176,13 @@ def _follow(options: argparse.Namespace) -> int:
     with session, until_signalled() as ended:
         session.await_engine(options.timeout)
         follow(session, writer, sys.stdout.buffer, every=every, ended=ended)
-    return 0
+    return _warn_of_errors(session.connection)
+
+
+def _warn_of_errors(connection: Connection) -> int:
+    """Prints a warning if messages could not be read; returns the exit status."""
+    if not connection.num_errors:
+        return 0
+    noun = "message" if connection.num_errors == 1 else "messages, the last of them"
+    warn(f"cannot read {connection.num_errors:,} {noun}: {connection.last_error}")
+    return INCOMPLETE

@@ -168,7 +168,7 @@ class RequestHandler:
 
     def _refusal(self, request: zmq.Frame) -> str | None:
         """Returns the reason why a request is not even decoded, or `None`."""
-        if parsing.command_tag(request.buffer) in _CONTROL_TAGS:
+        if parsing.tag(request.buffer) in _CONTROL_TAGS:
             return self._control_refusal(request)
         if len(request) > MAX_REQUEST_BYTES:
             return f"the request cannot be read: it has {len(request):,} bytes"

@@ -48,6 +48,7 @@ _RETRY_SECONDS = 1.0
 _RECONNECT_SECONDS = 5.0
 """The time after a refusal, since libzmq does not reconnect then."""
 
+_STOPPED = "the engine has stopped"
 _MESSAGES_PER_ROUND = 500
 _REPLIES_PER_ROUND = 16
 _MIN_POLL_MS = 250
@@ -111,6 +112,8 @@ class Subscriber(BaseSubscriber[EventSink]):
         self._last_number = -1
         self._is_synced = False
         self._partial: _PartialSnapshot | None = None
+        # The reason of an EngineStopped that is pending; None if none is, or others came after it.
+        self._pending_stop: str | None = None
         self._requested_at = 0.0
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._received_at: float | None = None
@@ -186,7 +189,7 @@ class Subscriber(BaseSubscriber[EventSink]):
             frame = frames.unpack(parts)
         except WireError as error:
             self._report_error(error)
-            if not self._is_synced:
+            if not self._is_synced and not isinstance(error, frames.DamagedMessageError):
                 self._set_state(ConnectionState.INCOMPATIBLE, self._explain_foreign(error))
             return
         is_first = self._received_at is None
@@ -197,7 +200,7 @@ class Subscriber(BaseSubscriber[EventSink]):
             return
         self.connection.num_messages += 1
         if not self._is_synced:
-            self._pending.add(frame)
+            self._add_pending(frame)
             if is_first:
                 self._request_snapshot()
         elif frame.incarnation != self._incarnation:
@@ -221,23 +224,31 @@ class Subscriber(BaseSubscriber[EventSink]):
         try:
             event = parsing.event(frame.payload)
         except WireError as error:
-            self._report_error(error)
+            self._report_error(WireError(f"message {frame.sequence_number}: {error}"))
             self._resync(f"a message could not be read: {error}", frame)
             return
         self._last_number = frame.sequence_number
         self._sink.apply(frame, event)
         if isinstance(event, EngineStopped):
-            self._set_state(ConnectionState.STOPPED, event.reason or "the engine has stopped")
+            self._set_state(ConnectionState.STOPPED, event.reason or _STOPPED)
         elif self.connection.state is not ConnectionState.LIVE:
             self._set_state(ConnectionState.LIVE)
 
     def _resync(self, reason: str, frame: Frame) -> None:
         self._is_synced = False
         self._pending.take()
-        self._pending.add(frame)
+        self._add_pending(frame)
         self.connection.num_resyncs += 1
         self._set_state(ConnectionState.SYNCING, reason)
         self._request_snapshot()
+
+    def _add_pending(self, frame: Frame) -> None:
+        self._pending.add(frame)
+        self._pending_stop = None
+        if parsing.tag(frame.payload) == EngineStopped.__name__:
+            with contextlib.suppress(WireError):
+                stop = parsing.event(frame.payload)
+                self._pending_stop = (isinstance(stop, EngineStopped) and stop.reason) or _STOPPED
 
     def _request_snapshot(self) -> None:
         self._partial = None
@@ -256,7 +267,7 @@ class Subscriber(BaseSubscriber[EventSink]):
                 self._handle_reply([part.buffer for part in parts])
             except WireError as error:
                 self._partial = None
-                self._report_error(error)
+                self._report_error(WireError(f"its snapshot cannot be used: {error}"))
 
     def _handle_reply(self, parts: list[memoryview]) -> None:
         message, *state = frames.unseal(parts, max(len(parts) - 1, 1))
@@ -315,7 +326,7 @@ class Subscriber(BaseSubscriber[EventSink]):
                 self._apply_in_order(frame)
             if not self._is_synced:  # a gap between the pending messages; `frame` is pending again
                 for later in pending[position + 1 :]:
-                    self._pending.add(later)
+                    self._add_pending(later)
                 return
 
     def _poll_timeout_ms(self) -> int:
@@ -338,8 +349,12 @@ class Subscriber(BaseSubscriber[EventSink]):
                 )
             return
         if not self._is_synced and now - self._requested_at > self._retry_seconds:
-            self._request_snapshot()
-            self._retry_seconds = _RETRY_SECONDS
+            if self._pending_stop is None:
+                self._request_snapshot()
+                self._retry_seconds = _RETRY_SECONDS
+            elif self.connection.state is not ConnectionState.STOPPED:
+                # An engine that has stopped sends no snapshot any more.
+                self._set_state(ConnectionState.STOPPED, self._pending_stop)
         silence = now - self._received_at
         if silence > SILENCE_SECONDS and self.connection.state in (
             ConnectionState.LIVE,

@@ -19,6 +19,8 @@ import msgspec
 from textual.message import Message
 from textual.theme import BUILTIN_THEMES
 
+from seqtop.checks import thresholds
+from seqtop.checks.thresholds import ThresholdError, Thresholds
 from seqtop.sanitize import safe_line
 from seqtop.state import slo
 from seqtop.state.fields import FIELDS
@@ -58,6 +60,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Whether the latency panel is shown."""
     slo: dict[str, float | int | str] | None = None
     """Objectives by latency figure: seconds, or a text with a unit."""
+    checks: dict[str, float] | None = None
+    """Thresholds of the checks by name."""
 
     def over(self, other: "Settings") -> "Settings":
         """Returns these settings, and those of `other` where these are `None`."""
@@ -151,12 +155,25 @@ def parse_slo(wanted: str | Mapping[str, float | int | str]) -> Slo:
         raise SettingsError(str(error)) from error
 
 
+def parse_thresholds(wanted: Mapping[str, float]) -> Thresholds:
+    """Parses thresholds of the checks by name.
+
+    Raises:
+        SettingsError: They are invalid.
+    """
+    try:
+        return thresholds.from_values(wanted)
+    except ThresholdError as error:
+        raise SettingsError(str(error)) from error
+
+
 _CHECKS: Mapping[str, Callable[[Any], object]] = {
     "columns": parse_columns,
     "sort": parse_sort,
     "filter": parse_filter,
     "theme": parse_theme,
     "slo": parse_slo,
+    "checks": parse_thresholds,
 }
 
 

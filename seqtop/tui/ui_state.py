@@ -27,7 +27,7 @@ from seqtop.tui.rates import RateMeter, Rates
 from seqtop.tui.recording_control import Recordable, RecordingControl
 from seqtop.tui.screens.sequences.cells import DEFAULT_COLUMNS
 from seqtop.tui.screens.sequences.token_marks import Marking
-from seqtop.tui.settings import DEFAULTS, Settings, parse_slo, parse_sort
+from seqtop.tui.settings import DEFAULTS, Settings, parse_slo, parse_sort, parse_thresholds
 from seqtop.tui.source import Source
 from seqtop.tui.time_travel import TimeTravel
 
@@ -119,6 +119,7 @@ class UiState(Observable):
         """Id of the sequence that `pending_selection` selected: its row stays visible while it
         waits."""
 
+        self._thresholds = parse_thresholds(settings.checks or {})
         self._changes = EVERYTHING
         """Changes since the last `take_changes`."""
         self._arranged_for: tuple[bool, int] | None = None
@@ -258,7 +259,7 @@ class UiState(Observable):
         """Creates a checker for the history; `None` if there is no history, or a checker exists."""
         if self.checker is not None or self.source.history is None:
             return None
-        self.checker = BackgroundChecker(self.source.history)
+        self.checker = BackgroundChecker(self.source.history, thresholds=self._thresholds)
         self.checker.add_callback(self.changed)
         return self.checker
 

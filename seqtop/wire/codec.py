@@ -71,6 +71,7 @@ def decode(
     type: type[T],  # noqa: A002 - msgspec's own name for it
     *,
     max_elements: int = MAX_ELEMENTS,
+    name: str | None = None,
 ) -> T:
     """Decodes an object of a type.
 
@@ -78,6 +79,7 @@ def decode(
         data: One encoded object, in any buffer of bytes.
         type: The expected type, or any annotation that msgspec supports.
         max_elements: The limit on the number of elements, see `seqtop.wire.element_count`.
+        name: The name of the type in an error; by default its own.
 
     Raises:
         WireError: `data` is not such an object, or has too many elements. The message names the
@@ -90,7 +92,7 @@ def decode(
         return cast(T, decoder.decode(data))
     except Exception as error:
         reason = explain(error, type, data)
-        raise WireError(f"cannot decode {name_of(type)}: {reason}") from error
+        raise WireError(f"cannot decode {name or name_of(type)}: {reason}") from error
 
 
 def _encoding_error(obj: Any, error: Exception) -> WireError:

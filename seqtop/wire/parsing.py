@@ -16,14 +16,14 @@ def event(payload: bytes) -> Event:
     Raises:
         WireError: The payload is not an event.
     """
-    return cast(Event, decode(payload, cast(Any, Event)))
+    return cast(Event, decode(payload, cast(Any, Event), name="Event"))
 
 
-def command_tag(payload: memoryview) -> str:
-    """Returns the tag of a command without decoding it.
+def tag(payload: bytes | memoryview) -> str:
+    """Returns the tag of a message without decoding it.
 
     Empty if the payload does not start with an array of up to 15 elements and a string of up to 31
-    bytes, the shortest encoding of a command.
+    bytes. Every command and `EngineStopped` start so in their shortest encoding.
     """
     start = bytes(payload[:33])
     if len(start) < 2 or start[0] >> 4 != 0x9 or start[1] >> 5 != 0b101:

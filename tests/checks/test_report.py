@@ -23,7 +23,9 @@ def test_recording_with_a_mistake(tmp_path: Path) -> None:
     assert [finding.rule for finding in report.findings] == ["unknown"]
     assert (report.num_events, report.num_steps, report.num_gaps) == (5, 2, 0)
     assert "request req-1 arrived twice" in report.as_text()
-    assert report.as_text().endswith("2 steps, 5 events, 0 gaps, 1 findings")
+    total, summary = report.as_text().splitlines()[-2:]
+    assert total.startswith("1 of unknown (error): an event names an object that was not announced")
+    assert summary == f"{path}: 2 steps, 5 events, 0 gaps, 1 findings"
     assert json.loads(report.as_json())["counts"] == {"unknown": 1}
     suite = ET.fromstring(report.as_junit())
     assert suite.get("failures") == "1"
@@ -61,7 +63,7 @@ def test_sentences_cannot_move_the_cursor(tmp_path: Path) -> None:
     record(path, (engine_info(), nasty, nasty))
     text = check_recording(path).as_text()
     assert all(line.isprintable() for line in text.splitlines())
-    assert len(text.splitlines()) == 2
+    assert len(text.splitlines()) == 3
 
 
 @pytest.mark.parametrize(

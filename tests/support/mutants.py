@@ -8,10 +8,19 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from seqtop.checks import Checker, Finding
+from seqtop.checks import Checker, Finding, Thresholds
 from seqtop.sequence import SequenceStatus
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import Event, RequestArrived, RequestFinished, Step
+from seqtop.wire.messages import (
+    Event,
+    Preemption,
+    RequestArrived,
+    RequestFinished,
+    SequenceUpdate,
+    Step,
+)
+from tests.support import hand_driven
+from tests.support.hand_driven import engine_info, stats
 
 PREAMBLE = "You are a storyteller who likes rivers, lanterns, bread and old clocks. " * 2
 PROMPTS = (PREAMBLE + "Tell me more.", PREAMBLE + "Begin!", "Why? " * 40, "Hello", "One day", "Ah")
@@ -205,6 +214,99 @@ def swap_nothing(run: Run) -> None:
     steps_of(run)[0].execute.blocks_to_swap_out.append((3, 0))
 
 
+def count_backwards(run: Run) -> None:
+    steps_of(run)[20].step = 5
+
+
+def take_no_number_of_seconds(run: Run) -> None:
+    decoding(run)[0].stats.model_forward_time = float("nan")
+
+
+def sample_beyond_any_vocabulary(run: Run) -> None:
+    step, index = decoding(run)
+    step.sequences[index].new_token_ids[0] = 2**40
+
+
+def speak_another_version(run: Run) -> None:
+    run[0].protocol_version = 99
+
+
+def spin(run: Run) -> None:
+    """The engine makes 120 empty steps before it begins."""
+    first, num = steps_of(run)[0], 120
+    for each in steps_of(run):
+        each.step += num
+    run[run.index(first) : run.index(first)] = [
+        msgspec.structs.replace(
+            hand_driven.step(number, stats=stats(num_free_blocks=20)),
+            start_time=first.start_time,
+            time=first.start_time,
+        )
+        for number in range(num)
+    ]
+
+
+def preempt_thrice_more(run: Run) -> None:
+    step = next(each for each in steps_of(run) if each.preemptions)
+    step.preemptions += step.preemptions[:1] * 3
+
+
+def in_blocks_of_four(run: Run, *num_prompt_tokens: int) -> None:
+    """Replaces the run by one of requests that share a prompt, in a pool of eight blocks."""
+    run[:] = [engine_info(block_size=4, num_gpu_blocks=8)]
+    for seq_id, num in enumerate(num_prompt_tokens, 1):
+        run.append(
+            RequestArrived(
+                request_id=f"req-{seq_id}",
+                arrival_time=50.0 + seq_id,
+                seq_ids=[seq_id],
+                num_prompt_tokens=num,
+                prompt_token_ids=list(range(num)),
+            )
+        )
+
+
+def share_a_block(run: Run, num_computed_tokens: int) -> None:
+    """The second request hits the block of the first."""
+    in_blocks_of_four(run, 4, 4)
+    running = SequenceStatus.RUNNING
+    updates = [
+        SequenceUpdate(
+            seq_id=1, status=running, num_computed_tokens=num_computed_tokens, new_blocks=[0]
+        ),
+        SequenceUpdate(
+            seq_id=2, status=running, num_computed_tokens=4, num_cached_tokens=4, new_blocks=[0]
+        ),
+    ]
+    figures = stats(num_used_blocks=1, num_free_blocks=7, num_prefill_tokens=4, num_running=2)
+    run.append(hand_driven.step(0, sequences=updates, stats=figures))
+
+
+def hit_what_is_not_computed(run: Run) -> None:
+    share_a_block(run, num_computed_tokens=2)
+
+
+def preempt_in_vain(run: Run) -> None:
+    share_a_block(run, num_computed_tokens=4)
+    waiting = SequenceUpdate(
+        seq_id=2, status=SequenceStatus.WAITING, num_computed_tokens=0, block_table=[]
+    )
+    preemption = Preemption(
+        request_id="req-2", mode="recompute", num_lost_tokens=4, for_request_id="req-1"
+    )
+    figures = stats(num_used_blocks=1, num_free_blocks=7, num_running=1)
+    run.append(hand_driven.step(1, sequences=[waiting], preemptions=[preemption], stats=figures))
+
+
+def ask_too_much(run: Run) -> None:
+    """A request of nine blocks waits in a pool of eight."""
+    in_blocks_of_four(run, 33)
+    run += [
+        hand_driven.step(number, stats=stats(num_free_blocks=8, num_waiting=1))
+        for number in range(4)
+    ]
+
+
 Mutant: TypeAlias = tuple[str, Callable[[list[Event]], None]]
 """The name of a rule, and a function that breaks a run so that this rule alone finds it."""
 
@@ -215,6 +317,8 @@ BLOCK_MUTANTS: list[Mutant] = [
     ("pool-sum", lose_count),
     ("cache-sum", think_a_free_block_cached),
     ("swap-map", swap_nothing),
+    ("hit-before-computed", hit_what_is_not_computed),
+    ("preempt-gains-nothing", preempt_in_vain),
     ("block-shared", append_twice),
 ]
 LIFECYCLE_MUTANTS: list[Mutant] = [
@@ -230,20 +334,46 @@ LIFECYCLE_MUTANTS: list[Mutant] = [
 ]
 SCHEDULING_MUTANTS: list[Mutant] = [
     ("budget", tighten_the_budget),
-    ("starvation", overlook),
+]
+LIVENESS_MUTANTS: list[Mutant] = [
+    ("no-progress", spin),
+    ("never-fits", ask_too_much),
+    ("overtaken", overlook),
+    ("thrash", preempt_thrice_more),
+]
+MESSAGE_MUTANTS: list[Mutant] = [
+    ("step-number", count_backwards),
+    ("not-finite", take_no_number_of_seconds),
+    ("id-range", sample_beyond_any_vocabulary),
+    ("version", speak_another_version),
 ]
 TIME_MUTANTS: list[Mutant] = [
     ("time-order", end_before_the_start),
     ("queue-time", miscount_the_queue),
     ("time-order", answer_before_asked),
 ]
-MUTANTS = BLOCK_MUTANTS + LIFECYCLE_MUTANTS + SCHEDULING_MUTANTS + TIME_MUTANTS
+MUTANTS = (
+    BLOCK_MUTANTS
+    + LIFECYCLE_MUTANTS
+    + LIVENESS_MUTANTS
+    + MESSAGE_MUTANTS
+    + SCHEDULING_MUTANTS
+    + TIME_MUTANTS
+)
+
+
+def mutated(tape: list[bytes], rule: str) -> list[Event]:
+    """The run with the first of a rule's mutants."""
+    run = events(tape)
+    next(mutate for name, mutate in MUTANTS if name == rule)(run)
+    return run
 
 
 def assert_found(tape: list[bytes], rule: str, mutate: Callable[[list[Event]], None]) -> None:
     """Assert that a mutant of the run is found by its rule alone."""
     run = events(tape)
     mutate(run)
-    findings = check(run, starvation_time=0.05)
+    thresholds = Thresholds(overtaken_requests=3, overtaken_seconds=0.05)
+    findings = check(run, thresholds=thresholds)
     assert {finding.rule for finding in findings} == {rule}
     assert all(finding.message for finding in findings)

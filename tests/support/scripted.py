@@ -23,6 +23,7 @@ from seqtop.state.listener import Listener, StateChange
 from seqtop.wire import codec
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
+    PROTOCOL_VERSION,
     CachedBlocks,
     EngineInfo,
     Event,
@@ -53,7 +54,7 @@ STORY = (
 
 def engine_info(**changes: Any) -> EngineInfo:
     values: dict[str, Any] = {
-        "protocol_version": 1,
+        "protocol_version": PROTOCOL_VERSION,
         "engine_id": "demo",
         "incarnation": "a1",
         "engine": "engine_stub 0.1.0",

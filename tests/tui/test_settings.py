@@ -51,6 +51,7 @@ def test_the_file_is_read(tmp_path: Path) -> None:
         ('sort = "outt"', "sort: cannot sort by 'outt': perhaps out."),
         ('filter = "promt>5"', "filter: no field 'promt': perhaps prompt."),
         ('theme = "seqtop-ligth"', "theme: no theme 'seqtop-ligth': perhaps seqtop-light."),
+        ("[checks]\nthrash = 3", "checks: no threshold 'thrash': there are no_progress_steps,"),
         ("tree = 1", "tree: expected `bool | null`, got `int`."),
         ("tree =", "is not TOML: Invalid value"),
         ("\udcff", "is not TOML: "),

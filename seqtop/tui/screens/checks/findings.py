@@ -17,6 +17,7 @@ from seqtop.tui.rendering.wrapped_text import wrapped
 from seqtop.tui.ui_state import UiState
 
 _RULE_WIDTH = max(len(rule) for rule in RULES)
+_STYLES = {"error": "alert", "warning": "waiting"}
 _COLUMNS = (("step", 6), ("rule", _RULE_WIDTH), ("where", 12))
 """The titles and the widths of the columns before the message."""
 
@@ -91,7 +92,7 @@ def finding_line(finding: Finding, width: int, *, is_later: bool) -> Line:
     where = safe_text(finding.request_id) if finding.request_id is not None else where
     line: Line = (
         (f"{fmt.count(finding.step) if finding.step >= 0 else fmt.UNKNOWN:>6}  ", "strong"),
-        (f"{finding.rule:<{_RULE_WIDTH}}  ", "alert"),
+        (f"{finding.rule:<{_RULE_WIDTH}}  ", _STYLES[finding.severity]),
         *fitted(((where, PLAIN),), _COLUMNS[2][1]),
         ("  ", PLAIN),
         (safe_text(finding.message), PLAIN),
@@ -127,7 +128,8 @@ def rule_lines(checker: BackgroundChecker, width: int) -> list[Line]:
     if not counts:
         return []
     items: list[Line] = [
-        ((rule, "alert"), (f" {fmt.count(count)}", "strong")) for rule, count in counts.items()
+        ((rule, _STYLES[RULES[rule].severity]), (f" {fmt.count(count)}", "strong"))
+        for rule, count in counts.items()
     ]
     others = len(RULES) - len(counts)
     return rows([*items, ((f"the other {others} hold", "dim"),)], width)
@@ -142,11 +144,11 @@ def about(found: LocatedFinding | None, width: int) -> list[Line]:
     sequence = f" · sequence {finding.seq_id}" if finding.seq_id is not None else ""
     block = f" · block {finding.block}" if finding.block is not None else ""
     head: Line = (
-        (finding.rule, "alert"),
+        (finding.rule, _STYLES[finding.severity]),
         (safe_text(f"  step {finding.step}{of}{sequence}{block}"), "strong"),
     )
     message = safe_text(f"{finding.message[:1].upper()}{finding.message[1:]}.")
-    rule = f"The rule finds that {RULES.get(finding.rule, finding.rule)}."
+    rule = f"The rule finds that {RULES[finding.rule].violation}."
     return [
         fitted(head, width),
         *wrapped(message, PLAIN, width),

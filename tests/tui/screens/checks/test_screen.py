@@ -4,6 +4,7 @@ import threading
 
 from textual.pilot import Pilot
 
+from seqtop.checks import RULES
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
@@ -28,8 +29,8 @@ def test_nothing_is_checked_until_somebody_asks(app: SeqtopApp) -> None:
         assert isinstance(app.screen, ChecksScreen)
         await checked(app, pilot)
         text = words(app)
-        assert "17 rules 41 steps 9 findings" in text
-        assert "budget 7 block-leak 2 the other 15 hold" in text
+        assert f"{len(RULES)} rules 41 steps 9 findings" in text
+        assert f"budget 7 block-leak 2 the other {len(RULES) - 2} hold" in text
         assert "18 blocks are in use, the block tables name 16." in text
         await pilot.press("1")
         await pilot.pause()
@@ -48,7 +49,7 @@ def test_an_orderly_engine_has_no_findings_and_one_is_told_what_was_checked() ->
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(KEY)
         await checked(app, pilot)
-        assert "17 rules, 1 step checked, nothing found." in words(app)
+        assert f"{len(RULES)} rules, 1 step checked, nothing found." in words(app)
         assert not app.screen.query_one(Findings).display
         assert "checks:" not in screen(app)
         await pilot.press("enter", "down")

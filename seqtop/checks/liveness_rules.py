@@ -1,0 +1,331 @@
+"""Rules on progress: requests that are stuck, overtaken, or preempted again and again.
+
+A correct engine may break a rule with a threshold for a short time, so these are warnings.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import msgspec
+
+from seqtop.checks.finding import Finding
+from seqtop.checks.rules import RuleGroup, rule
+from seqtop.checks.thresholds import Thresholds
+from seqtop.format import plural
+from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState
+from seqtop.state.model import RequestState
+from seqtop.wire.messages import (
+    EngineInfo,
+    Event,
+    Heartbeat,
+    RequestArrived,
+    RequestFinished,
+    Step,
+    StreamingUpdate,
+)
+
+_OWN_TURN = ("", "WAITING", "PREEMPTED")
+"""Values of `engine_status` of a request that waits for nothing but its turn."""
+_OTHER_CAUSES = ("paused", "lora_slots")
+"""Reasons to wait that do not depend on the requests before in the queue."""
+_MAX_COMPARED = 64
+"""Waiting requests of a kind that are compared with each admission."""
+_STEPS_TO_REFUSE = 2
+"""Steps in which an engine may still refuse a request that it has announced."""
+
+
+class _Waiting(msgspec.Struct):
+    """A request that waits to be scheduled, for the first time or again."""
+
+    since: float
+    """The engine's time at its arrival or preemption."""
+    preempted_at: int | None = None
+    """The step of the preemption; `None` for a request that has never been scheduled."""
+    num_overtaken: int = 0
+    """Admissions of later requests since then."""
+    is_reported: bool = False
+
+
+class _Gain(msgspec.Struct):
+    """A preemption, and what the request had gained by then."""
+
+    step: int
+    num_output_tokens: int
+
+
+class LivenessRules(RuleGroup):
+    """Rules on requests that wait.
+
+    Args:
+        state: The state of the engine.
+        thresholds: The amounts from which on there is a finding.
+    """
+
+    def __init__(self, state: EngineState, thresholds: Thresholds) -> None:
+        super().__init__(state)
+        self._thresholds = thresholds
+        self._num_empty_steps = 0
+        """Steps in a row that computed nothing while requests were unfinished."""
+        self._progress_time = state.time
+        """The engine's time at the last progress."""
+        self._is_stuck = False
+        """Whether the present lack of progress has been reported."""
+        self._new: dict[int, dict[str, _Waiting]] = {}
+        """Requests that have not been scheduled, by priority, in order of arrival."""
+        self._preempted: dict[str, _Waiting] = {}
+        """Requests that wait to be scheduled again."""
+        self._preemptions: dict[str, list[_Gain]] = {}
+        """The last preemptions of each unfinished request."""
+        self._oversized: dict[str, int] = {}
+        """Unfinished requests whose prompt is larger than the pool, with the step of arrival."""
+        for request in state.requests.values():
+            if request.finish_reason is None:
+                self._add(request)
+
+    @property
+    def _num_unfinished(self) -> int:
+        return len(self.state.requests) - len(self.state.finished)
+
+    def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
+        """Checks the progress of the engine and of its waiting requests."""
+        match event:
+            case Step():
+                yield from self._step(event)
+            case Heartbeat():
+                seconds = self.state.time - self._progress_time
+                if seconds >= self._thresholds.no_progress_seconds:
+                    yield from self._no_progress()
+            case RequestArrived():
+                if request := self.state.requests.get(event.request_id):
+                    if self._num_unfinished == 1:
+                        self._restart_clock(self.state.time)
+                    self._add(request)
+            case StreamingUpdate():
+                if request := self.state.requests.get(event.request_id):
+                    self._add(request)
+            case RequestFinished():
+                self._remove(event.request_id)
+            case EngineInfo():
+                self._restart_clock(self.state.time)
+
+    def _step(self, step: Step) -> Iterator[Finding]:
+        yield from self._overtaken(self._admit(step))
+        stats = step.stats
+        has_batch = bool(step.execute.seq_group_metadata_list or step.decodes)
+        has_tokens = stats.num_prefill_tokens + stats.num_decode_tokens > 0
+        if has_batch or has_tokens or not self._num_unfinished:
+            self._restart_clock(step.time)
+        else:
+            self._num_empty_steps += 1
+            if self._num_empty_steps >= self._thresholds.no_progress_steps:
+                yield from self._no_progress()
+        for preemption in step.preemptions:
+            if request := self.state.requests.get(preemption.request_id):
+                yield from self._thrash(request, step)
+                self._preempted[request.request_id] = _Waiting(step.time, step.step)
+        yield from self._never_fits(step)
+
+    def _admit(self, step: Step) -> list[RequestState]:
+        """Removes the requests in the batch of a step from those that wait, and returns them."""
+        admitted: list[RequestState] = []
+        for group in step.execute.seq_group_metadata_list:
+            request = self.state.requests.get(group.request_id)
+            if request is not None and self._remove_waiting(request):
+                admitted.append(request)
+        return admitted
+
+    def _remove_waiting(self, request: RequestState) -> bool:
+        queue = self._new.get(request.priority, {})
+        found = queue.pop(request.request_id, None) or self._preempted.pop(request.request_id, None)
+        if not queue:
+            self._new.pop(request.priority, None)
+        return found is not None
+
+    def _restart_clock(self, time: float) -> None:
+        self._num_empty_steps, self._progress_time, self._is_stuck = 0, time, False
+
+    # --- Nothing advances
+
+    @rule("no-progress", "requests are unfinished, and the engine computes nothing", "warning")
+    def _no_progress(self) -> Iterator[Finding]:
+        seconds = self.state.time - self._progress_time
+        if self._is_stuck or not self._num_unfinished:
+            return
+        stuck = [
+            request
+            for request in self.state.requests.values()
+            if request.finish_reason is None and self._waits_for_its_turn(request)
+        ]
+        reasons = (self.state.requests.get(each) for each in self.state.wait_reason_ids)
+        is_paused = any(
+            each and each.wait_reason and each.wait_reason.cause == "paused" for each in reasons
+        )
+        if is_paused or not stuck:  # all wait for something that the scheduler does not decide
+            self._restart_clock(self.state.time)
+            return
+        self._is_stuck = True
+        head = next((each for each in stuck if each.wait_reason is not None), stuck[0])
+        yield self.of_engine(
+            f"{self._num_empty_steps} steps and {seconds:.1f} s without a computed token;"
+            f" {plural(len(stuck), 'request')} unfinished{self._figures(head)}",
+            request_id=head.request_id,
+        )
+
+    def _figures(self, head: RequestState) -> str:
+        """Describes the pool, and the blocks that the first request needs."""
+        stats, info = self.state.stats, self.state.info
+        if stats is None or info is None or info.block_size < 1:
+            return ""
+        available = stats.num_free_blocks + stats.num_cached_blocks
+        sequences = [self.state.sequences[seq_id] for seq_id in head.seq_ids]
+        need = sum(-(-each.num_tokens // info.block_size) for each in sequences)
+        return (
+            f", {stats.num_running} run; {plural(available, 'block')} available, the first request"
+            f" needs {need}"
+        )
+
+    def _waits_for_its_turn(self, request: RequestState) -> bool:
+        if request.wait_reason is not None and request.wait_reason.cause in _OTHER_CAUSES:
+            return False
+        sequences = map(self.state.sequences.get, request.seq_ids)
+        return any(each is not None and each.engine_status in _OWN_TURN for each in sequences)
+
+    # --- One request does not advance
+
+    @rule(
+        "overtaken",
+        "a request waits while later requests of no higher priority are admitted",
+        "warning",
+    )
+    def _overtaken(self, admitted: list[RequestState]) -> Iterator[Finding]:
+        """Checks the requests that still wait after a step admitted others."""
+        limits = self._thresholds
+        for later in admitted:
+            for first, waiting in self._waiting_before(later):
+                waiting.num_overtaken += 1
+                waited = self.state.time - waiting.since
+                is_long = (
+                    waiting.num_overtaken >= limits.overtaken_requests
+                    and waited >= limits.overtaken_seconds
+                )
+                if is_long and not waiting.is_reported:
+                    waiting.is_reported = True
+                    yield self._overtaken_finding(first, waiting, later, waited)
+
+    def _overtaken_finding(
+        self, first: RequestState, waiting: _Waiting, later: RequestState, waited: float
+    ) -> Finding:
+        since = "" if waiting.preempted_at is None else f" since step {waiting.preempted_at}"
+        what = "it was preempted and has waited" if since else "it has waited"
+        return self.of_engine(
+            f"{what} {waited:.1f} s{since}, while {plural(waiting.num_overtaken, 'later request')}"
+            f" of no higher priority were admitted, the last of them {later.request_id}",
+            request_id=first.request_id,
+        )
+
+    def _waiting_before(self, later: RequestState) -> Iterator[tuple[RequestState, _Waiting]]:
+        """Yields waiting requests that come before one that was admitted.
+
+        Those that have never been scheduled are represented by the first of each priority.
+        """
+        info = self.state.info
+        by_arrival = info is not None and info.queue_order == "fcfs"
+        waiting = [next(iter(queue.items())) for queue in islice(self._new.values(), _MAX_COMPARED)]
+        waiting += islice(self._preempted.items(), _MAX_COMPARED)
+        for request_id, each in waiting:
+            request = self.state.requests.get(request_id)
+            if request is None or not self._waits_for_its_turn(request):
+                continue
+            if by_arrival:
+                is_before = request.queue_turn < later.queue_turn
+            else:
+                is_before = (
+                    request.priority <= later.priority
+                    and request.metrics.arrival_time < later.metrics.arrival_time
+                )
+            if is_before:
+                yield request, each
+
+    @rule("thrash", "a request is preempted again and again and gains almost nothing", "warning")
+    def _thrash(self, request: RequestState, step: Step) -> Iterator[Finding]:
+        history = self._preemptions.setdefault(request.request_id, [])
+        sequences = [self.state.sequences[seq_id] for seq_id in request.seq_ids]
+        history.append(_Gain(step.step, sum(len(each.output_token_ids) for each in sequences)))
+        num = max(int(self._thresholds.thrash_preemptions), 2)
+        if len(history) < num:
+            return
+        first = history[-num]
+        gained = history[-1].num_output_tokens - first.num_output_tokens
+        if gained < num - 1:
+            yield self.of_engine(
+                f"preempted {num} times since step {first.step}, and {plural(gained, 'token')}"
+                f" gained meanwhile; {plural(request.num_lost_tokens, 'computed token')} lost in"
+                f" {plural(request.num_preemptions, 'preemption')}",
+                request_id=request.request_id,
+            )
+            history.clear()
+        else:
+            del history[0]
+
+    @rule("never-fits", "a request waits whose prompt is larger than the KV pool")
+    def _never_fits(self, step: Step) -> Iterator[Finding]:
+        info = self.state.info
+        if info is None or not self._oversized:
+            return
+        for request_id, arrived in list(self._oversized.items()):
+            request = self.state.requests[request_id]
+            is_examined = request.wait_reason is not None or request.num_preemptions > 0
+            if step.step - arrived < _STEPS_TO_REFUSE or not (
+                is_examined or step.stats.num_running == 0
+            ):
+                continue
+            del self._oversized[request_id]
+            if self._frees_blocks():
+                continue
+            need = -(-request.num_prompt_tokens // info.block_size)
+            yield self.of_engine(
+                f"its prompt of {plural(request.num_prompt_tokens, 'token')} needs {need} blocks,"
+                f" the pool has {info.num_gpu_blocks - info.num_reserved_blocks}",
+                request_id=request_id,
+            )
+
+    def _frees_blocks(self) -> bool:
+        """Returns whether tables drop blocks behind a sliding window, so that any prompt fits."""
+        info = self.state.info
+        if info is None or len(info.kv_cache_groups) > 1:
+            return True
+        reserved = info.num_reserved_blocks
+        return reserved > 0 and any(
+            min(sequence.block_table, default=reserved) < reserved
+            for sequence in self.state.sequences.values()
+        )
+
+    def _add(self, request: RequestState) -> None:
+        info, metrics = self.state.info, request.metrics
+        waits = any(
+            self.state.sequences[seq_id].status is not SequenceStatus.RUNNING
+            for seq_id in request.seq_ids
+        )
+        if waits:
+            is_new = metrics.first_scheduled_time is None
+            if is_new:
+                queue = self._new.setdefault(request.priority, {})
+                queue[request.request_id] = _Waiting(metrics.arrival_time)
+            else:
+                steps = request.preemption_steps
+                since = request.spans[-1].start if request.spans else self.state.time
+                self._preempted[request.request_id] = _Waiting(since, steps[-1] if steps else None)
+        if info is not None and info.block_size > 0:
+            num_blocks = info.num_gpu_blocks - info.num_reserved_blocks
+            if request.num_prompt_tokens > num_blocks * info.block_size:
+                self._oversized[request.request_id] = self.state.step
+
+    def _remove(self, request_id: str) -> None:
+        request = self.state.requests.get(request_id)
+        if request is not None:
+            self._remove_waiting(request)
+        self._preemptions.pop(request_id, None)
+        self._oversized.pop(request_id, None)
+        if not self._num_unfinished:
+            self._restart_clock(self.state.time)

@@ -1,0 +1,128 @@
+"""Rules on the figures in messages: finite times, valid ids, increasing step numbers."""
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from seqtop.checks.finding import Finding
+from seqtop.checks.rules import RuleGroup, rule
+from seqtop.sequence import RequestMetrics
+from seqtop.state import EngineState
+from seqtop.wire.messages import (
+    PROTOCOL_VERSION,
+    EngineInfo,
+    EngineStopped,
+    Event,
+    Heartbeat,
+    RequestArrived,
+    RequestFinished,
+    Step,
+    StreamingUpdate,
+)
+
+_MAX_SEQ_ID = 2**63 - 1
+_MAX_TOKEN_ID = 2**31 - 1
+"""Tokenizers and kernels use 32-bit token ids."""
+
+UNREADABLE = "unreadable"
+"""The rule on messages that cannot be decoded, which only `StreamChecker` can report."""
+rule(UNREADABLE, "a message cannot be read")
+
+
+class MessageRules(RuleGroup):
+    """Rules on single messages, and on their numbers."""
+
+    def __init__(self, state: EngineState) -> None:
+        super().__init__(state)
+        self._step_before = state.step
+
+    def before(self, event: Event) -> Iterator[Finding]:
+        """Records the number of the last step."""
+        self._step_before = self.state.step
+        yield from ()
+
+    def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
+        """Checks the figures of an event."""
+        match event:
+            case Step():
+                yield from self._step_number(event)
+                yield from self._step_ids(event)
+                yield from self._finite(_step_times(event))
+            case RequestArrived():
+                request_id = event.request_id
+                yield from self._ids("sequence id", event.seq_ids, request_id=request_id)
+                yield from self._ids("token id", event.prompt_token_ids, request_id=request_id)
+                yield from self._finite([("arrival_time", event.arrival_time)], request_id)
+            case StreamingUpdate():
+                yield from self._ids(
+                    "token id", event.prompt_token_ids, request_id=event.request_id
+                )
+                yield from self._finite([("time", event.time)], event.request_id)
+            case RequestFinished():
+                times = [("time", event.time), *_metric_times(event.metrics)]
+                yield from self._finite(times, event.request_id)
+            case EngineInfo():
+                yield from self._version(event)
+                yield from self._finite([("start_time", event.start_time)])
+            case Heartbeat() | EngineStopped():
+                yield from self._finite([("time", event.time)])
+
+    @rule("step-number", "a step does not have a higher number than the step before")
+    def _step_number(self, step: Step) -> Iterator[Finding]:
+        if step.step < 0 or step.step <= self._step_before:
+            before = f" follows step {self._step_before}" if self._step_before >= 0 else ""
+            yield self.of_engine(f"step {step.step}{before or ' is negative'}")
+
+    @rule("not-finite", "a time or a duration is not a finite number")
+    def _finite(
+        self, times: Iterable[tuple[str, float | None]], request_id: str | None = None
+    ) -> Iterator[Finding]:
+        for name, time in times:
+            if time is not None and not math.isfinite(time):
+                yield self.of_engine(f"{name} is {time}", request_id=request_id)
+
+    def _step_ids(self, step: Step) -> Iterator[Finding]:
+        if step.decodes:
+            yield from self._ids("sequence id", step.decodes.seq_ids)
+            yield from self._ids("token id", step.decodes.new_token_ids)
+        for update in step.sequences:
+            yield from self._ids("sequence id", (update.seq_id,))
+            yield from self._ids("token id", update.new_token_ids)
+
+    @rule("id-range", "a sequence id or a token id is out of range")
+    def _ids(
+        self, name: str, ids: Collection[int], *, request_id: str | None = None
+    ) -> Iterator[Finding]:
+        if not ids:
+            return
+        largest = _MAX_TOKEN_ID if name == "token id" else _MAX_SEQ_ID
+        for id_ in {min(ids), max(ids)}:
+            if not 0 <= id_ <= largest:
+                yield self.of_engine(
+                    f"{name} {id_} is not between 0 and {largest}", request_id=request_id
+                )
+
+    @rule("version", "the engine's description names another protocol version than its messages")
+    def _version(self, info: EngineInfo) -> Iterator[Finding]:
+        if info.protocol_version != PROTOCOL_VERSION:
+            yield self.of_engine(
+                f"EngineInfo.protocol_version is {info.protocol_version}, the messages are of"
+                f" version {PROTOCOL_VERSION}"
+            )
+
+
+def _step_times(step: Step) -> Iterator[tuple[str, float | None]]:
+    yield "start_time", step.start_time
+    yield "time", step.time
+    yield "stats.scheduler_time", step.stats.scheduler_time
+    yield "stats.model_forward_time", step.stats.model_forward_time
+    yield "stats.model_execute_time", step.stats.model_execute_time
+    for metrics in step.metrics.values():
+        yield from _metric_times(metrics)
+
+
+def _metric_times(metrics: RequestMetrics) -> Iterator[tuple[str, float | None]]:
+    yield "arrival_time", metrics.arrival_time
+    yield "last_token_time", metrics.last_token_time
+    yield "first_scheduled_time", metrics.first_scheduled_time
+    yield "first_token_time", metrics.first_token_time
+    yield "finished_time", metrics.finished_time

@@ -1,0 +1,48 @@
+"""`seqtop diff`: compares two recordings."""
+
+from __future__ import annotations
+
+import argparse
+
+from seqtop.cli.messages import fail, print_document
+from seqtop.cli.options import Commands
+
+
+def add_command(commands: Commands) -> None:
+    """Adds the command's parser."""
+    diff = commands.add_parser(
+        "diff",
+        help="compare two recordings",
+        description="Compare two recorded runs: their settings, the first decision of the scheduler"
+        " that differs, with its cause, and what followed in latency and throughput. The exit"
+        " status is 0 if the runs are equal, 1 if they differ, and 2 if a recording cannot be"
+        " read.",
+        epilog="example: seqtop diff before.seqtop after.seqtop",
+    )
+    diff.add_argument("a", metavar="FILE", help="the first recording")
+    diff.add_argument("b", metavar="FILE", help="the second recording")
+    diff.add_argument("--json", action="store_true", help="the result as JSON")
+    diff.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
+    from seqtop.cli.recordings import open_recording
+    from seqtop.diff import report
+    from seqtop.diff.comparison import compare
+    from seqtop.diff.run import Run
+    from seqtop.history import RecordingError
+
+    runs: list[Run] = []
+    for path in (options.a, options.b):
+        try:
+            with open_recording(path) as recording:
+                runs.append(Run(recording))
+        except RecordingError as error:
+            return fail(str(error), status=2)
+    comparison = compare(*runs)
+    if options.json:
+        print_document(report.as_json(comparison, options.a, options.b))
+    else:
+        print(report.as_text(comparison, options.a, options.b))
+    return int(comparison.differs)

@@ -1,0 +1,1 @@
+"""Comparison of two recorded runs: the first decision in which they differ, and what followed."""

@@ -1,0 +1,274 @@
+"""The decisions of a recorded run: which requests each step admitted, preempted and ran.
+
+Requests are numbered in order of arrival, so that the decisions of two runs can be compared even if
+their ids differ. Only decisions are stored, no text and no block tables.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from seqtop.history.timeline import Timeline
+from seqtop.sequence import RequestMetrics, SequenceGroupMetadata, SequenceStatus, latency
+from seqtop.state.model import RequestState
+from seqtop.wire.messages import (
+    EngineInfo,
+    Event,
+    RequestArrived,
+    RequestFinished,
+    Step,
+    StepStats,
+    StreamingUpdate,
+)
+
+
+class StepDecisions(NamedTuple):
+    """The decisions of one step. Requests are given by their numbers."""
+
+    step: int
+    position: int
+    """The position of the step on the timeline."""
+    arrived: tuple[int, ...]
+    """Requests that arrived since the step before."""
+    ended: tuple[tuple[int, str], ...]
+    """Requests that ended since the step before, with the name of their status."""
+    preempted: tuple[tuple[int, int | None, str], ...]
+    """Preempted requests, each with the one that it made room for, and the mode."""
+    admitted: tuple[tuple[int, int], ...]
+    """Waiting requests that were scheduled, each with the tokens found in the prefix cache."""
+    chunks: tuple[tuple[int, int], ...]
+    """Requests in the batch whose tokens the step announces, with the number of tokens each."""
+    decodes: tuple[int, ...]
+    """Further requests in the batch, with one token each."""
+    tokens: int
+    """A hash of the sampled tokens."""
+    waits: tuple[tuple[int, str, int], ...]
+    """Requests that were left waiting, each with the cause and the missing amount."""
+    stats: StepStats
+
+
+class RunRequest(msgspec.Struct):
+    """A request of a run, and its figures so far. Times are epoch seconds."""
+
+    request_id: str
+    num_prompt_tokens: int
+    priority: int
+    metrics: RequestMetrics
+    num_output_tokens: int = 0
+    num_cached_tokens: int | None = None
+    """Tokens found in the prefix cache at the first admission."""
+    num_preemptions: int = 0
+    num_lost_tokens: int = 0
+    end: str | None = None
+    """The name of the final status; `None` while unfinished."""
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds from the arrival to the first token."""
+        return latency.ttft(self.metrics)
+
+    @property
+    def e2e(self) -> float | None:
+        """Seconds from the arrival to the end."""
+        return latency.e2e_latency(self.metrics)
+
+
+class Run:
+    """The decisions of a recorded run.
+
+    Args:
+        timeline: The recording, which is read from its beginning to its end.
+
+    Raises:
+        RecordingError: A part of the recording cannot be read.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.info: EngineInfo | None = None
+        self.requests: list[RunRequest] = []
+        """The requests in order of arrival; their index is their number."""
+        self.steps: list[StepDecisions] = []
+        self.num_gaps = 0
+        """Gaps, after which requests may be missing."""
+        self.seconds_waiting: defaultdict[str, float] = defaultdict(float)
+        """Request-seconds spent waiting, by the cause that the first in the queue was given."""
+        self._numbers: dict[str, int] = {}
+        self._request_of: dict[int, int] = {}
+        self._waiting: set[int] = set()
+        self._arrived: list[int] = []
+        self._ended: list[tuple[int, str]] = []
+        self._last_decodes: tuple[list[int], tuple[int, ...]] = ([], ())
+        self._start_time = self._end_time = 0.0
+        self._read_state(timeline, timeline.first)
+        for position, event in timeline.events(timeline.first, timeline.last):
+            if event is None:
+                self.num_gaps += bool(self.steps)
+                self._read_state(timeline, position)
+            else:
+                self._read(position, event)
+
+    @property
+    def duration(self) -> float:
+        """Seconds from the start of the first step to the end of the last."""
+        return max(self._end_time - self._start_time, 0.0)
+
+    def number(self, request_id: str) -> int | None:
+        """Returns the number of a request; `None` if the run has none of this id."""
+        return self._numbers.get(request_id)
+
+    def _read_state(self, timeline: Timeline, position: int) -> None:
+        """Adds the requests of a state that was not reached by events."""
+        state = timeline.at(position)
+        self.info = state.info or self.info
+        for request in state.requests.values():
+            if request.request_id not in self._numbers:
+                self._add(_of_state(request), request.seq_ids)
+                runs = any(
+                    state.sequences[seq_id].status is SequenceStatus.RUNNING
+                    for seq_id in request.seq_ids
+                )
+                if runs or request.finish_reason is not None:
+                    self._waiting.discard(self._numbers[request.request_id])
+
+    def _read(self, position: int, event: Event) -> None:
+        match event:
+            case Step():
+                self._step(position, event)
+            case RequestArrived():
+                if event.request_id not in self._numbers:
+                    metrics = event.metrics or RequestMetrics(
+                        event.arrival_time, event.arrival_time, None, None, None
+                    )
+                    request = RunRequest(
+                        event.request_id, event.num_prompt_tokens, event.priority, metrics
+                    )
+                    self._arrived.append(self._add(request, event.seq_ids))
+            case RequestFinished():
+                number = self._numbers.get(event.request_id)
+                if number is not None:
+                    request = self.requests[number]
+                    request.metrics, request.end = event.metrics, event.status.name
+                    if request.metrics.finished_time is None:
+                        request.metrics.finished_time = event.time
+                    self._ended.append((number, event.status.name))
+                    self._waiting.discard(number)
+            case StreamingUpdate():
+                if (number := self._numbers.get(event.request_id)) is not None:
+                    self._waiting.add(number)
+            case EngineInfo():
+                self.info = event
+
+    def _add(self, request: RunRequest, seq_ids: list[int]) -> int:
+        number = self._numbers[request.request_id] = len(self.requests)
+        self.requests.append(request)
+        self._waiting.add(number)
+        for seq_id in seq_ids:
+            self._request_of[seq_id] = number
+        return number
+
+    def _step(self, position: int, step: Step) -> None:
+        if not self.steps:
+            self._start_time = self._end_time = step.start_time
+        if step.wait_reasons and self._waiting:
+            seconds = max(step.time - self._end_time, 0.0)
+            self.seconds_waiting[step.wait_reasons[0].cause] += seconds * len(self._waiting)
+        self._end_time = max(self._end_time, step.time)
+        for update in step.sequences:
+            if update.request_id in self._numbers:
+                self._request_of[update.seq_id] = self._numbers[update.request_id]
+        preempted = tuple(self._preemptions(step))
+        admitted, chunks = self._batch(step)
+        decodes: tuple[int, ...] = ()
+        columns: list[int] = []
+        if step.decodes is not None:
+            decodes, columns = self._decodes(step.decodes.seq_ids), step.decodes.new_token_ids
+            for number in decodes:
+                self.requests[number].num_output_tokens += 1
+        rows = [update.new_token_ids for update in step.sequences if update.new_token_ids]
+        for update in step.sequences:
+            if update.new_token_ids and update.seq_id in self._request_of:
+                request = self.requests[self._request_of[update.seq_id]]
+                request.num_output_tokens += len(update.new_token_ids)
+        for request_id, metrics in step.metrics.items():
+            if request_id in self._numbers:
+                self.requests[self._numbers[request_id]].metrics = metrics
+        self.steps.append(
+            StepDecisions(
+                step.step,
+                position,
+                tuple(self._arrived),
+                tuple(sorted(self._ended)),
+                preempted,
+                admitted,
+                chunks,
+                decodes,
+                hash((tuple(columns), *map(tuple, rows))),
+                tuple(
+                    (self._numbers[each.request_id], each.cause, each.num_missing)
+                    for each in step.wait_reasons
+                    if each.request_id in self._numbers
+                ),
+                step.stats,
+            )
+        )
+        self._arrived, self._ended = [], []
+
+    def _preemptions(self, step: Step) -> Iterator[tuple[int, int | None, str]]:
+        for each in step.preemptions:
+            number = self._numbers.get(each.request_id)
+            if number is None:
+                continue
+            request = self.requests[number]
+            request.num_preemptions += 1
+            request.num_lost_tokens += each.num_lost_tokens
+            self._waiting.add(number)
+            yield number, self._numbers.get(each.for_request_id or ""), each.mode
+
+    def _batch(self, step: Step) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+        groups = step.execute.seq_group_metadata_list
+        if not groups:
+            return (), ()
+        cached = {update.seq_id: update.num_cached_tokens for update in step.sequences}
+        admitted: list[tuple[int, int]] = []
+        chunks: list[tuple[int, int]] = []
+        for group in groups:
+            number = self._numbers.get(group.request_id)
+            if number is None:
+                continue
+            if isinstance(group, SequenceGroupMetadata):
+                seq_ids = list(group.seq_data)
+            else:
+                seq_ids = list(group.seq_data_delta)
+            if number in self._waiting:
+                self._waiting.discard(number)
+                num_cached = max((cached.get(seq_id, 0) for seq_id in seq_ids), default=0)
+                admitted.append((number, num_cached))
+                request = self.requests[number]
+                if request.num_cached_tokens is None:
+                    request.num_cached_tokens = num_cached
+            chunks.append((number, group.token_chunk_size or 1))
+        return tuple(admitted), tuple(chunks)
+
+    def _decodes(self, seq_ids: list[int]) -> tuple[int, ...]:
+        last_ids, last = self._last_decodes
+        if seq_ids != last_ids:  # most steps decode what the step before did
+            numbers = map(self._request_of.get, seq_ids)
+            last = tuple(number for number in numbers if number is not None)
+            self._last_decodes = seq_ids, last
+        return last
+
+
+def _of_state(request: RequestState) -> RunRequest:
+    return RunRequest(
+        request.request_id,
+        request.num_prompt_tokens,
+        request.priority,
+        request.metrics,
+        num_preemptions=request.num_preemptions,
+        num_lost_tokens=request.num_lost_tokens,
+        end=request.finish_reason,
+    )

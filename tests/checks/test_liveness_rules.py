@@ -1,0 +1,91 @@
+"""Rules about progress: what each finds, what it proves it with, and what it lets pass."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from seqtop.checks import Thresholds
+from seqtop.sequence import SequenceStatus
+from seqtop.wire.messages import Event, Heartbeat, Preemption, SequenceUpdate
+from tests.support.hand_driven import arrival, engine_info, stats, step
+from tests.support.mutants import LIVENESS_MUTANTS, Run, assert_found, check, events, mutated
+
+WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
+
+
+@pytest.mark.parametrize(("rule", "mutate"), LIVENESS_MUTANTS)
+def test_mutant_is_found_by_its_rule_alone(
+    tape: list[bytes], rule: str, mutate: Callable[[list[Event]], None]
+) -> None:
+    assert_found(tape, rule, mutate)
+
+
+def test_queue_is_served_in_order_of_arrival(tape: list[bytes]) -> None:
+    strict = Thresholds(overtaken_requests=1, overtaken_seconds=1e-9)
+    assert check(events(tape), thresholds=strict) == []
+
+
+def test_lack_of_progress_is_proven_by_figures_and_reported_once(tape: list[bytes]) -> None:
+    (finding,) = check(mutated(tape, "no-progress"))
+    assert (finding.severity, finding.step, finding.request_id) == ("warning", 99, "req-0")
+    assert finding.message.startswith("100 steps and ")
+    assert "6 requests unfinished, 0 run; 20 blocks available, the first request" in finding.message
+
+
+@pytest.mark.parametrize(("status", "num_found"), [("", 1), ("WAITING_FOR_REMOTE_KVS", 0)])
+def test_heartbeats_without_steps_are_no_progress_unless_others_are_waited_for(
+    status: str, num_found: int
+) -> None:
+    waiting = arrival(1)
+    waiting.engine_status = status
+    beats = [Heartbeat(time=100.0 + second, step=-1) for second in range(200)]
+    found = check([engine_info(), Heartbeat(time=100.0, step=-1), waiting, *beats])
+    assert [each.rule for each in found] == ["no-progress"] * num_found
+
+
+def test_an_idle_engine_is_not_stuck() -> None:
+    beats = [Heartbeat(time=100.0 + second, step=-1) for second in range(200)]
+    assert check([engine_info(), *beats, arrival(1)]) == []
+
+
+def test_preempted_request_that_is_overtaken() -> None:
+    """Later requests are admitted while a preempted one waits."""
+    run: Run = [engine_info(), *map(arrival, range(1, 14)), _scheduled(0, 1)]
+    preemption = Preemption(request_id="req-1", mode="recompute", num_lost_tokens=3)
+    waits = SequenceUpdate(seq_id=1, status=WAITING, num_computed_tokens=0, block_table=[])
+    run.append(step(1, sequences=[waits], preemptions=[preemption], stats=stats(num_running=1)))
+    run += [_scheduled(number, number) for number in range(2, 14)]
+    (finding,) = [each for each in check(run) if each.rule == "overtaken"]
+    assert (finding.request_id, finding.step) == ("req-1", 11)
+    assert finding.message == (
+        "it was preempted and has waited 10.0 s since step 1, while 10 later requests of no higher"
+        " priority were admitted, the last of them req-11"
+    )
+
+
+def _scheduled(number: int, seq_id: int) -> Any:
+    """A step that runs one request for the first time."""
+    from seqtop.sequence import SequenceData, SequenceGroupMetadata
+
+    group = SequenceGroupMetadata(
+        request_id=f"req-{seq_id}",
+        is_prompt=True,
+        seq_data={seq_id: SequenceData.from_seqs([1, 2, 3])},
+        sampling_params=None,
+        block_tables={seq_id: []},
+    )
+    update = SequenceUpdate(seq_id=seq_id, status=RUNNING, num_computed_tokens=0)
+    return step(number, group, sequences=[update], stats=stats(num_running=1))
+
+
+def test_thrash_is_proven_by_figures(tape: list[bytes]) -> None:
+    (finding,) = check(mutated(tape, "thrash"))
+    assert finding.message.startswith("preempted 4 times since step ")
+    assert "0 tokens gained meanwhile" in finding.message
+
+
+def test_never_fits_is_proven_by_figures(tape: list[bytes]) -> None:
+    (finding,) = check(mutated(tape, "never-fits"))
+    assert (finding.severity, finding.request_id, finding.step) == ("error", "req-1", 1)
+    assert finding.message == "its prompt of 33 tokens needs 9 blocks, the pool has 8"

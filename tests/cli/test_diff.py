@@ -1,0 +1,43 @@
+"""`seqtop diff`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from seqtop.cli.main import main
+from tests.support.broken_recordings import RIGHT, record
+from tests.support.hand_driven import engine_info, step
+
+
+@pytest.fixture
+def a(tmp_path: Path) -> str:
+    path = tmp_path / "a.seqtop"
+    record(path, RIGHT)
+    return str(path)
+
+
+def test_equal_recordings(a: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", a, a]) == 0
+    assert "all 6 steps have the same decisions" in capsys.readouterr().out
+
+
+def test_recordings_that_differ(a: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    b = str(tmp_path / "b.seqtop")
+    record(Path(b), (engine_info(max_num_seqs=4), *RIGHT[1:-1], step(5), step(6)))
+    assert main(["diff", a, b]) == 1
+    said = capsys.readouterr().out
+    assert "setting max_num_seqs: A 8, B 4\n" in said
+    assert "A, step none: the run has 6 steps\n  B, step 6: the run has 7 steps" in said
+    assert main(["diff", a, b, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["a"], document["b"], document["differs"]) == (a, b, True)
+    assert document["settings"] == [{"name": "max_num_seqs", "a": 8, "b": 4}]
+    assert (document["first"]["kind"], document["num_equal_steps"]) == ("length", 6)
+    steps = next(each for each in document["figures"] if each["name"] == "steps")
+    assert (steps["a"], steps["b"]) == (6, 7)
+
+
+def test_recording_that_cannot_be_read(a: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", a, "/nonexistent"]) == 2
+    assert "/nonexistent cannot be opened" in capsys.readouterr().err
