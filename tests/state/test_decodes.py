@@ -205,7 +205,7 @@ def test_checks_look_at_columns_as_at_rows() -> None:
     for seed in range(6):
         found = []
         for columns in (True, False):
-            checker = Checker(starvation_time=0.5)
+            checker = Checker(thresholds=Thresholds(overtaken_seconds=0.5, overtaken_requests=1))
             found.append(
                 [
                     finding
