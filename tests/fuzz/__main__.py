@@ -4,11 +4,13 @@
     python -m tests.fuzz wire kv_events --count 400000
 
 Exits with a traceback that names the kind, the seed and the input, at the first exception that is
-not the promised one.
+not the promised one. Ctrl-C ends the present kind after its round, and prints its line.
 """
 
 import argparse
+import signal
 import sys
+import threading
 import time
 
 from tests.support import fuzz
@@ -21,9 +23,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     kinds = options.kinds or fuzz.KINDS
+    interrupted = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: interrupted.set())
     for kind in kinds:
+        interrupted.clear()
         started = time.process_time()
-        result = fuzz.run(kind, -(-options.count // len(kinds)), options.seed)
+        count = -(-options.count // len(kinds))
+        result = fuzz.run(kind, count, options.seed, interrupted.is_set)
         seconds = time.process_time() - started
         memory = [size >> 20 for size in result.memory]
         print(

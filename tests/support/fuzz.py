@@ -40,13 +40,20 @@ class Result:
         return self.num_past_decoder / self.num_inputs
 
 
-def run(kind: str, count: int, seed: int) -> Result:
-    """Feeds `count` inputs of a kind; the same arguments give the same inputs."""
+def run(kind: str, count: int, seed: int, stopped: Callable[[], bool] = lambda: False) -> Result:
+    """Feeds `count` inputs of a kind; the same arguments give the same inputs.
+
+    Args:
+        kind: One of `KINDS`.
+        count: The number of inputs.
+        seed: Determines the inputs.
+        stopped: Returns true to end after the present round.
+    """
     module = importlib.import_module(f"tests.support.fuzz_{kind}")
     start: Callable[[random.Random], AbstractContextManager[Feed]] = module.start
     process, result = psutil.Process(), Result()
     signal.signal(signal.SIGPROF, _hang)
-    while result.num_inputs < count:
+    while result.num_inputs < count and not stopped():
         first = result.num_inputs
         choose = random.Random(f"{kind} {seed} {first}")
         with start(choose) as feed:
