@@ -2,13 +2,24 @@
 
 import itertools
 
+from seqtop import format as fmt
 from seqtop.sequence import SequenceStage, SequenceStatus
 from seqtop.state.fields import stage
 from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.state.ordering import SequenceView
 from seqtop.state.step_summary import preemption_cause
+from seqtop.state.waits import wait_until
 from seqtop.wire.messages import WaitReason
 
+_SHORTEST_WAIT = 0.05
+"""Seconds below which a wait is not worth a sentence."""
+_CAUSES = {
+    "no_blocks": "for blocks",
+    "token_budget": "for the token budget",
+    "seq_limit": "for a place",
+    "lora_slots": "for a LoRA slot",
+    "paused": "while the scheduler was paused",
+}
 _MAX_NAMED = 4
 """The largest number of writers of blocks, and of ranges of blocks, in a sentence."""
 
@@ -32,12 +43,37 @@ def explain(state: EngineData, view: SequenceView, sequence: SequenceState) -> s
     request = state.requests[sequence.request_id]
     if SequenceStatus.is_finished(sequence.status):
         redacted = state.info is not None and state.info.redacted
-        return _finished(request, sequence, redacted=redacted)
+        end = _finished(request, sequence, redacted=redacted)
+        return " ".join(filter(None, (end, describe_waits(state, request))))
     if sequence.status == SequenceStatus.RUNNING:
         parts = [_running(request, sequence), _prefix_hits(state, request, sequence)]
     else:
         parts = [_preempted(request, sequence), _waiting(state, view, request, sequence)]
-    return " ".join(filter(None, (*parts, _fork(state, sequence))))
+    parts += [_fork(state, sequence), describe_waits(state, request)]
+    return " ".join(filter(None, parts))
+
+
+def describe_waits(state: EngineData, request: RequestState) -> str:
+    """Describes how long a request has waited in the queue, and for what; empty if hardly."""
+    wait = wait_until(state, request, state.time)
+    if not wait.total >= _SHORTEST_WAIT:
+        return ""
+    if not wait.by_cause:
+        return f"Waited {fmt.seconds(wait.total)}; no reason was given."
+    longest = sorted(wait.by_cause.items(), key=lambda item: -item[1])
+    parts = [
+        f"{fmt.seconds(seconds)} {_CAUSES.get(cause, f'for {_WAITS_FOR.get(cause, cause)}')}"
+        for cause, seconds in longest[:_MAX_NAMED]
+        if seconds >= wait.total / 1000
+    ]
+    known = sum(wait.by_cause.values())
+    if wait.total - known >= wait.total / 100:
+        parts.append(f"{fmt.seconds(wait.total - known)} for a reason not given")
+    sentence = f"Waited {fmt.seconds(wait.total)}: {', '.join(parts)}"
+    behind = known - wait.named
+    if behind >= wait.total / 100:
+        sentence += f"; {fmt.seconds(behind)} of it behind others"
+    return f"{sentence}."
 
 
 def _running(request: RequestState, sequence: SequenceState) -> str:
@@ -63,6 +99,8 @@ def _prefix_hits(state: EngineData, request: RequestState, sequence: SequenceSta
     if found <= 0:
         return ""
     total = f"{_plural(found)} found in the prefix cache"
+    if request.num_preemptions:
+        total += f" when it was recomputed ({sequence.num_prompt_hits:,} before that)"
     # Blocks swapped out come back as other blocks.
     if block_size <= 0 or request.last_preemption_mode == "swap":
         return f"{total}."

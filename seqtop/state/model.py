@@ -39,6 +39,32 @@ class Span(msgspec.Struct, omit_defaults=True):
     """Tokens computed in this phase."""
 
 
+class WaitTimes(msgspec.Struct, omit_defaults=True, frozen=True):
+    """The waits of a request in the queue, before it first ran and after preemptions."""
+
+    total: Public[float] = 0.0
+    """Seconds of all waits before `since`."""
+    by_cause: Public[dict[str, float]] = {}
+    """The part of `total` whose cause is known, by `WaitCause` or the engine's name for it."""
+    named: Public[float] = 0.0
+    """Seconds in which the scheduler named this request itself, rather than one before it."""
+    since: Public[float | None] = None
+    """The beginning of the present wait, epoch seconds; `None` while it does not wait."""
+    blocked_before: Public[dict[str, float]] = {}
+    """`BlockedTimes.by_cause` at that time."""
+
+
+class BlockedTimes(msgspec.Struct, omit_defaults=True, frozen=True):
+    """The times in which the head of the queue was left waiting."""
+
+    by_cause: Public[dict[str, float]] = {}
+    """Seconds by the cause given for it, up to `since`."""
+    cause: Public[str | None] = None
+    """The cause from `since` on; `None` if the last step gave none."""
+    since: Public[float] = 0.0
+    """The start of the last step, epoch seconds."""
+
+
 class SequenceState(msgspec.Struct, omit_defaults=True):
     """A sequence after the last applied step."""
 
@@ -49,7 +75,11 @@ class SequenceState(msgspec.Struct, omit_defaults=True):
     num_computed_tokens: Public[int] = 0
     """Tokens whose keys and values are in the KV cache."""
     num_cached_tokens: Public[int] = 0
-    """The computed tokens that were found in the prefix cache."""
+    """The computed tokens that were found in the prefix cache, when it was last admitted.
+
+    After a preemption these may be tokens of its own output."""
+    num_prompt_hits: Public[int] = 0
+    """The tokens of the prompt that were found in the prefix cache before any preemption."""
     output_token_ids: Masked[Ints] = msgspec.field(default_factory=partial(Ints, "i"))
     output_logprobs: Private[Floats] = msgspec.field(default_factory=partial(Floats, "f"))
     top_logprobs: Private[dict[int, dict[int, Logprob]]] = {}
@@ -125,6 +155,7 @@ class RequestState(msgspec.Struct, omit_defaults=True):
     """Id of the request that the last preemption made room for."""
     wait_reason: Public[WaitReason | None] = None
     """The reason that the last step gave for leaving this request waiting."""
+    wait: Public[WaitTimes] = WaitTimes()
     finish_reason: Public[str | None] = None
     """`stop`, `length` or `abort`, as in the OpenAI API; `None` while unfinished."""
     preemption_steps: Public[list[int]] = []
@@ -173,6 +204,7 @@ class EngineData(msgspec.Struct):
     """Requests finished since the first applied event, whether or not they are still here."""
     wait_reason_ids: Public[list[str]] = []
     """Ids of the requests that the last step gave a reason to wait."""
+    blocked: Public[BlockedTimes] = BlockedTimes()
     num_queued: Public[int] = 0
     """Arrivals and preemptions so far, each of which put a request into the queue."""
     cached_blocks: Public[dict[int, CachedBlock] | None] = None

@@ -4,6 +4,7 @@
 """
 
 from seqtop.sequence import RequestMetrics, SequenceStatus
+from seqtop.state import waits
 from seqtop.state.model import EngineData, RequestState, SequenceState, Span
 from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.messages import SequenceUpdate
@@ -33,6 +34,9 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
         _append_output(state, sequence, update, time)
     sequence.num_computed_tokens = update.num_computed_tokens
     sequence.num_cached_tokens = update.num_cached_tokens
+    request = state.requests[sequence.request_id]
+    if update.status is SequenceStatus.RUNNING and not request.num_preemptions:
+        sequence.num_prompt_hits = min(update.num_cached_tokens, sequence.num_prompt_tokens)
     sequence.num_external_tokens = update.num_external_tokens
     if update.block_table is not None:
         sequence.block_table = update.block_table
@@ -45,7 +49,9 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
         sequence.num_draft_tokens = drafted
         accepted = (sequence.num_accepted_tokens or 0) + (update.num_accepted_tokens or 0)
         sequence.num_accepted_tokens = accepted
-    sequence.engine_status = update.engine_status
+    if update.engine_status != sequence.engine_status:
+        waits.change_engine_status(state, request, time)
+        sequence.engine_status = update.engine_status
     if update.stop_reason is not None:
         sequence.stop_reason = update.stop_reason
     sequence.last_step = step
@@ -135,6 +141,7 @@ def new_request(state: EngineData, request_id: str, arrival_time: float) -> Requ
     request = RequestState(request_id, metrics, seq_ids=[])
     request.spans.append(Span("queued", start=arrival_time, end=None))
     state.requests[request_id] = request
+    waits.begin_wait(state, request, arrival_time)
     return request
 
 
@@ -170,8 +177,9 @@ def set_status(state: EngineData, sequence: SequenceState, status: SequenceStatu
     sequence.status = status
 
 
-def close_span(request: RequestState, time: float) -> None:
-    """Ends the last span of a request at `time` (epoch seconds), if it is open."""
+def close_span(state: EngineData, request: RequestState, time: float) -> None:
+    """Ends the last span of a request at `time` (epoch seconds), if it is open, and a wait."""
     last = request.spans[-1]
     if last.end is None:
         last.end = time
+        waits.end_wait(state, request, time)
