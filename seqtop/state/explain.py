@@ -13,13 +13,6 @@ from seqtop.wire.messages import WaitReason
 
 _SHORTEST_WAIT = 0.05
 """Seconds below which a wait is not worth a sentence."""
-_CAUSES = {
-    "no_blocks": "for blocks",
-    "token_budget": "for the token budget",
-    "seq_limit": "for a place",
-    "lora_slots": "for a LoRA slot",
-    "paused": "while the scheduler was paused",
-}
 _MAX_NAMED = 4
 """The largest number of writers of blocks, and of ranges of blocks, in a sentence."""
 
@@ -30,6 +23,14 @@ _WAITS_FOR = {
     "WAITING_FOR_FSM": "its grammar to be compiled",
 }
 """What vLLM's statuses say that a request waits for."""
+
+_WAITED = {
+    "no_blocks": "for blocks",
+    "token_budget": "for the token budget",
+    "seq_limit": "for a place",
+    "lora_slots": "for a LoRA slot",
+    "paused": "while paused",
+} | {status: f"for {reason}" for status, reason in _WAITS_FOR.items()}
 
 
 def explain(state: EngineData, view: SequenceView, sequence: SequenceState) -> str:
@@ -46,10 +47,14 @@ def explain(state: EngineData, view: SequenceView, sequence: SequenceState) -> s
         end = _finished(request, sequence, redacted=redacted)
         return " ".join(filter(None, (end, describe_waits(state, request))))
     if sequence.status == SequenceStatus.RUNNING:
-        parts = [_running(request, sequence), _prefix_hits(state, request, sequence)]
+        parts = [
+            _running(request, sequence),
+            _prefix_hits(state, request, sequence),
+            _external_hits(sequence),
+        ]
     else:
         parts = [_preempted(request, sequence), _waiting(state, view, request, sequence)]
-    parts += [_fork(state, sequence), describe_waits(state, request)]
+    parts += [_fork(state, sequence), _lora(request), describe_waits(state, request)]
     return " ".join(filter(None, parts))
 
 
@@ -62,7 +67,7 @@ def describe_waits(state: EngineData, request: RequestState) -> str:
         return f"Waited {fmt.seconds(wait.total)}; no reason was given."
     longest = sorted(wait.by_cause.items(), key=lambda item: -item[1])
     parts = [
-        f"{fmt.seconds(seconds)} {_CAUSES.get(cause, f'for {_WAITS_FOR.get(cause, cause)}')}"
+        f"{fmt.seconds(seconds)} {_WAITED.get(cause, f'for {cause}')}"
         for cause, seconds in longest[:_MAX_NAMED]
         if seconds >= wait.total / 1000
     ]
@@ -95,7 +100,8 @@ def _running(request: RequestState, sequence: SequenceState) -> str:
 
 def _prefix_hits(state: EngineData, request: RequestState, sequence: SequenceState) -> str:
     """Names the blocks found in the prefix cache, and the requests that wrote them."""
-    found, block_size = sequence.num_cached_tokens, state.info.block_size if state.info else 0
+    found = sequence.num_cached_tokens - sequence.num_external_tokens
+    block_size = state.info.block_size if state.info else 0
     if found <= 0:
         return ""
     total = f"{_plural(found)} found in the prefix cache"
@@ -116,6 +122,16 @@ def _prefix_hits(state: EngineData, request: RequestState, sequence: SequenceSta
     if len(by_writer) > _MAX_NAMED:
         parts.append(f"and of {_plural(len(by_writer) - _MAX_NAMED, 'other')}")
     return f"{total}: {'; '.join(parts)}." if parts else f"{total}."
+
+
+def _external_hits(sequence: SequenceState) -> str:
+    if sequence.num_external_tokens <= 0:
+        return ""
+    return f"{_plural(sequence.num_external_tokens)} loaded by the KV connector."
+
+
+def _lora(request: RequestState) -> str:
+    return f"LoRA adapter: {request.lora}." if request.lora else ""
 
 
 def _numbers(blocks: list[int]) -> str:

@@ -5,7 +5,7 @@ import pytest
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.explain import explain
-from seqtop.state.model import CachedBlock
+from seqtop.state.model import CachedBlock, WaitTimes
 from seqtop.state.ordering import SequenceView
 from seqtop.wire.messages import WaitReason
 from tests.support.hand_driven import engine_info
@@ -58,6 +58,27 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         ("Waiting for 3 more free blocks.", WAITING, reason("no_blocks", 3), {}),
         ("Waiting for 1 more free block.", WAITING, reason("no_blocks", 1), {}),
         ("Waiting for free blocks.", WAITING, reason("no_blocks"), {}),
+        ("Waiting: the scheduler is paused.", WAITING, reason("paused"), {}),
+        (
+            (
+                "Waiting for a LoRA slot: running requests with other adapters have all of them."
+                " LoRA adapter: poems. Waited 1.52 s: 1.50 s for a LoRA slot, 20.0 ms for FROZEN."
+            ),
+            WAITING,
+            reason("lora_slots")
+            | {
+                "lora": "poems",
+                "wait": WaitTimes(1.52, {"FROZEN": 0.02, "lora_slots": 1.5}, named=1.52),
+            },
+            {},
+        ),
+        ("Left waiting by the scheduler; the reason is unknown.", WAITING, reason("unknown"), {}),
+        (
+            "Waiting for a KV connector to load its KV cache (WAITING_FOR_REMOTE_KVS).",
+            WAITING,
+            {},
+            {"engine_status": "WAITING_FOR_REMOTE_KVS"},
+        ),
         (
             "Waiting: the step's token budget is spent; 1 token more would do.",
             WAITING,
