@@ -2,7 +2,8 @@
 
 Between two frames a step adds a token to 256 of them, which changes their order. The figure is the
 CPU time of the process from the poll to the escape sequences, on a terminal of 160 × 50. The peer
-is a frame of the same app with 256 sequences.
+is a frame of the same app with 256 sequences. The second figure is a frame of the overview, whose
+charts show the history of as many sequences.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import random
 from benchmarks import running, terminal
 from benchmarks.figure import Figure, Findings, Growth, Limit, middle, percentile
 from benchmarks.scenes import Crowd, ScriptedSource
+from seqtop.history.memory_store import MemoryStore
 from seqtop.state.filter import parse
 from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp
 
 TITLE = "Paint, 10,000 sequences live, sorted and filtered"
 MAX_MS = 16.0
+MAX_OVERVIEW_MS = 21.0
 LIVE = 10_000
 SIZES = (1_000, LIVE, 100_000)
 RUNNING = 256
@@ -43,18 +46,29 @@ def measure(*, tiny: bool = False) -> Findings:
         peer_value=peer,
         ratio=peer / value,
     )
+    overview = asyncio.run(_frames(live, rounds, overview=True))
+    charts = Figure(
+        what=f"{live:,} live, the overview open",
+        measured=f"CPU a frame, p99 of {rounds}; median {middle(overview) * 1e3:.1f} ms",
+        value=percentile(overview, 99) * 1e3,
+        unit="ms",
+        limit=Limit(MAX_OVERVIEW_MS),
+    )
     points = [(float(size), percentile(each, 99) * 1e3) for size, each in frames.items()]
     growth = [Growth("p99 of a frame, sorted and filtered", "live", "ms", points, limit=0.1)]
-    return Findings([figure], growth if len(sizes) > 1 else [])
+    return Findings([figure, charts], growth if len(sizes) > 1 else [])
 
 
-async def _frames(size: int, rounds: int) -> list[float]:
+async def _frames(size: int, rounds: int, *, overview: bool = False) -> list[float]:
     crowd, draw = Crowd(size), random.Random(0)
-    app = SeqtopApp(source := ScriptedSource(*crowd.arrivals()), clock=lambda: 0.0)
+    history = MemoryStore() if overview else None
+    app = SeqtopApp(source := ScriptedSource(*crowd.arrivals(), history=history), clock=lambda: 0.0)
     async with terminal.shown(app) as pilot:
         app._refresher.stop()  # frames are drawn on request only
         app.ui.sort_by(Sort("out", descending=True))
         app.ui.filter_by(parse("prompt>100 id:req"))
+        if overview:
+            await pilot.press("6")
         app.draw()
         await pilot.pause()
 

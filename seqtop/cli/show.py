@@ -23,6 +23,7 @@ from seqtop.cli.recordings import nearest_step, open_recording
 
 if TYPE_CHECKING:
     from seqtop.connection import Connection
+    from seqtop.history import FileStore
     from seqtop.state import EngineState
 
 
@@ -41,6 +42,12 @@ def add_command(commands: Commands) -> None:
     form.add_argument("--text", action="store_true", help="the table as plain text (default)")
     show.add_argument(
         "--at", type=int, metavar="STEP", help="of a recording: the state at the end of this step"
+    )
+    show.add_argument(
+        "--compare",
+        type=int,
+        metavar="STEP",
+        help="of a recording: what differs between --at and the end of this step",
     )
     rows = show.add_argument_group("rows")
     rows.add_argument(
@@ -79,7 +86,7 @@ def add_command(commands: Commands) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
-    others = ("follow", "at", "columns", "filter", "sort", "server_key", "client_key")
+    others = ("follow", "at", "compare", "columns", "filter", "sort", "server_key", "client_key")
     conflict = kv_events.find_conflict(options, others) or _find_conflict(options)
     if conflict is not None:
         return fail(conflict, status=2)
@@ -104,6 +111,10 @@ def _find_conflict(options: argparse.Namespace) -> str | None:
         return "--follow needs a running engine; seqtop export writes a whole recording"
     if options.at is not None and is_live:
         return "--at needs a recording: a running engine does not publish past steps"
+    if options.compare is not None and options.at is None:
+        return "--compare needs --at: the step to compare with"
+    if options.compare is not None and (has_rows or options.sort):
+        return "--compare prints differences: --columns, --filter and --sort are for the table"
     if options.json and options.sort:
         return "--sort orders the table; in JSON sequences are in order of arrival"
     if options.json and has_rows and not options.follow:
@@ -117,17 +128,37 @@ def _show_recording(options: argparse.Namespace) -> int:
 
     try:
         with open_recording(options.source) as recording:
-            if options.at is None:
-                state = recording.at(recording.last)
-            else:
-                if (nearest := nearest_step(recording, options.at)) is not None:
-                    warn(f"step {options.at:,} is not recorded; this is {nearest}")
-                state = recording.at(recording.index.at_step(options.at))
+            state = _state_at(recording, options.at)
+            if options.compare is not None:
+                print(_compare(state, _state_at(recording, options.compare), json=options.json))
+                return 0
             connection = Connection(options.source, ConnectionState.REPLAY, recording.damage or "")
     except RecordingError as error:
         return fail(str(error))
     _print(_format(state, connection, options), options)
     return 0
+
+
+def _state_at(recording: FileStore, step: int | None) -> EngineState:
+    """Returns the state at the end of a step, or of the recording; warns if it lacks the step."""
+    if step is None:
+        return recording.at(recording.last)
+    if (nearest := nearest_step(recording, step)) is not None:
+        warn(f"step {step:,} is not recorded; this is {nearest}")
+    return recording.at(recording.index.at_step(step))
+
+
+def _compare(one: EngineState, other: EngineState, *, json: bool) -> str:
+    import msgspec
+
+    from seqtop.sanitize import safe_json, safe_line
+    from seqtop.state.compare import compare, describe
+
+    comparison = compare(one, other)
+    if json:
+        plain = msgspec.json.format(msgspec.json.encode(comparison), indent=2)
+        return safe_json(plain.decode())
+    return "\n".join(map(safe_line, describe(comparison)))
 
 
 def _show_live(options: argparse.Namespace) -> int:

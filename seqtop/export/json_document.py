@@ -12,6 +12,8 @@ from seqtop.connection import Connection
 from seqtop.export.lifecycle import RequestLifecycle, lifecycles
 from seqtop.sanitize import safe_json
 from seqtop.state import EngineState, RequestState, SequenceState
+from seqtop.state.model import WaitTimes
+from seqtop.state.waits import wait_until
 from seqtop.wire.columns import Floats, Ints
 
 
@@ -29,20 +31,26 @@ def document(state: EngineState, connection: Connection) -> dict[str, Any]:
         "step": state.step,
         "time": state.time,
         "stats": msgspec.structs.asdict(state.stats) if state.stats else None,
-        "requests": [_request(lifecycle) for lifecycle in lifecycles(state)],
+        "requests": [_request(state, lifecycle) for lifecycle in lifecycles(state)],
     }
 
 
-def _request(lifecycle: RequestLifecycle) -> dict[str, Any]:
+def _request(state: EngineState, lifecycle: RequestLifecycle) -> dict[str, Any]:
     request = lifecycle.request
     plain = _plain(request)
-    del plain["seq_ids"]
+    del plain["seq_ids"], plain["wait"]
     return {
         **plain,
         "latency": lifecycle.latencies(),
         "wait_reason": msgspec.structs.asdict(request.wait_reason) if request.wait_reason else None,
+        "wait": _wait(wait_until(state, request, state.time)),
         "sequences": [_sequence(sequence) for sequence in lifecycle.sequences],
     }
+
+
+def _wait(wait: WaitTimes) -> dict[str, Any]:
+    """Returns the seconds in the queue: in all, by cause, and as the one named by the scheduler."""
+    return {"total": wait.total, "by_cause": wait.by_cause, "named": wait.named}
 
 
 def _sequence(sequence: SequenceState) -> dict[str, Any]:

@@ -124,11 +124,22 @@ class Timeline(ABC):
         Raises:
             RecordingError: An event cannot be read.
         """
+        for position, payload in self.payloads(start, stop):
+            yield position, None if payload is None else self._event(position, payload)
+
+    def payloads(self, start: int, stop: int) -> Iterator[tuple[int, bytes | None]]:
+        """Yields each position after `start` up to `stop` with its encoded event.
+
+        At a snapshot there is no event, but `None`.
+
+        Raises:
+            RecordingError: The events cannot be read.
+        """
         position = max(start, self.first)
         while position < min(stop, self.last):
             for payload in self._payloads(position + 1, stop):
                 position += 1
-                yield position, None if payload is None else self._event(position, payload)
+                yield position, payload
 
     def keyframe_before(self, position: int) -> int:
         """Returns the position of the last keyframe that is not after `position`."""

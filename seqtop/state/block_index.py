@@ -49,6 +49,16 @@ class BlockIndex:
         return self._device.num_shared + self._groups.num_shared - reserved
 
     @property
+    def num_saved(self) -> int:
+        """Blocks of the device that sharing saves: those that owners would need beyond the first.
+
+        Reserved blocks do not count.
+        """
+        saved = sum(len(owners) - 1 for owners in self._device.below(self.num_reserved))
+        pools = (self._device, self._groups)
+        return sum(pool.num_entries - pool.num_blocks for pool in pools) - saved
+
+    @property
     def num_swapped(self) -> int:
         """Blocks in host memory that a sequence holds."""
         return self._host.num_blocks
@@ -100,6 +110,7 @@ class BlockIndex:
         """Indexes all tables of `state`, and sets the sizes of the pools."""
         self.num_device, self.num_host, self.num_reserved = _sizes(state)
         self._clear()
+        self._block_size = max(state.info.block_size, 0) if state.info else 0
         self.update(state, state.sequences)
 
     def update(self, state: EngineData, touched: Iterable[int]) -> set[int]:
@@ -129,12 +140,22 @@ class BlockIndex:
             group_blocks = [block for each in sequence.group_block_tables for block in each]
         new_positions, changed = self._device.set_table(seq_id, table)
         changed |= self._groups.set_table(seq_id, group_blocks)[1]
+        num_slots = len(table) * self._block_size
+        unfilled = max(num_slots - sequence.num_computed_tokens, 0) if sequence else 0
+        self.num_unfilled += unfilled - self._unfilled.pop(seq_id, 0)
+        if unfilled:
+            self._unfilled[seq_id] = unfilled
         _, on_host = self._host.set_table(seq_id, host_table)
         changed.update(self.num_device + block for block in on_host)
         return TableChange(new_positions, changed)
 
     def _clear(self) -> None:
         self._device, self._groups, self._host = BlockOwners(), BlockOwners(), BlockOwners()
+        self._block_size = 0
+        self.num_unfilled = 0
+        """Slots of the device's blocks that their sequences hold and have no token for."""
+        self._unfilled: dict[int, int] = {}
+        """Unfilled slots by sequence id."""
 
 
 class BlockOwners:
@@ -148,6 +169,8 @@ class BlockOwners:
         self._tables: dict[int, list[int]] = {}
         self.num_shared = 0
         """Blocks that several sequences hold."""
+        self.num_entries = 0
+        """The entries of all tables; a block in two tables counts twice."""
 
     @property
     def num_blocks(self) -> int:
@@ -189,6 +212,7 @@ class BlockOwners:
         for position in range(first_new, len(table)):
             owners = self._owners.setdefault(table[position], {})
             self.num_shared += len(owners) == 1 and seq_id not in owners
+            self.num_entries += seq_id not in owners
             owners[seq_id] = position
         changed.update(table[first_new:])
         if table:
@@ -202,6 +226,7 @@ class BlockOwners:
             owners = self._owners.get(block)
             if owners is not None and owners.pop(seq_id, None) is not None:
                 self.num_shared -= len(owners) == 1
+                self.num_entries -= 1
                 if not owners:
                     del self._owners[block]
 

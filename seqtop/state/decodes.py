@@ -8,6 +8,7 @@ from itertools import repeat
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state.model import EngineData, Span
+from seqtop.state.sequence_updates import close_span
 from seqtop.wire.messages import Decodes, Step
 
 _RUNNING = SequenceStatus.RUNNING
@@ -61,8 +62,7 @@ def apply(state: EngineData, step: Step, decodes: Decodes) -> list[int]:
             metrics.model_execute_time = (metrics.model_execute_time or 0.0) + executing
         span = request.spans[-1]
         if span.kind != "decode":
-            if span.end is None:
-                span.end = start
+            close_span(state, request, start)
             span = Span("decode", start=start, end=None)
             request.spans.append(span)
         span.end = end

@@ -8,8 +8,11 @@ from seqtop.state.fields import stage
 from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.state.ordering import SequenceView
 from seqtop.state.step_summary import preemption_cause
+from seqtop.state.waits import wait_until
 from seqtop.wire.messages import WaitReason
 
+_SHORTEST_WAIT = 0.05
+"""Seconds below which a wait is not worth a sentence."""
 _MAX_NAMED = 4
 """The largest number of writers of blocks, and of ranges of blocks, in a sentence."""
 
@@ -27,7 +30,6 @@ _WAITED = {
     "seq_limit": "for a place",
     "lora_slots": "for a LoRA slot",
     "paused": "while paused",
-    "unknown": "for an unknown reason",
 } | {status: f"for {reason}" for status, reason in _WAITS_FOR.items()}
 
 
@@ -42,7 +44,8 @@ def explain(state: EngineData, view: SequenceView, sequence: SequenceState) -> s
     request = state.requests[sequence.request_id]
     if SequenceStatus.is_finished(sequence.status):
         redacted = state.info is not None and state.info.redacted
-        return _finished(request, sequence, redacted=redacted)
+        end = _finished(request, sequence, redacted=redacted)
+        return " ".join(filter(None, (end, describe_waits(state, request))))
     if sequence.status == SequenceStatus.RUNNING:
         parts = [
             _running(request, sequence),
@@ -51,8 +54,31 @@ def explain(state: EngineData, view: SequenceView, sequence: SequenceState) -> s
         ]
     else:
         parts = [_preempted(request, sequence), _waiting(state, view, request, sequence)]
-    others = (_fork(state, sequence), _lora(request), _wait_times(request))
-    return " ".join(filter(None, (*parts, *others)))
+    parts += [_fork(state, sequence), _lora(request), describe_waits(state, request)]
+    return " ".join(filter(None, parts))
+
+
+def describe_waits(state: EngineData, request: RequestState) -> str:
+    """Describes how long a request has waited in the queue, and for what; empty if hardly."""
+    wait = wait_until(state, request, state.time)
+    if not wait.total >= _SHORTEST_WAIT:
+        return ""
+    if not wait.by_cause:
+        return f"Waited {fmt.seconds(wait.total)}; no reason was given."
+    longest = sorted(wait.by_cause.items(), key=lambda item: -item[1])
+    parts = [
+        f"{fmt.seconds(seconds)} {_WAITED.get(cause, f'for {cause}')}"
+        for cause, seconds in longest[:_MAX_NAMED]
+        if seconds >= wait.total / 1000
+    ]
+    known = sum(wait.by_cause.values())
+    if wait.total - known >= wait.total / 100:
+        parts.append(f"{fmt.seconds(wait.total - known)} for a reason not given")
+    sentence = f"Waited {fmt.seconds(wait.total)}: {', '.join(parts)}"
+    behind = known - wait.named
+    if behind >= wait.total / 100:
+        sentence += f"; {fmt.seconds(behind)} of it behind others"
+    return f"{sentence}."
 
 
 def _running(request: RequestState, sequence: SequenceState) -> str:
@@ -79,6 +105,8 @@ def _prefix_hits(state: EngineData, request: RequestState, sequence: SequenceSta
     if found <= 0:
         return ""
     total = f"{_plural(found)} found in the prefix cache"
+    if request.num_preemptions:
+        total += f" when it was recomputed ({sequence.num_prompt_hits:,} before that)"
     # Blocks swapped out come back as other blocks.
     if block_size <= 0 or request.last_preemption_mode == "swap":
         return f"{total}."
@@ -104,13 +132,6 @@ def _external_hits(sequence: SequenceState) -> str:
 
 def _lora(request: RequestState) -> str:
     return f"LoRA adapter: {request.lora}." if request.lora else ""
-
-
-def _wait_times(request: RequestState) -> str:
-    """Lists the reasons for which the request has waited, the longest wait first."""
-    times = sorted(request.wait_times.items(), key=lambda item: -item[1])[:_MAX_NAMED]
-    parts = [f"{fmt.seconds(time)} {_WAITED.get(reason, reason)}" for reason, time in times]
-    return f"Waited {', '.join(parts)}." if parts else ""
 
 
 def _numbers(blocks: list[int]) -> str:

@@ -12,6 +12,7 @@ from seqtop import format as fmt
 from seqtop.column_layout import UNLIMITED, Column
 from seqtop.sequence import SequenceStage, SequenceStatus, latency
 from seqtop.state.model import RequestState, SequenceState
+from seqtop.state.waits import NOT_A_CAUSE
 
 Value: TypeAlias = float | str | None
 Getter: TypeAlias = Callable[[RequestState, SequenceState, float], Value]
@@ -28,6 +29,17 @@ STATUS_WORDS = {
 }
 PREEMPTED = "preempt"
 """The status word of a sequence that waits after it ran."""
+
+CAUSE_WORDS = {
+    "no_blocks": "blocks", "token_budget": "budget", "seq_limit": "place",
+    "lora_slots": "lora", "paused": "paused",
+}  # fmt: skip
+"""A word for each `WaitCause`."""
+BEHIND = "queue"
+"""The word for a wait behind others in the queue."""
+STALLED_SECONDS, STALLED_GAPS = 2.0, 10.0
+"""A running sequence is stalled if its last token is older than both: seconds, and the mean time
+between its tokens so many times."""
 
 _STATUS_RANK = ["running", "swapped", PREEMPTED, "waiting", "stop", "length", "abort", "ignored"]
 
@@ -118,6 +130,67 @@ def _is_yet_to_be_scheduled(request: RequestState, sequence: SequenceState) -> b
     return not has_run and sequence.status == SequenceStatus.WAITING
 
 
+def waited(request: RequestState, now: float) -> float:
+    """Returns the seconds that a request has waited in the queue, before it ran and later."""
+    since = request.wait.since
+    return request.wait.total + (now - since if since is not None else 0.0)
+
+
+def cause_word(cause: str) -> str:
+    """Returns a cause of waiting in one word."""
+    return CAUSE_WORDS.get(cause, cause.lower())
+
+
+def wait_word(request: RequestState, sequence: SequenceState) -> str | None:
+    """Returns why a sequence waits, or why its request has waited longest, in one word.
+
+    `None` if it has not waited, or if that is unknown.
+    """
+    if sequence.status == SequenceStatus.WAITING:
+        if sequence.engine_status not in NOT_A_CAUSE:
+            return cause_word(sequence.engine_status)
+        if request.wait_reason is None:
+            return BEHIND
+        now = request.wait_reason.cause
+        return None if now == "unknown" else cause_word(now)
+    by_cause, total = request.wait.by_cause, request.wait.total
+    cause = max(by_cause, key=by_cause.__getitem__, default="")
+    if not cause or by_cause[cause] < total - sum(by_cause.values()):
+        return None
+    return cause_word(cause)
+
+
+def token_age(request: RequestState, sequence: SequenceState, now: float) -> float | None:
+    """Returns the seconds since the last token of an unfinished sequence that has one."""
+    if not _ages(request, sequence):
+        return None
+    return now - request.metrics.last_token_time
+
+
+def is_stalled(request: RequestState, sequence: SequenceState, now: float) -> bool:
+    """Returns whether a running sequence has had no token for much longer than usual."""
+    age = token_age(request, sequence, now)
+    if age is None or sequence.status != SequenceStatus.RUNNING:
+        return False
+    usual = latency.itl_so_far(request.metrics, len(sequence.output_token_ids)) or 0.0
+    return age > max(STALLED_SECONDS, STALLED_GAPS * usual)
+
+
+def _ages(_: RequestState, sequence: SequenceState) -> bool:
+    is_finished = SequenceStatus.is_finished(sequence.status)
+    return bool(sequence.output_token_ids) and not is_finished
+
+
+def _waits(request: RequestState, _: SequenceState) -> bool:
+    return request.wait.since is not None
+
+
+def _hit_share(request: RequestState, sequence: SequenceState, _: float) -> Value:
+    """Returns the share of the prompt that was in the prefix cache; `None` before it is known."""
+    prompt, is_known = sequence.num_prompt_tokens, request.num_scheduled_steps > 0
+    return sequence.num_prompt_hits / prompt if is_known and prompt > 0 else None
+
+
 def token_rate(request: RequestState, sequence: SequenceState) -> float | None:
     """Returns the output tokens per second, from arrival to the newest; `None` before the first."""
     elapsed = request.metrics.last_token_time - request.metrics.arrival_time
@@ -197,8 +270,8 @@ _ALL = (
     Field(
         key="cached",
         title="Cached",
-        help="prefix-cached tokens",
-        value=lambda _, s, __: s.num_cached_tokens,
+        help="prompt tokens found in the prefix cache",
+        value=lambda _, s, __: s.num_prompt_hits,
         dim_zero=True,
         descending=True,
         width=6,
@@ -255,7 +328,7 @@ _ALL = (
         format=fmt.seconds,
         descending=True,
         width=7,
-        priority=2,
+        priority=1,
     ),
     Field(
         key="itl",
@@ -277,6 +350,48 @@ _ALL = (
         grows=_is_yet_to_be_scheduled,
         width=7,
         priority=3,
+        is_default=False,
+    ),
+    Field(
+        key="waited",
+        title="Waited",
+        help="time in the queue, also after preemptions",
+        value=lambda r, _, now: waited(r, now),
+        format=fmt.seconds,
+        descending=True,
+        grows=_waits,
+        width=7,
+        priority=3,
+    ),
+    Field(
+        key="why",
+        title="Why",
+        help="why it waits, or waited longest: place, blocks, budget, queue",
+        value=lambda r, s, _: wait_word(r, s),
+        width=6,
+        priority=3,
+        right=False,
+    ),
+    Field(
+        key="age",
+        title="Age",
+        help="time since the last token; ! if it is stalled",
+        value=token_age,
+        format=fmt.growing,
+        descending=True,
+        grows=_ages,
+        width=6,
+        priority=4,
+    ),
+    Field(
+        key="hit",
+        title="Hit",
+        help="share of the prompt found in the prefix cache",
+        value=_hit_share,
+        format=fmt.percent,
+        descending=True,
+        width=4,
+        priority=4,
     ),
     Field(
         key="preempt",

@@ -39,6 +39,32 @@ class Span(msgspec.Struct, omit_defaults=True):
     """Tokens computed in this phase."""
 
 
+class WaitTimes(msgspec.Struct, omit_defaults=True, frozen=True):
+    """The waits of a request in the queue, before it first ran and after preemptions."""
+
+    total: Public[float] = 0.0
+    """Seconds of all waits before `since`."""
+    by_cause: Public[dict[str, float]] = {}
+    """The part of `total` whose cause is known, by `WaitCause` or the engine's name for it."""
+    named: Public[float] = 0.0
+    """Seconds in which the scheduler named this request itself, rather than one before it."""
+    since: Public[float | None] = None
+    """The beginning of the present wait, epoch seconds; `None` while it does not wait."""
+    blocked_before: Public[dict[str, float]] = {}
+    """`BlockedTimes.by_cause` at that time."""
+
+
+class BlockedTimes(msgspec.Struct, omit_defaults=True, frozen=True):
+    """The times in which the head of the queue was left waiting."""
+
+    by_cause: Public[dict[str, float]] = {}
+    """Seconds by the cause given for it, up to `since`."""
+    cause: Public[str | None] = None
+    """The cause from `since` on; `None` if the last step gave none."""
+    since: Public[float] = 0.0
+    """The start of the last step, epoch seconds."""
+
+
 class SequenceState(msgspec.Struct, omit_defaults=True):
     """A sequence after the last applied step."""
 
@@ -49,7 +75,11 @@ class SequenceState(msgspec.Struct, omit_defaults=True):
     num_computed_tokens: Public[int] = 0
     """Tokens whose keys and values are in the KV cache."""
     num_cached_tokens: Public[int] = 0
-    """The computed tokens that were found in the prefix cache."""
+    """The computed tokens that were found in the prefix cache, when it was last admitted.
+
+    After a preemption these may be tokens of its own output."""
+    num_prompt_hits: Public[int] = 0
+    """The tokens of the prompt that were found in the prefix cache before any preemption."""
     output_token_ids: Masked[Ints] = msgspec.field(default_factory=partial(Ints, "i"))
     output_logprobs: Private[Floats] = msgspec.field(default_factory=partial(Floats, "f"))
     top_logprobs: Private[dict[int, dict[int, Logprob]]] = {}
@@ -76,8 +106,6 @@ class SequenceState(msgspec.Struct, omit_defaults=True):
     """Blocks in host memory that hold a swapped-out sequence, in logical order."""
     fork_length: Public[int | None] = None
     """Tokens of prompt and output shared with the parent at the fork."""
-    engine_status_since: Public[float] = 0.0
-    """The time at which `engine_status` changed."""
     num_external_tokens: Public[int] = 0
     """The part of `num_cached_tokens` that a KV connector loaded from elsewhere."""
     text_lengths: Masked[Ints] = msgspec.field(default_factory=partial(Ints, "b"))
@@ -127,6 +155,7 @@ class RequestState(msgspec.Struct, omit_defaults=True):
     """Id of the request that the last preemption made room for."""
     wait_reason: Public[WaitReason | None] = None
     """The reason that the last step gave for leaving this request waiting."""
+    wait: Public[WaitTimes] = WaitTimes()
     finish_reason: Public[str | None] = None
     """`stop`, `length` or `abort`, as in the OpenAI API; `None` while unfinished."""
     preemption_steps: Public[list[int]] = []
@@ -137,11 +166,6 @@ class RequestState(msgspec.Struct, omit_defaults=True):
     """
     lora: Public[str] = ""
     """The name of the LoRA adapter; empty without one."""
-    wait_times: Public[dict[str, float]] = {}
-    """Seconds for which the engine gave a reason to wait, by `WaitReason.cause` or `engine_status`.
-    It does not include the time behind others in the queue."""
-    waited_until: Public[float] = 0.0
-    """The end of the last step that gave a reason to wait."""
 
 
 class EngineData(msgspec.Struct):
@@ -180,6 +204,7 @@ class EngineData(msgspec.Struct):
     """Requests finished since the first applied event, whether or not they are still here."""
     wait_reason_ids: Public[list[str]] = []
     """Ids of the requests that the last step gave a reason to wait."""
+    blocked: Public[BlockedTimes] = BlockedTimes()
     num_queued: Public[int] = 0
     """Arrivals and preemptions so far, each of which put a request into the queue."""
     cached_blocks: Public[dict[int, CachedBlock] | None] = None

@@ -210,18 +210,19 @@ class SequenceView:
             self.update(state, self._newly_shown_or_hidden(state))
         field = FIELDS.get(self.sort.key)
         if field is not None and field.grows:
-            self.update(state, self._positions.keys() & self._queue_keys.keys())
+            unfinished = self._queue_keys.keys() | self.running
+            self.update(state, self._positions.keys() & unfinished)
         if self._growing:
             self._keys |= {seq_id: self._grown(key) for seq_id, key in self._growing.items()}
             self._rows = SortedList(self._keys.values())
             self._hit_rows = None
 
     def _newly_shown_or_hidden(self, state: EngineData) -> list[int]:
-        """Returns the waiting sequences for which the result of the filter has changed."""
+        """Returns the unfinished sequences for which the result of the filter has changed."""
         accepts, sequences, requests = self.filter.matches, state.sequences, state.requests
         return [
             seq_id
-            for seq_id in self._queue_keys
+            for seq_id in (*self._queue_keys, *self.running)
             if (sequence := sequences.get(seq_id))
             and accepts(requests[sequence.request_id], sequence, state.time)
             != (seq_id in self._keys)

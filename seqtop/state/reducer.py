@@ -13,12 +13,10 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from seqtop.state import decodes
+from seqtop.state import decodes, waits
 from seqtop.state.finished import copy_finished, retire
 from seqtop.state.model import CachedBlock, EngineData, RequestState, SequenceState, Span, SpanKind
 from seqtop.state.sequence_updates import (
-    add_wait_time,
-    change_engine_status,
     clear_output,
     close_span,
     joint_lengths,
@@ -92,9 +90,7 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
         if seq_id in state.sequences:
             state.report_anomaly(f"sequence {seq_id} announced twice")
         else:
-            sequence = new_sequence(state, request, seq_id)
-            sequence.engine_status = event.engine_status
-            sequence.engine_status_since = event.arrival_time
+            new_sequence(state, request, seq_id).engine_status = event.engine_status
     state.time = max(state.time, event.arrival_time)
     return request.seq_ids
 
@@ -107,14 +103,16 @@ def _apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterab
     request.num_prompt_tokens = event.num_prompt_tokens
     request.prompt = event.prompt
     request.prompt_token_ids = Ints.of(event.prompt_token_ids)
-    close_span(request, event.time)
+    close_span(state, request, event.time)
     request.spans.append(Span("queued", start=event.time, end=None))
+    waits.begin_wait(state, request, event.time)
     for seq_id in request.seq_ids:
         sequence = state.sequences[seq_id]
         sequence.num_prompt_tokens = event.num_prompt_tokens
+        sequence.num_prompt_hits = min(sequence.num_prompt_hits, event.num_prompt_tokens)
         sequence.num_computed_tokens = event.num_computed_tokens
         clear_output(sequence)
-        change_engine_status(request, sequence, "", event.time)
+        sequence.engine_status = ""
         set_status(state, sequence, SequenceStatus.WAITING)
     state.time = max(state.time, event.time)
     return request.seq_ids
@@ -122,6 +120,7 @@ def _apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterab
 
 def _apply_step(state: EngineData, step: Step) -> Iterable[int]:
     copy_finished(state, step)
+    waits.advance(state, step)
     # A stream of plain vLLM deltas has no updates: then tokens are read from the deltas.
     bare = not step.sequences and step.decodes is None
     touched: list[int] = []
@@ -142,6 +141,7 @@ def _apply_step(state: EngineData, step: Step) -> Iterable[int]:
     for preemption in step.preemptions:
         _apply_preemption(state, step, preemption)
     touched += _update_wait_reasons(state, step)
+    waits.block(state, step)
     if step.newly_cached_blocks is not None:
         _update_prefix_cache(state, step.newly_cached_blocks, step.uncached_blocks)
     for request_id, metrics in step.metrics.items():
@@ -186,10 +186,6 @@ def _update_wait_reasons(state: EngineData, step: Step) -> Iterable[int]:
     for reason in step.wait_reasons:
         if request := state.requests.get(reason.request_id):
             request.wait_reason = reason
-            # With async scheduling, steps overlap.
-            since = max(step.start_time, request.waited_until)
-            request.waited_until = step.time
-            add_wait_time(request, reason.cause, step.time - since)
             touched += request.seq_ids
     return touched
 
@@ -209,7 +205,7 @@ def _apply_full(
         sequence.block_table = group.block_tables.get(seq_id, [])
         set_status(state, sequence, SequenceStatus.RUNNING)
         sequence.last_step = step.step
-    _count_step(request, step, is_prompt=group.is_prompt, chunk=group.token_chunk_size)
+    _count_step(state, request, step, is_prompt=group.is_prompt, chunk=group.token_chunk_size)
     return group.seq_data if bare else ()
 
 
@@ -218,6 +214,8 @@ def _correct(request: RequestState, sequence: SequenceState, data: SequenceData)
     sequence.num_prompt_tokens = request.num_prompt_tokens = data.get_prompt_len()
     sequence.num_computed_tokens = data.get_num_computed_tokens()
     sequence.num_cached_tokens = data.get_num_cached_tokens()
+    if not request.num_preemptions:
+        sequence.num_prompt_hits = min(sequence.num_cached_tokens, sequence.num_prompt_tokens)
     sequence.cumulative_logprob = data.cumulative_logprob
     if data.get_output_len() != len(sequence.output_token_ids):
         sequence.output_token_ids = Ints.of(data.output_token_ids)
@@ -234,7 +232,7 @@ def _apply_delta(
     if request is None:
         state.report_anomaly(f"delta for unknown request {group.request_id}")
         return ()
-    _count_step(request, step, is_prompt=group.is_prompt, chunk=group.token_chunk_size)
+    _count_step(state, request, step, is_prompt=group.is_prompt, chunk=group.token_chunk_size)
     for seq_id, table in group.block_tables.items():
         if sequence := state.sequences.get(seq_id):
             sequence.block_table = table
@@ -255,7 +253,9 @@ def _apply_delta(
     return group.seq_data_delta
 
 
-def _count_step(request: RequestState, step: Step, *, is_prompt: bool, chunk: int | None) -> None:
+def _count_step(
+    state: EngineData, request: RequestState, step: Step, *, is_prompt: bool, chunk: int | None
+) -> None:
     """Adds one step to the figures of a request that was in its batch."""
     request.token_chunk_size = chunk or 1
     request.num_scheduled_steps += 1
@@ -269,7 +269,7 @@ def _count_step(request: RequestState, step: Step, *, is_prompt: bool, chunk: in
     if kind == "decode" and last.kind == "decode":
         span = last
     else:
-        close_span(request, step.start_time)
+        close_span(state, request, step.start_time)
         span = Span(kind, start=step.start_time, end=None)
         request.spans.append(span)
     # Each prefill chunk is a span of its own; consecutive decode steps share one.
@@ -322,9 +322,10 @@ def _apply_preemption(state: EngineData, step: Step, preemption: Preemption) -> 
     request.last_preemption_mode = preemption.mode
     request.preempted_for = preemption.for_request_id
     request.preemption_steps.append(step.step)
-    close_span(request, step.start_time)
+    close_span(state, request, step.start_time)
     kind: SpanKind = "swapped" if preemption.mode == "swap" else "preempted"
     request.spans.append(Span(kind, start=step.start_time, end=None))
+    waits.begin_wait(state, request, step.start_time)
 
 
 def _apply_finish(state: EngineData, event: RequestFinished) -> Iterable[int]:
@@ -344,7 +345,7 @@ def _apply_finish(state: EngineData, event: RequestFinished) -> Iterable[int]:
         event.metrics.finished_time = event.time
     request.wait_reason = None
     request.finish_reason = SequenceStatus.get_finished_reason(event.status) or "stop"
-    close_span(request, event.time)
+    close_span(state, request, event.time)
     state.time = max(state.time, event.time)
     return [*seq_ids, *retire(state, event.request_id)]
 

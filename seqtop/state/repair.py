@@ -6,10 +6,13 @@ stays as it was: spans and preemptions from before the loss, and requests finish
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from seqtop.sequence import SequenceStatus
 from seqtop.state.model import EngineData, RequestState, Span, SpanKind
 from seqtop.state.reducer import add_arrival, cached_by_block
 from seqtop.state.sequence_updates import clear_output, remove_sequence, update_sequence
+from seqtop.state.waits import begin_wait, end_wait
 from seqtop.wire.messages import InFlight, RequestArrived
 
 
@@ -29,6 +32,7 @@ def apply(state: EngineData, event: InFlight) -> Iterable[int]:
         _correct_request(state, state.requests[arrival.request_id], arrival, event.time)
     state.num_output_tokens = max(num_output_tokens, 0)
     state.wait_reason_ids = []
+    state.blocked = replace(state.blocked, cause=None)
     cached = event.cached_blocks
     state.cached_blocks = None if cached is None else cached_by_block(cached)
     state.step = event.step
@@ -78,12 +82,15 @@ def _correct_request(
     if sequence.status is SequenceStatus.WAITING:
         if last.kind in {"prefill", "decode"}:
             request.spans.append(Span("preempted", start=last.end or time, end=None))
+            begin_wait(state, request, last.end or time)
             state.num_queued += 1
             request.queue_turn = -state.num_queued
     elif sequence.status is SequenceStatus.RUNNING:
         is_prefill = sequence.num_computed_tokens < sequence.num_prompt_tokens
         kind: SpanKind = "prefill" if is_prefill else "decode"
         if last.end is None:
-            last.end = request.metrics.first_scheduled_time if last.kind == "queued" else time
+            scheduled = request.metrics.first_scheduled_time
+            last.end = scheduled if last.kind == "queued" else time
+            end_wait(state, request, time if last.end is None else last.end)
         if last.kind != kind:
             request.spans.append(Span(kind, start=last.end or time, end=time))

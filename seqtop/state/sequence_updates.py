@@ -4,15 +4,13 @@
 """
 
 from seqtop.sequence import RequestMetrics, SequenceStatus
+from seqtop.state import waits
 from seqtop.state.model import EngineData, RequestState, SequenceState, Span
 from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.messages import SequenceUpdate
 
 _LEFT_THE_BATCH = ("WAITING_FOR_STREAMING_REQ",)
 """Statuses of running sequences that joined the end of the queue without being preempted."""
-
-_MAX_REASONS = 32
-"""Reasons to wait whose time is added up per request; an engine may send any."""
 
 
 def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, time: float) -> None:
@@ -36,6 +34,9 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
         _append_output(state, sequence, update, time)
     sequence.num_computed_tokens = update.num_computed_tokens
     sequence.num_cached_tokens = update.num_cached_tokens
+    request = state.requests[sequence.request_id]
+    if update.status is SequenceStatus.RUNNING and not request.num_preemptions:
+        sequence.num_prompt_hits = min(update.num_cached_tokens, sequence.num_prompt_tokens)
     sequence.num_external_tokens = update.num_external_tokens
     if update.block_table is not None:
         sequence.block_table = update.block_table
@@ -48,9 +49,9 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
         sequence.num_draft_tokens = drafted
         accepted = (sequence.num_accepted_tokens or 0) + (update.num_accepted_tokens or 0)
         sequence.num_accepted_tokens = accepted
-    if sequence.engine_status != update.engine_status:
-        request = state.requests[sequence.request_id]
-        change_engine_status(request, sequence, update.engine_status, time)
+    if update.engine_status != sequence.engine_status:
+        waits.change_engine_status(state, request, time)
+        sequence.engine_status = update.engine_status
     if update.stop_reason is not None:
         sequence.stop_reason = update.stop_reason
     sequence.last_step = step
@@ -140,6 +141,7 @@ def new_request(state: EngineData, request_id: str, arrival_time: float) -> Requ
     request = RequestState(request_id, metrics, seq_ids=[])
     request.spans.append(Span("queued", start=arrival_time, end=None))
     state.requests[request_id] = request
+    waits.begin_wait(state, request, arrival_time)
     return request
 
 
@@ -160,24 +162,6 @@ def clear_output(sequence: SequenceState) -> None:
     sequence.text, sequence.last_delta_length, sequence.text_lengths = "", 0, Ints("b")
 
 
-def change_engine_status(
-    request: RequestState, sequence: SequenceState, engine_status: str, time: float
-) -> None:
-    """Sets the engine's own status, and adds up the time for which the last one made it wait."""
-    before = sequence.engine_status
-    if before.startswith("WAITING_FOR_"):
-        add_wait_time(request, before, time - sequence.engine_status_since)
-    sequence.engine_status, sequence.engine_status_since = engine_status, time
-
-
-def add_wait_time(request: RequestState, reason: str, seconds: float) -> None:
-    """Adds to the time that a request has waited for a reason."""
-    # Copies of the state share the dictionary.
-    if seconds > 0 and (reason in request.wait_times or len(request.wait_times) < _MAX_REASONS):
-        total = request.wait_times.get(reason, 0.0) + seconds
-        request.wait_times = request.wait_times | {reason: total}
-
-
 def remove_sequence(state: EngineData, sequence: SequenceState) -> None:
     """Removes a sequence from the state and from its request."""
     del state.sequences[sequence.seq_id]
@@ -193,8 +177,9 @@ def set_status(state: EngineData, sequence: SequenceState, status: SequenceStatu
     sequence.status = status
 
 
-def close_span(request: RequestState, time: float) -> None:
-    """Ends the last span of a request at `time` (epoch seconds), if it is open."""
+def close_span(state: EngineData, request: RequestState, time: float) -> None:
+    """Ends the last span of a request at `time` (epoch seconds), if it is open, and a wait."""
     last = request.spans[-1]
     if last.end is None:
         last.end = time
+        waits.end_wait(state, request, time)

@@ -4,6 +4,8 @@ Pure functions of a `Step` message. Times are in seconds. Amounts are in tokens 
 blocks or sequences.
 """
 
+import math
+
 import msgspec
 
 from seqtop import format as fmt
@@ -23,6 +25,38 @@ from seqtop.wire.messages import (
     StepStats,
     WaitReason,
 )
+
+STEP_PARTS = ("scheduler", "forward", "execute", "rest")
+"""The parts of a step's duration.
+
+`execute` is the time of the model's execution outside of the forward pass, `rest` the time that is
+neither scheduling nor execution, such as output processing."""
+TIME_PARTS = (*STEP_PARTS, "host", "idle")
+"""The parts of an engine's time.
+
+`host` is the time between two steps while requests are unfinished, `idle` the time without any."""
+
+
+def time_parts(stats: StepStats, duration: float) -> dict[str, float]:
+    """Returns the seconds of each of `STEP_PARTS`; their sum is at most `duration`.
+
+    A part that the engine does not report is missing. What the parts leave of `duration` is
+    unknown.
+    """
+    left = max(duration, 0.0)
+    parts: dict[str, float] = {}
+    executing, forward = stats.model_execute_time, stats.model_forward_time
+    reported = {"scheduler": stats.scheduler_time, "forward": forward}
+    if executing is not None:
+        reported["execute"] = executing - (forward or 0.0)
+    for name, seconds in reported.items():
+        if seconds is not None:
+            known = min(max(seconds, 0.0), left) if math.isfinite(seconds) else 0.0
+            parts[name] = known
+            left -= known
+    if executing is not None:
+        parts["rest"] = max(left, 0.0)
+    return parts
 
 
 class StepSummary(msgspec.Struct, frozen=True):
@@ -45,6 +79,10 @@ class StepSummary(msgspec.Struct, frozen=True):
     num_copied: int
     """Blocks copied on the device."""
     waits: tuple[WaitReason, ...]
+    gap: float | None = None
+    """Seconds from the end of the step before to the start of this one; `None` if unknown."""
+    was_idle: bool = False
+    """Whether no request was unfinished after the step before."""
 
     @property
     def num_tokens(self) -> int:
@@ -52,16 +90,32 @@ class StepSummary(msgspec.Struct, frozen=True):
         return self.stats.num_prefill_tokens + self.stats.num_decode_tokens
 
     @property
-    def rest(self) -> float | None:
-        """Seconds that neither scheduling nor the model took; `None` if unknown."""
-        executing = self.stats.model_execute_time
-        if executing is None:
-            return None
-        return max(self.duration - self.stats.scheduler_time - executing, 0.0)
+    def period(self) -> float:
+        """Seconds from the end of the step before to the end of this one, as far as known."""
+        return self.duration + (self.gap or 0.0)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The seconds of each of `TIME_PARTS` in `period`; unknown parts are missing."""
+        parts = time_parts(self.stats, self.duration)
+        if self.gap:
+            parts["idle" if self.was_idle else "host"] = self.gap
+        return parts
 
 
-def summarize(step: Step) -> StepSummary:
-    """Returns the figures of `step`."""
+def has_work(stats: StepStats) -> bool:
+    """Returns whether requests were unfinished at the end of a step."""
+    return stats.num_running > 0 or stats.num_waiting > 0 or bool(stats.num_swapped)
+
+
+def summarize(step: Step, *, gap: float | None = None, was_idle: bool = False) -> StepSummary:
+    """Returns the figures of `step`.
+
+    Args:
+        step: The step.
+        gap: Seconds from the end of the step before to the start of this one, if known.
+        was_idle: Whether no request was unfinished in between.
+    """
     groups = [(group, _num_sequences(group)) for group in step.execute.seq_group_metadata_list]
     return StepSummary(
         step=step.step,
@@ -81,6 +135,8 @@ def summarize(step: Step) -> StepSummary:
         num_swapped_out=len(step.execute.blocks_to_swap_out),
         num_copied=len(step.execute.blocks_to_copy),
         waits=tuple(step.wait_reasons),
+        gap=gap,
+        was_idle=was_idle,
     )
 
 

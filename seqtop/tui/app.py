@@ -100,6 +100,8 @@ class SeqtopApp(BaseApp):
             "space", "pause", "Pause", id="time.pause", tooltip="Freeze the display, or resume"
         ),
         *TIME_KEYS,
+        Binding("A", "mark_moment", "Mark this moment as A", show=False, id="time.mark"),
+        Binding("B", "compare", "Compare A with this moment", show=False, id="time.compare"),
         Binding("b", "go_to_block", "Go to a block", show=False, id="screen.block"),
         Binding("R", "record", "Record the engine", show=False, id="engine.record"),
         *APP_KEYS,
@@ -186,8 +188,11 @@ class SeqtopApp(BaseApp):
             self.ui.update()
             self._show(self.ui.take_changes())
             late = self.ui.latencies.take_alerts()
+            restarted = self.ui.take_restart_message()
         if late:
             self._show_notice(slo_message(late), severity="warning")
+        if restarted:
+            self._show_notice(restarted, severity="warning")
 
     def _tick(self) -> None:
         """Updates times by this machine's clock, and the rates of the engines not on display."""
@@ -342,6 +347,25 @@ class SeqtopApp(BaseApp):
         with self.ui.lock:
             self.ui.time_travel.go(wanted, otherwise)
         self.draw()
+
+    def action_mark_moment(self) -> None:
+        with self.ui.lock:
+            self.ui.mark_moment()
+            step = self.ui.state.step
+        where = f"step {fmt.count(step)}" if step >= 0 else "the moment before the first step"
+        self._show_notice(f"A is {where}. Go to another moment and press B to compare.")
+
+    def action_compare(self) -> None:
+        from seqtop.state.compare import compare, describe
+        from seqtop.tui.dialogs.comparison import ComparisonDialog
+
+        with self.ui.lock:
+            marked = self.ui.marked_state
+            lines = [] if marked is None else describe(compare(marked, self.ui.state))
+        if not lines:
+            self._show_notice("Mark a first moment with A, then compare another with B.")
+        else:
+            self.push_screen(ComparisonDialog(lines))
 
     def action_record(self) -> None:
         if self.ui.is_recorded:

@@ -1,10 +1,12 @@
 """The base class of the apps: themes, signals, and the keys that work everywhere."""
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from seqtop import garbage_collection
+from seqtop.sanitize import safe_line
 from seqtop.tui import signals, theme
 from seqtop.tui.keymap import Notes
 from seqtop.tui.ordered_keys import OrderedKeysApp
@@ -42,6 +44,29 @@ class BaseApp(OrderedKeysApp):
 
     def on_unmount(self) -> None:
         garbage_collection.restore_defaults()
+
+    def deliver_screenshot(
+        self,
+        filename: str | None = None,
+        path: str | None = None,
+        time_format: str | None = None,
+    ) -> str | None:
+        """Saves a screenshot in the working directory, as `R` does a recording.
+
+        Textual's own choice is a folder for downloads, which servers do not have.
+        """
+        if self.is_web:
+            return super().deliver_screenshot(filename, path, time_format)
+        name = filename or time.strftime("seqtop-%Y%m%d-%H%M%S.svg")
+        target = Path(path or Path.cwd(), name)
+        try:
+            target.write_text(self.export_screenshot(), encoding="utf-8")
+        except OSError as error:
+            text = f"The screenshot was not saved: {error.strerror or error}."
+            self.notify(safe_line(text), severity="error", markup=False)
+            return None
+        self.notify(safe_line(f"Saved the screen as {name}."), markup=False)
+        return None
 
     def action_go_to(self, name: str) -> None:
         self.switch_mode(name)

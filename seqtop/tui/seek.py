@@ -102,6 +102,25 @@ def to_share(share: float) -> Seek:
     return seek
 
 
+def to_time(time: float, direction: int = 0) -> Seek:
+    """Finds the last position that is not after `time` (epoch seconds).
+
+    Args:
+        time: The time.
+        direction: 1 or -1 if the position has to be after, or before, that on display; then it is
+            at least one step away.
+    """
+
+    def seek(timeline: Timeline, position: int) -> int | None:
+        begin, _ = bounds(timeline)
+        found = timeline.index.at_time(time) if time >= begin else timeline.first
+        if direction and (found - position) * direction <= 0:
+            return by_steps(direction)(timeline, position)
+        return found
+
+    return seek
+
+
 def by_share(share: float) -> Seek:
     """Finds the position a share of the recorded time later, or earlier; at least one step away."""
 

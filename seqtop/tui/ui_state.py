@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from seqtop import format as fmt
 from seqtop.checks.background import BackgroundChecker, LocatedFinding
 from seqtop.connection import ConnectionState
+from seqtop.history.step_series import StepSeries
 from seqtop.history.timeline import RecordingError
 from seqtop.observable import Observable
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.block_index import BlockIndex
 from seqtop.state.filter import NO_FILTER, Filter, parse
+from seqtop.state.freeze import freeze
 from seqtop.state.latency import Latencies, Measured
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView, Sort
@@ -81,6 +84,8 @@ class UiState(Observable):
         """Checks the history; `None` until `start_checking`."""
         self.rates = Rates()
         """The rates at the moment on display."""
+        self.step_series = None if source.history is None else StepSeries(source.history)
+        """The figures of all steps in the history; `None` without a history."""
 
         # Preferences
         self.view = SequenceView()
@@ -115,6 +120,8 @@ class UiState(Observable):
         """Number of the finding under the cursor of the checks screen."""
         self.pending_selection: str | None = None
         """Id of the request to select when it appears, such as the one just submitted."""
+        self.marked_state: EngineState | None = None
+        """A copy of the state at the moment that the user has marked, to compare with others."""
         self.scroll_target: int | None = None
         """Id of the sequence that `pending_selection` selected: its row stays visible while it
         waits."""
@@ -131,7 +138,10 @@ class UiState(Observable):
         self._second = -1
         self._num_messages = -1
         self._last_message_time = clock()
-        source.add_listener(self._observe_latencies)
+        self._followed = source.state
+        """The source's state at the last change."""
+        self._restart_message = ""
+        source.add_listener(self._observe)
         source.add_callback(self.changed)
 
     @property
@@ -224,6 +234,8 @@ class UiState(Observable):
     def update(self) -> None:
         """Updates the state on display, the view and the rates."""
         self.update_rates()
+        if self.step_series is not None and not self.step_series.update():
+            self.changed()  # the next frame reads on
         touched = self.time_travel.take_touched()
         self.state = self.time_travel.state
         is_holding = self.time_travel.is_holding
@@ -242,6 +254,11 @@ class UiState(Observable):
             self._block_index.rebuild(self.state)
             self._is_indexed = True
         return self._block_index
+
+    def take_restart_message(self) -> str:
+        """Returns and clears a sentence on a restart of the engine; empty if there was none."""
+        message, self._restart_message = self._restart_message, ""
+        return message
 
     def take_changes(self) -> Changes:
         """Returns the changes since the last call."""
@@ -301,6 +318,10 @@ class UiState(Observable):
                 self.select(seq_id)
                 break
 
+    def mark_moment(self) -> None:
+        """Marks the moment on display as the first one of a comparison."""
+        self.marked_state = freeze(self.state)
+
     def sort_by(self, sort: Sort) -> None:
         self.view.sort = sort
         self.view.rebuild(self.state)
@@ -356,5 +377,19 @@ class UiState(Observable):
             self.view.tick(self.state)
         return Changes(touched | moved if moved else touched, ticked)
 
-    def _observe_latencies(self, change: StateChange) -> None:
+    def _observe(self, change: StateChange) -> None:
         self.latencies.observe(change.state, change.touched)
+        before, self._followed = self._followed, change.state
+        if change.touched is None and not self.is_recorded and _restarted(before, change.state):
+            unfinished = len(before.requests) - len(before.finished)
+            self._restart_message = (
+                f"The engine was restarted at {fmt.clock(change.state.time, 0)};"
+                f" {fmt.plural(unfinished, 'request')} of its earlier start were unfinished."
+                " 0 and the other time keys go back."
+            )
+
+
+def _restarted(before: EngineState, after: EngineState) -> bool:
+    """Returns whether two states are of different starts of an engine."""
+    old, new = before.info, after.info
+    return old is not None and new is not None and old.incarnation != new.incarnation

@@ -63,9 +63,26 @@ def test_a_step_of_a_recording(recording: str) -> None:
     assert json.loads(done.stdout)["step"] == 10
 
 
+def test_the_differences_between_two_steps(recording: str) -> None:
+    done = show(recording, "--at", "10", "--compare", "30")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("A: step 10, ")
+    assert lines[1].startswith("B: step 30, ")
+    assert lines[-1].startswith("Blocks: ")
+    document = json.loads(show(recording, "--at", "10", "--compare", "30", "--json").stdout)
+    assert document["steps"] == [10, 30]
+    assert {"came", "ended", "changed", "figures"} <= document.keys()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        (["RECORDING", "--compare", "3"], ("--compare needs --at",)),
+        (
+            ["RECORDING", "--at", "1", "--compare", "3", "--sort", "out"],
+            ("--compare prints differences",),
+        ),
         (["--columns", "request,nope,out"], ("no column 'nope'", "there are request, seq,")),
         (["--sort", "ot"], ("cannot sort by 'ot'", "perhaps out")),
         (["--filter", "promt>1"], ("no field 'promt'", "perhaps prompt")),

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqtop.checks import Checker
+from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import (
     SequenceDataDelta,
     SequenceGroupMetadataDelta,

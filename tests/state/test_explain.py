@@ -5,7 +5,7 @@ import pytest
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.explain import explain
-from seqtop.state.model import CachedBlock
+from seqtop.state.model import CachedBlock, WaitTimes
 from seqtop.state.ordering import SequenceView
 from seqtop.wire.messages import WaitReason
 from tests.support.hand_driven import engine_info
@@ -62,11 +62,14 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         (
             (
                 "Waiting for a LoRA slot: running requests with other adapters have all of them."
-                " LoRA adapter: poems. Waited 1.50 s for a LoRA slot, 20.0 ms FROZEN."
+                " LoRA adapter: poems. Waited 1.52 s: 1.50 s for a LoRA slot, 20.0 ms for FROZEN."
             ),
             WAITING,
             reason("lora_slots")
-            | {"lora": "poems", "wait_times": {"FROZEN": 0.02, "lora_slots": 1.5}},
+            | {
+                "lora": "poems",
+                "wait": WaitTimes(1.52, {"FROZEN": 0.02, "lora_slots": 1.5}, named=1.52),
+            },
             {},
         ),
         ("Left waiting by the scheduler; the reason is unknown.", WAITING, reason("unknown"), {}),

@@ -11,6 +11,7 @@ from seqtop.sequence import (
 )
 from seqtop.state import EngineState
 from seqtop.state.model import CachedBlock
+from seqtop.state.waits import wait_until
 from seqtop.wire.messages import (
     CachedBlocks,
     EngineStopped,
@@ -116,7 +117,9 @@ def test_time_to_wait_adds_up_by_reason() -> None:
     state.apply(step(0, sequences=[update(1, WAITING, 0)]))
     for number in (1, 2):
         state.apply(step(number, wait_reasons=[WaitReason(request_id="a", cause="lora_slots")]))
-    assert state.requests["a"].wait_times == {"WAITING_FOR_REMOTE_KVS": 11.5, "lora_slots": 1.0}
+    wait = wait_until(state, state.requests["a"], state.time)
+    assert wait.by_cause == {"WAITING_FOR_REMOTE_KVS": 11.5, "lora_slots": 1.0}
+    assert (wait.total, wait.named) == (13.5, 1.0)
 
 
 def test_input_of_a_session_takes_the_output_into_the_prompt() -> None:

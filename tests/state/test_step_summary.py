@@ -84,10 +84,26 @@ def test_each_sequence_of_a_request_counts() -> None:
     assert found.chunks == (5, 5, 5)
 
 
-def test_the_rest_is_what_nothing_else_took() -> None:
-    assert step_summary.summarize(a_step(stats())).rest == 0.25
-    assert step_summary.summarize(a_step(stats(model_execute_time=9.0))).rest == 0.0
-    assert step_summary.summarize(a_step(stats(model_execute_time=None))).rest is None
+def test_the_parts_of_a_step_add_up_to_the_time_since_the_step_before() -> None:
+    figures = stats(model_execute_time=0.625)
+    found = step_summary.summarize(a_step(figures), gap=2.0)
+    assert found.parts == {
+        "scheduler": 0.25, "forward": 0.5, "execute": 0.125, "rest": 0.125, "host": 2.0
+    }  # fmt: skip
+    assert sum(found.parts.values()) == found.period == 3.0
+    idle = step_summary.summarize(a_step(figures), gap=2.0, was_idle=True)
+    assert idle.parts["idle"] == 2.0
+    assert "host" not in idle.parts
+
+
+def test_parts_that_are_not_reported_are_missing() -> None:
+    unknown = stats(model_execute_time=None, model_forward_time=None)
+    assert step_summary.time_parts(unknown, 1.0) == {"scheduler": 0.25}
+    without_forward = stats(model_forward_time=None)
+    parts = step_summary.time_parts(without_forward, 1.0)
+    assert parts == {"scheduler": 0.25, "execute": 0.5, "rest": 0.25}
+    too_long = step_summary.time_parts(stats(model_execute_time=9.0), 1.0)
+    assert sum(too_long.values()) == 1.0
 
 
 @pytest.mark.parametrize(

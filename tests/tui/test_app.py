@@ -1,6 +1,7 @@
 """The app: quitting, the palette, hostile text, and terminals of any size."""
 
 import random
+from pathlib import Path
 
 import pytest
 from textual import events
@@ -8,7 +9,7 @@ from textual.pilot import Pilot
 
 from seqtop.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
-from tests.support.piloting import play, screen, until
+from tests.support.piloting import notices, play, screen, until
 from tests.support.scripted import HOSTILE, MIXED, Script, ScriptedSource, scene
 
 FORBIDDEN = {chr(code) for code in [*range(0x20), *range(0x7F, 0xA0)]} | set(
@@ -148,3 +149,27 @@ def test_odd_terminals_are_survived(app: SeqtopApp, size: tuple[int, int]) -> No
         assert app._exit
 
     play(app, act, size)
+
+
+def test_a_screenshot_is_saved_where_one_works(
+    app: SeqtopApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def act(pilot: Pilot[int]) -> None:
+        app.action_screenshot()
+        await pilot.pause()
+        [saved] = tmp_path.iterdir()
+        assert notices(app) == [f"Saved the screen as {saved.name}."]
+        assert "req-1" in saved.read_text()
+        app.clear_notifications()
+        monkeypatch.setattr(Path, "write_text", _full)
+        app.action_screenshot()
+        await pilot.pause()
+        assert notices(app) == ["The screenshot was not saved: No space left on device."]
+
+    play(app, act)
+
+
+def _full(*_: object, **__: object) -> int:
+    raise OSError(28, "No space left on device")

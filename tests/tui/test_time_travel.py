@@ -328,6 +328,11 @@ def test_another_start_of_the_engine_is_said_where_it_was(recorded: ScriptedSour
         script.step(prefill={"new-1": 40})
         script.step()
         app.draw()
+        await pilot.pause()
+        [announced] = notices(app)
+        assert announced.startswith("The engine was restarted at ")
+        assert "of its earlier start were unfinished" in announced
+        app.clear_notifications()
 
         async def told(key: str) -> str:
             await pilot.press(key)

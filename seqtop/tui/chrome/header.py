@@ -22,6 +22,8 @@ BADGES = {
     ConnectionState.REFUSED: ("✗ REFUSED", "badge-alert"),
     ConnectionState.REPLAY: ("▷ REPLAY", "badge-paused"),
 }
+TIME_SECONDS = 5.0
+"""Seconds before the moment on display to which the shares of time refer."""
 PAUSED = ("‖ PAUSED", "badge-paused")
 
 
@@ -128,7 +130,9 @@ def throughput(ui: UiState, width: int) -> Line:
     state, rates = ui.state, ui.rates
     counts = state.num_by_status
     swaps = state.stats is not None and state.stats.num_swapped is not None
-    spark = sparkline(rates.out_history, min(max(width - 108, 0), 60))
+    time = _time(ui)
+    taken = 108 + (line_width(time) + 3 if time else 0)
+    spark = sparkline(rates.out_history, min(max(width - taken, 0), 60))
     is_silent = (
         ui.source.connection.state in {ConnectionState.LOST, ConnectionState.STOPPED}
         and not ui.paused
@@ -155,11 +159,33 @@ def throughput(ui: UiState, width: int) -> Line:
             if swaps or counts[SequenceStatus.SWAPPED]
             else (9, ()),
             (2, _count("✓", "finished", state.num_finished, "finished")),
+            (6, time),
             (8, (("tok/s ", "dim"), (spark, "running")) if spark else ()),
         ],
         width,
         gap=2 if width < 110 else 3,
     )
+
+
+def _time(ui: UiState) -> Line:
+    """Returns the shares of the forward pass, the host and the rest in the last seconds.
+
+    They add up to 100 %; empty before the first steps.
+    """
+    series = ui.step_series
+    if series is None or not len(series):
+        return ()
+    shares = series.before(ui.state.time, TIME_SECONDS).shares()
+    if not any(shares.values()):
+        return ()
+    executing = "forward" if shares["forward"] else "execute"
+    # In whole percent, so that the sum is exact.
+    names = [(part, round(100 * shares[part])) for part in (executing, "host", "idle")]
+    names.append(("other", max(100 - sum(number for _, number in names), 0)))
+    spans: Line = (("time ", "dim"),)
+    for name, number in [names[0], *(each for each in names[1:] if each[1])]:
+        spans = (*spans, (f"{name} ", "dim"), (f"{number}% ", "strong"))
+    return (*spans[:-1], (spans[-1][0].rstrip(), "strong"))
 
 
 def cache(ui: UiState, width: int) -> Line:

@@ -13,6 +13,7 @@ from seqtop.tui.chrome.notice import Notice, notice_text
 from seqtop.tui.chrome.scrubber import Scrubber
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.screens.base import TabbedScreen
+from seqtop.tui.screens.overview.charts import Charts
 from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
 CONTROLS = frozenset({"submit", "abort"})
@@ -72,8 +73,15 @@ class EngineScreen(TabbedScreen):
             self.show(EVERYTHING)
 
     def on_scrubber_moved(self, message: Scrubber.Moved) -> None:
+        self.go_to(seek.to_share(message.share))
+
+    def on_charts_time_chosen(self, message: Charts.TimeChosen) -> None:
+        self.go_to(seek.to_time(message.time))
+
+    def go_to(self, wanted: seek.Seek, otherwise: str = "") -> None:
+        """Pauses and shows the position that `wanted` finds, or else the message `otherwise`."""
         with self.ui.lock:
-            self.ui.time_travel.go(seek.to_share(message.share), "")
+            self.ui.time_travel.go(wanted, otherwise)
             self.ui.update()
             self.show(self.ui.take_changes())
 

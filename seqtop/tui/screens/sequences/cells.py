@@ -17,10 +17,14 @@ from seqtop.state.fields import (
     FIELDS,
     PREEMPTED,
     Field,
+    is_stalled,
     queue_time,
     sequence_name,
     stage,
     status_word,
+    token_age,
+    wait_word,
+    waited,
 )
 from seqtop.state.tree import TreePosition
 from seqtop.tui.rendering.bars import ELLIPSIS, bar, tail
@@ -258,6 +262,28 @@ def _queue(r: RequestState, s: SequenceState, now: float, width: int) -> Line:
     return _right(fmt.growing(seconds), width, "waiting")
 
 
+def _waited(r: RequestState, s: SequenceState, now: float, width: int) -> Line:
+    seconds = waited(r, now)
+    if r.wait.since is not None:
+        return _right(fmt.growing(seconds), width, "waiting")
+    return _right(fmt.seconds(seconds), width, _style(s) if seconds else "dim")
+
+
+def _why(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
+    word = wait_word(r, s)
+    if word is None:
+        return fitted(((fmt.UNKNOWN if r.wait.total else "", "dim"),), width)
+    return fitted(((safe_line(word), "waiting" if r.wait.since is not None else _style(s)),), width)
+
+
+def _age(r: RequestState, s: SequenceState, now: float, width: int) -> Line:
+    age = token_age(r, s, now)
+    text = fmt.UNKNOWN if age is None else fmt.growing(float(int(min(age, 1e9))))
+    if is_stalled(r, s, now):
+        return _right(LATE + text, width, "alert")
+    return _right(text, width, PLAIN if age is not None and age >= 1 else "dim")
+
+
 def _stage(_: RequestState, s: SequenceState, __: float, width: int) -> Line:
     found = stage(s)
     if found is None:
@@ -294,6 +320,9 @@ _SPECIAL: dict[str, Cell] = {
     "stage": _stage,
     "computed": _computed,
     "queue": _queue,
+    "waited": _waited,
+    "why": _why,
+    "age": _age,
     "text": _text,
     "id": _id,
     "prompt_text": _prompt_text,

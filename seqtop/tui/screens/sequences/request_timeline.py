@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from seqtop import format as fmt
 from seqtop.sequence import latency
 from seqtop.state import RequestState, SequenceState, Span
+from seqtop.state.fields import waited
 from seqtop.tui.rendering.bars import row, rows
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.timeline_bars import KINDS, merged
@@ -152,22 +153,40 @@ def _figures(
         ("queue", metrics.time_in_queue),
         ("e2e" if finished else "so far", length),
     )
-    shares = (
-        ("scheduler", metrics.scheduler_time),
-        ("forward", metrics.model_forward_time),
-        ("execute", metrics.model_execute_time),
-    )
     return [
         *rows((_figure(name, fmt.seconds(value)) for name, value in latencies), width),
         *rows(
             (
                 (*_figure(name, fmt.seconds(value)), (f" {fmt.percent(value, length)}", "dim"))
-                for name, value in shares
-                if value is not None
+                for name, value in _time_parts(request, length)
             ),
             width,
         ),
     ]
+
+
+def _time_parts(request: RequestState, length: float) -> list[tuple[str, float]]:
+    """Returns the parts of the seconds since the arrival of a request, which add up to these.
+
+    `other` is the time in its steps outside of scheduling and execution, and between them. Without
+    any times from the engine, there are no parts.
+    """
+    metrics, forward = request.metrics, request.metrics.model_forward_time
+    executing = metrics.model_execute_time
+    parts: list[tuple[str, float]] = []
+    if metrics.scheduler_time is not None:
+        parts.append(("scheduler", metrics.scheduler_time))
+    if forward is not None:
+        parts.append(("forward", forward))
+    if executing is not None:
+        name = "execute" if forward is None else "execute without forward"
+        parts.append((name, max(executing - (forward or 0.0), 0.0)))
+    if not parts:
+        return []
+    arrival = metrics.arrival_time
+    parts.insert(0, ("waiting", waited(request, arrival + length)))
+    parts.append(("other", max(length - sum(seconds for _, seconds in parts), 0.0)))
+    return parts
 
 
 def _figure(label: str, value: str) -> Line:

@@ -14,6 +14,7 @@ from seqtop.state.ordering import Sort
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
 from seqtop.tui.screens.engine_screen import EngineScreen
+from seqtop.tui.screens.overview.charts import STRIP_CHARTS, Charts
 from seqtop.tui.screens.sequences import TAB
 from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.screens.sequences.empty_hint import EmptyHint
@@ -22,6 +23,7 @@ from seqtop.tui.screens.sequences.latency_panel import LatencyPanel
 from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.screens.sequences.table import SequenceTable, Titles
 from seqtop.tui.screens.sequences.token_marks import NEXT, NOTICES
+from seqtop.tui.screens.timeline.viewport import Viewport
 from seqtop.tui.settings import SettingsChanged, sort_text
 from seqtop.tui.ui_state import EVERYTHING, NOTHING, Changes, UiState
 
@@ -29,6 +31,8 @@ WIDE = 160
 """From this width on, the detail pane is beside the table."""
 TALL = 30
 """From this height on, it is shown below the table by default."""
+TALL_FOR_CHARTS = 45
+"""From this height on, charts are shown above the table."""
 LEAST_LIST, MOST_BELOW = 4, 18
 """Lines that a pane below the table leaves for titles and rows, and lines that it takes at most,
 unless the user has resized it."""
@@ -117,8 +121,11 @@ class SequencesScreen(EngineScreen):
         self._detail = Detail(ui)
         self._body = Body(Container(self._table, self._hint, id="list"), self._detail, id="body")
         self._latency = LatencyPanel(ui)
+        self._strip = Charts(ui, Viewport(), STRIP_CHARTS, id="strip", has_axis=False)
+        self._strip.can_focus = False
 
     def body(self) -> Iterable[Widget]:
+        yield self._strip
         yield self._body
         yield self._latency
 
@@ -136,6 +143,8 @@ class SequencesScreen(EngineScreen):
 
     def on_resize(self) -> None:
         super().on_resize()
+        has_history = self.ui.source.history is not None
+        self._strip.display = has_history and self.app.size.height >= TALL_FOR_CHARTS
         self._place()
 
     def on_body_resized(self) -> None:
@@ -156,6 +165,7 @@ class SequencesScreen(EngineScreen):
         self._search.show_count(*self.ui.view.hit_place(self.ui.selected))
         self._detail.show(changes)
         self._latency.update()
+        self._strip.update()
 
     def on_sequence_rows_moved(self, _: SequenceRows.Moved) -> None:
         with self.ui.lock:

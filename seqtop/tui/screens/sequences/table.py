@@ -64,8 +64,8 @@ class Rows(SequenceRows):
         super().__init__(ui)
         self._columns: tuple[Field, ...] = ()
         self._lines_by_key: dict[int, Line] = {}
-        """The visible rows. A row is made again when its sequence changes; a waiting one once a
-        second, so that its time does not change with every changes."""
+        """The visible rows. A row is made again when its sequence changes; an unfinished one
+        also once a second, because its times grow."""
 
     def show(self, changes: Changes) -> None:
         if changes.touched is None:
@@ -74,7 +74,7 @@ class Rows(SequenceRows):
             for key in self._lines_by_key.keys() & changes.touched:  # iterates over the smaller set
                 del self._lines_by_key[key]
         if changes.ticked:
-            self._drop_waiting()
+            self._drop_unfinished()
         super().show(changes)
         lines = self._lines_by_key
         self._lines_by_key = {key: lines[key] for key in self.visible_keys() if key in lines}
@@ -92,10 +92,11 @@ class Rows(SequenceRows):
             line = self._lines_by_key[key] = self._make_line(key)
         return line
 
-    def _drop_waiting(self) -> None:
+    def _drop_unfinished(self) -> None:
+        """Removes the rows whose times grow without a change of their sequences."""
         for key in list(self._lines_by_key):
             found = self._ui.state.sequences.get(key)
-            if found is not None and found.status == SequenceStatus.WAITING:
+            if found is not None and not SequenceStatus.is_finished(found.status):
                 del self._lines_by_key[key]
 
     def _make_line(self, key: int) -> Line:

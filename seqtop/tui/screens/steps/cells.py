@@ -9,22 +9,26 @@ from rich.cells import cell_len
 
 from seqtop import format as fmt
 from seqtop.column_layout import UNLIMITED, Column, fit
-from seqtop.state.step_summary import StepSummary, describe_limit
+from seqtop.state.step_summary import TIME_PARTS, StepSummary, describe_limit
 from seqtop.tui.rendering.bars import bar
+from seqtop.tui.rendering.charts import stacked_cells
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
+from seqtop.tui.rendering.timeline_bars import merged
 from seqtop.wire.messages import EngineInfo
 
 Cell: TypeAlias = Callable[[StepSummary, EngineInfo | None, int], Line]
 """Draws a cell for a step, the engine that ran it and a width."""
 
-SHARES = (
-    ("scheduler", "░", "waiting"),
-    ("forward", "━", "running"),
-    ("execute", "═", "computed"),
-)
-"""The parts of a step's time in the order of the bar, each with its glyph and its style.
-
-`execute` is the time of executing the model outside of the forward pass."""
+TIME_SIGNS: dict[str, StyledText] = {
+    "scheduler": ("▒", "waiting"),
+    "forward": ("█", "running"),
+    "execute": ("▓", "computed"),
+    "rest": ("░", "cached"),
+    "host": ("·", "preempted"),
+    "idle": (" ", PLAIN),
+}
+"""The sign of each of `seqtop.state.step_summary.TIME_PARTS`."""
+_PART_NAMES = {"rest": "rest of the step", "host": "host between steps"}
 _RESTARTED: StyledText = ("engine restarted; ", "accent")
 
 
@@ -67,14 +71,24 @@ def row(
     return tuple(spans)
 
 
+def part_name(part: str, *, has_forward: bool) -> str:
+    """Returns the name of a part of the time.
+
+    Args:
+        part: One of `seqtop.state.step_summary.TIME_PARTS`.
+        has_forward: Whether the engine reports the time of the forward pass apart.
+    """
+    if part == "execute" and has_forward:
+        return "execute without forward"
+    return _PART_NAMES.get(part, part)
+
+
 def share_bar(step: StepSummary, width: int) -> Line:
-    """Returns the breakdown of a step's time as a bar."""
-    stats = step.stats
-    forward = stats.model_forward_time or 0.0
-    execute = stats.model_execute_time or 0.0
-    times = (stats.scheduler_time, forward, execute - forward)
-    parts = [(time, style, glyph) for time, (_, glyph, style) in zip(times, SHARES, strict=True)]
-    return bar(width, step.duration, parts)
+    """Returns the breakdown of the time from the step before to the end of this one as a bar."""
+    period = step.period
+    parts = step.parts
+    shares = [parts.get(part, 0.0) / period if period > 0 else 0.0 for part in TIME_PARTS]
+    return merged(stacked_cells(shares, [TIME_SIGNS[part] for part in TIME_PARTS], width))
 
 
 def _batch(step: StepSummary, _: EngineInfo | None, width: int) -> Line:
@@ -132,6 +146,13 @@ def _kv(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
 def _chunks(step: StepSummary, _: EngineInfo | None, width: int) -> Line:
     shown = "+".join(fmt.count(chunk) for chunk in step.chunks[:width])
     return fitted(((shown, "prefill"),), width)
+
+
+def _host(step: StepSummary, _: EngineInfo | None, width: int) -> Line:
+    """Returns the time between the step before and this one."""
+    if step.gap is not None and step.was_idle:
+        return _right("idle", width, "dim")
+    return _right(fmt.seconds(step.gap), width, PLAIN if step.gap else "dim")
 
 
 def _right(text: str, width: int, style: str) -> Line:
@@ -250,6 +271,13 @@ COLUMNS = (
         cell=_number(lambda step: step.duration, fmt.seconds),
     ),
     StepColumn(
+        key="host",
+        title="Host",
+        width=7,
+        priority=3,
+        cell=_host,
+    ),
+    StepColumn(
         key="shares",
         title="Breakdown",
         width=12,
@@ -274,16 +302,16 @@ COLUMNS = (
     ),
     StepColumn(
         key="execute",
-        title="Execute",
+        title="Ex-fwd",
         width=7,
         priority=7,
-        cell=_number(lambda step: step.stats.model_execute_time, fmt.seconds),
+        cell=_number(lambda step: step.parts.get("execute"), fmt.seconds),
     ),
     StepColumn(
         key="rest",
         title="Rest",
         width=7,
         priority=7,
-        cell=_number(lambda step: step.rest, fmt.seconds),
+        cell=_number(lambda step: step.parts.get("rest"), fmt.seconds),
     ),
 )

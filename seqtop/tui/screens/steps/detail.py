@@ -11,13 +11,13 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state import step_summary
 from seqtop.state.fields import STATUS_WORDS
 from seqtop.state.step_summary import Member, StepSummary
-from seqtop.tui.rendering.bars import row
+from seqtop.tui.rendering.bars import row, rows
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import ListView
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
 from seqtop.tui.rendering.wrapped_text import wrapped
 from seqtop.tui.screens.sequences.cells import GLYPHS
-from seqtop.tui.screens.steps.cells import SHARES, share_bar
+from seqtop.tui.screens.steps.cells import TIME_SIGNS, part_name, share_bar
 from seqtop.tui.screens.steps.step_log import StepLog
 from seqtop.tui.ui_state import UiState
 from seqtop.wire.messages import EngineInfo, Step
@@ -56,7 +56,8 @@ class StepDetail(Vertical):
             return
         restarted = self._log.is_after_restart(position)
         width = self._facts.text_width
-        lines = facts(step, self._log.info(position), width, restarted=restarted)
+        figures, info = self._log.summary(position), self._log.info(position)
+        lines = facts(step, info, width, figures=figures, restarted=restarted)
         self._facts.styles.height = min(len(lines), max(self.size.height - 3, 1))
         self._facts.set_lines(lines)
         self.members.set_members(self.members.of(step))
@@ -132,7 +133,12 @@ class Members(ListView):
 
 
 def facts(
-    step: Step, info: EngineInfo | None, width: int, *, restarted: bool = False
+    step: Step,
+    info: EngineInfo | None,
+    width: int,
+    *,
+    figures: StepSummary | None = None,
+    restarted: bool = False,
 ) -> list[Line]:
     """Returns the figures of a step, the breakdown of its time, and its events in sentences.
 
@@ -140,10 +146,11 @@ def facts(
         step: The step.
         info: The engine that ran the step.
         width: The cells of a line.
+        figures: The step's figures, with the time since the step before.
         restarted: Whether the engine was restarted just before the step.
     """
-    figures = step_summary.summarize(step)
-    lines = [headline(figures, info, width), _times(figures, width)]
+    figures = figures or step_summary.summarize(step)
+    lines = [headline(figures, info, width), *_times(figures, width)]
     sentences = [
         *([(_RESTARTED, "accent")] if restarted else ()),
         *(
@@ -190,17 +197,25 @@ def headline(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
     )
 
 
-def _times(step: StepSummary, width: int) -> Line:
-    stats = step.stats
-    times = (stats.scheduler_time, stats.model_forward_time, stats.model_execute_time)
-    named: list[tuple[int, Line]] = [
-        (rank, ((glyph, style), (f" {name} ", "dim"), (fmt.seconds(time), PLAIN)))
-        for rank, (time, (name, glyph, style)) in enumerate(zip(times, SHARES, strict=True), 1)
-    ]
+def _times(step: StepSummary, width: int) -> list[Line]:
+    """Returns the time since the step before and its parts, which add up to it."""
     size = max(min(width // 4, 40), 8)
-    whole: Line = ((f"took {fmt.seconds(step.duration)} ", "strong"), *share_bar(step, size))
-    rest: Line = (("─", "track"), (" rest ", "dim"), (fmt.seconds(step.rest), PLAIN))
-    return row([(0, whole), *named, (4, rest)], width)
+    gap = "" if step.gap is None else f", {fmt.seconds(step.period)} after the step before"
+    items: list[Line] = [
+        ((f"took {fmt.seconds(step.duration)}", "strong"), (gap, "dim")),
+        share_bar(step, size),
+    ]
+    parts = step.parts
+    for part, sign in TIME_SIGNS.items():
+        if part in parts:
+            name = part_name(part, has_forward="forward" in parts)
+            share = f" {fmt.percent(parts[part], step.period)}"
+            figure = (fmt.seconds(parts[part]), PLAIN)
+            items.append((sign, (f" {name} ", "dim"), figure, (share, "dim")))
+    unknown = step.period - sum(parts.values())
+    if unknown > step.period / 1000:
+        items.append((("unknown ", "dim"), (fmt.seconds(unknown), PLAIN)))
+    return rows(items, width, gap=2)
 
 
 def _moved_blocks(step: StepSummary) -> str:

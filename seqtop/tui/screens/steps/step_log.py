@@ -4,9 +4,11 @@ from collections import OrderedDict
 
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import RecordingError, Timeline
-from seqtop.state.step_summary import StepSummary, summarize
+from seqtop.state.step_summary import StepSummary, has_work, summarize
 from seqtop.tui.ui_state import UiState
+from seqtop.wire.errors import WireError
 from seqtop.wire.messages import EngineInfo, Step
+from seqtop.wire.step_outline import step_outline
 
 CACHED_SUMMARIES = 1_000
 """The most summaries that are cached: those of many screens."""
@@ -44,7 +46,11 @@ class StepLog:
             self._summaries.move_to_end(position)
             return self._summaries[position]
         step = self._read(position)
-        found = self._summaries[position] = None if step is None else summarize(step)
+        found = None
+        if step is not None:
+            gap, was_idle = self._gap(step, position)
+            found = summarize(step, gap=gap, was_idle=was_idle)
+        self._summaries[position] = found
         if len(self._summaries) > CACHED_SUMMARIES:
             self._summaries.popitem(last=False)
         return found
@@ -78,6 +84,25 @@ class StepLog:
             return False
         before = timeline.index.num_steps_until(restart)
         return timeline.index.steps(before, before + 1) == [position]
+
+    def _gap(self, step: Step, position: int) -> tuple[float | None, bool]:
+        """Returns the seconds between the step before and `step`, and whether these were idle.
+
+        The gap is unknown if the step before is not in the history.
+        """
+        timeline, row = self.timeline, self.row(position)
+        before = self.page(row - 1, row) if row else []
+        if timeline is None or not before:
+            return None, False
+        try:
+            with timeline.lock:
+                [(_, payload)] = timeline.payloads(before[0] - 1, before[0])
+                previous = step_outline(payload or b"")
+        except (RecordingError, WireError, ValueError):
+            return None, False
+        if previous is None or previous.step != step.step - 1:
+            return None, False
+        return max(step.start_time - previous.time, 0.0), not has_work(previous.stats)
 
     def _read(self, position: int) -> Step | None:
         timeline = self.timeline

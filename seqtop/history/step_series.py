@@ -1,0 +1,228 @@
+"""The figures of all recorded steps over time, for charts.
+
+The series has a row for the start and the end of each step. Its columns are sums from the first
+row on, so the amount in any interval is the difference of two values. Between two rows a sum grows
+linearly: the tokens of a long step are spread over its duration. When there are too many rows, the
+older half loses every second one: its sums stay exact, and only its resolution falls.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+from seqtop.history.timeline import RecordingError, Timeline
+from seqtop.state.step_summary import TIME_PARTS, has_work, time_parts
+from seqtop.wire.errors import WireError
+from seqtop.wire.messages import StepStats
+from seqtop.wire.step_outline import StepOutline, step_outline
+
+MAX_ROWS = 50_000
+"""The largest number of rows: 6 MB."""
+MAX_EVENTS = 1_000
+"""The events that one `update` reads: a few milliseconds."""
+
+_SUMS = ("prefill", "decode", "preemptions", *TIME_PARTS)
+_GAUGES = ("running", "waiting", "used", "cached", "free")
+_UNKNOWN = (math.nan,) * len(_GAUGES)
+
+
+class Interval(NamedTuple):
+    """The figures of an interval of time."""
+
+    seconds: float
+    """The length of the interval."""
+    sums: dict[str, float]
+    """Tokens of `prefill` and `decode`, `preemptions`, and the seconds of each of `TIME_PARTS`.
+
+    The time that no part takes is unknown."""
+    gauges: dict[str, float]
+    """The largest numbers of sequences `running` and `waiting`, and of blocks `used`, `cached` and
+    `free`; empty if they are unknown."""
+
+    def rate(self, name: str) -> float:
+        """Returns one of `sums` per second."""
+        return self.sums[name] / self.seconds if self.seconds > 0 else 0.0
+
+    def shares(self) -> dict[str, float]:
+        """Returns the share of each of `TIME_PARTS` in the interval, from 0 to 1."""
+        return {part: min(self.rate(part), 1.0) for part in TIME_PARTS}
+
+
+class StepSeries:
+    """The steps of a timeline, which may grow. Used by one thread at a time."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._position = -1
+        """The last position that has been read."""
+        self._first = 0
+        self._last_step: int | None = None
+        """The number of the last step; `None` if unknown events follow it."""
+        self._had_work = False
+        """Whether a request was unfinished at the end of the last step."""
+        self._times = array("d")
+        self._sums = {name: array("d") for name in _SUMS}
+        self._gauges = {name: array("d") for name in _GAUGES}
+        self.version = 0
+        """Grows whenever rows are added or removed."""
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    @property
+    def start(self) -> float:
+        """The time of the first row, epoch seconds; 0 without rows."""
+        return self._times[0] if self._times else 0.0
+
+    @property
+    def end(self) -> float:
+        """The time of the last row, epoch seconds; 0 without rows."""
+        return self._times[-1] if self._times else 0.0
+
+    def update(self) -> bool:
+        """Reads up to `MAX_EVENTS` new events.
+
+        Returns:
+            Whether all events have been read.
+        """
+        timeline = self._timeline
+        with timeline.lock:
+            first, last = timeline.first, timeline.last
+            if first > self._first:
+                self._first = first
+                self._drop_before(timeline.index[first].time)
+            if self._position < first:
+                self._position, self._last_step = first, None
+            stop = min(last, self._position + MAX_EVENTS)
+            if stop > self._position:
+                self._read(stop)
+        return stop >= last
+
+    def between(self, start: float, end: float) -> Interval:
+        """Returns the figures from `start` to `end`, epoch seconds."""
+        if not self._times or end <= self._times[0]:
+            return Interval(max(end - start, 0.0), dict.fromkeys(_SUMS, 0.0), {})
+        low, high = self._locate(start), self._locate(end)
+        sums = {
+            name: max(_value(column, high) - _value(column, low), 0.0)
+            for name, column in self._sums.items()
+        }
+        first, last = low[0], high[0] + 1
+        gauges = {}
+        for name, column in self._gauges.items():
+            known = [value for value in column[first:last] if value == value]
+            if known:
+                gauges[name] = max(known)
+        return Interval(max(end - start, 0.0), sums, gauges)
+
+    def before(self, time: float, seconds: float) -> Interval:
+        """Returns the figures of the last `seconds` before `time`, as far as they are recorded."""
+        end = max(min(time, self.end), self.start)
+        return self.between(max(end - seconds, self.start), end)
+
+    def _read(self, stop: int) -> None:
+        index = self._timeline.index
+        try:
+            for position, payload in self._timeline.payloads(self._position, stop):
+                self._position = position
+                outline = None
+                if payload is None:  # a snapshot
+                    self._last_step = None
+                    continue
+                try:
+                    outline = step_outline(payload)
+                except WireError:
+                    self._last_step = None
+                if outline is not None:
+                    self._add(outline, index[position].time)
+        except RecordingError:
+            self._position, self._last_step = stop, None  # the steps up to there are unknown
+
+    def _add(self, step: StepOutline, end: float) -> None:
+        """Adds a step that ended at `end` by the timeline's clock, which never runs backwards."""
+        before = self.end
+        begin = min(step.start_time, end) if math.isfinite(step.start_time) else end
+        begin = max(begin, before) if self._times else begin
+        follows = self._last_step is not None and step.step == self._last_step + 1
+        if follows:
+            if begin > before:
+                self._append(begin, {"host" if self._had_work else "idle": begin - before})
+        else:
+            if self._times:
+                self._append(before, {}, _UNKNOWN)
+            self._append(begin, {}, _UNKNOWN)
+        stats = step.stats
+        sums: dict[str, float] = {
+            "prefill": _amount(stats.num_prefill_tokens),
+            "decode": _amount(stats.num_decode_tokens),
+        }
+        duration = step.time - step.start_time
+        parts = time_parts(stats, duration if math.isfinite(duration) else 0.0)
+        # Steps may overlap: then each has the time in which it was the last one.
+        scale = min((end - begin) / duration, 1.0) if duration > 0 else 0.0
+        sums.update({part: seconds * scale for part, seconds in parts.items()})
+        self._append(end, sums, _gauges_of(stats))
+        if step.preemptions:  # at one moment, that of the step in the history
+            self._append(end, {"preemptions": float(len(step.preemptions))})
+        self._last_step = step.step
+        self._had_work = has_work(stats)
+        self.version += 1
+
+    def _append(
+        self, time: float, more: dict[str, float], gauges: tuple[float, ...] | None = None
+    ) -> None:
+        """Appends a row. Its gauges are valid from `time` on; by default the last ones stay."""
+        self._times.append(time)
+        for name, column in self._sums.items():
+            column.append((column[-1] if column else 0.0) + more.get(name, 0.0))
+        for number, column in enumerate(self._gauges.values()):
+            column.append(column[-1] if gauges is None else gauges[number])
+        if len(self._times) > MAX_ROWS:
+            self._halve()
+
+    def _halve(self) -> None:
+        """Removes every second row of the older half."""
+        half = len(self._times) // 2 // 2 * 2
+        for column in (self._times, *self._sums.values()):
+            column[:half] = column[0:half:2]
+        for column in self._gauges.values():
+            column[:half] = array("d", map(max, column[0:half:2], column[1:half:2]))
+
+    def _drop_before(self, time: float) -> None:
+        count = bisect_left(self._times, time)
+        for column in (self._times, *self._sums.values(), *self._gauges.values()):
+            del column[:count]
+        self.version += 1
+
+    def _locate(self, time: float) -> tuple[int, float]:
+        """Returns the last row that is not after `time`, and the way to the next, from 0 to 1."""
+        row = bisect_right(self._times, time) - 1
+        if row < 0:
+            return 0, 0.0
+        if row + 1 == len(self._times):
+            return row, 0.0
+        start = self._times[row]
+        return row, (time - start) / (self._times[row + 1] - start)
+
+
+def _value(column: array[float], place: tuple[int, float]) -> float:
+    row, way = place
+    return column[row] + way * (column[row + 1] - column[row]) if way else column[row]
+
+
+def _gauges_of(stats: StepStats) -> tuple[float, ...]:
+    return (
+        _amount(stats.num_running),
+        _amount(stats.num_waiting),
+        _amount(stats.num_used_blocks),
+        _amount(stats.num_cached_blocks),
+        _amount(stats.num_free_blocks),
+    )
+
+
+def _amount(number: int) -> float:
+    """Returns a number from the wire that cannot be negative."""
+    return float(max(number, 0))

@@ -1,0 +1,253 @@
+"""The differences between two states of an engine, as data and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from seqtop import format as fmt
+from seqtop.sequence import SequenceStatus
+from seqtop.state.fields import sequence_name, status_word
+from seqtop.state.model import EngineData
+from seqtop.state.step_summary import preemption_cause
+
+MAX_LISTED = 50
+"""The most requests of one kind that the text lists; the others are counted."""
+_NUMBER = 10
+_NAME = 22
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A figure at two moments; `None` where it is unknown."""
+
+    name: str
+    before: int | None
+    after: int | None
+
+
+class SequenceDifference(msgspec.Struct, frozen=True):
+    """The changes of a sequence that is unfinished at both moments."""
+
+    name: str
+    status_before: str
+    status_after: str
+    output_tokens: int
+    """Tokens generated in between."""
+    computed_tokens: int
+    """Change of the tokens in the KV cache; negative after a preemption."""
+    blocks: int
+    """Change of the number of its blocks."""
+    preemptions: int
+    preempted_for: str | None
+    """The request that the last of these preemptions made room for."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A request that ended in between."""
+
+    request_id: str
+    reason: str | None
+    """`stop`, `length` or `abort`; `None` if the later state no longer has the request."""
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """The differences from an earlier moment A to a later moment B."""
+
+    steps: tuple[int, int]
+    times: tuple[float, float]
+    """Epoch seconds."""
+    same_incarnation: bool
+    """Whether both moments are of the same run of the engine. If not, only figures are compared."""
+    figures: list[Difference]
+    came: list[str] = []
+    """Ids of the requests that arrived in between, in order of arrival."""
+    ended: list[Ended] = []
+    changed: list[SequenceDifference] = []
+    """Sequences that are unfinished at both moments and differ."""
+    num_unchanged: int = 0
+    """Sequences that are unfinished at both moments and do not differ."""
+    blocks_taken: int = 0
+    """Blocks of the device that no table named at A, and some table names at B."""
+    blocks_released: int = 0
+    blocks_with_other_owners: int = 0
+    """Blocks that tables name at both moments, but those of other sequences."""
+
+
+def compare(one: EngineData, other: EngineData) -> Comparison:
+    """Compares two states of an engine; the earlier one is A."""
+    a, b = (one, other) if (one.time, one.step) <= (other.time, other.step) else (other, one)
+    same = _incarnation(a) == _incarnation(b)
+    comparison = Comparison((a.step, b.step), (a.time, b.time), same, list(_figures(a, b)))
+    if not same:
+        return comparison
+    changed, num_unchanged = _changes(a, b)
+    taken, released, moved = _blocks(a, b)
+    return msgspec.structs.replace(
+        comparison,
+        came=[each for each in b.requests if each not in a.requests],
+        ended=list(_ended(a, b)),
+        changed=changed,
+        num_unchanged=num_unchanged,
+        blocks_taken=taken,
+        blocks_released=released,
+        blocks_with_other_owners=moved,
+    )
+
+
+def describe(comparison: Comparison) -> list[str]:
+    """Returns a comparison as lines of plain text, of which titles end with a colon."""
+    steps, times = comparison.steps, comparison.times
+    later = fmt.seconds(times[1] - times[0])
+    lines = [
+        f"A: step {fmt.count(steps[0])}, {fmt.clock(times[0])}",
+        f"B: step {fmt.count(steps[1])}, {fmt.clock(times[1])}, {later} later",
+        "",
+        f"{'Figures:':<{_NAME}}{'A':>{_NUMBER}}{'B':>{_NUMBER}}{'B - A':>{_NUMBER}}",
+    ]
+    for figure in comparison.figures:
+        numbers = (fmt.count(figure.before), fmt.count(figure.after), _change(figure))
+        texts = "".join(f"{number:>{_NUMBER}}" for number in numbers)
+        lines.append(f"  {figure.name:<{_NAME - 2}}{texts}")
+    if not comparison.same_incarnation:
+        return [*lines, "", "The engine was restarted in between: its requests are others."]
+    came = (f"  {request_id}" for request_id in comparison.came)
+    ended = (
+        f"  {each.request_id}  {each.reason or 'no longer known'}" for each in comparison.ended
+    )
+    changed = (f"  {each.name}  {_describe_change(each)}" for each in comparison.changed)
+    lines += _section("Arrived", came, len(comparison.came))
+    lines += _section("Ended", ended, len(comparison.ended))
+    lines += _section("Changed", changed, len(comparison.changed))
+    unchanged = fmt.plural(comparison.num_unchanged, "unfinished sequence")
+    blocks = (
+        f"{fmt.count(comparison.blocks_taken)} taken,"
+        f" {fmt.count(comparison.blocks_released)} released,"
+        f" {fmt.count(comparison.blocks_with_other_owners)} with other owners"
+    )
+    return [*lines, f"Unchanged: {unchanged}", f"Blocks: {blocks}"]
+
+
+def _incarnation(state: EngineData) -> str:
+    return state.info.incarnation if state.info else ""
+
+
+def _figures(a: EngineData, b: EngineData) -> Iterator[Difference]:
+    for status, name in (
+        (SequenceStatus.RUNNING, "running"),
+        (SequenceStatus.WAITING, "waiting"),
+        (SequenceStatus.SWAPPED, "swapped"),
+    ):
+        yield Difference(name, a.num_by_status[status], b.num_by_status[status])
+    yield Difference("finished requests", a.num_finished, b.num_finished)
+    yield Difference("prompt tokens", a.num_prefill_tokens, b.num_prefill_tokens)
+    yield Difference("output tokens", a.num_output_tokens, b.num_output_tokens)
+    for name, attribute in (
+        ("used blocks", "num_used_blocks"),
+        ("cached blocks", "num_cached_blocks"),
+        ("free blocks", "num_free_blocks"),
+        ("preemptions", "num_preemptions"),
+        ("prefix queries", "prefix_cache_queries"),
+        ("prefix hits", "prefix_cache_hits"),
+    ):
+        before, after = (getattr(state.stats, attribute, None) for state in (a, b))
+        yield Difference(name, before, after)
+
+
+def _change(figure: Difference) -> str:
+    if figure.before is None or figure.after is None:
+        return fmt.UNKNOWN
+    change = figure.after - figure.before
+    return f"+{fmt.count(change)}" if change > 0 else fmt.count(change)
+
+
+def _ended(a: EngineData, b: EngineData) -> Iterator[Ended]:
+    """Yields the requests that were unfinished or unknown at A and are finished at B."""
+    for request_id, request in a.requests.items():
+        if request.finish_reason is None and request_id not in b.requests:
+            yield Ended(request_id, None)
+    for request_id in b.finished:
+        before = a.requests.get(request_id)
+        if before is None or before.finish_reason is None:
+            yield Ended(request_id, b.requests[request_id].finish_reason)
+
+
+def _changes(a: EngineData, b: EngineData) -> tuple[list[SequenceDifference], int]:
+    """Returns the changed sequences, and the number of the unchanged ones."""
+    changed: list[SequenceDifference] = []
+    num_unchanged = 0
+    for seq_id, before in a.sequences.items():
+        after = b.sequences.get(seq_id)
+        if after is None or any(
+            SequenceStatus.is_finished(each.status) for each in (before, after)
+        ):
+            continue
+        old, new = a.requests[before.request_id], b.requests[after.request_id]
+        preemptions = new.num_preemptions - old.num_preemptions
+        found = SequenceDifference(
+            sequence_name(new, after),
+            status_word(old, before),
+            status_word(new, after),
+            len(after.output_token_ids) - len(before.output_token_ids),
+            after.num_computed_tokens - before.num_computed_tokens,
+            len(after.block_table) - len(before.block_table),
+            preemptions,
+            new.preempted_for if preemptions else None,
+        )
+        differs = (
+            found.status_before != found.status_after
+            or found.output_tokens
+            or found.computed_tokens
+            or preemptions
+            or after.block_table != before.block_table
+        )
+        if differs:
+            changed.append(found)
+        else:
+            num_unchanged += 1
+    return changed, num_unchanged
+
+
+def _blocks(a: EngineData, b: EngineData) -> tuple[int, int, int]:
+    """Returns the numbers of blocks taken, released, and with other owners."""
+    before, after = _owners(a), _owners(b)
+    moved = sum(before[block] != after[block] for block in before.keys() & after.keys())
+    return len(after.keys() - before.keys()), len(before.keys() - after.keys()), moved
+
+
+def _owners(state: EngineData) -> dict[int, set[int]]:
+    owners: dict[int, set[int]] = {}
+    for sequence in state.sequences.values():
+        for table in (sequence.block_table, *sequence.group_block_tables):
+            for block in table:
+                owners.setdefault(block, set()).add(sequence.seq_id)
+    return owners
+
+
+def _section(title: str, lines: Iterable[str], count: int) -> Iterator[str]:
+    """Yields a title with a count, and the first of the lines."""
+    if not count:
+        return
+    yield f"{title}: {fmt.count(count)}"
+    for number, line in enumerate(lines):
+        if number == MAX_LISTED:
+            yield f"  …and {fmt.count(count - MAX_LISTED)} more"
+            break
+        yield line
+    yield ""
+
+
+def _describe_change(change: SequenceDifference) -> str:
+    parts = [change.status_after]
+    if change.status_before != change.status_after:
+        parts = [f"{change.status_before} → {change.status_after}"]
+    for number, noun in ((change.output_tokens, "output token"), (change.blocks, "block")):
+        if number:
+            parts.append(f"{'+' if number > 0 else ''}{fmt.plural(number, noun)}")
+    if change.preemptions > 0:
+        times = "" if change.preemptions == 1 else f" {change.preemptions} times"
+        name = change.name.partition("/")[0]
+        parts.append(f"preempted{times}{preemption_cause(name, change.preempted_for)}")
+    elif change.computed_tokens and not change.output_tokens:
+        parts.append(f"{change.computed_tokens:+,} computed tokens")
+    return ", ".join(parts)

@@ -1,0 +1,85 @@
+"""Column charts of several lines, made of block characters."""
+
+import math
+from collections.abc import Sequence
+
+from seqtop.tui.rendering.style import PLAIN, StyledText
+
+LEVELS = " ▁▂▃▄▅▆▇█"
+_STEPS = len(LEVELS) - 1
+
+
+def column_chart(values: Sequence[float | None], height: int, top: float) -> list[str]:
+    """Returns `height` lines, the upper one first, with a column for each value.
+
+    A value above zero has at least the lowest block. `None` is blank.
+
+    Args:
+        values: The values from left to right.
+        height: The lines of the chart.
+        top: The value that fills the height.
+    """
+    levels = [column_height(value, height, top) for value in values]
+    return [
+        "".join([LEVELS[min(max(level - below, 0), _STEPS)] for level in levels])
+        for below in range((height - 1) * _STEPS, -1, -_STEPS)
+    ]
+
+
+def column_height(value: float | None, height: int, top: float) -> int:
+    """Returns the height of a column in eighths of a cell."""
+    if value is None or not value > 0 or not top > 0:
+        return 0
+    return min(max(round(min(value / top, 1.0) * height * _STEPS), 1), height * _STEPS)
+
+
+def stacked_chart(
+    columns: Sequence[Sequence[float]], signs: Sequence[StyledText], height: int
+) -> list[list[StyledText]]:
+    """Returns `height` lines of cells, the upper one first, with shares stacked from below.
+
+    Each cell shows the part that takes most of it; a cell that is rather empty is blank.
+
+    Args:
+        columns: For each column the shares of the parts, whose sum is at most 1.
+        signs: The glyph and the style of each part.
+        height: The lines of the chart.
+    """
+    lines: list[list[StyledText]] = [[] for _ in range(height)]
+    for shares in columns:
+        for line, sign in zip(reversed(lines), stacked_cells(shares, signs, height), strict=True):
+            line.append(sign)
+    return lines
+
+
+def stacked_cells(
+    shares: Sequence[float], signs: Sequence[StyledText], length: int
+) -> list[StyledText]:
+    """Returns the cells of one column, the lowest first, or of one bar, the leftmost first."""
+    ends: list[float] = []
+    total = 0.0
+    for share in shares:
+        total += share * length
+        ends.append(total)
+    cells: list[StyledText] = []
+    for cell in range(length):
+        best, most = (" ", PLAIN), max(cell + 1 - max(total, cell), 0.0)
+        start = 0.0
+        for end, sign in zip(ends, signs, strict=True):
+            taken = min(end, cell + 1) - max(start, cell)
+            if taken > most:
+                best, most = sign, taken
+            start = end
+        cells.append(best)
+    return cells
+
+
+def round_top(value: float) -> float:
+    """Returns the end of a scale: 1, 1.5, 2, 3, 5 or 7 times a power of ten, at least `value`."""
+    if not 0 < value < math.inf:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(
+        (each * power for each in (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if each * power >= value),
+        10.0 * power,
+    )

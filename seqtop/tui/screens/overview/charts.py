@@ -1,0 +1,387 @@
+"""The charts of the overview: throughput, sequences, KV cache, preemptions, and steps' time.
+
+All charts have the same time axis. Complete columns are computed once, so a frame computes the
+newest column only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from textual import events
+from textual.message import Message
+
+from seqtop import format as fmt
+from seqtop.history.step_series import Interval, StepSeries
+from seqtop.state.step_summary import TIME_PARTS
+from seqtop.tui import seek
+from seqtop.tui.rendering.bars import row
+from seqtop.tui.rendering.charts import column_chart, column_height, round_top, stacked_chart
+from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
+from seqtop.tui.rendering.time_axis import TimeWindow, labels, ticks
+from seqtop.tui.rendering.timeline_bars import marked, merged
+from seqtop.tui.screens.steps.cells import TIME_SIGNS, part_name
+from seqtop.tui.screens.timeline.viewport import Extent, Viewport
+from seqtop.tui.ui_state import UiState
+
+CURSOR: StyledText = ("│", "accent")
+"""The mark of the moment on display, unless that is the newest."""
+_GUTTER, _WIDE_GUTTER = 15, 21
+_WIDE = 110
+_RECENT = 1.0
+"""Seconds before the cursor over which the rates in the gutter are averaged, at least."""
+_MAX_HEIGHT = 14
+_MAX_CACHED = 4_000
+_AXIS_LINES = 2
+_ALMOST = 0.999
+"""The end of a column, as a share of its length: still in it, not in the next one."""
+
+Values = Sequence[Interval | None]
+"""The figures of each column; `None` where nothing is recorded."""
+
+
+class Chart(NamedTuple):
+    """A chart of the overview."""
+
+    title: str
+    weight: int
+    """The part of the height that it takes, in relation to others; 0 for a chart of one line."""
+    draw: Callable[[Values, int, UiState], list[Line]]
+    """Returns the lines for the columns and a height."""
+    figure: Callable[[Interval, UiState], StyledText]
+    """Returns the figure at the cursor."""
+    top: Callable[[Values, UiState], str]
+    """Returns the end of the scale."""
+
+
+class Charts(LineView, can_focus=True, inherit_bindings=False):
+    """Charts on one time axis, with a cursor at the moment on display.
+
+    Args:
+        ui: The display.
+        viewport: The time to show.
+        charts: The charts from top to bottom.
+        has_axis: Whether the time axis and a legend are below the charts.
+    """
+
+    class TimeChosen(Message):
+        """The user has chosen a time with the mouse, in epoch seconds."""
+
+        def __init__(self, time: float) -> None:
+            super().__init__()
+            self.time = time
+
+    def __init__(
+        self,
+        ui: UiState,
+        viewport: Viewport,
+        charts: Sequence[Chart],
+        *,
+        id: str,  # noqa: A002 (Textual's own name)
+        has_axis: bool = True,
+    ) -> None:
+        super().__init__(id=id)
+        self._ui = ui
+        self._viewport = viewport
+        self._charts = charts
+        self._has_axis = has_axis
+        self._window = TimeWindow(0.0, 1.0, 1)
+        self._cached: dict[int, Interval] = {}
+        """Figures of complete columns, by their number since the epoch."""
+        self._cached_cell = 0.0
+        self._shown_at = math.nan
+        self._dragging = False
+
+    @property
+    def window(self) -> TimeWindow:
+        """The window of time of the last frame."""
+        return self._window
+
+    @property
+    def extent(self) -> Extent:
+        """The recorded time."""
+        ui, timeline = self._ui, self._ui.source.history
+        now = ui.state.time
+        if timeline is None:
+            return Extent(now, now, now, ends=False)
+        with timeline.lock:
+            begin, end = seek.bounds(timeline)
+        return Extent(begin, max(end, begin), max(now, begin), ends=ui.is_recorded)
+
+    def time_beside_cursor(self, by: int) -> float:
+        """Returns the end of the column `by` columns after the cursor, epoch seconds."""
+        window, extent = self._window, self.extent
+        column = int((extent.now - window.start) // window.cell) + by
+        return min(window.start + (column + _ALMOST) * window.cell, extent.last)
+
+    def update(self) -> None:
+        """Draws the charts. Called under the lock of the display."""
+        series = self._ui.step_series
+        if not self.size or not self.display:
+            return
+        width, height = self.size.width - 2, self.size.height
+        gutter = _WIDE_GUTTER if width >= _WIDE else _GUTTER
+        if series is None or not len(series) or width <= gutter + 4:
+            self.set_lines([((" No steps yet: the charts begin with the first one.", "dim"),)])
+            return
+        extent = self.extent
+        held = self._ui.paused or self._ui.is_recorded
+        if held and extent.now != self._shown_at:
+            self._viewport.reveal(extent, width - gutter)
+        self._shown_at = extent.now
+        self._window = window = self._viewport.window(extent, width - gutter)
+        values = self._values(series, extent)
+        cursor = window.column(min(extent.now, window.end - window.cell / 2)) if held else None
+        here = series.before(extent.now, max(window.cell, _RECENT))
+        lines: list[Line] = []
+        room = height - (_AXIS_LINES + 1 if self._has_axis else 0)
+        for chart, lines_of_chart in zip(self._charts, self._heights(room), strict=True):
+            if lines_of_chart:
+                lines += self._chart_lines(chart, lines_of_chart, values, here, gutter, cursor)
+        if self._has_axis:
+            lines += self._axis(gutter, cursor)
+            lines.append(((" ", PLAIN), *time_legend(here, width)))
+        self.set_lines(lines)
+
+    def on_resize(self) -> None:
+        with self._ui.lock:
+            self.update()
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        self._dragging = True
+        self.capture_mouse()
+        self._choose(event.x)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self._dragging:
+            self._choose(event.x)
+
+    def on_mouse_up(self, _: events.MouseUp) -> None:
+        self._dragging = False
+        self.release_mouse()
+
+    def _choose(self, x: int) -> None:
+        column = x - (self.size.width - 1 - self._window.width)
+        if 0 <= column < self._window.width:
+            self.post_message(
+                self.TimeChosen(self._window.start + (column + _ALMOST) * self._window.cell)
+            )
+
+    def _heights(self, room: int) -> list[int]:
+        """Returns the height of each chart; the last ones get none if there is no room."""
+        heights = [int(number < room) for number in range(len(self._charts))]
+        for _ in range(room - len(self._charts)):
+            growing = [
+                (heights[number] / chart.weight, number)
+                for number, chart in enumerate(self._charts)
+                if chart.weight and 0 < heights[number] < _MAX_HEIGHT
+            ]
+            if not growing:
+                break
+            heights[min(growing)[1]] += 1
+        return heights
+
+    def _values(self, series: StepSeries, extent: Extent) -> list[Interval | None]:
+        """Returns the figures of each column of the window."""
+        window = self._window
+        if self._cached_cell != window.cell or len(self._cached) > _MAX_CACHED:
+            self._cached.clear()
+            self._cached_cell = window.cell
+        leftmost = round(window.start / window.cell)
+        found: list[Interval | None] = []
+        last = min(series.end, extent.last)
+        for column in range(window.width):
+            start = window.start + column * window.cell
+            end = start + window.cell
+            if end <= extent.first or start >= last:
+                found.append(None)
+            elif (known := self._cached.get(leftmost + column)) is not None:
+                found.append(known)
+            elif end <= last:
+                found.append(self._cached.setdefault(leftmost + column, series.between(start, end)))
+            else:  # the newest column is not complete
+                found.append(series.between(last - window.cell, last))
+        return found
+
+    def _chart_lines(
+        self,
+        chart: Chart,
+        height: int,
+        values: Values,
+        here: Interval,
+        gutter: int,
+        cursor: int | None,
+    ) -> Iterable[Line]:
+        figure = chart.figure(here, self._ui)
+        notes: list[Line] = [((chart.title, "strong"),), (figure,)]
+        if height == 1:
+            notes = [((chart.title, "strong"), (" ", PLAIN), figure)]
+        elif height > 2 and (top := chart.top(values, self._ui)):
+            notes.append(((f"to {top}", "dim"),))
+        for number, line in enumerate(chart.draw(values, height, self._ui)):
+            note = notes[number] if number < len(notes) else ()
+            shown = marked(line, cursor, CURSOR) if cursor is not None else line
+            yield ((" ", PLAIN), *fitted(note, gutter - 1), (" ", PLAIN), *shown)
+
+    def _axis(self, gutter: int, cursor: int | None) -> list[Line]:
+        window = self._window
+        found = ticks(window)
+        ruler = {tick.column: ("┬", "dim") for tick in found}
+        if cursor is not None:
+            ruler[cursor] = ("▲", "accent")
+        line = [ruler.get(column, ("─", "track")) for column in range(window.width)]
+        scale = f"{fmt.seconds(window.cell)}/column"
+        return [
+            ((" " * (gutter + 1), PLAIN), *merged(line)),
+            (
+                (" ", PLAIN),
+                *fitted(((scale, "dim"),), gutter),
+                (labels(found, window.width), PLAIN),
+            ),
+        ]
+
+
+def time_legend(here: Interval, width: int) -> Line:
+    """Returns the parts of the time before the cursor in percent; their sum is 100 %."""
+    shares = here.shares()
+    items: list[tuple[int, Line]] = []
+    for rank, part in enumerate(TIME_PARTS):
+        name = f" {part_name(part, has_forward=shares['forward'] > 0)} "
+        items.append((rank, (TIME_SIGNS[part], (name, "dim"), (fmt.percent(shares[part]), PLAIN))))
+    unknown = max(1.0 - sum(shares.values()), 0.0)
+    if unknown >= 0.005:
+        items.append((len(items), (("unknown ", "dim"), (fmt.percent(unknown), PLAIN))))
+    return row(items, width)
+
+
+def _column_chart(of: Callable[[Interval], float | None], style: str) -> Callable[..., list[Line]]:
+    """Returns the drawing of a figure in one style, scaled to its largest value."""
+
+    def draw(values: Values, height: int, _: UiState) -> list[Line]:
+        figures = [None if each is None else of(each) for each in values]
+        return [((line, style),) for line in column_chart(figures, height, _top(figures))]
+
+    return draw
+
+
+def _top_text(of: Callable[[Interval], float | None]) -> Callable[[Values, UiState], str]:
+    def text(values: Values, _: UiState) -> str:
+        return fmt.count(_top([None if each is None else of(each) for each in values]))
+
+    return text
+
+
+def _top(figures: Iterable[float | None]) -> float:
+    return round_top(max((each for each in figures if each is not None), default=0.0))
+
+
+def _rate(name: str) -> Callable[[Interval], float]:
+    return lambda interval: interval.rate(name)
+
+
+def _gauge(name: str) -> Callable[[Interval], float | None]:
+    return lambda interval: interval.gauges.get(name)
+
+
+def _rate_chart(title: str, name: str, style: str, weight: int) -> Chart:
+    return Chart(
+        title,
+        weight,
+        _column_chart(_rate(name), style),
+        lambda interval, _: (f"{fmt.rate(interval.rate(name))} tok/s", style),
+        _top_text(_rate(name)),
+    )
+
+
+def _gauge_chart(title: str, name: str, style: str, weight: int) -> Chart:
+    return Chart(
+        title,
+        weight,
+        _column_chart(_gauge(name), style),
+        lambda _, ui: (fmt.count(getattr(ui.state.stats, f"num_{name}", None)), style),
+        _top_text(_gauge(name)),
+    )
+
+
+def _num_blocks(ui: UiState) -> float:
+    return float(ui.state.info.num_gpu_blocks) if ui.state.info else 0.0
+
+
+def _draw_kv(values: Values, height: int, ui: UiState) -> list[Line]:
+    """Draws used blocks from below, cached ones above them, and leaves free ones blank."""
+    total = _num_blocks(ui)
+    used = [each.gauges.get("used") if each else None for each in values]
+    both = [
+        each.gauges["used"] + each.gauges["cached"] if each and "used" in each.gauges else None
+        for each in values
+    ]
+    ends = [column_height(each, height, total) for each in both]
+    lines: list[Line] = []
+    for number, text in enumerate(column_chart(used, height, total)):
+        below = (height - 1 - number) * 8
+        pieces = [
+            (glyph, "computed")
+            if glyph != " "
+            else ("░", "cached")
+            if end > below + 3
+            else (" ", PLAIN)
+            for glyph, end in zip(text, ends, strict=True)
+        ]
+        lines.append(merged(pieces))
+    return lines
+
+
+def _kv_figure(_: Interval, ui: UiState) -> StyledText:
+    if (stats := ui.state.stats) is None:
+        return (fmt.UNKNOWN, "dim")
+    used = fmt.percent(stats.num_used_blocks, _num_blocks(ui))
+    return (f"{used} +{fmt.count(stats.num_cached_blocks)} cached", "computed")
+
+
+def _draw_preemptions(values: Values, _: int, __: UiState) -> list[Line]:
+    pieces: list[StyledText] = []
+    for each in values:
+        number = round(each.sums["preemptions"]) if each else 0
+        glyph = " " if not number else "↺" if number == 1 else str(number) if number < 10 else "+"
+        pieces.append((glyph, "preempted"))
+    return [merged(pieces)]
+
+
+def _preemption_figure(_: Interval, ui: UiState) -> StyledText:
+    stats = ui.state.stats
+    return (fmt.count(stats.num_preemptions if stats else None), "preempted")
+
+
+def _draw_time(values: Values, height: int, _: UiState) -> list[Line]:
+    signs = [TIME_SIGNS[part] for part in TIME_PARTS]
+    columns = [[] if each is None else list(each.shares().values()) for each in values]
+    columns = [each or [0.0] * len(TIME_PARTS) for each in columns]
+    return [merged(line) for line in stacked_chart(columns, signs, height)]
+
+
+def _time_figure(interval: Interval, _: UiState) -> StyledText:
+    shares = interval.shares()
+    return (f"{fmt.percent(shares['forward'] + shares['execute'])} execute", "running")
+
+
+_PREEMPTIONS = Chart("Preempted", 0, _draw_preemptions, _preemption_figure, lambda _, __: "")
+_KV = Chart("KV blocks", 3, _draw_kv, _kv_figure, lambda _, ui: fmt.count(_num_blocks(ui)))
+_DECODE = _rate_chart("Decode", "decode", "running", 3)
+_PREFILL = _rate_chart("Prefill", "prefill", "prefill", 2)
+_WAITING = _gauge_chart("Waiting", "waiting", "waiting", 2)
+
+ALL_CHARTS = (
+    _DECODE,
+    _PREFILL,
+    _gauge_chart("Running", "running", "running", 2),
+    _WAITING,
+    _KV,
+    _PREEMPTIONS,
+    Chart("Time", 3, _draw_time, _time_figure, lambda _, __: "100%"),
+)
+"""The charts of the overview screen."""
+STRIP_CHARTS = (_DECODE, _PREFILL, _WAITING, _KV, _PREEMPTIONS)
+"""The charts above the sequence table."""

@@ -1,0 +1,159 @@
+"""The figures of steps over time add up, whatever interval one asks for."""
+
+import itertools
+import random
+from unittest import mock
+
+import pytest
+
+from seqtop.history import segments, step_series
+from seqtop.history.memory_store import MemoryStore
+from seqtop.history.step_series import StepSeries
+from seqtop.sequence import ExecuteModelRequest
+from seqtop.state import EngineState
+from seqtop.wire import codec, parsing
+from seqtop.wire.messages import EngineInfo, Step
+from tests.support.questions import stats
+from tests.support.recordings import append, encoded
+from tests.support.scripted import START, engine_info
+
+
+def a_step(number: int, start: float, end: float, **figures: object) -> Step:
+    return Step(
+        step=number,
+        start_time=START + start,
+        time=START + end,
+        execute=ExecuteModelRequest([]),
+        sequences=[],
+        stats=stats(**figures),
+    )
+
+
+def stored(*events: Step | EngineInfo, **limits: int) -> MemoryStore:
+    store = MemoryStore(**limits)
+    append(store, [codec.encode(each) for each in (engine_info(), *events)], EngineState())
+    return store
+
+
+def read(store: MemoryStore) -> StepSeries:
+    series = StepSeries(store)
+    while not series.update():
+        pass
+    return series
+
+
+def test_the_parts_of_the_time_add_up_to_it() -> None:
+    """Two steps of a second, half a second between them, and an idle one at the end."""
+    series = read(
+        stored(
+            a_step(0, 0.0, 1.0),
+            a_step(1, 1.5, 2.5, num_running=0),
+            a_step(2, 3.5, 4.5),
+        )
+    )
+    whole = series.between(START, START + 4.5)
+    expected = {
+        "scheduler": 0.3, "forward": 1.5, "execute": 0.3, "rest": 0.9, "host": 0.5, "idle": 1.0
+    }  # fmt: skip
+    for part, seconds in expected.items():
+        assert whole.sums[part] == pytest.approx(seconds), part
+    assert sum(whole.shares().values()) == pytest.approx(1.0)
+    assert series.between(START + 1.0, START + 1.5).shares()["host"] == pytest.approx(1.0)
+    assert series.between(START + 2.5, START + 3.5).shares()["idle"] == pytest.approx(1.0)
+
+
+def test_a_long_step_spreads_its_tokens() -> None:
+    series = read(stored(a_step(0, 0.0, 10.0, num_prefill_tokens=1_000, num_decode_tokens=0)))
+    assert series.between(START + 2.0, START + 3.0).rate("prefill") == pytest.approx(100.0)
+    assert series.before(START + 10.0, 4.0).rate("prefill") == pytest.approx(100.0)
+    assert series.before(START + 99.0, 4.0).rate("prefill") == pytest.approx(100.0)
+
+
+def test_any_division_of_the_time_has_the_same_totals() -> None:
+    store = MemoryStore()
+    script = encoded(4, 60, num_blocks=24)
+    append(store, script, EngineState())
+    steps = [event for event in map(parsing.event, script) if isinstance(event, Step)]
+    series = read(store)
+    rng = random.Random(1)
+    cuts = sorted([series.start, series.end, *(
+        rng.uniform(series.start, series.end) for _ in range(50)
+    )])  # fmt: skip
+    parts = [series.between(*pair) for pair in itertools.pairwise(cuts)]
+    for name, of in {
+        "prefill": lambda step: step.stats.num_prefill_tokens,
+        "decode": lambda step: step.stats.num_decode_tokens,
+        "preemptions": lambda step: len(step.preemptions),
+    }.items():
+        assert sum(part.sums[name] for part in parts) == pytest.approx(sum(map(of, steps)))
+    assert max(part.gauges.get("used", 0) for part in parts) == max(
+        step.stats.num_used_blocks for step in steps
+    )
+
+
+def test_fewer_rows_have_the_same_totals_and_peaks() -> None:
+    steps = [
+        a_step(number, 2.0 * number, 2.0 * number + 1.0, num_used_blocks=number)
+        for number in range(500)
+    ]
+    store = stored(*steps)
+    fine = read(store)
+    with mock.patch.object(step_series, "MAX_ROWS", 200):
+        coarse = read(store)
+    assert len(coarse) <= 200 < len(fine) == 1_000
+    assert coarse.between(0.0, coarse.end).sums == fine.between(0.0, fine.end).sums
+    assert coarse.between(0.0, coarse.end).gauges == fine.between(0.0, fine.end).gauges
+
+
+def test_what_is_not_recorded_is_unknown() -> None:
+    """After missed steps, neither the time between nor the figures in it are known."""
+    series = read(stored(a_step(0, 0.0, 1.0), a_step(7, 3.0, 4.0)))
+    between = series.between(START + 1.5, START + 2.5)
+    assert between.gauges == {}
+    assert sum(between.shares().values()) == 0.0
+    before = series.between(START - 9.0, START - 8.0)
+    assert (before.gauges, sum(before.sums.values())) == ({}, 0.0)
+
+
+def test_a_growing_store_is_read_on_and_what_it_drops_is_dropped() -> None:
+    state, script = EngineState(), encoded(6, 400, num_blocks=24)
+    store = MemoryStore(max_events=300)
+    series = StepSeries(store)
+    with mock.patch.object(segments, "SEGMENT_BYTES", 10_000):
+        for number, payload in enumerate(script):
+            event = parsing.event(payload)
+            state.apply(event)
+            store.append(number, payload, event, state)
+            assert series.update()
+    assert store.first > 0
+    assert store.index[store.first].time <= series.start < series.end
+    late = read(store)
+    begin = late.start + 0.5 * (late.end - late.start)
+    found, wanted = late.between(begin, late.end), series.between(begin, series.end)
+    assert found.sums == pytest.approx(wanted.sums)
+    assert found.gauges == wanted.gauges
+
+
+def test_figures_that_no_engine_has_do_no_harm() -> None:
+    nan, inf = float("nan"), float("inf")
+    series = read(
+        stored(
+            a_step(0, 0.0, 1.0, model_forward_time=nan, scheduler_time=inf),
+            a_step(1, nan, 2.0, model_execute_time=-5.0),
+            a_step(2, 2.0, inf, num_decode_tokens=-7, num_used_blocks=2**62),
+            a_step(3, -inf, 3.0, model_execute_time=None, model_forward_time=None),
+            a_step(4, 5.0, 4.0),
+        )
+    )
+    whole = series.between(START, series.end + 1)
+    assert all(value >= 0 for value in whole.sums.values())
+    assert sum(whole.shares().values()) <= 1.0 + 1e-9
+    assert series.update()
+
+
+def test_many_events_are_read_in_parts() -> None:
+    store = stored(*(a_step(number, number, number + 0.5) for number in range(1_500)))
+    series = StepSeries(store)
+    assert not series.update()
+    assert series.update()
+    assert series.between(START, series.end).sums["decode"] == pytest.approx(1_500)

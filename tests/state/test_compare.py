@@ -1,0 +1,93 @@
+"""Two moments of a run, and what differs between them."""
+
+from seqtop.sequence import SequenceStatus
+from seqtop.state.compare import MAX_LISTED, compare, describe
+from seqtop.state.freeze import freeze
+from tests.support.scripted import Script, ScriptedSource
+
+
+def two_moments() -> tuple[ScriptedSource, Script]:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("stays")
+    script.arrive("ends")
+    script.arrive("waits")
+    script.step(prefill={"stays": 40, "ends": 40})
+    return source, script
+
+
+def test_what_came_ended_and_changed() -> None:
+    source, script = two_moments()
+    before = freeze(source.state)
+    script.step()
+    script.arrive("comes")
+    for _ in range(20):
+        script.step(decode=["stays"])
+    script.step(stop={"ends": SequenceStatus.FINISHED_STOPPED})
+    script.step(preempt={"stays": "comes"})
+    found = compare(before, source.state)
+    assert found == compare(source.state, before), "the earlier moment is A"
+    assert found.steps == (0, 23)
+    assert found.came == ["comes"]
+    assert [(each.request_id, each.reason) for each in found.ended] == [("ends", "stop")]
+    [changed] = found.changed
+    assert (changed.name, changed.status_before, changed.status_after) == (
+        "stays", "running", "preempt",
+    )  # fmt: skip
+    assert (changed.output_tokens, changed.blocks, changed.preemptions) == (22, -3, 1)
+    assert found.num_unchanged == 1
+    assert (found.blocks_taken, found.blocks_released) == (0, 6)
+    text = describe(found)
+    assert text[0].startswith("A: step 0, ")
+    assert text[1].startswith("B: step 23, ")
+    assert ["running", "2", "0", "-2"] in map(str.split, text)
+    assert (
+        "  stays  running → preempt, +22 output tokens, -3 blocks, preempted to make room for comes"
+        in text
+    )
+    assert "Arrived: 1" in text
+    assert "  ends  stop" in text
+    assert text[-1] == "Blocks: 0 taken, 6 released, 0 with other owners"
+
+
+def test_a_block_with_another_owner() -> None:
+    source, script = two_moments()
+    before = freeze(source.state)
+    script.finish("ends", SequenceStatus.FINISHED_ABORTED)
+    script.step(prefill={"waits": 40})
+    found = compare(before, source.state)
+    assert (found.blocks_taken, found.blocks_released, found.blocks_with_other_owners) == (0, 0, 3)
+
+
+def test_one_moment_is_the_same_as_itself() -> None:
+    source, _ = two_moments()
+    found = compare(source.state, freeze(source.state))
+    assert (found.came, found.ended, found.changed, found.num_unchanged) == ([], [], [], 3)
+
+
+def test_moments_of_different_runs_have_only_figures_to_compare() -> None:
+    source, _ = two_moments()
+    other = ScriptedSource()
+    script = Script(other, incarnation="b2")
+    script.arrive("stays")
+    script.step(prefill={"stays": 40})
+    found = compare(source.state, other.state)
+    assert not found.same_incarnation
+    assert found.changed == []
+    assert describe(found)[-1].startswith("The engine was restarted in between")
+
+
+def test_a_crowd_is_counted_and_a_request_that_was_dropped_has_ended() -> None:
+    source = ScriptedSource(max_finished=4)
+    script = Script(source)
+    before = freeze(source.state)
+    script.arrive("dropped")
+    first = freeze(source.state)
+    script.finish("dropped", SequenceStatus.FINISHED_ABORTED)
+    for number in range(2 * MAX_LISTED):
+        script.arrive(f"crowd-{number}")
+        if number < 10:
+            script.finish(f"crowd-{number}", SequenceStatus.FINISHED_ABORTED)
+    assert f"  …and {MAX_LISTED - 6} more" in describe(compare(before, source.state))
+    gone = compare(first, source.state).ended[0]
+    assert (gone.request_id, gone.reason) == ("dropped", None)

@@ -1,0 +1,170 @@
+"""The seconds that requests waited are kept, with the cause where the engine gave one."""
+
+import pytest
+
+from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState, Span
+from seqtop.state.explain import describe_waits, explain
+from seqtop.state.fields import FIELDS
+from seqtop.state.ordering import SequenceView
+from seqtop.state.waits import MAX_CAUSES, wait_until
+from seqtop.wire import codec, parsing
+from seqtop.wire.messages import SequenceUpdate, WaitReason
+from tests.support.questions import question_run
+from tests.support.recordings import encoded
+from tests.support.scripted import Script, ScriptedSource
+
+WAITS = {"queued", "preempted", "swapped"}
+
+
+def test_a_wait_is_told_by_its_causes_after_it_has_ended() -> None:
+    source, _ = question_run()
+    late, last = (source.state.requests[name] for name in ("late", "last"))
+    assert late.wait.by_cause == pytest.approx({"seq_limit": 3.0, "no_blocks": 2.0}, abs=0.06)
+    assert late.wait.total == pytest.approx(5.0, abs=0.06)
+    assert late.wait.named == pytest.approx(5.0, abs=0.06)
+    sequence = source.state.sequences[late.seq_ids[0]]
+    view = SequenceView()
+    view.rebuild(source.state)
+    assert "Waited 5.00 s: 3.00 s for a place, 2.00 s for blocks." in explain(
+        source.state, view, sequence
+    )
+    assert FIELDS["waited"].value(late, sequence, source.state.time) == late.wait.total
+    assert FIELDS["why"].value(late, sequence, source.state.time) == "place"
+    # It still waits, behind the first one, and then for reasons that nobody gives.
+    waiting = wait_until(source.state, last, source.state.time)
+    assert waiting.by_cause == pytest.approx({"seq_limit": 3.0, "no_blocks": 2.0}, abs=0.06)
+    assert waiting.total == pytest.approx(8.9, abs=0.06)
+    sentence = describe_waits(source.state, last)
+    assert "for a place" in sentence
+    assert "for a reason not given; 5.00 s of it behind others." in sentence
+
+
+def test_waits_are_as_long_as_the_spans_of_a_request() -> None:
+    for seed in range(5):
+        state = EngineState()
+        for payload in encoded(seed, 80, num_blocks=24):
+            state.apply(parsing.event(payload))
+            for request in state.requests.values():
+                wait = wait_until(state, request, state.time)
+                spans = sum(_length(span, state.time) for span in request.spans)
+                assert wait.total == pytest.approx(spans)
+                assert sum(wait.by_cause.values()) <= wait.total + 1e-6
+                assert (wait.since is None) == (request.spans[-1].kind not in WAITS
+                                                or request.spans[-1].end is not None)  # fmt: skip
+
+
+def _length(span: Span, now: float) -> float:
+    if span.kind not in WAITS:
+        return 0.0
+    return max((now if span.end is None else span.end) - span.start, 0.0)
+
+
+def test_a_wait_after_a_preemption_is_added() -> None:
+    script = Script(ScriptedSource())
+    script.arrive("victim")
+    script.arrive("other")
+    script.step(prefill={"victim": 40, "other": 40})
+    first = script.source.state.requests["victim"].wait.total
+    blocks = [WaitReason(request_id="victim", cause="no_blocks", num_missing=2)]
+    script.step(preempt={"victim": "other"}, waits=blocks)
+    for _ in range(9):
+        script.step(decode=["other"], waits=blocks)
+    script.step(prefill={"victim": 41}, decode=["other"])
+    wait = script.source.state.requests["victim"].wait
+    assert wait.total == pytest.approx(first + 0.5)
+    assert wait.by_cause == pytest.approx({"no_blocks": 0.5})
+    assert wait.since is None
+
+
+def test_an_engines_own_name_is_a_cause() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("remote")
+    state = source.state
+    request = state.requests["remote"]
+    for number in range(3):
+        update = SequenceUpdate(
+            seq_id=request.seq_ids[0],
+            status=SequenceStatus.WAITING,
+            num_computed_tokens=0,
+            engine_status="WAITING_FOR_REMOTE_KVS" if number < 2 else "",
+        )
+        script.step()
+        _update(script, update)
+    script.step(prefill={"remote": 40})
+    assert request.wait.by_cause["WAITING_FOR_REMOTE_KVS"] > 0.1
+    word = FIELDS["why"].value(request, state.sequences[request.seq_ids[0]], state.time)
+    assert word == "waiting_for_remote_kvs"
+
+
+def _update(script: Script, update: SequenceUpdate) -> None:
+    """Applies one more step that only changes a sequence."""
+    last = script.source.state.stats
+    assert last is not None
+    from seqtop.sequence import ExecuteModelRequest
+    from seqtop.wire.messages import Step
+
+    start, script.time = script.time, script.time + 0.05
+    script.source.apply(
+        Step(
+            step=script.number,
+            start_time=start,
+            time=script.time,
+            execute=ExecuteModelRequest([]),
+            sequences=[update],
+            stats=last,
+        )
+    )
+    script.number += 1
+
+
+def test_an_engine_that_invents_names_fills_no_memory() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("busy")
+    request = source.state.requests["busy"]
+    for number in range(3 * MAX_CAUSES):
+        _step_with_status(script, request.seq_ids[0], f"NAME_{number}")
+    assert len(request.wait.by_cause) <= MAX_CAUSES + 1
+    assert sum(request.wait.by_cause.values()) <= request.wait.total + 1e-9
+
+
+def _step_with_status(script: Script, seq_id: int, name: str) -> None:
+    if script.source.state.stats is None:
+        script.step()
+    _update(
+        script,
+        SequenceUpdate(
+            seq_id=seq_id, status=SequenceStatus.WAITING, num_computed_tokens=0, engine_status=name
+        ),
+    )
+
+
+def test_waits_survive_a_snapshot() -> None:
+    source, _ = question_run()
+    copy = codec.decode(codec.encode(source.state), EngineState)
+    for request_id, request in source.state.requests.items():
+        assert copy.requests[request_id].wait == request.wait
+    assert copy.blocked == source.state.blocked
+
+
+def test_prompt_hits_never_exceed_the_prompt() -> None:
+    source, script = question_run()
+    twin = source.state.sequences[2]
+    assert (twin.num_prompt_hits, twin.num_prompt_tokens) == (32, 40)
+    share = FIELDS["hit"].value(source.state.requests["twin"], twin, 0.0)
+    assert share == pytest.approx(0.8)
+    # Preempted and admitted again, it finds more than its prompt: its own blocks.
+    script.step(preempt={"twin": "early"})
+    actor = script.actors["twin"]
+    actor.cached = actor.computed = 96
+    script.step(prefill={"twin": 1})
+    assert twin.num_cached_tokens == 96
+    assert FIELDS["cached"].value(source.state.requests["twin"], twin, 0.0) == 32
+    for seed in range(4):
+        state = EngineState()
+        for payload in encoded(seed, 80, num_blocks=24):
+            state.apply(parsing.event(payload))
+        for sequence in state.sequences.values():
+            assert 0 <= sequence.num_prompt_hits <= sequence.num_prompt_tokens

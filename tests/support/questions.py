@@ -1,0 +1,81 @@
+"""A recorded run whose every figure is known, to put questions to."""
+
+from pathlib import Path
+
+import msgspec
+
+from seqtop.history import FileWriter
+from seqtop.history.memory_store import MemoryStore
+from seqtop.sequence import SequenceStatus
+from seqtop.wire.messages import StepStats, WaitReason
+from tests.support.scripted import START, Script, ScriptedSource
+
+SLOW_STEP = 60
+"""The first of the steps in which throughput falls."""
+NUM_SLOW = 40
+END = 180
+
+
+def question_run() -> tuple[ScriptedSource, Script]:
+    """Plays nine seconds of an engine with two places and 64 blocks.
+
+    - `late` waits 5 s: 100 steps of 50 ms, in 60 of which it is the head of the queue and waits for
+      a place, then in 40 for blocks. `last` waits behind it.
+    - `twin` finds 32 of its 40 prompt tokens in the prefix cache, which `early` holds.
+    - Between steps 60 and 100 only one sequence decodes, instead of two.
+    - From step 120 on, `stuck` runs without a token.
+    """
+    source = ScriptedSource(history=MemoryStore())
+    script = Script(source, num_gpu_blocks=64, max_num_seqs=2)
+    script.arrive("early", max_tokens=400)
+    script.step(prefill={"early": 40})
+    script.arrive("twin", max_tokens=400)
+    script.step(prefill={"twin": 8}, share={"twin": "early"})
+    script.arrive("late")
+    script.arrive("last")
+    for number in range(script.number, END):
+        waits = []
+        if number < 102:
+            cause = "seq_limit" if number < 62 else "no_blocks"
+            waits = [WaitReason(request_id="late", cause=cause)]  # type: ignore[arg-type]
+        if number == 102:
+            script.step(prefill={"late": 40})
+            continue
+        running = ["early", "twin", *(["late"] if number > 102 else [])]
+        if SLOW_STEP <= number < SLOW_STEP + NUM_SLOW:
+            running = ["early"]
+        if number >= 120:
+            running = [name for name in running if name != "twin"]
+        script.step(decode=running, waits=waits)
+    script.finish("late", SequenceStatus.FINISHED_STOPPED)
+    return source, script
+
+
+def save_run(path: Path) -> None:
+    """Writes the events of `question_run` to a recording."""
+    source, _ = question_run()
+    assert source.history is not None
+    from seqtop.state import EngineState
+    from seqtop.wire import codec
+
+    state = EngineState()
+    with FileWriter(path) as writer:
+        for number, (_, event) in enumerate(source.history.events(0, source.history.last)):
+            if event is None:
+                continue
+            state.apply(event)
+            writer.append(number, codec.encode(event), event, state)
+
+
+def stats(**changes: object) -> StepStats:
+    """Figures of a step, changed as given."""
+    values = StepStats(
+        num_running=1, num_waiting=0, num_used_blocks=2, num_free_blocks=20,
+        num_cached_blocks=2, num_prefill_tokens=0, num_decode_tokens=1,
+        prefix_cache_queries=0, prefix_cache_hits=0, num_preemptions=0,
+        scheduler_time=0.1, model_forward_time=0.5, model_execute_time=0.6,
+    )  # fmt: skip
+    return msgspec.structs.replace(values, **changes)
+
+
+__all__ = ["END", "NUM_SLOW", "SLOW_STEP", "START", "question_run", "save_run", "stats"]

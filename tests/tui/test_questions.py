@@ -1,0 +1,133 @@
+"""Questions that users have put to the app, and the keys and texts that answer them.
+
+The run is recorded and its answers are known (`tests.support.questions`).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from seqtop.history import FileStore
+from seqtop.history.playback import Playback
+from seqtop.tui.app import SeqtopApp
+from seqtop.tui.dialogs.comparison import ComparisonDialog
+from tests.support.piloting import burst, notices, play, screen, selected
+from tests.support.questions import END, save_run
+
+WIDE = (200, 40)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[SeqtopApp]:
+    """The app at the end of the recorded run."""
+    path = tmp_path / "run.seqtop"
+    save_run(path)
+    with FileStore(path) as store:
+        last = store.last
+        yield SeqtopApp(
+            Playback(store, "run.seqtop", paused=True, position=last), clock=lambda: 0.0
+        )
+
+
+def words(app: SeqtopApp) -> str:
+    return " ".join(screen(app).split())
+
+
+def row(app: SeqtopApp, name: str) -> str:
+    """The row of a sequence, up to the pane beside the table."""
+    lines = (line.lstrip(" ▌").partition("│")[0] for line in screen(app).splitlines())
+    return next(line for line in lines if line.startswith(name))
+
+
+def test_who_had_the_worst_ttft_and_why(run: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("slash")
+        burst(run, "ttft>1s\r")
+        await pilot.pause()
+        assert selected(run) == "late"
+        text = words(run)
+        assert "Waited 5.0" in text
+        assert "3.00 s for a place, 2.00 s for blocks." in text
+        assert "place" in row(run, "late")
+
+    play(run, act, WIDE)
+
+
+def test_how_much_of_the_kv_cache_is_wasted_and_what_sharing_saves(run: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("2")
+        await pilot.pause()
+        assert "2 shared 2 saved by sharing" in words(run)
+        assert "slots unfilled" in words(run)
+
+    play(run, act, WIDE)
+
+
+def test_when_throughput_fell_and_what_the_scheduler_did(run: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("6")
+        await pilot.pause()
+        rates: list[str] = []
+        for _ in range(60):
+            await pilot.press("left")
+            await pilot.pause()
+            rates.append(next(line for line in screen(run).splitlines() if "tok/s" in line))
+            if "20.0 tok/s" in screen(run) and 70 < run.ui.state.step < 95:
+                break
+        assert 70 < run.ui.state.step < 95, rates
+        await pilot.press("4")
+        await pilot.pause()
+        step = next(line for line in screen(run).splitlines() if "▸" in line)
+        assert "●1" in step
+        assert "no free blocks" in step
+
+    play(run, act, (100, 40))
+
+
+def test_is_the_prefix_cache_working(run: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        assert "80%" in row(run, "twin")
+        assert "prefix hits" in words(run)
+
+    play(run, act, WIDE)
+
+
+def test_which_request_is_stuck(run: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        assert "!2 s" in row(run, "twin")
+        assert "!" not in row(run, "early")
+        await pilot.press("slash")
+        burst(run, "age>1s\r")
+        await pilot.pause()
+        assert selected(run) == "twin"
+        await pilot.press("escape", "slash")
+        burst(run, "why:queue\r")
+        await pilot.pause()
+        assert selected(run) == "last"
+
+    play(run, act, WIDE)
+
+
+def test_what_differs_between_two_moments(run: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("B")
+        await pilot.pause()
+        assert notices(run) == ["Mark a first moment with A, then compare another with B."]
+        await pilot.press("A")
+        await pilot.press(*["left_curly_bracket"] * 3)
+        await pilot.pause()
+        await pilot.press("B")
+        await pilot.pause()
+        assert isinstance(run.screen, ComparisonDialog)
+        text = words(run)
+        assert f"A: step {END - 31}, " in text
+        assert f"B: step {END - 1}, " in text
+        assert "late stop" in text
+        assert "early running, +30 output tokens, +2 blocks" in text
+        await pilot.press("escape")
+        await pilot.pause()
+        assert not isinstance(run.screen, ComparisonDialog)
+
+    play(run, act, WIDE)
