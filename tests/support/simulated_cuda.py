@@ -261,7 +261,7 @@ def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedCuda]:
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(torch, "Generator", DeviceGenerator)
-    has_cudnn = torch.backends.cuda.cudnn_sdp_enabled()
+    has_cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     try:
         with device:
             yield device
