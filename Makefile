@@ -21,7 +21,7 @@ PURE    := tests/checks tests/engine_stub/core tests/export tests/kv_events test
 demo: $(VENV)/engine
 	$(BIN)/seqtop demo
 
-## A minute: lint, and test what needs no sockets, no app and no model.
+## A minute: lint, and test the state, the wire, the checks, the exports and the engine's scheduler.
 check: lint
 	$(PYTEST) -m "not release" $(PURE)
 
@@ -29,9 +29,10 @@ check: lint
 test: lint
 	$(PYTEST) -m "not release"
 
-## Before a release: lint, and run every test, those with a real vLLM too.
+## Before a release: lint, and run every test, also with the lowest versions and with a real vLLM.
 test-all: lint
 	$(PYTEST)
+	$(MAKE) test-lowest
 	$(MAKE) test-vllm
 
 ## Store what screens show as the snapshots that tests compare with. Look at `git diff` afterwards.

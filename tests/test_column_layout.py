@@ -1,5 +1,7 @@
 """Which columns fit into a width, and how wide they are."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ TABLE = (NAME, COUNT, RATE, TEXT)
 
 
 @pytest.mark.parametrize("place", [{"width": 5}, {"priority": 1}, {"width": 0, "priority": 1}])
-def test_a_column_without_a_place_names_itself(place: dict[str, int]) -> None:
+def test_a_column_without_a_place_names_itself(place: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="'speed'"):
         Column(key="speed", title="Speed", **place)
 

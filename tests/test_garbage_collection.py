@@ -15,7 +15,7 @@ def _restored() -> Iterator[None]:
 def test_pausing_restores_what_was_before() -> None:
     with garbage_collection.paused():
         assert not gc.isenabled()
-        made = [[] for _ in range(10)]
+        made: list[list[int]] = [[] for _ in range(10)]
     assert gc.isenabled()
     assert all(any(each is old for old in gc.get_objects(generation=2)) for each in made[:1])
     gc.disable()

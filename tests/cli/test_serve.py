@@ -27,7 +27,7 @@ def test_mistakes(
     arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        found = main(["serve", *arguments])
+        found: object = main(["serve", *arguments])
     except SystemExit as exit_:
         found = exit_.code
     assert found == 2

@@ -101,7 +101,9 @@ def test_conflicts_of_options(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     try:
-        status = main(["show", *(recording if each == "RECORDING" else each for each in options)])
+        status: object = main(
+            ["show", *(recording if each == "RECORDING" else each for each in options)]
+        )
     except SystemExit as exit_:
         status = exit_.code
     assert status == 2

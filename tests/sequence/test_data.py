@@ -170,7 +170,9 @@ def test_embeddings_follow_the_tokens() -> None:
     assert data.output_embeds is None
     data.append_token_id(5, 0.0, torch.full((4,), 2.0))
     data.append_token_id(6, 0.0, torch.full((4,), 3.0))
-    assert data.output_embeds.tolist() == [[2.0] * 4, [3.0] * 4]
+    output_embeds: torch.Tensor | None = data.output_embeds
+    assert output_embeds is not None
+    assert output_embeds.tolist() == [[2.0] * 4, [3.0] * 4]
     assert data.get_token_embeddings().tolist() == [[1.0] * 4, [1.0] * 4, [2.0] * 4, [3.0] * 4]
     assert "prompt_embeds.shape=torch.Size([2, 4])" in repr(data)
 

@@ -71,6 +71,7 @@ def test_a_clone_shares_no_block_list() -> None:
     assert clone.spec_step_idx is None
     assert clone.finished_requests_ids is original.finished_requests_ids
     assert clone.async_callback is operator.add
+    assert clone.last_sampled_token_ids is not None
     clone.last_sampled_token_ids += 1
     assert original.last_sampled_token_ids.tolist() == [7]
     assert ExecuteModelRequest([]).clone([]).last_sampled_token_ids is None

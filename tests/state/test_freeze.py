@@ -20,24 +20,8 @@ from seqtop.wire.messages import (
     RequestFinished,
     SequenceUpdate,
     Step,
-    StepStats,
 )
-
-STATS = StepStats(
-    num_running=1,
-    num_waiting=0,
-    num_used_blocks=2,
-    num_free_blocks=6,
-    num_cached_blocks=0,
-    num_prefill_tokens=3,
-    num_decode_tokens=1,
-    prefix_cache_queries=0,
-    prefix_cache_hits=0,
-    num_preemptions=0,
-    scheduler_time=0.25,
-    model_forward_time=0.5,
-    model_execute_time=1.0,
-)
+from tests.support.reducer_events import STATS
 
 
 def play(state: EngineState, number: int, names: list[str], *, evict: bool) -> None:

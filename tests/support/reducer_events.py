@@ -59,28 +59,30 @@ def delta(name: str, seq_id: int, tokens: list[int], computed: int) -> Any:
     )
 
 
+STATS = StepStats(
+    num_running=1,
+    num_waiting=0,
+    num_used_blocks=2,
+    num_free_blocks=6,
+    num_cached_blocks=0,
+    num_prefill_tokens=3,
+    num_decode_tokens=1,
+    prefix_cache_queries=0,
+    prefix_cache_hits=0,
+    num_preemptions=0,
+    scheduler_time=0.25,
+    model_forward_time=0.5,
+    model_execute_time=1.0,
+)
+
+
 def step(number: int, *groups: Any, **fields: Any) -> Step:
-    stats = StepStats(
-        num_running=1,
-        num_waiting=0,
-        num_used_blocks=2,
-        num_free_blocks=6,
-        num_cached_blocks=0,
-        num_prefill_tokens=3,
-        num_decode_tokens=1,
-        prefix_cache_queries=0,
-        prefix_cache_hits=0,
-        num_preemptions=0,
-        scheduler_time=0.25,
-        model_forward_time=0.5,
-        model_execute_time=1.0,
-    )
     return Step(
         step=number,
         start_time=20.0 + number,
         time=20.5 + number,
         execute=ExecuteModelRequest(list(groups)),
-        stats=stats,
+        stats=STATS,
         **({"sequences": []} | fields),
     )
 

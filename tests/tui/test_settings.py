@@ -156,10 +156,10 @@ def test_settings_are_seen_from_the_first_frame(source: ScriptedSource) -> None:
     async def act(pilot: Pilot[int]) -> None:
         assert titles(app) == ["Request", "E2E", "Out", "Text"]
         assert "status:wait" in screen(app)
-        assert "4 of 17" in screen(app)
+        assert "5 of 17" in screen(app)
         assert "no setting 'colour'" in screen(app)
         await pilot.press("less_than_sign", "escape")  # from an order that is no column
-        assert "4 of 17" not in screen(app)
+        assert "5 of 17" not in screen(app)
 
     play(app, act, (100, 24))
 

@@ -62,11 +62,13 @@ def test_the_app_is_drawn_with_nothing_from_elsewhere(url: str) -> None:
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
 
-        def listen(websocket: object) -> None:
+        def feed(data: str | bytes) -> None:
+            if isinstance(data, bytes):
+                stream.feed(data)
+
+        def listen(websocket: Any) -> None:
             asked.append(websocket.url)
-            websocket.on(
-                "framereceived", lambda data: isinstance(data, bytes) and stream.feed(data)
-            )
+            websocket.on("framereceived", feed)
 
         page.on("websocket", listen)
         page.goto(url)

@@ -6,9 +6,9 @@ from engine_stub.config import DEFAULT_MODEL
 from engine_stub.processing.tokenizer import Tokenizer
 from seqtop.adapters.vllm.detokenizer import (
     StreamDetokenizer,
-    TokenizerError,
     load_detokenizer,
 )
+from seqtop.tokenizer_file import TokenizerError
 
 STORY = "Once upon a time a fox called Zoë 🦊 slept — alone."
 

@@ -1,6 +1,7 @@
 """Wrapped methods: their arguments, their results, and errors that never reach the caller."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ class Adder:
 
 
 def test_a_wrapper_sees_arguments_and_result_and_can_replace_arguments() -> None:
-    adder, calls = Adder(), []
+    adder = Adder()
+    calls: list[Any] = []
     wrapping = Wrapping(calls.append)
     wrapping.wrap(
         adder,
@@ -32,7 +34,8 @@ def test_the_first_error_restores_every_method(place: str) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("injected")
 
-    adder, other, errors = Adder(), Adder(), []
+    adder, other = Adder(), Adder()
+    errors: list[BaseException] = []
     wrapping = Wrapping(errors.append)
     wrapping.wrap(adder, "add", **{place: fail})
     wrapping.wrap(other, "add")

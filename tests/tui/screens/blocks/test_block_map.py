@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 
-import pytest
 from textual.pilot import Pilot
 
 from seqtop.sequence import SequenceStatus
@@ -48,39 +47,39 @@ def test_a_changed_block_among_a_hundred_thousand_is_one_line(lines: Counter[Lin
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(
-    ("keys", "block"),
-    [
-        (("right", "l", "l"), 3),
-        (("right", "right", "left", "h"), 0),
-        (("left",), 0),
-        (("down",), 30),
-        (("down", "j", "k"), 30),
-        (("up",), 0),
-        (("right", "end"), 29),
-        (("down", "end", "home"), 30),
-        (("G",), 255),
-        (("G", "g"), 0),
-        (("G", "home"), 240),
-        (("G", "up", "end", "down"), 255),
-        (("pagedown", "pageup"), 0),
-        (("ctrl+f",), 240),
-        (("G", "ctrl+b"), 15),
-        (("b", "1", "7", "enter"), 17),
-        (("b", "1", "7", "escape"), 0),
-    ],
-)
-def test_moving(app: SeqtopApp, keys: tuple[str, ...], block: int) -> None:
+MOVES = [
+    (("right", "l", "l"), 3),
+    (("right", "right", "left", "h"), 0),
+    (("left",), 0),
+    (("down",), 30),
+    (("down", "j", "k"), 30),
+    (("up",), 0),
+    (("right", "end"), 29),
+    (("down", "end", "home"), 30),
+    (("G",), 255),
+    (("G", "g"), 0),
+    (("G", "home"), 240),
+    (("G", "up", "end", "down"), 255),
+    (("pagedown", "pageup"), 0),
+    (("ctrl+f",), 240),
+    (("G", "ctrl+b"), 15),
+    (("b", "1", "7", "enter"), 17),
+    (("b", "1", "7", "escape"), 0),
+]
+
+
+def test_moving(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("2")
         await pilot.pause()
-        pool(app).go_to(0)
-        await pilot.press(*keys)
-        await pilot.pause()
-        assert pool(app).cursor == block
-        assert f"Block {block} " in screen(app)
-        top, height = pool(app).scroll_offset.y, pool(app).size.height
-        assert top <= pool(app).block_grid.line(block) < top + height
+        for keys, block in MOVES:
+            pool(app).go_to(0)
+            await pilot.press(*keys)
+            await pilot.pause()
+            assert pool(app).cursor == block, keys
+            assert f"Block {block} " in screen(app), keys
+            top, height = pool(app).scroll_offset.y, pool(app).size.height
+            assert top <= pool(app).block_grid.line(block) < top + height, keys
 
     play(app, act, (80, 24))
 
