@@ -49,6 +49,15 @@ class BaseApp(OrderedKeysApp):
     def action_turn_theme(self) -> None:
         self.theme = (theme.LIGHT if self.current_theme.dark else theme.DARK).name
 
+    def deliver_screenshot(
+        self,
+        filename: str | None = None,
+        path: str | None = None,
+        time_format: str | None = None,
+    ) -> str | None:
+        """Saves a screenshot in the working directory, as there may be no folder for downloads."""
+        return super().deliver_screenshot(filename, path or str(Path.cwd()), time_format)
+
     def action_help(self) -> None:
         from seqtop.tui.dialogs.help import HelpScreen
 

@@ -50,6 +50,19 @@ EVERYTHING = Changes(None, ticked=True)
 NOTHING = Changes(set(), ticked=False)
 
 
+RESTART_SECONDS = 120.0
+"""Seconds by this machine's clock for which a restart of the engine is announced."""
+
+
+class Restart(NamedTuple):
+    """A restart of the engine."""
+
+    time: float
+    """This machine's time when the first state of the new start arrived, in epoch seconds."""
+    num_running: int
+    """The requests that were running in the last state before."""
+
+
 class UiState(Observable):
     """The display of one source. Observers are notified when something may look different.
 
@@ -126,10 +139,14 @@ class UiState(Observable):
         self._block_index = BlockIndex()
         self._is_indexed = False
         """Whether `_block_index` follows the state on display, as it does once it was used."""
+        self._restart: Restart | None = None
+        self._newest = source.state
+        """The newest state of the source that a listener has seen."""
         self._meter = RateMeter()
         self._second = -1
         self._num_messages = -1
         self._last_message_time = clock()
+        source.add_listener(self._observe_restarts)
         source.add_listener(self._observe_latencies)
         source.add_callback(self.changed)
 
@@ -167,6 +184,14 @@ class UiState(Observable):
     def ages_by_itself(self) -> bool:
         """Whether the display changes with this machine's time."""
         return self.source.connection.state is ConnectionState.LOST
+
+    @property
+    def recent_restart(self) -> Restart | None:
+        """The last restart of the engine, if it is recent."""
+        restart = self._restart
+        if restart is None or self.clock() - restart.time > RESTART_SECONDS:
+            return None
+        return restart
 
     @property
     def measured(self) -> Measured:
@@ -357,3 +382,16 @@ class UiState(Observable):
 
     def _observe_latencies(self, change: StateChange) -> None:
         self.latencies.observe(change.state, change.touched)
+
+    def _observe_restarts(self, change: StateChange) -> None:
+        """Notices that a state replaces one of an earlier start of the engine."""
+        old, self._newest = self._newest, change.state
+        if old is change.state or self.is_recorded or old.info is None or change.state.info is None:
+            return
+        if old.info.incarnation != change.state.info.incarnation:
+            running = {
+                each.request_id
+                for each in old.sequences.values()
+                if each.status == SequenceStatus.RUNNING
+            }
+            self._restart = Restart(self.clock(), len(running))

@@ -20,8 +20,15 @@ def test_a_restarted_engine_replaces_everything(source: ScriptedSource, app: Seq
         assert "again" in text
         assert "▌new-1" in text
         assert "req-1" not in text
+        assert "The engine was restarted at " in text
+        assert "3 requests were running; ← shows its last step." in text
+        await pilot.press("left")
+        await pilot.pause()
+        assert "of an earlier start of the engine" in screen(app)
+        assert "req-1" in screen(app)
+        await pilot.press("right", "L")
 
-    play(app, act)
+    play(app, act, (120, 40))
 
 
 def test_what_the_state_drops_leaves_the_table() -> None:

@@ -94,7 +94,7 @@ def test_one_engine_is_no_fleet() -> None:
         await pilot.press("F")
         await pilot.pause()
         assert isinstance(app.screen, SequencesScreen)
-        assert "Fleet" not in screen(app)
+        assert "There is one engine" in screen(app)
 
     play(app, act)
 
