@@ -255,7 +255,7 @@ _ALL = (
         format=fmt.seconds,
         descending=True,
         width=7,
-        priority=2,
+        priority=1,
     ),
     Field(
         key="itl",

@@ -210,7 +210,7 @@ class SeqtopApp(BaseApp):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield from super().get_system_commands(screen)
-        listed = {"quit", "help"}  # Textual's own commands have the keys, and the way out
+        listed = {"quit"}  # Textual has a command for it
         for active in screen.active_bindings.values():
             binding, namespace = active.binding, active.node
             if binding.id is not None and binding.action not in listed:
@@ -223,7 +223,8 @@ class SeqtopApp(BaseApp):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disables the fleet screen for one engine, and actions on one engine while it is open."""
-        is_about_one = f"action_{action}" in SeqtopApp.__dict__  # other actions are `BaseApp`'s
+        # Other actions are `BaseApp`'s.
+        is_about_one = f"action_{action}" in SeqtopApp.__dict__ and action != "go_to"
         return not is_about_one or self.current_mode != FLEET.name
 
     def action_go_to(self, name: str) -> None:

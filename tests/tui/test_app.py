@@ -1,6 +1,7 @@
 """The app: quitting, the palette, hostile text, and terminals of any size."""
 
 import random
+from pathlib import Path
 
 import pytest
 from textual import events
@@ -148,3 +149,39 @@ def test_odd_terminals_are_survived(app: SeqtopApp, size: tuple[int, int]) -> No
         assert app._exit
 
     play(app, act, size)
+
+
+def test_the_function_keys_are_those_of_htop(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        for key, name in (("f1", "HelpScreen"), ("f2", "ColumnChooser"), ("f6", "SortChooser")):
+            await pilot.press(key)
+            assert type(app.screen).__name__ == name
+            await pilot.press("escape")
+        for key, label in (("f3", "Search"), ("f4", "Filter")):
+            await pilot.press(key)
+            await pilot.pause()
+            assert label in screen(app).split()
+            await pilot.press("escape")
+        tree = app.ui.view.tree
+        await pilot.press("f5")
+        assert app.ui.view.tree != tree
+        await pilot.press("f9")
+        await pilot.pause()
+        assert "Control is disabled" in screen(app) or "Abort " in screen(app)
+        await pilot.press("escape", "f10")
+
+    play(app, act, (100, 30))
+    assert app.return_code == 0
+
+
+def test_a_screenshot_is_saved_in_the_working_directory(
+    app: SeqtopApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DOWNLOAD_DIR", str(tmp_path / "missing"))
+
+    async def act(pilot: Pilot[int]) -> None:
+        app.deliver_screenshot()
+        await until(pilot, lambda: any(tmp_path.glob("*.svg")))
+
+    play(app, act)

@@ -81,7 +81,7 @@ def _restart_text(ui: UiState, step_keys: str) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(restart.time))
     were = "was" if restart.num_running == 1 else "were"
     running = f"{fmt.plural(restart.num_running, 'request')} {were} running"
-    key = f"; {step_keys.split()[0]} shows its last step" if ui.source.history else ""
+    key = f"; {step_keys.split()[0]} shows its last step" if ui.source.history is not None else ""
     return f"The engine was restarted at {clock}; {running}{key}."
 
 
