@@ -1,4 +1,4 @@
-"""`seqtop` without a command: shows the engine of this machine, or says how to begin."""
+"""`seqtop` without a command: shows the engines of this machine, or says how to begin."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import socket
 import sys
 from urllib.parse import urlsplit
 
+from seqtop import local_engines
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT
 
 _CONNECT_SECONDS = 0.5
@@ -21,13 +22,14 @@ seqtop --help lists all commands.
 
 
 def run(endpoint: str = DEFAULT_ENDPOINT) -> int:
-    """Shows the engine at a TCP endpoint, or prints a guide; returns the exit status."""
-    if not is_listening(endpoint):
+    """Shows an engine of this machine, or prints a guide; returns the exit status."""
+    found = bool(local_engines.find())
+    if not found and not is_listening(endpoint):
         sys.stderr.write(GUIDE.format(endpoint=endpoint))
         return 2
     from seqtop.cli.parser import build_parser
 
-    options = build_parser(["attach"]).parse_args(["attach", endpoint])
+    options = build_parser(["attach"]).parse_args(["attach", *([] if found else [endpoint])])
     return int(options.run(options))
 
 

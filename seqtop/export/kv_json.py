@@ -65,6 +65,7 @@ def _block(block: CachedKvBlock) -> dict[str, Any]:
         "hash": _hash(block.key[1]),
         "group": _group(block.key[0]),
         "parent": None if block.parent is None else _hash(block.parent[1]),
+        "has_unknown_parent": block.has_unknown_parent,
         "tree": _hash(merged_tree(block.tree).root[1]),
         "copies": block.copies,
         "size": block.size,

@@ -12,6 +12,14 @@ from seqtop.wire.messages import WaitReason
 _MAX_NAMED = 4
 """The largest number of writers of blocks, and of ranges of blocks, in a sentence."""
 
+_WAITS_FOR = {
+    "WAITING_FOR_REMOTE_KVS": "a KV connector to load its KV cache",
+    "WAITING_FOR_STREAMING_REQ": "more input of its streaming session",
+    "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR": "its grammar to be compiled",
+    "WAITING_FOR_FSM": "its grammar to be compiled",
+}
+"""What vLLM's statuses say that a request waits for."""
+
 
 def explain(state: EngineData, view: SequenceView, sequence: SequenceState) -> str:
     """Explains the status of a sequence: its progress, the reason to wait, or its end.
@@ -116,7 +124,8 @@ def _waiting(
     state: EngineData, view: SequenceView, request: RequestState, sequence: SequenceState
 ) -> str:
     if sequence.engine_status not in ("", "PREEMPTED"):
-        return f"It waits for something other than its turn: {sequence.engine_status}."
+        waits_for = _WAITS_FOR.get(sequence.engine_status, "something other than its turn")
+        return f"Waiting for {waits_for} ({sequence.engine_status})."
     if request.wait_reason is not None:
         return _reason(state, request.wait_reason)
     if sequence.status == SequenceStatus.SWAPPED:
@@ -154,6 +163,12 @@ def _reason(state: EngineData, reason: WaitReason) -> str:
             if missing <= 0:
                 return f"Waiting for a place: all{most} sequences that may run at once do."
             return f"Waiting for {_plural(missing, 'more place')}{most and f' of the{most}'}."
+        case "lora_slots":
+            return "Waiting for a LoRA slot: running requests with other adapters have all of them."
+        case "paused":
+            return "Waiting: the scheduler is paused."
+        case "unknown":
+            return "Left waiting by the scheduler; the reason is unknown."
 
 
 def _finished(request: RequestState, sequence: SequenceState, *, redacted: bool) -> str:

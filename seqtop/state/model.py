@@ -76,6 +76,8 @@ class SequenceState(msgspec.Struct, omit_defaults=True):
     """Blocks in host memory that hold a swapped-out sequence, in logical order."""
     fork_length: Public[int | None] = None
     """Tokens of prompt and output shared with the parent at the fork."""
+    num_external_tokens: Public[int] = 0
+    """The part of `num_cached_tokens` that a KV connector loaded from elsewhere."""
     text_lengths: Masked[Ints] = msgspec.field(default_factory=partial(Ints, "b"))
     """Characters that each output token added to `text`.
 
@@ -131,6 +133,8 @@ class RequestState(msgspec.Struct, omit_defaults=True):
 
     Each arrival takes the next positive number, each preemption the next negative one.
     """
+    lora: Public[str] = ""
+    """The name of the LoRA adapter; empty without one."""
 
 
 class EngineData(msgspec.Struct):

@@ -17,6 +17,7 @@ from seqtop.state import decodes
 from seqtop.state.finished import copy_finished, retire
 from seqtop.state.model import CachedBlock, EngineData, RequestState, SequenceState, Span, SpanKind
 from seqtop.state.sequence_updates import (
+    clear_output,
     close_span,
     joint_lengths,
     new_request,
@@ -36,6 +37,7 @@ from seqtop.wire.messages import (
     RequestFinished,
     SequenceUpdate,
     Step,
+    StreamingUpdate,
 )
 
 
@@ -50,6 +52,8 @@ def apply(state: EngineData, event: Event) -> Iterable[int]:
             return _apply_step(state, event)
         case RequestArrived():
             return add_arrival(state, event)
+        case StreamingUpdate():
+            return _apply_streaming_update(state, event)
         case RequestFinished():
             return _apply_finish(state, event)
         case Heartbeat():
@@ -77,6 +81,7 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
     request.sampling_params = event.sampling_params
     request.pooling_params = event.pooling_params
     request.priority = event.priority
+    request.lora = event.lora
     state.num_queued += 1
     request.queue_turn = state.num_queued
     if event.metrics is not None:
@@ -87,6 +92,27 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
         else:
             new_sequence(state, request, seq_id).engine_status = event.engine_status
     state.time = max(state.time, event.arrival_time)
+    return request.seq_ids
+
+
+def _apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterable[int]:
+    request = state.requests.get(event.request_id)
+    if request is None or request.finish_reason is not None:
+        state.report_anomaly(f"input for unknown or ended request {event.request_id}")
+        return ()
+    request.num_prompt_tokens = event.num_prompt_tokens
+    request.prompt = event.prompt
+    request.prompt_token_ids = Ints.of(event.prompt_token_ids)
+    close_span(request, event.time)
+    request.spans.append(Span("queued", start=event.time, end=None))
+    for seq_id in request.seq_ids:
+        sequence = state.sequences[seq_id]
+        sequence.num_prompt_tokens = event.num_prompt_tokens
+        sequence.num_computed_tokens = event.num_computed_tokens
+        clear_output(sequence)
+        sequence.engine_status = ""
+        set_status(state, sequence, SequenceStatus.WAITING)
+    state.time = max(state.time, event.time)
     return request.seq_ids
 
 

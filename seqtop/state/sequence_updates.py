@@ -5,7 +5,11 @@
 
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state.model import EngineData, RequestState, SequenceState, Span
+from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.messages import SequenceUpdate
+
+_LEFT_THE_BATCH = ("WAITING_FOR_STREAMING_REQ",)
+"""Statuses of running sequences that joined the end of the queue without being preempted."""
 
 
 def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, time: float) -> None:
@@ -29,6 +33,7 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
         _append_output(state, sequence, update, time)
     sequence.num_computed_tokens = update.num_computed_tokens
     sequence.num_cached_tokens = update.num_cached_tokens
+    sequence.num_external_tokens = update.num_external_tokens
     if update.block_table is not None:
         sequence.block_table = update.block_table
     else:
@@ -44,6 +49,9 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
     if update.stop_reason is not None:
         sequence.stop_reason = update.stop_reason
     sequence.last_step = step
+    if sequence.status is SequenceStatus.RUNNING and update.engine_status in _LEFT_THE_BATCH:
+        state.num_queued += 1
+        state.requests[sequence.request_id].queue_turn = state.num_queued
     set_status(state, sequence, update.status)
     if update.is_removed:
         remove_sequence(state, sequence)
@@ -138,6 +146,13 @@ def new_sequence(state: EngineData, request: RequestState, seq_id: int) -> Seque
     state.sequences[seq_id] = sequence
     state.num_by_status[sequence.status] += 1
     return sequence
+
+
+def clear_output(sequence: SequenceState) -> None:
+    """Removes the output of a sequence."""
+    sequence.output_token_ids, sequence.output_logprobs = Ints("i"), Floats("f")
+    sequence.top_logprobs, sequence.cumulative_logprob = {}, 0.0
+    sequence.text, sequence.last_delta_length, sequence.text_lengths = "", 0, Ints("b")
 
 
 def remove_sequence(state: EngineData, sequence: SequenceState) -> None:

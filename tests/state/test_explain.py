@@ -65,6 +65,12 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
             {},
         ),
         (
+            "Waiting: the step's token budget is spent.",
+            WAITING,
+            reason("token_budget"),
+            {},
+        ),
+        (
             "Waiting for a place: all sequences that may run at once do.",
             WAITING,
             reason("seq_limit"),

@@ -27,6 +27,20 @@ def test_late_joiner_has_what_came_before_and_what_comes_after(endpoint: str) ->
             assert session.connection.num_missed == session.connection.num_resyncs == 0
 
 
+def test_the_first_message_makes_a_viewer_ask_for_the_state(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if no welcome message says that an engine is there."""
+    monkeypatch.setattr(subscriber, "_FIRST_RETRY_SECONDS", 2 * SECONDS)
+    monkeypatch.setattr(subscriber, "_RETRY_SECONDS", 2 * SECONDS)
+    with HandDrivenEngine(endpoint, welcomes=False) as engine, Session(endpoint) as session:
+        engine.await_viewer()
+        engine.send(engine_info())
+        engine.answer()
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        assert same(session.state, engine.state)
+
+
 def test_gap_is_counted_and_healed(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         joined(engine, session)

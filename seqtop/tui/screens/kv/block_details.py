@@ -116,7 +116,13 @@ def _chain(
         on = "no known block continues it"
     else:
         on = "continued in one way" if len(children) == 1 else f"continued in {len(children)} ways"
-    if first.parent is None:
+    if first.has_unknown_parent:
+        lines = wrapped(
+            f"the blocks before {name(first.key[1])} are unknown, as the event left out some; {on}",
+            "alert",
+            width,
+        )
+    elif first.parent is None:
         lines = wrapped(
             f"block {len(path)} of its prefix, tokens {_span(path)}; {on}", "strong", width
         )
