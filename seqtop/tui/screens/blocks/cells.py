@@ -25,8 +25,8 @@ CACHED = ("°", "cached")
 SHARED = ("≡", "shared")
 SWAPPED = ("⇄", "swapped")
 RESERVED = ("∅", "dim")
-SELECTED = ("█", "accent")
-SELECTED_SHARED = ("▓", "accent")
+SELECTED = ("█", "selected")
+SELECTED_SHARED = ("▓", "selected-shared")
 
 
 class BlockGrid(NamedTuple):
