@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 # One torch thread per worker. One worker more than the cores of a small machine: some tests wait.
-# Files are started in the order of tests/conftest.py, the longest first.
+# Files start in the order of their names, by which the long ones come first.
 WORKERS ?= 3
 PYTEST  := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 PURE    := tests/checks tests/engine_stub/core tests/export tests/kv_events tests/sequence tests/state \
@@ -62,12 +62,12 @@ bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks --json docs/performance.json --markdown docs/performance.md
 
 ## Test the adapter with a real vLLM, without a GPU. It downloads about 2 GB the first time, and vLLM is
-## slow to start. Another version: make test-vllm VLLM_VERSION=0.32.0
+## slow to start. Another version: make test-vllm VLLM_VERSION=0.28.0
 test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
 	export PYTHONPATH=$(CURDIR)/$(VENV)-vllm/vllm/$(VLLM_VERSION):$(CURDIR):$(CURDIR)/tests/vllm; \
 	export VLLM_TARGET_DEVICE=cpu VLLM_LOGGING_LEVEL=WARNING HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1; \
-	$(VENV)-vllm/bin/python -m pytest --confcutdir tests/vllm -s -q tests/vllm/against_vllm.py \
-		tests/vllm/kv_events_against_vllm.py && \
+	$(VENV)-vllm/bin/python -m pytest --confcutdir tests/vllm -s -q tests/vllm/stepped_against_vllm.py \
+		tests/vllm/against_vllm.py tests/vllm/kv_events_against_vllm.py && \
 	$(VENV)-vllm/bin/python tests/vllm/overhead.py
 
 # The tests of the inspector that need neither torch nor the bundled engine.

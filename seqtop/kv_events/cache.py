@@ -69,6 +69,12 @@ class CachedKvBlock(Struct, eq=False):
     lora: str = ""
     kind: str = ""
     """The kind of its KV-cache group, such as `full_attention`."""
+    window: int | None = None
+    """The sliding window of its KV-cache group in tokens, if it has one."""
+    locality: str = ""
+    ownership: str = ""
+    session_id: str = ""
+    """The session that stored or reused the block last."""
     num_stored: int = 0
     """The number of store events since the block was last absent from all tiers."""
     copies: dict[str, int] = field(default_factory=dict)
@@ -196,9 +202,12 @@ class KvCache:
                 )
                 block.lora, block.kind = lora, event.kv_cache_spec_kind or ""
                 block.has_unknown_parent = has_gaps
+                block.window = event.kv_cache_spec_sliding_window
                 self._add_block(block)
             self._add_copy(block, medium)
             block.stored_at = block.last_named_at = self.time
+            block.locality, block.ownership = event.locality or "", event.ownership or ""
+            block.session_id = event.session_id or ""
             tree = merged_tree(block.tree)
             tree.newest, tree.last_named_at = key, self.time
             parent = None if has_gaps else key

@@ -17,6 +17,8 @@ from seqtop.state import decodes
 from seqtop.state.finished import copy_finished, retire
 from seqtop.state.model import CachedBlock, EngineData, RequestState, SequenceState, Span, SpanKind
 from seqtop.state.sequence_updates import (
+    add_wait_time,
+    change_engine_status,
     clear_output,
     close_span,
     joint_lengths,
@@ -90,7 +92,9 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
         if seq_id in state.sequences:
             state.report_anomaly(f"sequence {seq_id} announced twice")
         else:
-            new_sequence(state, request, seq_id).engine_status = event.engine_status
+            sequence = new_sequence(state, request, seq_id)
+            sequence.engine_status = event.engine_status
+            sequence.engine_status_since = event.arrival_time
     state.time = max(state.time, event.arrival_time)
     return request.seq_ids
 
@@ -110,7 +114,7 @@ def _apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterab
         sequence.num_prompt_tokens = event.num_prompt_tokens
         sequence.num_computed_tokens = event.num_computed_tokens
         clear_output(sequence)
-        sequence.engine_status = ""
+        change_engine_status(request, sequence, "", event.time)
         set_status(state, sequence, SequenceStatus.WAITING)
     state.time = max(state.time, event.time)
     return request.seq_ids
@@ -182,6 +186,10 @@ def _update_wait_reasons(state: EngineData, step: Step) -> Iterable[int]:
     for reason in step.wait_reasons:
         if request := state.requests.get(reason.request_id):
             request.wait_reason = reason
+            # With async scheduling, steps overlap.
+            since = max(step.start_time, request.waited_until)
+            request.waited_until = step.time
+            add_wait_time(request, reason.cause, step.time - since)
             touched += request.seq_ids
     return touched
 

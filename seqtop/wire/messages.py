@@ -83,8 +83,6 @@ class EngineInfo(Message, tag="EngineInfo"):
     """The rank among several engines that serve one model together."""
     kv_cache_groups: Public[list[str]] = []
     """The kind of layers of each block table, if sequences have several."""
-    unavailable: Public[dict[str, str]] = {}
-    """Data that this engine should have but does not provide, and the reason."""
 
 
 class RequestArrived(Message, tag="RequestArrived"):

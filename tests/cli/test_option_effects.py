@@ -38,6 +38,21 @@ class Place:
         return "--server-key", str(self.folder / "engine.key"), "--client-key", own
 
     @contextlib.contextmanager
+    def recorder(self, name: str, file: Path) -> Iterator[None]:
+        """Records to `file` meanwhile."""
+        with subprocess.Popen(
+            [*SEQTOP, "record", self.endpoint, "-o", str(file), *self.keys_of(name)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            try:
+                wait_until(lambda: file.exists() and file.stat().st_size > 26)  # a keyframe
+                yield
+            finally:
+                process.terminate()
+        assert process.returncode == 0
+
+    @contextlib.contextmanager
     def app(self, name: str) -> Iterator[Terminal]:
         command = ("-m", "seqtop", "attach", self.endpoint, *self.keys_of(name))
         terminal = Terminal(sys.executable, *command)
@@ -80,35 +95,30 @@ def test_a_redacted_engine_that_one_of_two_viewers_may_control(place: Place) -> 
         live.subscribe(b"")
         live.connect(place.endpoint)
         assert live.poll(MILLISECONDS)  # the welcome message: from now on nothing is missed
-        recorder = subprocess.Popen(
-            [*SEQTOP, "record", place.endpoint, "-o", str(file), *place.keys_of("onlooker")],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        wait_until(lambda: file.exists() and file.stat().st_size > 26)
-        with place.app("onlooker") as app:
-            app.press("n")
-            app.wait_until(lambda: "New request" in app.text)
-            app.press(f"{PROMPT}\r")
-            app.wait_until(lambda: "Not submitted" in app.text and "may view" in app.text)
-        with place.app("controller") as app:
-            app.press("n")
-            app.wait_until(lambda: "New request" in app.text)
-            app.press(f"{PROMPT}\r")
-            app.wait_until(lambda: "Submitted as" in app.text and "redacted" in app.text)
-            app.wait_until(lambda: re.search(r"\b(length|stop)\b", app.text))
-            assert PROMPT.split()[1] not in app.text
-        document = run(*SEQTOP, "show", "--json", place.endpoint, *place.keys_of("onlooker")).stdout
-        with context.socket(zmq.DEALER) as requests:
-            own.secure(requests)
-            requests.connect(snapshot_endpoint(place.endpoint))
-            requests.send(codec.encode(SnapshotRequest()))
-            assert requests.poll(MILLISECONDS)
-            published = b"".join(requests.recv_multipart())
-        while live.poll(0):
-            published += b"".join(live.recv_multipart())
-        recorder.terminate()
-        assert recorder.wait(SECONDS) == 0
+        with place.recorder("onlooker", file):
+            with place.app("onlooker") as app:
+                app.press("n")
+                app.wait_until(lambda: "New request" in app.text)
+                app.press(f"{PROMPT}\r")
+                app.wait_until(lambda: "Not submitted" in app.text and "may view" in app.text)
+            with place.app("controller") as app:
+                app.press("n")
+                app.wait_until(lambda: "New request" in app.text)
+                app.press(f"{PROMPT}\r")
+                app.wait_until(lambda: "redacted" in app.text)
+                app.wait_until(lambda: re.search(r"\b(length|stop)\b", app.text))
+                assert PROMPT.split()[1] not in app.text
+            document = run(
+                *SEQTOP, "show", "--json", place.endpoint, *place.keys_of("onlooker")
+            ).stdout
+            with context.socket(zmq.DEALER) as requests:
+                own.secure(requests)
+                requests.connect(snapshot_endpoint(place.endpoint))
+                requests.send(codec.encode(SnapshotRequest()))
+                assert requests.poll(MILLISECONDS)
+                published = b"".join(requests.recv_multipart())
+            while live.poll(0):
+                published += b"".join(live.recv_multipart())
 
     shown = json.loads(document)
     assert shown["engine"]["engine_id"] == "night-shift"
@@ -126,23 +136,22 @@ def test_a_recorder_redacts_an_engine_that_does_not(engine: str, tmp_path: Path)
     """`record --redact`."""
     prompts, words, public = set[str](), set[bytes](), list[str]()
 
-    def note_words() -> None:
+    def has_noted_words() -> bool:
         shown = json.loads(run(*SEQTOP, "show", "--json", engine).stdout)
         public.append(str(shown["engine"]))
         for request in shown["requests"]:
             texts = [request["prompt"], *(each["text"] for each in request["sequences"])]
             prompts.add(request["prompt"])
             words.update(word.encode() for text in texts for word in re.findall(r"\w{6,}", text))
+        return len(prompts) > 2 and len(words) > 20
 
+    wait_until(has_noted_words)
     files = {}
     for option in ("--redact", "--force"):
         files[option] = tmp_path / f"run{option}.seqtop"
-        note_words()
         done = run(*SEQTOP, "record", engine, "-o", str(files[option]), option, "--duration", "1")
         assert done.returncode == 0, done.stderr
-        note_words()
-    assert len(prompts) > 2
-    assert len(words) > 20
+        assert has_noted_words()  # of what was written meanwhile too
     words -= {word for word in words if word.decode() in public[0]}  # such as the model's name
     found = {option: [w for w in words if w in unpacked(file)] for option, file in files.items()}
     assert not found["--redact"]

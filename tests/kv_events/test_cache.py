@@ -64,6 +64,18 @@ def test_parents_among_blocks_that_were_left_out_are_unknown() -> None:
     assert not block(cache, 5).has_unknown_parent
 
 
+def test_where_blocks_are_and_whose_request_stored_them_is_kept() -> None:
+    more = {"locality": "REMOTE", "ownership": "disk", "session_id": "chat"}
+    cache = cache_after(stored([1], kv_cache_spec_sliding_window=512, **more))
+    one = block(cache, 1)
+    assert (one.window, one.locality, one.ownership, one.session_id) == (
+        512,
+        "REMOTE",
+        "disk",
+        "chat",
+    )
+
+
 def test_branching_is_told_from_extending() -> None:
     cache = cache_after(stored([1]), stored([2], 1), stored([3], 1), stored([3], 1))
     assert (cache.num_extending, cache.num_branching, cache.num_stored_again) == (2, 1, 1)

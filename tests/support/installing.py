@@ -1,6 +1,5 @@
 """The wheel, and environments that have it, packages that it requires, and nothing else."""
 
-import subprocess
 import sys
 import venv
 from collections.abc import Iterator
@@ -13,17 +12,13 @@ from packaging.utils import canonicalize_name
 from tests.support.commands import run
 
 ROOT = Path(__file__).parents[2]
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir")
 
 
 def build_wheel(folder: Path) -> Path:
     """Builds the wheel of this checkout in `folder`, with nothing from the network."""
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir")
-    done = subprocess.run(
-        [*pip, "wheel", "--no-deps", "--no-index", "--no-build-isolation", "-w", folder, ROOT],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    offline = ("--no-deps", "--no-index", "--no-build-isolation")
+    done = run(*PIP, "wheel", *offline, "-w", str(folder), str(ROOT))
     assert done.returncode == 0, done.stderr
     (wheel,) = folder.glob("*.whl")
     return wheel
@@ -39,9 +34,8 @@ class Environment:
         venv.create(folder, symlinks=True)
         self.folder = folder
         self.bin = folder / "bin"
-        pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir")
         python = str(self.bin / "python")
-        done = run(*pip, "--python", python, "install", "--no-deps", "--no-index", str(wheel))
+        done = run(*PIP, "--python", python, "install", "--no-deps", "--no-index", str(wheel))
         assert done.returncode == 0, done.stderr
         (self.packages,) = folder.glob("lib/python*/site-packages")
         (own,) = metadata.distributions(name="seqtop", path=[str(self.packages)])

@@ -151,12 +151,6 @@ def test_flood_of_commands_reaches_the_engine_in_small_portions(endpoint: str) -
         assert num_taken <= publisher.MAX_PENDING_COMMANDS + 10
 
 
-@pytest.fixture
-def engine(endpoint: str) -> Iterator[Publisher]:
-    with Publisher(endpoint, engine_info(control=True), EngineState()) as running:
-        yield running
-
-
 def test_viewer_of_another_version_is_told_so(engine: Publisher) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.connect(snapshot_endpoint(engine.endpoint))

@@ -69,10 +69,52 @@ class Watch:
             self._checker.apply(change.state.info)
 
 
-class SteppedEngine:
-    """An EngineCore, and the calls of `allocate_slots` in its last call of `schedule`."""
+class AllocationSpy:
+    """Records which requests the last call of `schedule` found no blocks for.
 
-    def __init__(self, core: Any, session: Session, watch: Watch) -> None:
+    It wraps the classes, and before the adapter wraps the instances.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        self.refused: list[str] = []
+        self.num_running = 0
+        self.preempted: set[str] = set()
+        self._classes = type(scheduler.kv_cache_manager), type(scheduler)
+        manager, scheduler_class = self._classes
+        self._originals = allocate, schedule = manager.allocate_slots, scheduler_class.schedule
+
+        @functools.wraps(allocate)
+        def allocated(this: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            result = allocate(this, request, *args, **kwargs)
+            if this is scheduler.kv_cache_manager and result is None:
+                self.refused.append(request.request_id)
+            return result
+
+        @functools.wraps(schedule)
+        def scheduled(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if this is scheduler:
+                self.refused = []
+            output = schedule(this, *args, **kwargs)
+            if this is scheduler:
+                self.preempted = set(output.preempted_req_ids or ())
+                # A session that waits for input keeps its place.
+                self.num_running = len(this.running) + (
+                    this.num_waiting_for_streaming_input
+                    if hasattr(this, "max_num_active_reqs")
+                    else 0
+                )
+            return output
+
+        manager.allocate_slots, scheduler_class.schedule = allocated, scheduled
+
+    def close(self) -> None:
+        self._classes[0].allocate_slots, self._classes[1].schedule = self._originals
+
+
+class SteppedEngine:
+    """An EngineCore and its viewer."""
+
+    def __init__(self, core: Any, session: Session, watch: Watch, spy: AllocationSpy) -> None:
         self.core = core
         self.session = session
         self.watch = watch
@@ -80,37 +122,7 @@ class SteppedEngine:
         self.num_steps = 0
         self.differences: list[str] = []
         self.reasons: dict[str, int] = {}
-        self._refused: list[str] = []
-        self._preempted = False
-        self._spy()
-
-    def _spy(self) -> None:
-        """Record which requests found no blocks; the classes are wrapped, not the instances."""
-        manager, scheduler = type(self.scheduler.kv_cache_manager), type(self.scheduler)
-        allocate, schedule = manager.allocate_slots, scheduler.schedule
-        mine = self.scheduler.kv_cache_manager
-
-        @functools.wraps(allocate)
-        def allocated(this: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-            result = allocate(this, request, *args, **kwargs)
-            if this is mine and result is None:
-                self._refused.append(request.request_id)
-            return result
-
-        @functools.wraps(schedule)
-        def scheduled(this: Any, *args: Any, **kwargs: Any) -> Any:
-            if this is self.scheduler:
-                self._refused = []
-            return schedule(this, *args, **kwargs)
-
-        manager.allocate_slots, scheduler.schedule = allocated, scheduled
-        self._restore = lambda: (
-            setattr(manager, "allocate_slots", allocate),
-            setattr(scheduler, "schedule", schedule),
-        )
-
-    def close(self) -> None:
-        self._restore()
+        self._spy = spy
 
     def add(self, name: str, prompt: list[int], *, max_tokens: int = 20, **more: Any) -> None:
         from vllm.sampling_params import SamplingParams
@@ -158,13 +170,14 @@ class SteppedEngine:
 
     def compare(self) -> None:
         truth = self.truth()
-        deadline = time.monotonic() + SECONDS
+        # After a difference, others are likely, and waiting is in vain.
+        deadline = time.monotonic() + (0.5 if self.differences else SECONDS / 4)
         while True:
             with self.session.lock:
                 shown = self.shown()
             if shown == truth:
                 break
-            if time.monotonic() > deadline or self.session.connection.num_missed:
+            if time.monotonic() > deadline:
                 self.differences.append(difference(shown, truth))
                 break
             time.sleep(0.001)
@@ -266,13 +279,16 @@ class SteppedEngine:
         waiting = [
             each.request_id for queue in QUEUES for each in getattr(self.scheduler, queue, ())
         ]
-        refused = [each for each in self._refused if each in waiting]
-        has_no_blocks = "no_blocks" in given.values()
-        if has_no_blocks != bool(refused):
+        refused = [each for each in self._spy.refused if each in waiting]
+        # Those that no longer wait ran after others had been preempted for them.
+        no_blocks = {each for each, cause in given.items() if cause == "no_blocks"}
+        if (no_blocks and not self._spy.refused) or not no_blocks.issuperset(
+            each[:-9] for each in refused[:1] if not self._spy.preempted
+        ):
             self.differences.append(
-                f"step {self.num_steps}: reasons {given}, no blocks found for {self._refused}"
+                f"step {self.num_steps}: reasons {given}, no blocks found for {self._spy.refused}"
             )
-        running, most = len(self.scheduler.running), self.scheduler.max_num_running_reqs
+        running, most = self._spy.num_running, self.scheduler.max_num_running_reqs
         if "seq_limit" in given.values() and running < most:
             self.differences.append(f"step {self.num_steps}: {running} of {most} run, {given}")
 
@@ -310,6 +326,7 @@ def stepped(core: Any) -> Iterator[SteppedEngine]:
     """A viewer of an EngineCore."""
     with TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{directory}/e"
+        spy = AllocationSpy(core.scheduler)
         attachment = follow(core.scheduler, AdapterSettings(bind=endpoint, tokenizer=""))
         assert attachment is not None
         watch = Watch()
@@ -317,13 +334,13 @@ def stepped(core: Any) -> Iterator[SteppedEngine]:
         session.add_listener(watch.note)
         with session:
             assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
-            engine = SteppedEngine(core, session, watch)
+            engine = SteppedEngine(core, session, watch, spy)
             try:
                 yield engine
-                assert engine.differences == []
-                assert watch.findings == []
+                assert not engine.differences, engine.differences
+                assert not watch.findings, watch.findings
                 assert session.state.num_anomalies == 0, session.state.last_anomaly
                 assert attachment.is_attached
             finally:
-                engine.close()
+                spy.close()
         core.shutdown()

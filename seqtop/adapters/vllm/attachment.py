@@ -65,6 +65,11 @@ class Attachment:
         """True while the publisher's process runs."""
         return self._publisher.is_running
 
+    @property
+    def num_dropped(self) -> int:
+        """Observations that were dropped because the publisher's process was too slow."""
+        return self._publisher.num_dropped
+
     def close(self, reason: str) -> None:
         """Restores all methods and ends the publisher's process."""
         self.detach()

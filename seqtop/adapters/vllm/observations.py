@@ -42,8 +42,6 @@ class EngineStarted(Observation, tag="EngineStarted"):
     data_parallel_rank: int
     has_random_suffix: bool
     """True if internal ids are the user's ids with 9 characters appended."""
-    unavailable: dict[str, str] = {}
-    """What this version of vLLM does not provide: the name of the data and the reason."""
 
 
 class Arrived(Observation, tag="Arrived"):

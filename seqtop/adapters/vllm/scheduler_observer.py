@@ -86,6 +86,8 @@ class SchedulerObserver:
         """Finished requests whose blocks a KV connector holds."""
         self._released: list[str] = []
         self._preempted: list[Preempted] = []
+        self._has_preempted = False
+        """True if the current call of `schedule` has preempted a request."""
         self._ended: list[RequestEnded] = []
         self._scheduled: list[Scheduled] = []
         """Calls of `schedule` since the last reported step."""
@@ -181,9 +183,9 @@ class SchedulerObserver:
             preempted=self._preempted,
             admitted=admitted,
             appended=appended,
-            wait_reasons=self._admission.take_reasons(output, has_preempted=bool(self._preempted)),
+            wait_reasons=self._admission.take_reasons(output, has_preempted=self._has_preempted),
         )
-        self._preempted = []
+        self._preempted, self._has_preempted = [], False
         self._scheduled.append(observation)
         self._in_flight.append((output, observation, ended))
 
@@ -207,7 +209,9 @@ class SchedulerObserver:
         # vLLM does not pass on the request that needs the blocks, but `schedule`, which calls the
         # wrapper that calls this, has it in a variable. Other callers preempt for no request.
         caller = sys._getframe(2)
-        cause = caller.f_locals.get("request") if caller.f_code.co_name == "schedule" else None
+        cause = None
+        if caller.f_code.co_name == "schedule":
+            self._has_preempted, cause = True, caller.f_locals.get("request")
         self._preempted.append(
             Preempted(
                 request_id=request.request_id,

@@ -69,6 +69,11 @@ class StepBuilder:
         self._apply_computed_tokens()
         for waiting in observation.waiting:
             self._apply_waiting(waiting)
+        self._finished = [
+            request.name
+            for ended in observation.ended
+            if (request := requests.get(ended.request_id)) is not None
+        ]
         for ended in observation.ended:
             self._end(ended)
         for request_id in observation.released:
@@ -79,7 +84,11 @@ class StepBuilder:
 
     def execute(self) -> ExecuteModelRequest:
         """Returns the requests that ran, without those in `decodes`."""
-        return ExecuteModelRequest(list(self._batch.values()))
+        return ExecuteModelRequest(
+            list(self._batch.values()),
+            running_queue_size=len(self._running),
+            finished_requests_ids=self._finished,
+        )
 
     def updates(self) -> list[SequenceUpdate]:
         """Returns the changed sequences after the step. Those that lost their blocks are first."""

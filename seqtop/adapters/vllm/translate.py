@@ -64,7 +64,6 @@ def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo
         tokenizer=started.tokenizer,
         data_parallel_rank=started.data_parallel_rank,
         kv_cache_groups=started.groups,
-        unavailable=started.unavailable,
     )
 
 

@@ -67,7 +67,13 @@ def _headline(ui: KvUiState, block: CachedKvBlock, width: int) -> list[Line]:
         f"{safe_line(medium) or UNNAMED}" + (f" ({copies} copies)" if copies > 1 else "")
         for medium, copies in block.copies.items()
     )
-    extras = [f"KV-cache group {group}" if group >= 0 else "", safe_line(block.kind)]
+    extras = [
+        f"KV-cache group {group}" if group >= 0 else "",
+        safe_line(block.kind),
+        f"window of {fmt.count(block.window)}" if block.window is not None else "",
+        safe_line(" ".join(filter(None, (block.locality, block.ownership)))),
+        f"session {safe_line(block.session_id)}" if block.session_id else "",
+    ]
     return [
         *wrapped(f"Block {name(block_hash, whole=True)}", "title", width),
         row(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from seqtop import format as fmt
 from seqtop.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.style import plain
@@ -29,7 +30,7 @@ def test_what_no_longer_goes_on_has_no_rates(state: ConnectionState) -> None:
     assert rates.steps
     assert rates.tokens_in
     slots = cells.arrange(200)
-    shown = {f"{rates.steps:.1f}", f"{rates.tokens_in:.1f}"}
+    shown = {fmt.rate(rates.steps), fmt.rate(rates.tokens_in)}
     assert shown <= set(plain(cells.row(slots, ui)).split())
     ui.source.connection.state = state
     assert not shown & set(plain(cells.row(slots, ui)).split())
