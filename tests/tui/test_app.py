@@ -74,7 +74,7 @@ def test_keys_pressed_before_there_is_a_screen_are_not_lost() -> None:
 def test_an_unknown_key_does_nothing(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         before = screen(app)
-        await pilot.press("f9", "ctrl+y", "ü", "~")
+        await pilot.press("f8", "ctrl+y", "ü", "~")
         await pilot.pause()
         assert screen(app) == before
 
