@@ -21,8 +21,10 @@ from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.entrypoints.workload import DEMO_LIMITS, arrivals
 from seqtop.connection import Connection, ConnectionState, ControlError
 from seqtop.history.memory_store import MemoryStore
+from seqtop.observable import Observable
 from seqtop.sequence import SamplingParams
 from seqtop.state import EngineState
+from seqtop.state.listener import Listener, StateChange
 from seqtop.tui.app import SeqtopApp
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
@@ -52,28 +54,36 @@ class SeededClock:
         return self.now
 
 
-class RunSource:
+class RunSource(Observable):
     """A `Source` and publisher in one, which encodes events but has no socket."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.state = EngineState()
         self.lock = threading.RLock()
         self.connection = Connection("tcp://127.0.0.1:5557", ConnectionState.LIVE)
-        self.version = 0
         self.history = MemoryStore()
+        self.listeners: list[Listener] = [self.history.record]
 
     def publish(self, event: Event) -> None:
         """Applies an event after encoding and decoding it."""
         payload = codec.encode(event)
         event = parsing.event(payload)
-        self.state.apply(event)
-        self.history.append(self.connection.num_messages, payload, event, self.state)
+        touched = self.state.apply(event)
+        change = StateChange(self.state, touched, event, payload, self.connection.num_messages)
         self.connection.num_messages += 1
-        self.version += 1
+        for listener in self.listeners:
+            listener(change)
+        self.changed()
 
-    def drain(self) -> set[int] | None:
-        """Returns None: any sequence may have changed."""
-        return None
+    def add_listener(self, listener: Listener) -> None:
+        """Calls `listener` with the current state and with each later change."""
+        listener(
+            StateChange(
+                self.state, None, incarnation=self.state.info.incarnation if self.state.info else ""
+            )
+        )
+        self.listeners.append(listener)
 
     def submit(self, prompt: str, params: SamplingParams) -> str:
         """Refuses the request."""

@@ -20,9 +20,13 @@ NO_TERMINAL = "the app needs a terminal; `seqtop show` prints to a file or a pip
 def has_terminal() -> bool:
     """Returns whether the app has a terminal, or another Textual driver, to draw on."""
     # Textual draws on standard error: redirected, it would fill a log with screens.
-    # `seqtop serve` has no terminal; textual-serve sets a driver of its own.
-    is_served = "TEXTUAL_DRIVER" in os.environ
-    return is_served or (sys.stdin.isatty() and sys.stderr.isatty())
+    return is_served() or (sys.stdin.isatty() and sys.stderr.isatty())
+
+
+def is_served() -> bool:
+    """Returns whether the app draws on a page of `seqtop serve`."""
+    # textual-serve sets a driver of its own.
+    return "TEXTUAL_DRIVER" in os.environ
 
 
 def run_app(
@@ -52,7 +56,8 @@ def run_app(
     app = SeqtopApp(
         *sources,
         settings=from_options.over(from_file).over(saved.settings),
-        saved_state=saved,
+        # The preferences of a page are its own: they are not saved for other pages.
+        saved_state=None if is_served() else saved,
         problems=[*notices, *problems, *saved.problems],
     )
     status = app.run()

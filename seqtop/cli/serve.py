@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from pathlib import Path
 
 from seqtop.argparse_ext import CommandParser
 from seqtop.cli.messages import fail, warn
 from seqtop.cli.options import Commands
-from seqtop.transport.endpoints import is_loopback
+from seqtop.sanitize import safe_line
+from seqtop.transport.endpoints import DEFAULT_ENDPOINT, is_loopback
 
 _COMMANDS = ("attach", "replay", "demo")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -79,6 +81,7 @@ def run(options: argparse.Namespace) -> int:
         options.host,
         options.port,
         host_names=frozenset() if is_open else _LOOPBACK | {options.host},
+        title=_title(command_options, command[0]),
     )
     try:
         server.serve()
@@ -88,6 +91,18 @@ def run(options: argparse.Namespace) -> int:
             " choose another port with --port"
         )
     return 0
+
+
+def _title(options: argparse.Namespace, command: str) -> str:
+    """Returns the title of the page: the engines or the recording that the app shows."""
+    if command == "replay":
+        what = [Path(options.file).name]
+    elif command == "attach":
+        endpoints = [options.kv_events] if options.kv_events else options.endpoints
+        what = [each.removeprefix("tcp://") for each in endpoints or [DEFAULT_ENDPOINT]]
+    else:
+        what = [command]
+    return f"{safe_line(', '.join(what))} · seqtop"
 
 
 def _port(text: str) -> int:

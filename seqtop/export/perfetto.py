@@ -56,6 +56,11 @@ def encode(runs: list[EngineRun]) -> Iterator[bytes]:
     yield b"\n]}\n"
 
 
+_PREEMPTIONS = {"preempted": "preemption", "swapped": "swap out"}
+"""The instant at the start of each slice without the request's blocks. Its name is not that of the
+slice, so that a query by name counts slices only."""
+
+
 class Clock:
     """Converts epoch seconds to the time of a trace, which starts with its first event."""
 
@@ -113,12 +118,18 @@ def trace_events(runs: list[EngineRun], clock: Clock) -> Iterator[TraceEvent]:
     ids = itertools.count(1)
     for run in runs:
         yield from _engine(run, next(ids), next(ids), clock)
-        for lifecycle in run.requests.values():
-            pid = next(ids)
-            yield _named("process_name", pid, pid, f"request {lifecycle.request.request_id}")
+        pid = next(ids)
+        yield _named("process_name", pid, pid, "requests")
+        # Perfetto sorts the threads of a process by their ids: here by arrival.
+        for lifecycle in sorted(
+            run.requests.values(), key=lambda each: each.request.metrics.arrival_time
+        ):
             for sequence in lifecycle.sequences:
                 tid = next(ids)
-                yield _named("thread_name", pid, tid, f"sequence {sequence.seq_id}")
+                name = lifecycle.request.request_id
+                if len(lifecycle.sequences) > 1:
+                    name = f"{name} sequence {sequence.seq_id}"
+                yield _named("thread_name", pid, tid, name)
                 yield from _sequence(lifecycle, sequence, pid, tid, clock)
 
 
@@ -131,8 +142,8 @@ def _engine(run: EngineRun, pid: int, tid: int, clock: Clock) -> Iterator[TraceE
         start = max(clock.nanoseconds(step.start_time, unknown=now), now)
         now = max(clock.nanoseconds(step.time, unknown=start), start)
         if now > start:
-            yield _event("B", f"step {step.step}", pid, tid, start, _step_args(step))
-            yield _event("E", f"step {step.step}", pid, tid, now)
+            yield _event("B", "step", pid, tid, start, _step_args(step))
+            yield _event("E", "step", pid, tid, now)
         for name, values in _counters(step).items():
             yield _event("C", name, pid, tid, now, values)
 
@@ -144,8 +155,8 @@ def _sequence(
     first_token = clock.nanoseconds(request.metrics.first_token_time, unknown=-1)
     for slice_ in slices(lifecycle, clock):
         args = _slice_args(lifecycle, slice_, clock)
-        if slice_.name in {"preempted", "swapped"}:
-            yield _instant(slice_.name, pid, tid, slice_.start, args)
+        if slice_.name in _PREEMPTIONS:
+            yield _instant(_PREEMPTIONS[slice_.name], pid, tid, slice_.start, args)
         yield _event("B", slice_.name, pid, tid, slice_.start, args)
         if slice_.start < first_token <= slice_.end:
             args = {"ttft_seconds": lifecycle.latencies()["ttft"]}
@@ -163,7 +174,7 @@ def _slice_args(lifecycle: RequestLifecycle, slice_: Slice, clock: Clock) -> dic
         return args
     if span.num_steps:
         return {**args, "num_steps": span.num_steps, "num_tokens": span.num_tokens}
-    if slice_.name in {"preempted", "swapped"}:
+    if slice_.name in _PREEMPTIONS:
         args |= _preemption_args(lifecycle, span)
     causes = Counter(
         cause
@@ -204,6 +215,7 @@ def _end_args(lifecycle: RequestLifecycle, sequence: SequenceState) -> dict[str,
 def _step_args(step: RecordedStep) -> dict[str, Any]:
     stats = step.stats
     return {
+        "step": step.step,
         "num_scheduled": step.num_scheduled,
         "num_running": stats.num_running,
         "num_waiting": stats.num_waiting,

@@ -27,7 +27,7 @@ from seqtop.tui import seek
 from seqtop.tui.base_app import BaseApp
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.engines import Engines
-from seqtop.tui.keymap import APP_KEYS, group_of
+from seqtop.tui.keymap import APP_KEYS, group_of, unlisted
 from seqtop.tui.recording_control import RecordingControl
 from seqtop.tui.refresher import Refresher
 from seqtop.tui.screens import FLEET, TABS, blocks, sequences
@@ -56,26 +56,28 @@ def _key_of(tab: Tab) -> Binding:
 
 
 TIME_KEYS = [
-    Binding(key, action, description, show=False, id=f"time.{name}")
-    for key, action, description, name in (
-        ("left,comma", "step(-1)", "One step back", "back"),
-        ("right,full_stop", "step(1)", "One step forward", "on"),
-        ("left_curly_bracket,shift+left", "step(-10)", "Ten steps back", "far-back"),
-        ("right_curly_bracket,shift+right", "step(10)", "Ten steps forward", "far-on"),
-        ("p", "jump('preemption', -1)", "Back to the last preemption", "preemption-before"),
-        ("P", "jump('preemption', 1)", "Forward to the next preemption", "preemption-after"),
-        ("e", "jump('finish', -1)", "Back to the last end of a request", "finish-before"),
-        ("E", "jump('finish', 1)", "Forward to the next end of a request", "finish-after"),
-        ("w", "jump('swap', -1)", "Back to the last swap", "swap-before"),
-        ("W", "jump('swap', 1)", "Forward to the next swap", "swap-after"),
-        ("ctrl+left", "scrub(-1)", "A twentieth of the history back", "scrub-back"),
-        ("ctrl+right", "scrub(1)", "A twentieth of the history forward", "scrub-on"),
-        ("colon", "seek", "Go to a step or a time", "step"),
-        ("v", "check(-1)", "Back to the last failed check", "check-before"),
-        ("V", "check(1)", "Forward to the next failed check", "check-after"),
-        ("0", "oldest", "Go to the oldest moment", "oldest"),
-        ("L", "newest", "Back to now; in a recording, to its end", "newest"),
-    )
+    Binding("left,comma", "step(-1)", "Back", id="time.back", tooltip="One step back"),
+    *(
+        unlisted(key, action, description, f"time.{name}")
+        for key, action, description, name in (
+            ("right,full_stop", "step(1)", "One step forward", "on"),
+            ("left_curly_bracket,shift+left", "step(-10)", "Ten steps back", "far-back"),
+            ("right_curly_bracket,shift+right", "step(10)", "Ten steps forward", "far-on"),
+            ("p", "jump('preemption', -1)", "Back to the last preemption", "preemption-before"),
+            ("P", "jump('preemption', 1)", "Forward to the next preemption", "preemption-after"),
+            ("e", "jump('finish', -1)", "Back to the last end of a request", "finish-before"),
+            ("E", "jump('finish', 1)", "Forward to the next end of a request", "finish-after"),
+            ("w", "jump('swap', -1)", "Back to the last swap", "swap-before"),
+            ("W", "jump('swap', 1)", "Forward to the next swap", "swap-after"),
+            ("ctrl+left", "scrub(-1)", "A twentieth of the history back", "scrub-back"),
+            ("ctrl+right", "scrub(1)", "A twentieth of the history forward", "scrub-on"),
+            ("colon", "seek", "Go to a step or a time", "step"),
+            ("v", "check(-1)", "Back to the last failed check", "check-before"),
+            ("V", "check(1)", "Forward to the next failed check", "check-after"),
+            ("0", "oldest", "Go to the oldest moment", "oldest"),
+            ("L", "newest", "Back to now; in a recording, to its end", "newest"),
+        )
+    ),
 ]
 """Keys that move through the history. All but `L` pause, if they find a position."""
 
@@ -95,7 +97,7 @@ class SeqtopApp(BaseApp):
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         *map(_key_of, (*TABS, FLEET)),
         Binding("n", "submit", "New", id="engine.submit", tooltip="Submit a prompt"),
-        Binding("x", "abort", "Abort", id="engine.abort", tooltip="Abort the selected request"),
+        Binding("x,f9", "abort", "Abort", id="engine.abort", tooltip="Abort the selected request"),
         Binding(
             "space", "pause", "Pause", id="time.pause", tooltip="Freeze the display, or resume"
         ),
@@ -188,11 +190,8 @@ class SeqtopApp(BaseApp):
             self.ui.update()
             self._show(self.ui.take_changes())
             late = self.ui.latencies.take_alerts()
-            restarted = self.ui.take_restart_message()
         if late:
             self._show_notice(slo_message(late), severity="warning")
-        if restarted:
-            self._show_notice(restarted, severity="warning")
 
     def _tick(self) -> None:
         """Updates times by this machine's clock, and the rates of the engines not on display."""
@@ -213,9 +212,11 @@ class SeqtopApp(BaseApp):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         yield from super().get_system_commands(screen)
+        listed = {"quit"}  # Textual has a command for it
         for active in screen.active_bindings.values():
             binding, namespace = active.binding, active.node
-            if binding.id is not None and binding.action != "quit":
+            if binding.id is not None and binding.action not in listed:
+                listed.add(binding.action)
                 yield SystemCommand(
                     binding.tooltip or binding.description,
                     f"{group_of(binding)} · {self.get_key_display(binding)}",
@@ -224,10 +225,15 @@ class SeqtopApp(BaseApp):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disables the fleet screen for one engine, and actions on one engine while it is open."""
-        if action == "go_to" and parameters == (FLEET.name,):
-            return len(self.engines) > 1
-        is_about_one = f"action_{action}" in SeqtopApp.__dict__  # other actions are `BaseApp`'s
+        # Other actions are `BaseApp`'s.
+        is_about_one = f"action_{action}" in SeqtopApp.__dict__ and action != "go_to"
         return not is_about_one or self.current_mode != FLEET.name
+
+    def action_go_to(self, name: str) -> None:
+        if name == FLEET.name and len(self.engines) < 2:
+            self._show_notice("There is one engine: attach to several to compare them.")
+        else:
+            super().action_go_to(name)
 
     def action_pause(self) -> None:
         with self.ui.lock:
@@ -239,7 +245,11 @@ class SeqtopApp(BaseApp):
 
     def action_step(self, count: int) -> None:
         end = "newest moment so far" if count > 0 else "oldest moment in the history"
-        self._go(seek.by_steps(count), f"This is the {end}.")
+        steps = seek.by_steps(count)
+        with self.ui.lock:
+            if count == -1 and self.ui.recent_restart is not None and not self.ui.paused:
+                steps = seek.before_restart
+        self._go(steps, f"This is the {end}.")
 
     def action_jump(self, kind: str, direction: int) -> None:
         what = {"preemption": "preemption", "finish": "request's end", "swap": "swap"}[kind]
@@ -329,7 +339,6 @@ class SeqtopApp(BaseApp):
             if block is None:
                 return
             with self.ui.lock:
-                num_blocks = self.ui.state.info.num_gpu_blocks if self.ui.state.info else 0
                 self.ui.block = max(0, min(block, num_blocks - 1))
             if not 0 <= block < num_blocks:
                 last = fmt.count(num_blocks - 1)
@@ -341,7 +350,10 @@ class SeqtopApp(BaseApp):
             with self.ui.lock:
                 self._show(EVERYTHING)
 
-        self.push_screen(BlockPrompt(), go)
+        with self.ui.lock:
+            info = self.ui.state.info
+            num_blocks = info.num_gpu_blocks if info else 0
+        self.push_screen(BlockPrompt(num_blocks), go)
 
     def _go(self, wanted: seek.Seek, otherwise: str) -> None:
         with self.ui.lock:

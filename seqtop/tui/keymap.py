@@ -23,8 +23,8 @@ GROUPS = {
 
 APP_KEYS = [
     Binding("T", "turn_theme", "Dark or light", show=False, id="app.theme"),
-    Binding("question_mark", "help", "Help", id="app.help", tooltip="Show all keys"),
-    Binding("q", "quit", "Quit", id="app.quit"),
+    Binding("question_mark,f1", "help", "Help", id="app.help", tooltip="Show all keys"),
+    Binding("q,f10", "quit", "Quit", id="app.quit"),
     Binding("ctrl+z", "suspend_process", "Back to the shell", show=False, id="app.suspend"),
     Binding("ctrl+q", "quit", "Quit", show=False, priority=True, id="app.leave"),
     Binding("ctrl+c", "quit", "Quit", show=False, priority=True, id="app.interrupt"),

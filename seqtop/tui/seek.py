@@ -46,6 +46,12 @@ def to_kind(kind: EventKind, direction: int) -> Seek:
     return seek
 
 
+def before_restart(timeline: Timeline, position: int) -> int | None:
+    """Finds the last position before the last restart of the engine."""
+    restart = timeline.index.previous(EventKind.RESTART, position + 1)
+    return None if restart is None else restart - 1
+
+
 def to_preemption_of(request_id: str, direction: int) -> Seek:
     """Finds the next preemption of a request, or the previous one if `direction` is negative.
 

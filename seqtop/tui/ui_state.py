@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from seqtop import format as fmt
 from seqtop.checks.background import BackgroundChecker, LocatedFinding
 from seqtop.connection import ConnectionState
 from seqtop.history.step_series import StepSeries
@@ -51,6 +50,19 @@ class Changes(NamedTuple):
 
 EVERYTHING = Changes(None, ticked=True)
 NOTHING = Changes(set(), ticked=False)
+
+
+RESTART_SECONDS = 120.0
+"""Seconds by this machine's clock for which a restart of the engine is announced."""
+
+
+class Restart(NamedTuple):
+    """A restart of the engine."""
+
+    time: float
+    """This machine's time when the first state of the new start arrived, in epoch seconds."""
+    num_running: int
+    """The requests that were running in the last state before."""
 
 
 class UiState(Observable):
@@ -134,14 +146,15 @@ class UiState(Observable):
         self._block_index = BlockIndex()
         self._is_indexed = False
         """Whether `_block_index` follows the state on display, as it does once it was used."""
+        self._restart: Restart | None = None
+        self._newest = source.state
+        """The newest state of the source that a listener has seen."""
         self._meter = RateMeter()
         self._second = -1
         self._num_messages = -1
         self._last_message_time = clock()
-        self._followed = source.state
-        """The source's state at the last change."""
-        self._restart_message = ""
-        source.add_listener(self._observe)
+        source.add_listener(self._observe_restarts)
+        source.add_listener(self._observe_latencies)
         source.add_callback(self.changed)
 
     @property
@@ -178,6 +191,14 @@ class UiState(Observable):
     def ages_by_itself(self) -> bool:
         """Whether the display changes with this machine's time."""
         return self.source.connection.state is ConnectionState.LOST
+
+    @property
+    def recent_restart(self) -> Restart | None:
+        """The last restart of the engine, if it is recent."""
+        restart = self._restart
+        if restart is None or self.clock() - restart.time > RESTART_SECONDS:
+            return None
+        return restart
 
     @property
     def measured(self) -> Measured:
@@ -254,11 +275,6 @@ class UiState(Observable):
             self._block_index.rebuild(self.state)
             self._is_indexed = True
         return self._block_index
-
-    def take_restart_message(self) -> str:
-        """Returns and clears a sentence on a restart of the engine; empty if there was none."""
-        message, self._restart_message = self._restart_message, ""
-        return message
 
     def take_changes(self) -> Changes:
         """Returns the changes since the last call."""
@@ -377,19 +393,18 @@ class UiState(Observable):
             self.view.tick(self.state)
         return Changes(touched | moved if moved else touched, ticked)
 
-    def _observe(self, change: StateChange) -> None:
+    def _observe_latencies(self, change: StateChange) -> None:
         self.latencies.observe(change.state, change.touched)
-        before, self._followed = self._followed, change.state
-        if change.touched is None and not self.is_recorded and _restarted(before, change.state):
-            unfinished = len(before.requests) - len(before.finished)
-            self._restart_message = (
-                f"The engine was restarted at {fmt.clock(change.state.time, 0)};"
-                f" {fmt.plural(unfinished, 'request')} of its earlier start were unfinished."
-                " 0 and the other time keys go back."
-            )
 
-
-def _restarted(before: EngineState, after: EngineState) -> bool:
-    """Returns whether two states are of different starts of an engine."""
-    old, new = before.info, after.info
-    return old is not None and new is not None and old.incarnation != new.incarnation
+    def _observe_restarts(self, change: StateChange) -> None:
+        """Notices that a state replaces one of an earlier start of the engine."""
+        old, self._newest = self._newest, change.state
+        if old is change.state or self.is_recorded or old.info is None or change.state.info is None:
+            return
+        if old.info.incarnation != change.state.info.incarnation:
+            running = {
+                each.request_id
+                for each in old.sequences.values()
+                if each.status == SequenceStatus.RUNNING
+            }
+            self._restart = Restart(self.clock(), len(running))

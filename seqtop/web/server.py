@@ -42,11 +42,20 @@ class AppServer(Server):
         host: The address to listen on.
         port: The port to listen on.
         host_names: The accepted values of the Host header; empty for any.
+        title: The title of the page.
     """
 
-    def __init__(self, command: str, host: str, port: int, *, host_names: frozenset[str]) -> None:
+    def __init__(
+        self,
+        command: str,
+        host: str,
+        port: int,
+        *,
+        host_names: frozenset[str],
+        title: str = "seqtop",
+    ) -> None:
         super().__init__(
-            command, host=host, port=port, title="seqtop", templates_path=Path(__file__).parent
+            command, host=host, port=port, title=title, templates_path=Path(__file__).parent
         )
         self._host_names = host_names
         self._num_sessions = 0

@@ -33,11 +33,11 @@ def trace(runs: list[EngineRun]) -> Trace:
 
 
 def tracks(trace: Trace) -> dict[str, list[tuple[str, float, float]]]:
-    """By process name, its slices as (name, start, seconds); fails where they do not nest."""
+    """By thread name, its slices as (name, start, seconds); fails where they do not nest."""
     names = {
-        event.pid: event.args.name
+        event.tid: event.args.name
         for event in trace.trace_events
-        if isinstance(event, Metadata) and event.name == "process_name"
+        if isinstance(event, Metadata) and event.name == "thread_name"
     }
     open_: dict[int, Begin] = {}
     found: defaultdict[str, list[tuple[str, float, float]]] = defaultdict(list)
@@ -49,7 +49,7 @@ def tracks(trace: Trace) -> dict[str, list[tuple[str, float, float]]]:
             begin = open_.pop(event.tid)
             assert begin.name == event.name
             assert begin.ts < event.ts
-            found[names[event.pid]].append(
+            found[names[event.tid]].append(
                 (event.name, begin.ts / 1e6, (event.ts - begin.ts) / 1e6)
             )
     assert not open_, "a slice does not end"
@@ -65,7 +65,7 @@ def test_slices_add_up_to_the_request_metrics(runs: list[EngineRun], trace: Trac
     of = tracks(trace)
     assert any(name == "preempted" for track in of.values() for name, *_ in track)
     for request_id, life in lives(runs).items():
-        slices, metrics = of[f"request {request_id}"], life.request.metrics
+        slices, metrics = of[request_id], life.request.metrics
         for (_, start, seconds), (_, following, _) in itertools.pairwise(slices):
             assert math.isclose(start + seconds, following, abs_tol=NANOSECOND)
         total = sum(seconds for *_, seconds in slices)
@@ -96,8 +96,8 @@ def test_instants_say_what_happened_when(runs: list[EngineRun], trace: Trace) ->
     for event in instants:
         by_name[event.name].append(event)
     num_preemptions = sum(life.request.num_preemptions for life in lives(runs).values())
-    assert len(by_name["preempted"]) == num_preemptions
-    for event in by_name["preempted"]:
+    assert len(by_name["preemption"]) == num_preemptions
+    for event in by_name["preemption"]:
         assert event.args["preempted_for"] in lives(runs)
         assert event.args["num_lost_tokens"] > 0
     reasons = [event.args["reason"] for event in by_name["finished"]]
@@ -156,11 +156,13 @@ def test_swaps_forks_and_a_restart() -> None:
     assert [run.incarnation for run in runs] == ["one", "two"]
     trace = trace_format.read(b"".join(perfetto.encode(runs)))
     tracks(trace)
-    assert any(event.name == "swapped" for event in trace.trace_events)
+    assert any(event.name == "swap out" for event in trace.trace_events)
     threads = [event for event in trace.trace_events if event.name == "thread_name"]
     assert len({event.tid for event in threads}) == len(threads)
     num_sequences = sum(len(life.sequences) for run in runs for life in run.requests.values())
     assert len(threads) == num_sequences + len(runs)
+    processes = [event for event in trace.trace_events if event.name == "process_name"]
+    assert len(processes) == 2 * len(runs), "an engine and its requests"
     assert num_sequences > sum(len(run.requests) for run in runs), "something was to fork"
 
 
@@ -179,4 +181,4 @@ def test_times_that_make_no_sense_still_make_a_trace() -> None:
 
 def test_nothing_on_record_is_an_empty_trace() -> None:
     trace = trace_format.read(b"".join(perfetto.encode(read_runs(MemoryStore()))))
-    assert len(trace.trace_events) == 2
+    assert len(trace.trace_events) == 3

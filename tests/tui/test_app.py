@@ -74,7 +74,7 @@ def test_keys_pressed_before_there_is_a_screen_are_not_lost() -> None:
 def test_an_unknown_key_does_nothing(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         before = screen(app)
-        await pilot.press("f9", "ctrl+y", "ü", "~")
+        await pilot.press("f8", "ctrl+y", "ü", "~")
         await pilot.pause()
         assert screen(app) == before
 
@@ -149,6 +149,29 @@ def test_odd_terminals_are_survived(app: SeqtopApp, size: tuple[int, int]) -> No
         assert app._exit
 
     play(app, act, size)
+
+
+def test_the_function_keys_are_those_of_htop(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        for key, name in (("f1", "HelpScreen"), ("f2", "ColumnChooser"), ("f6", "SortChooser")):
+            await pilot.press(key)
+            assert type(app.screen).__name__ == name
+            await pilot.press("escape")
+        for key, label in (("f3", "Search"), ("f4", "Filter")):
+            await pilot.press(key)
+            await pilot.pause()
+            assert label in screen(app).split()
+            await pilot.press("escape")
+        tree = app.ui.view.tree
+        await pilot.press("f5")
+        assert app.ui.view.tree != tree
+        await pilot.press("f9")
+        await pilot.pause()
+        assert "Control is disabled" in screen(app) or "Abort " in screen(app)
+        await pilot.press("escape", "f10")
+
+    play(app, act, (100, 30))
+    assert app.return_code == 0
 
 
 def test_a_screenshot_is_saved_where_one_works(

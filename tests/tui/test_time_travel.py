@@ -17,6 +17,7 @@ from seqtop.tui.app import TIME_KEYS, SeqtopApp
 from seqtop.tui.dialogs.seek_prompt import SeekPrompt
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.screens.sequences.text_pane import TextPane
+from seqtop.tui.ui_state import RESTART_SECONDS
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event, RequestFinished, SequenceUpdate, Step
 from tests.support.event_script import EventScript
@@ -317,9 +318,11 @@ def test_what_is_missing_is_said() -> None:
 
 
 def test_another_start_of_the_engine_is_said_where_it_was(recorded: ScriptedSource) -> None:
-    app = SeqtopApp(recorded, clock=lambda: 0.0)
+    now = 0.0
+    app = SeqtopApp(recorded, clock=lambda: now)
 
     async def act(pilot: Pilot[int]) -> None:
+        nonlocal now
         fresh = ScriptedSource()
         script = Script(fresh, incarnation="b2")
         script.arrive("new-1")
@@ -329,16 +332,20 @@ def test_another_start_of_the_engine_is_said_where_it_was(recorded: ScriptedSour
         script.step()
         app.draw()
         await pilot.pause()
-        [announced] = notices(app)
-        assert announced.startswith("The engine was restarted at ")
-        assert "of its earlier start were unfinished" in announced
-        app.clear_notifications()
 
         async def told(key: str) -> str:
             await pilot.press(key)
             await pilot.pause()
             return " ".join(screen(app).split())
 
+        await pilot.pause()
+        text = " ".join(screen(app).split())
+        assert "The engine was restarted at 00:00:00;" in text
+        assert "running; ← shows its last step." in text
+        assert f"Step {len(STEPS) - 1} of an earlier start of the engine" in await told("left")
+        assert_shows(app, len(PAYLOADS))
+        now = RESTART_SECONDS + 1
+        assert "restart" not in await told("L")
         assert "restart" not in await told("left")
         assert "The engine was restarted here." in await told("left")
         earlier = await told("left")

@@ -10,6 +10,11 @@ from tests.support.scripted import Script, ScriptedSource
 
 def test_a_restarted_engine_replaces_everything(source: ScriptedSource, app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
+        running = {
+            each.request_id
+            for each in source.state.sequences.values()
+            if each.status == SequenceStatus.RUNNING
+        }
         fresh = ScriptedSource()
         script = Script(fresh, engine_id="again", incarnation="b2")
         script.arrive("new-1", "A new beginning.")
@@ -20,8 +25,10 @@ def test_a_restarted_engine_replaces_everything(source: ScriptedSource, app: Seq
         assert "again" in text
         assert "▌new-1" in text
         assert "req-1" not in text
+        assert "The engine was restarted at " in text
+        assert f"{len(running)} requests were running." in text
 
-    play(app, act)
+    play(app, act, (120, 40))
 
 
 def test_what_the_state_drops_leaves_the_table() -> None:

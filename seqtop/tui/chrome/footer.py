@@ -5,8 +5,10 @@ from typing import Protocol, runtime_checkable
 from textual.app import ComposeResult
 from textual.widgets import Footer
 
-_FIRST = ("quit", "help", "pause", "filter")
+_FIRST = ("quit", "help", "pause", "filter", "step(-1)")
 """Actions whose keys are left out last; of the others, the rightmost are left out first."""
+_LAST = "follow"
+"""The action whose key is left out first."""
 
 
 @runtime_checkable
@@ -51,7 +53,7 @@ class KeyFooter(Footer):
 
 def _rank(key: _FooterKey) -> int:
     name = _name(key)
-    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST) + (name == _LAST)
 
 
 def _name(key: _FooterKey) -> str:

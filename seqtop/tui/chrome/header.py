@@ -137,7 +137,8 @@ def throughput(ui: UiState, width: int) -> Line:
         ui.source.connection.state in {ConnectionState.LOST, ConnectionState.STOPPED}
         and not ui.paused
     )
-    style = "dim" if is_silent else "strong"  # the rates are old
+    style = "dim" if is_silent else "strong"  # the figures are old
+    running = "dim" if is_silent else "running"
     step = fmt.count(state.step) if state.step >= 0 else fmt.UNKNOWN
     return row(
         [
@@ -153,7 +154,7 @@ def throughput(ui: UiState, width: int) -> Line:
                     (" tok/s", "dim"),
                 ),
             ),
-            (0, _count("●", "running", counts[SequenceStatus.RUNNING], "running")),
+            (0, _count("●", running, counts[SequenceStatus.RUNNING], "running")),
             (0, _count("○", "waiting", counts[SequenceStatus.WAITING], "waiting")),
             (4, _count("⇄", "swapped", counts[SequenceStatus.SWAPPED], "swapped"))
             if swaps or counts[SequenceStatus.SWAPPED]

@@ -1,7 +1,9 @@
 """Sentences below the header, shown unless the display is live."""
 
+import time
 from collections.abc import Callable
 
+from seqtop import format as fmt
 from seqtop.connection import ConnectionState
 from seqtop.history.event_index import EventKind
 from seqtop.history.playback import Playback
@@ -64,9 +66,23 @@ def notice_text(ui: UiState, step_keys: str) -> str:
         reason = connection.detail or SENTENCES[connection.state]
     if travel.playback is not None:
         moment = _replay_text(travel.playback, travel.status_message, step_keys)
+    elif ui.paused:
+        moment = _paused_text(ui, step_keys)
     else:
-        moment = _paused_text(ui, step_keys) if ui.paused else ""
+        moment = _restart_text(ui, step_keys)
     return " ".join(filter(None, (moment, reason)))
+
+
+def _restart_text(ui: UiState, step_keys: str) -> str:
+    """Describes a recent restart of the engine, and the key to its last step before."""
+    restart = ui.recent_restart
+    if restart is None:
+        return ""
+    clock = time.strftime("%H:%M:%S", time.localtime(restart.time))
+    were = "was" if restart.num_running == 1 else "were"
+    running = f"{fmt.plural(restart.num_running, 'request')} {were} running"
+    key = f"; {step_keys.split()[0]} shows its last step" if ui.source.history is not None else ""
+    return f"The engine was restarted at {clock}; {running}{key}."
 
 
 def _paused_text(ui: UiState, step_keys: str) -> str:

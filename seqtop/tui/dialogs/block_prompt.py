@@ -9,15 +9,23 @@ from seqtop.tui.dialogs.dialog import Dialog
 
 
 class BlockPrompt(Dialog[int | None]):
-    """Asks for a block number; returns it, or `None`."""
+    """Asks for a block number; returns it, or `None`.
+
+    Args:
+        num_blocks: The number of blocks of the device, which are numbered from 0.
+    """
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("escape", "dismiss", "Cancel"),
     ]
 
+    def __init__(self, num_blocks: int) -> None:
+        super().__init__()
+        self._range = f", 0 to {num_blocks - 1}" if num_blocks else ""
+
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Label("Go to block", classes="dialog-title")
+            yield Label(f"Go to block{self._range}", classes="dialog-title")
             yield Input(type="integer", max_length=15, compact=True, id="number")
             yield Static("", id="number-error", markup=False)
             yield Label("Enter confirms, Esc cancels", classes="dialog-hint")

@@ -9,11 +9,17 @@ from textual.widgets.option_list import Option
 
 from seqtop.state.fields import FIELDS
 from seqtop.tui.dialogs.dialog import Dialog
-from seqtop.tui.screens.sequences.cells import COLUMN_KEYS, DEFAULT_COLUMNS
+from seqtop.tui.screens.sequences.cells import COLUMN_KEYS, DEFAULT_COLUMNS, arrange
 
 
 class ColumnChooser(Dialog[tuple[str, ...] | None]):
-    """Lists all columns, the chosen ones first; returns the keys of the chosen ones, or `None`."""
+    """Lists all columns, the chosen ones first; returns the keys of the chosen ones, or `None`.
+
+    Args:
+        columns: The keys of the chosen columns.
+        width: The cells of a row, for which some of the chosen columns may have no room.
+        sort_key: The key of the column that rows are sorted by, which always has room.
+    """
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding("space", "choose", "Show or hide"),
@@ -23,9 +29,11 @@ class ColumnChooser(Dialog[tuple[str, ...] | None]):
         Binding("escape,c,q", "dismiss", "Cancel"),
     ]
 
-    def __init__(self, columns: tuple[str, ...]) -> None:
+    def __init__(self, columns: tuple[str, ...], width: int, sort_key: str) -> None:
         super().__init__()
         self._chosen = list(columns)
+        self._width = width
+        self._sort_key = sort_key
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -77,17 +85,22 @@ class ColumnChooser(Dialog[tuple[str, ...] | None]):
 
     def _list(self, highlighted: int) -> None:
         """Updates the list, with the cursor on row `highlighted`."""
+        shown = {each.key for each in arrange(self._width, tuple(self._chosen), self._sort_key)}
         others = [key for key in COLUMN_KEYS if key not in self._chosen]
         options = self._options
         options.clear_options()
-        options.add_options(self._option(key) for key in (*self._chosen, *others))
+        options.add_options(
+            self._option(key, has_room=key in shown) for key in (*self._chosen, *others)
+        )
         options.highlighted = highlighted
 
-    def _option(self, key: str) -> Option:
+    def _option(self, key: str, *, has_room: bool) -> Option:
         column = FIELDS[key]
-        mark = "[x]" if key in self._chosen else "[ ]"
+        is_chosen = key in self._chosen
+        mark = "[x]" if is_chosen else "[ ]"
         text = Content.assemble(
-            (f"{mark} {column.title:<10}", "bold" if key in self._chosen else ""),
+            (f"{mark} {column.title:<12}", "bold" if is_chosen else ""),
+            ("on, but no room: " if is_chosen and not has_room else "", "$warning"),
             (column.help, "dim"),
         )
         return Option(text, id=key)

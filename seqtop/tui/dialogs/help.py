@@ -6,7 +6,7 @@ from textual.app import ComposeResult
 from textual.binding import ActiveBinding, Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.widgets import Label, Static
+from textual.widgets import Input, Label, Static
 
 from seqtop.state.fields import FIELDS, PREEMPTED, STATUS_WORDS
 from seqtop.state.filter import UNITS
@@ -37,16 +37,20 @@ ABOUT_SEQUENCES: Mapping[str, Notes] = {
 }
 
 
+WIDE = 130
+"""From this width on, the notes are beside the keys."""
 NARROW = 60
 """Below this width the left column has `NARROW_COLUMN` cells instead of `COLUMN`."""
 COLUMN, NARROW_COLUMN = 24, 9
 
 
 class HelpScreen(Dialog[None]):
-    """Lists the keys that work on the current screen, and notes."""
+    """Lists the keys that work on the current screen, and notes; `/` searches both."""
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        Binding("escape,q,question_mark", "dismiss", "Close"),
+        Binding("slash", "search", "Search"),
+        Binding("escape", "leave", "Close"),
+        Binding("q,question_mark,f1", "dismiss", "Close"),
     ]
 
     def __init__(
@@ -54,48 +58,88 @@ class HelpScreen(Dialog[None]):
     ) -> None:
         super().__init__()
         self.entries = grouped(active.binding for active in bindings.values())
-        """Keys and descriptions, by group."""
+        """The actions of each group of keys, each with its keys."""
         self._notes = ABOUT_SEQUENCES if notes is None else notes
+        self._wanted = ""
+        """The text that an entry has to contain to be listed."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield Label("Keys", classes="dialog-title")
+            search = Input(placeholder="search keys and notes", compact=True, id="help-search")
+            search.display = False
+            yield search
             with VerticalScroll(id="help-scroll"):
-                yield Static(self._content(), id="help-content")
-            yield Label("Esc closes", id="help-hint", classes="dialog-hint")
+                yield Static(id="help-content")
+                yield Static(id="help-notes")
+            yield Label("", id="help-hint", classes="dialog-hint")
 
     def on_mount(self) -> None:
+        self.query_one(Input).cursor_blink = False
         scroll = self.query_one(VerticalScroll)
         scroll.focus()
         for name in ("scroll_y", "virtual_size", "size"):
             self.watch(scroll, name, self._update_hint)
+        self._list()
+
+    def on_resize(self) -> None:
+        self.set_class(self.app.size.width >= WIDE, "-wide")
+        self._list()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._wanted = event.value.strip().casefold()
+        self._list()
+
+    def on_input_submitted(self) -> None:
+        self.query_one(VerticalScroll).focus()
+
+    def action_search(self) -> None:
+        search = self.query_one(Input)
+        search.display = True
+        search.focus()
+
+    def action_leave(self) -> None:
+        """Ends the search, or closes the help."""
+        search = self.query_one(Input)
+        if not search.display:
+            self.dismiss()
+            return
+        search.value = ""
+        search.display = False
+        self.query_one(VerticalScroll).focus()
 
     def _update_hint(self) -> None:
         """Updates the hint at the bottom, which says whether there is more text below."""
         scroll = self.query_one(VerticalScroll)
-        hint = "Esc closes" if scroll.scroll_y >= scroll.max_scroll_y else "Esc closes, ↓ for more"
-        self.query_one("#help-hint", Label).update(hint)
+        more = ", ↓ for more" if scroll.scroll_y < scroll.max_scroll_y else ""
+        self.query_one("#help-hint", Label).update(f"Esc closes, / searches{more}")
 
-    def _content(self) -> Content:
+    def _list(self) -> None:
+        """Lists the keys and the notes that contain the wanted text."""
+        keys = {
+            group: [
+                ("  ".join(self.app.get_key_display(key) for key in bindings), description)
+                for bindings, description in entries
+            ]
+            for group, entries in self.entries.items()
+        }
+        self.query_one("#help-content", Static).update(self._content(keys))
+        self.query_one("#help-notes", Static).update(self._content(self._notes))
+
+    def _content(self, sections: Mapping[str, Notes]) -> Content:
+        """Returns the entries that contain the wanted text, below the title of their section."""
         column = COLUMN if self.app.size.width >= NARROW else NARROW_COLUMN
-
-        def entry(left: str, right: str) -> Content:
-            return Content.assemble((f"  {left:<{column - 1}} ", "bold"), right)
-
         lines: list[Content] = []
-        for group, entries in self.entries.items():
-            if not entries:
+        for title, entries in sections.items():
+            found = [each for each in entries if self._wanted in " ".join(each).casefold()]
+            if not found:
                 continue
-            lines.append(Content.styled(group, "bold $primary"))
-            for keys, description in entries:
-                shown = "  ".join(self.app.get_key_display(key) for key in keys)
-                lines.append(entry(shown, description))
-            lines.append(Content(""))
-        for title, notes in self._notes.items():
             lines.append(Content.styled(title, "bold $primary"))
-            lines += [entry(word, about) for word, about in notes]
+            lines += [
+                Content.assemble((f"  {left:<{column - 1}} ", "bold"), right)
+                for left, right in found
+            ]
             lines.append(Content(""))
-        lines.pop()
         return Content("\n").join(lines)
 
 

@@ -133,7 +133,7 @@ def cell_row(first: int, label: int, pitch: int, cells: Iterable[StyledText]) ->
     for column, (glyph, style) in enumerate(cells):
         text = glyph + space
         if column and column % GROUP == 0:
-            text = " " + text
+            spans.append((" ", PLAIN))
         if spans[-1][1] == style:
             spans[-1] = (spans[-1][0] + text, style)
         else:

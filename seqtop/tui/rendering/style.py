@@ -22,6 +22,8 @@ STYLES = frozenset(
         "shared", "running", "prefill", "waiting", "preempted", "swapped", "finished", "aborted",
         "badge-live", "badge-paused", "badge-wait", "badge-alert", "cursor", "header", "tab",
         "marked", "match", "unsure", "unlikely",
+        "owner-0", "owner-1", "owner-2", "owner-3", "owner-4", "owner-5",
+        "selected", "selected-shared",
     }
 )  # fmt: skip
 STYLE_CLASSES = {f"style--{name}" for name in STYLES}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
@@ -40,7 +41,7 @@ class TabbedScreen(Screen[None]):
             "screen.copy_text",
             "Copy the selected text",
             show=False,
-            key_display="⌘c",
+            key_display="⌘c" if sys.platform == "darwin" else "Super c",
             id="app.copy",
         ),
     ]

@@ -63,6 +63,23 @@ def test_help_says_that_it_goes_on(app: SeqtopApp) -> None:
         await pilot.press("end")
         await pilot.pause()
         assert "↓ for more" not in screen(app)
-        assert "Esc closes" in screen(app)
+        assert "Esc closes, / searches" in screen(app)
 
     play(app, act, (80, 24))
+
+
+def test_help_is_searched(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("question_mark", "slash", *"preemption")
+        await pilot.pause()
+        text = screen(app)
+        assert "Back to the last preemption" in text
+        assert "tokens lost to preemption" in text, "a note"
+        assert "Choose and order the columns" not in text
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "Go to the next pane" in screen(app)
+        await pilot.press("escape")
+        assert isinstance(app.screen, SequencesScreen)
+
+    play(app, act, (160, 50))

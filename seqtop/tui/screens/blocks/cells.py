@@ -1,7 +1,7 @@
 """The block pool as lines of cells, as pure functions.
 
-A block that one sequence holds shows that sequence's letter, so that neighbours differ without
-colour too. Other states have signs of their own.
+A block that one sequence holds is filled with that sequence's colour and shows its letter, so that
+neighbours differ without colour too. Other states have signs of their own.
 """
 
 import string
@@ -15,16 +15,18 @@ from seqtop.tui.rendering.cell_map import GROUP, cell_row
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
-OWNER_STYLES = ("running", "computed", "strong")
-"""The styles of letters. With 52 letters there are 156 different pairs."""
+OWNER_STYLES = tuple(f"owner-{number}" for number in range(6))
+"""The styles of owners, which fill the cells. With 52 letters there are 156 different pairs."""
+MAX_PITCH = 8
+"""The most columns of a cell."""
 
 FREE = ("·", "track")
 CACHED = ("°", "cached")
 SHARED = ("≡", "shared")
 SWAPPED = ("⇄", "swapped")
 RESERVED = ("∅", "dim")
-SELECTED = ("█", "accent")
-SELECTED_SHARED = ("▓", "accent")
+SELECTED = ("█", "selected")
+SELECTED_SHARED = ("▓", "selected-shared")
 
 
 class BlockGrid(NamedTuple):
@@ -34,7 +36,7 @@ class BlockGrid(NamedTuple):
     num_host: int
     per_row: int
     pitch: int
-    """The columns from one cell to the next: 2 if the whole pool is visible then, otherwise 1."""
+    """The columns of a cell: as many as let the whole pool be visible, at most `MAX_PITCH`."""
     label: int
     """The columns for the number at the beginning of a row, and the gap after it."""
 
@@ -89,13 +91,18 @@ class BlockGrid(NamedTuple):
 
 
 def grid(num_device: int, num_host: int, width: int, height: int) -> BlockGrid:
-    """Returns the grid of two pools in `width` columns, with gaps if that fits into `height`."""
+    """Returns the grid of two pools in `width` columns, with the widest cells that fit.
+
+    If the pools do not fit into `height` lines, cells have one column.
+    """
     label = len(str(max(num_device, num_host, 1) - 1)) + 2
-    per_row = max((width - label + 1) // (GROUP * 2 + 1), 1) * GROUP
-    roomy = BlockGrid(num_device, num_host, per_row, 2, label)
-    if roomy.height <= height:
-        return roomy
-    per_row = max((width - label + 1) // (GROUP + 1), 1) * GROUP
+    room = width - label + 1
+    for pitch in range(min(MAX_PITCH, max((room - 1) // GROUP, 1)), 1, -1):
+        per_row = max(room // (GROUP * pitch + 1), 1) * GROUP
+        found = BlockGrid(num_device, num_host, per_row, pitch, label)
+        if found.height <= height:
+            return found
+    per_row = max(room // (GROUP + 1), 1) * GROUP
     return BlockGrid(num_device, num_host, per_row, 1, label)
 
 

@@ -12,7 +12,7 @@ from seqtop.sanitize import safe_text
 from seqtop.sequence import SequenceStatus
 from seqtop.tui.chrome.header import badges
 from seqtop.tui.rates import kv_use
-from seqtop.tui.rendering.bars import ELLIPSIS, bar, crop_left
+from seqtop.tui.rendering.bars import ELLIPSIS, bar, crop_left, sparkline
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, text_width
 from seqtop.tui.ui_state import UiState
 
@@ -97,11 +97,38 @@ def _step(ui: UiState, width: int) -> Line:
     return _number(fmt.count(step) if step >= 0 else fmt.UNKNOWN, width)
 
 
+def _spark(ui: UiState, width: int) -> Line:
+    """Returns the output tokens per second of the last seconds, the newest at the right."""
+    return ((sparkline(ui.current_rates.out_history, width).rjust(width), "running"),)
+
+
+def ttft_p99(ui: UiState) -> float | None:
+    """Returns the 99th percentile of TTFT over the last minute, in seconds; `None` if unknown."""
+    figures = ui.latencies.windows["ttft"].figures()
+    return figures.p99 if figures.num else None
+
+
+def _itl_p99(ui: UiState) -> float | None:
+    figures = ui.latencies.windows["itl"].figures()
+    return figures.p99 if figures.num else None
+
+
+Order: TypeAlias = Callable[[UiState], float]
+"""Returns the figure that engines are sorted by, the largest first."""
+
+ORDERS: dict[str, Order | None] = {
+    "as given on the command line": None,
+    "by waiting sequences": lambda ui: ui.source.state.num_by_status[SequenceStatus.WAITING],
+    "by KV use": lambda ui: kv_use(ui.source.state) or 0.0,
+    "by TTFT p99": lambda ui: ttft_p99(ui) or 0.0,
+}
+"""The orders of the list of engines, by their descriptions."""
+
 COLUMNS = (
     EngineColumn(
         key="engine",
         title="Engine",
-        width=16,
+        width=20,  # the cells of `tcp://127.0.0.1:5557`
         max_width=28,  # the cells of `tcp://255.255.255.255:65535`
         priority=0,
         right=False,
@@ -137,6 +164,29 @@ COLUMNS = (
         width=9,
         priority=2,
         cell=lambda ui, width: _rate(ui, ui.current_rates.tokens_out, width),
+    ),
+    EngineColumn(
+        key="history",
+        title="Out tok/s, last 2 min",
+        width=21,
+        max_width=40,
+        priority=8,
+        right=False,
+        cell=_spark,
+    ),
+    EngineColumn(
+        key="ttft",
+        title="TTFT p99",
+        width=8,
+        priority=3,
+        cell=lambda ui, width: _number(fmt.seconds(ttft_p99(ui)), width),
+    ),
+    EngineColumn(
+        key="itl",
+        title="ITL p99",
+        width=7,
+        priority=7,
+        cell=lambda ui, width: _number(fmt.seconds(_itl_p99(ui)), width),
     ),
     EngineColumn(
         key="in",

@@ -26,6 +26,7 @@ class FleetScreen(TabbedScreen):
         Binding(
             "enter", "app.go_to('sequences')", "Show", id="screen.look", tooltip="Show this engine"
         ),
+        Binding("s,f6", "sort", "Sort", id="find.sort", tooltip="Sort by the next of some figures"),
     ]
 
     def __init__(self, engines: Engines, tabs: Sequence[Tab]) -> None:
@@ -47,9 +48,16 @@ class FleetScreen(TabbedScreen):
 
     def show(self) -> None:
         """Draws the lines that look different."""
+        self._rows.sort()
         self._rows.set_height(len(self._engines))
         self._rows.refresh_changed()
         self._sums.set_lines([self._line()])
+
+    def action_sort(self) -> None:
+        orders = list(cells.ORDERS)
+        self._rows.order = orders[(orders.index(self._rows.order) + 1) % len(orders)]
+        self.show()
+        self.notify(f"Engines are sorted {self._rows.order}.", timeout=2, markup=False)
 
     def _line(self) -> tuple[tuple[str, str], ...]:
         engines = self._engines.all

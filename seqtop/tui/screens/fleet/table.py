@@ -14,6 +14,22 @@ class FleetRows(ListView):
     def __init__(self, engines: Engines) -> None:
         super().__init__(engines.ui)
         self._engines = engines
+        self.order = next(iter(cells.ORDERS))
+        """The key of the order of rows in `ORDERS`."""
+        self._rows: list[int] = []
+        """The numbers of the engines in the order of rows."""
+        self.sort()
+
+    def sort(self) -> None:
+        """Sorts the rows by the current figures."""
+        engines, order = self._engines.all, cells.ORDERS[self.order]
+        self._rows = list(range(len(engines)))
+        if order is not None:
+            figures = {}
+            for number, ui in enumerate(engines):
+                with ui.lock:
+                    figures[number] = order(ui)
+            self._rows.sort(key=lambda number: -figures[number])
 
     @property
     def num_rows(self) -> int:
@@ -21,10 +37,10 @@ class FleetRows(ListView):
 
     @property
     def cursor_row(self) -> int | None:
-        return self._engines.shown
+        return self._rows.index(self._engines.shown)
 
     def page(self, start: int, stop: int) -> Sequence[int]:
-        return range(len(self._engines))[start:stop]
+        return self._rows[start:stop]
 
     def is_selected(self, key: int) -> bool:
         return key == self._engines.shown
@@ -36,5 +52,5 @@ class FleetRows(ListView):
 
     def select(self, key: int) -> None:
         self._engines.shown = key
-        self.reveal(key)
+        self.reveal(self._rows.index(key))
         self.refresh_changed()

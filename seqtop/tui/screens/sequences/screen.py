@@ -13,6 +13,7 @@ from seqtop.state.filter import NO_FILTER
 from seqtop.state.ordering import Sort
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
+from seqtop.tui.rendering.list_view import MARGIN
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.overview.charts import STRIP_CHARTS, Charts
 from seqtop.tui.screens.sequences import TAB
@@ -56,14 +57,14 @@ class SequencesScreen(EngineScreen):
     TAB = TAB
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         Binding(
-            "slash",
+            "slash,f4",
             "filter",
             "Filter",
             id="find.filter",
             tooltip="Filter by text, regex or field",
         ),
         Binding(
-            "s",
+            "s,f6",
             "choose_sort",
             "Sort",
             id="find.sort",
@@ -72,7 +73,7 @@ class SequencesScreen(EngineScreen):
         unlisted("less_than_sign", "cycle_sort(-1)", "Sort by the column before", "find.before"),
         unlisted("greater_than_sign", "cycle_sort(1)", "Sort by the column after", "find.after"),
         Binding(
-            "c",
+            "c,f2",
             "choose_columns",
             "Choose and order the columns",
             show=False,
@@ -80,7 +81,7 @@ class SequencesScreen(EngineScreen):
         ),
         unlisted("r", "reverse", "Reverse the order", "find.reverse"),
         Binding(
-            "backslash",
+            "backslash,f3",
             "search",
             "Search, and hide nothing",
             show=False,
@@ -89,7 +90,7 @@ class SequencesScreen(EngineScreen):
         unlisted("m", "next_hit(1)", "Next match of the search", "find.next"),
         unlisted("M", "next_hit(-1)", "Match before", "find.previous"),
         unlisted("escape", "clear", "Clear the search, then the filter", "find.clear"),
-        unlisted("t", "tree", "Group sequences by request, or not", "find.tree"),
+        unlisted("t,f5", "tree", "Group sequences by request, or not", "find.tree"),
         unlisted("z", "fold", "Fold or unfold the selected tree", "find.fold"),
         unlisted("Z", "fold_all", "Fold or unfold all trees", "find.fold-all"),
         Binding(
@@ -109,7 +110,13 @@ class SequencesScreen(EngineScreen):
             id="look.copy",
         ),
         unlisted("l", "latency", "Show or hide latencies", "look.latency"),
-        unlisted("f", "follow", "Follow the selected row, or stop", "look.follow"),
+        Binding(
+            "f",
+            "follow",
+            "Follow",
+            id="look.follow",
+            tooltip="Follow the selected row, or stop",
+        ),
     ]
 
     def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
@@ -238,6 +245,8 @@ class SequencesScreen(EngineScreen):
     def action_choose_columns(self) -> None:
         from seqtop.tui.dialogs.column_chooser import ColumnChooser
 
+        width = self._table.rows.text_width - MARGIN
+
         def chosen(columns: tuple[str, ...] | None) -> None:
             if columns is not None:
                 self.ui.columns = columns
@@ -245,7 +254,7 @@ class SequencesScreen(EngineScreen):
                 self._table.titles.refresh_changed()
                 self.show_all()
 
-        self.app.push_screen(ColumnChooser(self.ui.columns), chosen)
+        self.app.push_screen(ColumnChooser(self.ui.columns, width, self.ui.view.sort.key), chosen)
 
     def action_cycle_sort(self, by: int) -> None:
         keys = ["", *self.ui.columns]
@@ -293,6 +302,7 @@ class SequencesScreen(EngineScreen):
         self._place()
 
     def action_mark(self) -> None:
+        self._keep_selected()
         self.ui.marking = NEXT[self.ui.marking]
         self.notify(NOTICES[self.ui.marking], timeout=2, markup=False)
         self.show_all()
@@ -303,6 +313,7 @@ class SequencesScreen(EngineScreen):
         with self.ui.lock:
             found = self.ui.selection
             if found is not None:
+                self._keep_selected()
                 texts = copies(*found, self.ui.state.time)
 
         def chosen(what: str | None) -> None:
@@ -321,11 +332,13 @@ class SequencesScreen(EngineScreen):
         self.show_all()
 
     def action_open_detail(self) -> None:
+        self._keep_selected()
         self.ui.detail_wanted = True
         self._place()
 
     def action_turn(self, by: int) -> None:
         if self._detail.display:
+            self._keep_selected()
             self._detail.turn(by)
         else:
             self.action_open_detail()
@@ -335,6 +348,10 @@ class SequencesScreen(EngineScreen):
         self._table.rows.select(self.ui.selected)
         what = "stays visible" if self.ui.following else "may scroll away"
         self.notify(f"The selected row {what}.", timeout=2, markup=False)
+
+    def _keep_selected(self) -> None:
+        """Keeps the cursor on its request: the user reads about it."""
+        self.ui.is_user_selection = self.ui.selected is not None
 
     def _save_settings(self, **changes: object) -> None:
         self.post_message(SettingsChanged(changes))

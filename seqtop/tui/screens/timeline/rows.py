@@ -112,6 +112,15 @@ class TimelineRows(SequenceRows):
         self._arrivals.filter = self._ui.view.filter
         self._arrivals.rebuild(self._ui.state)
 
+    def reveal_window(self) -> None:
+        """Scrolls to the first row whose bar is not before the window."""
+        for row_index, key in enumerate(self.page(0, self.num_rows)):
+            found = self._ui.sequence(key)
+            end = found[0].spans[-1].end if found else None
+            if found and (end is None or end >= self._window.start):
+                self.scroll_to(y=row_index, animate=False, force=True)
+                return
+
     def line(self, key: int) -> Line:
         found = self._ui.sequence(key)
         if found is None:  # removed since the view was last updated; the next frame has no such row

@@ -15,7 +15,7 @@ from seqtop.tui.screens.sequences.empty_hint import EmptyHint
 from seqtop.tui.screens.timeline import TAB
 from seqtop.tui.screens.timeline.rows import TimeAxis, TimelineRows, legend
 from seqtop.tui.screens.timeline.viewport import Mode, Viewport
-from seqtop.tui.ui_state import Changes, UiState
+from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
 TALL = 20
 """From this height on, a legend is shown."""
@@ -49,6 +49,7 @@ class TimelineScreen(EngineScreen):
         self._rows = TimelineRows(ui, self._viewport)
         self._hint = EmptyHint(ui)
         self._legend = LineView(id="legend")
+        self._is_drawn = False
 
     def body(self) -> Iterable[Widget]:
         yield self._axis
@@ -70,9 +71,23 @@ class TimelineScreen(EngineScreen):
         if not self._rows.size:
             return  # nothing can be shown before the first layout
         self._rows.show(changes)
+        if not self._is_drawn:
+            self._is_drawn = True
+            self._begin()
         if (pending := self.ui.take_pending_selection()) is not None:
             self._rows.select(pending)
         self._axis.update(self._rows)
+
+    def _begin(self) -> None:
+        """Shows the first requests that overlap the visible time.
+
+        The table's order begins with running requests; if the table is sorted by another column,
+        the rows are in the order of arrival.
+        """
+        if self.ui.view.sort.key:
+            self._rows.sort(by_arrival=True)
+            self._rows.show(EVERYTHING)
+        self._rows.reveal_window()
 
     def action_zoom(self, by: int) -> None:
         self._look(lambda: self._viewport.zoom(self._rows.extent, self._rows.window.width, by))

@@ -7,6 +7,7 @@ from seqtop.sequence import SequenceStatus
 from seqtop.state.filter import parse
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.fleet.screen import FleetScreen
+from seqtop.tui.screens.fleet.table import FleetRows
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.screens.steps.screen import StepsScreen
 from tests.support.piloting import play, screen, until
@@ -92,7 +93,7 @@ def test_one_engine_is_no_fleet() -> None:
         await pilot.press("F")
         await pilot.pause()
         assert isinstance(app.screen, SequencesScreen)
-        assert "Fleet" not in screen(app)
+        assert "There is one engine" in screen(app)
 
     play(app, act)
 
@@ -111,3 +112,21 @@ def test_what_is_lost_is_in_no_sum(fleet: SeqtopApp, sources: list[ScriptedSourc
         await until(pilot, lambda: f"1 live   ● {before} running" in screen(fleet))
 
     play(fleet, act)
+
+
+def test_engines_are_sorted(fleet: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        rows = fleet.screen.query_one(FleetRows)
+        given = list(range(len(fleet.engines)))
+        assert list(rows.page(0, 10)) == given
+        await pilot.press("s")
+        await pilot.pause()
+        assert "sorted by waiting sequences" in screen(fleet)
+        waiting = [
+            ui.source.state.num_by_status[SequenceStatus.WAITING] for ui in fleet.engines.all
+        ]
+        assert [waiting[each] for each in rows.page(0, 10)] == sorted(waiting, reverse=True)
+        await pilot.press("s", "f6", "s")
+        assert list(rows.page(0, 10)) == given
+
+    play(fleet, act, (160, 24))

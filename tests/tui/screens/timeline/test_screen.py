@@ -5,7 +5,9 @@ from textual.pilot import Pilot
 from seqtop.state.filter import parse
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.screen import SequencesScreen
+from seqtop.tui.settings import Settings
 from tests.support.piloting import notices, play, screen, selected
+from tests.support.scripted import ScriptedSource
 from tests.support.timeline_screen import line_of, opened
 
 
@@ -38,7 +40,7 @@ def test_order_and_filter(app: SeqtopApp) -> None:
             app.ui.filter_by(parse("status:waiting"))
         app.screen.show_all()
         assert {state.sequences[key].request_id for key in rows.page(0, 100)} == {
-            "req-8", "req-9", "req-10", "chat-b7f39a2c-11",
+            "req-7", "req-8", "req-9", "req-10", "chat-b7f39a2c-11",
         }  # fmt: skip
         await pilot.press("s")
         assert rows.page(0, 100) == app.ui.view.page(0, 100)
@@ -63,5 +65,17 @@ def test_to_the_preemptions_of_the_selected_request(app: SeqtopApp) -> None:
         await pilot.pause()
         assert app.ui.state.step == 34
         assert selected(app) == "req-7"
+
+    play(app, act, (100, 40))
+
+
+def test_it_opens_in_the_order_of_arrival_if_the_table_is_sorted(source: ScriptedSource) -> None:
+    app = SeqtopApp(source, clock=lambda: 0.0, settings=Settings(sort="-queue"))
+
+    async def act(pilot: Pilot[int]) -> None:
+        rows = await opened(app, pilot)
+        state = app.ui.state
+        by_arrival = [key for request in state.requests.values() for key in request.seq_ids]
+        assert rows.page(0, 100) == by_arrival
 
     play(app, act, (100, 40))
