@@ -3,10 +3,11 @@
 PYTHON ?= python3
 VENV   := .venv
 VLLM_VERSION := 0.33.0
+TRITON_VERSION := 3.6.0
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint format screenshots man bench test-vllm clean
+.PHONY: demo test lint format screenshots man bench test-triton test-vllm clean
 
 ## Start the bundled engine and show it.
 demo: $(VENV)/engine
@@ -38,6 +39,11 @@ man: $(VENV)/dev
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks --json docs/performance.json --markdown docs/performance.md
 
+## Run the Triton kernels in Triton's interpreter, and compile them; needs no GPU.
+test-triton: $(VENV)-triton/installed
+	PYTHONPATH=$(VENV)-triton TRITON_INTERPRET=1 OMP_NUM_THREADS=1 \
+		$(BIN)/pytest tests/engine_stub/platforms/test_triton_attention.py
+
 ## Test the adapter with a real vLLM, without a GPU. It downloads about 2 GB the first time, and vLLM is
 ## slow to start. Another version: make test-vllm VLLM_VERSION=0.32.0
 test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
@@ -48,7 +54,7 @@ test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
 	$(VENV)-vllm/bin/python tests/vllm/overhead.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-triton $(VENV)-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -61,6 +67,11 @@ $(VENV)/engine: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev]'
 	touch $@ $(VENV)/engine
+
+# Beside the other packages, of which numpy is replaced: Triton's interpreter needs an older one.
+$(VENV)-triton/installed: | $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --upgrade --target $(VENV)-triton triton==$(TRITON_VERSION) numpy==2.3.5
+	touch $@
 
 $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed: tests/vllm/install.sh tests/vllm/requirements.txt
 	PYTHON=$(PYTHON) tests/vllm/install.sh $(VENV)-vllm $(VLLM_VERSION)
