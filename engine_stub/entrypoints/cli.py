@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import gc
 import logging
 import shlex
 import signal
@@ -275,6 +276,10 @@ def _serve(options: argparse.Namespace) -> int:
         server = EngineServer(
             engine, publisher, pace=options.pace, workload=workload, sources=sources
         )
+        # Full collections would look at the many objects of torch and the model again and again, in
+        # the middle of steps. They are no garbage until the process ends.
+        gc.collect()
+        gc.freeze()
         try:
             server.run(_stop_signal(watch_stdin=options.until_stdin_closes))
         except StageError as error:
