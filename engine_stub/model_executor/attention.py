@@ -100,7 +100,7 @@ class PagedKVCache:
         heads_per_kv: int = 1,
     ) -> None:
         self.windows = windows or (None,) * num_layers
-        self.kernels = platform_of(device).attention_kernels(dtype)
+        self.kernels = platform_of(device).attention_kernels(dtype, head_dim)
         self.tile_size = max(_MOST_TILE_ROWS // heads_per_kv, 1)
         self.num_kv_heads = num_kv_heads
         self.block_size = block_size

@@ -38,7 +38,7 @@ class CpuPlatform(Platform):
     def activate(self, device: torch.device) -> None:
         pass
 
-    def attention_kernels(self, dtype: torch.dtype) -> None:
+    def attention_kernels(self, dtype: torch.dtype, head_dim: int) -> None:
         return None
 
     def to_device(

@@ -62,15 +62,17 @@ class CudaPlatform(Platform):
             # Events, streams and graphs belong to the device that is current.
             torch.cuda.set_device(device)
 
-    def attention_kernels(self, dtype: torch.dtype) -> AttentionKernels | None:
+    def attention_kernels(self, dtype: torch.dtype, head_dim: int) -> AttentionKernels | None:
         try:
             # Triton comes with torch's builds for CUDA on Linux.
             from engine_stub.platforms.triton_attention import paged_attention
         except ImportError:
             _logger.warning("Triton is not installed: attention copies blocks, without CUDA graphs")
             return None
-        # torch's kernel for prompts computes in 16 bits only.
-        return AttentionKernels(paged_attention, _prompt_kernel() if dtype.itemsize == 2 else None)
+        # The limits of FlashAttention, which torch's kernel for prompts is.
+        is_flash = dtype.itemsize == 2 and head_dim % 8 == 0 and head_dim <= 256
+        is_flash = is_flash and torch.cuda.get_device_capability() >= (8, 0)
+        return AttentionKernels(paged_attention, _prompt_kernel() if is_flash else None)
 
     def to_device(
         self, values: Sequence[float], device: torch.device, dtype: torch.dtype

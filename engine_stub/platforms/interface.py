@@ -147,8 +147,8 @@ class Platform(ABC):
         """Prepares this process for running on `device`."""
 
     @abstractmethod
-    def attention_kernels(self, dtype: torch.dtype) -> AttentionKernels | None:
-        """Returns the kernels for attention in `dtype`; None to compute it by torch's operators."""
+    def attention_kernels(self, dtype: torch.dtype, head_dim: int) -> AttentionKernels | None:
+        """Returns the kernels for attention; None to compute it by torch's operators."""
 
     @abstractmethod
     def to_device(
