@@ -1,4 +1,5 @@
 # Two commands do everything on a machine with Python 3.11+ and make: `make demo` and `make test`.
+# CONTRIBUTING.md says what the other ones are for.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -7,15 +8,38 @@ TRITON_VERSION := 3.6.0
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint format screenshots man bench test-triton test-vllm clean
+# One torch thread per worker. One worker more than the cores of a small machine: some tests wait.
+# Files start in the order of their names, by which the long ones come first.
+WORKERS ?= 3
+PYTEST  := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+PURE    := tests/checks tests/engine_stub/core tests/export tests/kv_events tests/sequence tests/state \
+	tests/wire
+
+.PHONY: demo check test test-all snapshots lint format screenshots man bench test-lowest test-python \
+	test-triton test-vllm clean
 
 ## Start the bundled engine and show it.
 demo: $(VENV)/engine
 	$(BIN)/seqtop demo
 
-## Lint, then run every test. One torch thread per worker, as there are as many workers as cores.
+## A minute: lint, and test what needs no sockets, no app and no model.
+check: lint
+	$(PYTEST) -m "not release" $(PURE)
+
+## Five minutes: lint, and test all that a change can break.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(PYTEST) -m "not release"
+
+## Before a release: lint, and run every test, those with Triton and a real vLLM too.
+test-all: lint
+	$(PYTEST)
+	$(MAKE) test-triton
+	$(MAKE) test-vllm
+
+## Store what screens show as the snapshots that tests compare with. Look at `git diff` afterwards.
+snapshots: $(VENV)/dev
+	find tests -name __snapshots__ -prune -exec rm -r {} +
+	$(PYTEST) -m snapshot --update-snapshots tests/tui
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check
@@ -45,16 +69,31 @@ test-triton: $(VENV)-triton/installed
 		$(BIN)/pytest tests/engine_stub/platforms/test_triton_attention.py
 
 ## Test the adapter with a real vLLM, without a GPU. It downloads about 2 GB the first time, and vLLM is
-## slow to start. Another version: make test-vllm VLLM_VERSION=0.32.0
+## slow to start. Another version: make test-vllm VLLM_VERSION=0.28.0
 test-vllm: $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed
 	export PYTHONPATH=$(CURDIR)/$(VENV)-vllm/vllm/$(VLLM_VERSION):$(CURDIR):$(CURDIR)/tests/vllm; \
 	export VLLM_TARGET_DEVICE=cpu VLLM_LOGGING_LEVEL=WARNING HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1; \
-	$(VENV)-vllm/bin/python -m pytest --confcutdir tests/vllm -s -q tests/vllm/against_vllm.py \
-		tests/vllm/kv_events_against_vllm.py && \
+	$(VENV)-vllm/bin/python -m pytest --confcutdir tests/vllm -s -q tests/vllm/stepped_against_vllm.py \
+		tests/vllm/against_vllm.py tests/vllm/kv_events_against_vllm.py && \
 	$(VENV)-vllm/bin/python tests/vllm/overhead.py
 
+# The tests of the inspector that need neither torch nor the bundled engine.
+INSPECTOR_TESTS = $(shell grep -rLE 'torch|engine_stub|ENGINE|"demo"' --include='test_*.py' \
+	tests/history tests/kv_events tests/sequence tests/state tests/transport tests/tui tests/wire \
+	tests/test_*.py)
+
+## Test the inspector with another Python, without torch: make test-python PYTHON=python3.13
+test-python: $(VENV)-$(notdir $(PYTHON))/test
+	$(VENV)-$(notdir $(PYTHON))/bin/pytest --numprocesses 2 --dist loadfile $(INSPECTOR_TESTS)
+
+## Test with the lowest versions that pyproject.toml declares.
+test-lowest: $(VENV)-lowest/test
+	OMP_NUM_THREADS=1 $(VENV)-lowest/bin/pytest --numprocesses 2 --dist loadfile \
+		$(INSPECTOR_TESTS) tests/engine_stub/core tests/engine_stub/test_engine.py \
+		tests/engine_stub/entrypoints/test_*.py
+
 clean:
-	rm -rf $(VENV) $(VENV)-triton $(VENV)-vllm build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-* build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -75,4 +114,15 @@ $(VENV)-triton/installed: | $(VENV)/dev
 
 $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed: tests/vllm/install.sh tests/vllm/requirements.txt
 	PYTHON=$(PYTHON) tests/vllm/install.sh $(VENV)-vllm $(VLLM_VERSION)
+	touch $@
+
+$(VENV)-$(notdir $(PYTHON))/test: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+$(VENV)-lowest/test: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --constraint constraints-lowest.txt \
+		--editable '.[engine,web,test]'
 	touch $@

@@ -18,10 +18,8 @@ from benchmarks import running
 from benchmarks.figure import Figure, Findings, Limit
 
 TITLE = "The bundled engine"
-MIN_OF_GENERATE = 1.8
-MIN_OF_BARE = 0.45
-MIN_ON_TRACE = 2.5
-MAX_PUBLISHING = 0.01
+MAX_PUBLISHING = 0.015
+"""Of the CPU time of a step. A step of 256 sequences has a target of its own in `publish.py`."""
 _VIEWERS = {"viewer": "with a viewer", "no_viewer": "without viewers"}
 SCRIPT = Path(__file__).with_name("engine.py")
 
@@ -45,7 +43,6 @@ def figures(found: dict[str, Any]) -> Findings:
                 peer=f"{peer}",
                 peer_value=each[f"{key}_tokens_per_second"],
                 ratio=each[f"of_{key}"],
-                ratio_limit=Limit(MIN_OF_GENERATE, at_least=True),
             )
             for key, peer in (
                 ("generate", "transformers' generate()"),
@@ -62,7 +59,6 @@ def figures(found: dict[str, Any]) -> Findings:
                 peer_value=each["plain_products_seconds"] * 1e3,
                 ratio=each["of_plain_products"],
                 ratio_unit="%",
-                ratio_limit=Limit(MIN_OF_BARE, at_least=True),
             )
         )
     result += [
@@ -88,7 +84,6 @@ def figures(found: dict[str, Any]) -> Findings:
                 peer=f"transformers' {peer}",
                 peer_value=trace[key]["tokens_per_second"],
                 ratio=trace[key]["engine_is"],
-                ratio_limit=Limit(MIN_ON_TRACE, at_least=True),
             )
         )
     result += [

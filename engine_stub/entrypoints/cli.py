@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import gc
 import logging
 import shlex
 import signal
@@ -20,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine_stub.config import CHOICES, DEFAULT_MODEL, EngineConfig
-from seqtop import __version__
+from seqtop import __version__, garbage_collection, local_engines
 from seqtop.argparse_ext import SHELLS, CommandParser, completion_script, not_negative
+from seqtop.ascii_output import replace_unencodable
 from seqtop.sanitize import safe_line
 from seqtop.transport.curve_keys import EngineKeys, KeyFileError, engine_keys
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT, EndpointError, check_bind, is_loopback
@@ -35,9 +35,16 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
+    replace_unencodable(sys.stdout, sys.stderr)
     options = _parser().parse_args(arguments)
     run: Callable[[argparse.Namespace], int] = options.run
-    return run(options)
+    try:
+        return run(options)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "engine_stub", "seqtop"):
+            raise
+        return _fail(f"{package} is not installed: pip install 'seqtop[engine]'")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -259,6 +266,8 @@ def _serve(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as running:
         running.callback(engine.close)
         running.enter_context(publisher)
+        if not options.until_stdin_closes:  # else it belongs to the program that started it
+            running.enter_context(local_engines.announced(options.bind, info.engine_id))
         sources: list[RequestSource] = []
         if options.http is not None:
             try:
@@ -278,8 +287,7 @@ def _serve(options: argparse.Namespace) -> int:
         )
         # Full collections would look at the many objects of torch and the model again and again, in
         # the middle of steps. They are no garbage until the process ends.
-        gc.collect()
-        gc.freeze()
+        garbage_collection.freeze_startup_objects()
         try:
             server.run(_stop_signal(watch_stdin=options.until_stdin_closes))
         except StageError as error:

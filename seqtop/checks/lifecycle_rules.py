@@ -152,7 +152,8 @@ class LifecycleRules(RuleGroup):
         if is_finished:
             allowed = new is old
         elif old is _RUNNING and new in (_WAITING, _SWAPPED):
-            allowed = is_preempted
+            # A streaming session keeps its blocks while it waits for input.
+            allowed = is_preempted or sequence.engine_status not in ("", "PREEMPTED")
         else:
             allowed = (old, new) != (_WAITING, _SWAPPED)
         if not allowed:

@@ -67,7 +67,8 @@ class Report(msgspec.Struct):
                 failure.text = "\n".join(
                     sentence(finding) for finding in self.findings if finding.rule == rule
                 )
-        return ET.tostring(suite, encoding="unicode", xml_declaration=True)
+        document: bytes = ET.tostring(suite, encoding="utf-8", xml_declaration=True)
+        return document.decode()
 
     def as_text(self) -> str:
         """Returns the report in sentences: one line per finding, and a summary."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 from contextlib import ExitStack
 
+from seqtop import local_engines
 from seqtop.cli import kv_events
 from seqtop.cli.messages import fail
 from seqtop.cli.options import Commands, add_curve_keys, add_view_options, curve_keys
 from seqtop.cli.run_app import run_app
-from seqtop.transport.endpoints import DEFAULT_ENDPOINT, check, rank_endpoint
+from seqtop.local_engines import LocalEngineError
+from seqtop.sanitize import safe_line
+from seqtop.transport.endpoints import DEFAULT_ENDPOINT, check, rank_endpoint, with_scheme
 
 _MAX_RANKS = 64
 
@@ -20,14 +23,17 @@ def add_command(commands: Commands) -> None:
         "attach",
         help="show running engines",
         description="Show a running engine, or several: then the fleet screen comes first. The"
-        " engines are unaffected and keep running after you quit.",
-        epilog="example: seqtop attach tcp://127.0.0.1:5557 tcp://127.0.0.1:5559",
+        " engines are unaffected and keep running after you quit. Without an endpoint, show your"
+        " engine on this machine, or list them if there are several.",
+        epilog="example: seqtop attach localhost:5557 localhost:5559",
     )
     attach.add_argument(
         "endpoints",
         nargs="*",
+        type=with_scheme,
         metavar="ENDPOINT",
-        help=f"tcp://HOST:PORT or ipc:///PATH (default: {DEFAULT_ENDPOINT})",
+        help="HOST:PORT or ipc:///PATH, or the process id of an engine in the list (default: your"
+        f" engine on this machine, or {DEFAULT_ENDPOINT})",
     )
     attach.add_argument(
         "--ranks",
@@ -56,7 +62,9 @@ def validate(options: argparse.Namespace) -> int:
         return fail("--kv-events shows one rank: give the endpoint of that rank", status=2)
     for endpoint in filter(None, (options.kv_events, options.replay)):
         check(endpoint)
-    _rank_endpoints(options)
+    for endpoint in options.endpoints:
+        if not endpoint.isdecimal():
+            rank_endpoint(endpoint, options.ranks - 1)
     curve_keys(options)
     return 0
 
@@ -70,7 +78,13 @@ def run(options: argparse.Namespace) -> int:
         return status
     if options.kv_events is not None:
         return kv_events.attach(options)
-    endpoints = _rank_endpoints(options)
+    try:
+        chosen = options.endpoints or _own_engine()
+        if chosen is None:
+            return 0
+        endpoints = _rank_endpoints([_endpoint_of(each) for each in chosen], options.ranks)
+    except LocalEngineError as error:
+        return fail(str(error))
     keys = curve_keys(options)
     with ExitStack() as stack:
         sessions = [
@@ -87,10 +101,37 @@ def run(options: argparse.Namespace) -> int:
         return run_app(sessions, options)
 
 
-def _rank_endpoints(options: argparse.Namespace) -> list[str]:
+def _own_engine() -> list[str] | None:
+    """Returns the only engine of this user, or the default endpoint if there is none.
+
+    If there are several, prints a list and returns `None`.
+    """
+    engines = local_engines.find()
+    if not engines:
+        return [DEFAULT_ENDPOINT]
+    if len(engines) == 1:
+        return [engines[0].endpoint or str(engines[0].pid)]
+    print("Your engines on this machine:")
+    for engine in engines:
+        argument = engine.endpoint or str(engine.pid)
+        status = "publishes" if engine.endpoint else "dormant"
+        print(f"  {safe_line(engine.name)} ({status}): seqtop attach {safe_line(argument)}")
+    return None
+
+
+def _endpoint_of(chosen: str) -> str:
+    """Returns an endpoint; wakes the engine if `chosen` is the process id of a dormant one."""
+    if not chosen.isdecimal():
+        return chosen
+    for engine in local_engines.find():
+        if engine.pid == int(chosen) and engine.endpoint:
+            return engine.endpoint
+    return local_engines.wake(int(chosen))
+
+
+def _rank_endpoints(endpoints: list[str], num_ranks: int) -> list[str]:
     """Returns the endpoints of all ranks without duplicates; raises `EndpointError`."""
-    endpoints = options.endpoints or [DEFAULT_ENDPOINT]
-    ranks = range(options.ranks)
+    ranks = range(num_ranks)
     return list(dict.fromkeys(rank_endpoint(each, rank) for each in endpoints for rank in ranks))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from seqtop.argparse_ext import positive
-from seqtop.cli.messages import fail, warn
+from seqtop.cli.messages import fail, print_document, warn
 from seqtop.cli.options import Commands, add_curve_keys, add_source, add_timeout, curve_keys
 
 INCOMPLETE = 3
@@ -61,9 +61,11 @@ def run(options: argparse.Namespace) -> int:
     if report.problem is not None:
         warn(report.problem)
     if options.json:
-        print(report.as_json())
+        print_document(report.as_json())
+    elif options.junit:
+        print_document(report.as_junit())
     else:
-        print(report.as_junit() if options.junit else report.as_text())
+        print(report.as_text())
     if report.findings:
         return 1
     return 0 if report.complete else INCOMPLETE

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from seqtop.cli.messages import fail
+from seqtop.cli.messages import fail, print_document
 from seqtop.cli.run_app import NO_TERMINAL, has_terminal
 from seqtop.tokenizer_file import TokenizerError, read_tokenizer
 
@@ -91,7 +91,7 @@ def show(options: argparse.Namespace) -> int:
         source.await_publisher(options.timeout)
         with source.lock:
             output = kv_json.encode(source.cache, source.connection).decode()
-    print(output)
+    print_document(output)
     return 0
 
 

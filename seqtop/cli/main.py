@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from seqtop.argparse_ext import suggestion
-from seqtop.cli import COMMANDS
+from seqtop.ascii_output import replace_unencodable
+from seqtop.cli import COMMANDS, no_command
 from seqtop.cli.messages import fail
 from seqtop.cli.parser import build_parser
 from seqtop.connection import UnreachableError
@@ -18,7 +19,10 @@ from seqtop.transport.endpoints import EndpointError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status."""
+    replace_unencodable(sys.stdout, sys.stderr)
     arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments:
+        return no_command.run()
     if message := _unknown_command(arguments):
         return fail(message, status=2)
     needed = arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS

@@ -1,4 +1,4 @@
-"""Messages of a command on standard error."""
+"""Messages of a command on standard error, and documents on standard output."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from seqtop.sanitize import safe_line
 def warn(message: str) -> None:
     """Prints one line on standard error."""
     print(f"seqtop: {safe_line(message)}", file=sys.stderr)
+
+
+def print_document(text: str) -> None:
+    """Prints JSON or XML on standard output, in UTF-8 whatever the locale is."""
+    sys.stdout.buffer.write(text.encode() + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def fail(message: str, *, status: int = 1) -> int:

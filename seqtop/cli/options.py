@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from seqtop.argparse_ext import not_negative
-from seqtop.transport.endpoints import DEFAULT_ENDPOINT
+from seqtop.transport.endpoints import DEFAULT_ENDPOINT, with_scheme
 
 if TYPE_CHECKING:
     from seqtop.state.filter import Filter, UnknownFieldError
@@ -24,9 +24,10 @@ def add_endpoint(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "endpoint",
         nargs="?",
+        type=with_scheme,
         default=DEFAULT_ENDPOINT,
         metavar="ENDPOINT",
-        help=f"tcp://HOST:PORT or ipc:///PATH (default: {DEFAULT_ENDPOINT})",
+        help=f"HOST:PORT or ipc:///PATH (default: {DEFAULT_ENDPOINT})",
     )
 
 
@@ -35,10 +36,15 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         nargs="?",
+        type=_endpoint_or_file,
         default=DEFAULT_ENDPOINT,
         metavar="ENDPOINT|FILE",
         help=f"a running engine or a recording (default: {DEFAULT_ENDPOINT})",
     )
+
+
+def _endpoint_or_file(text: str) -> str:
+    return text if Path(text).exists() else with_scheme(text)
 
 
 def add_curve_keys(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,8 @@ EXAMPLES = """\
 examples:
   seqtop demo                              start the bundled engine and show it
   engine-stub serve --control              start the bundled engine for viewers
-  seqtop attach tcp://127.0.0.1:5557       show a running engine
+  seqtop                                   show the engine of this machine, if there is one
+  seqtop attach localhost:5557             show a running engine
   seqtop attach --kv-events tcp://127.0.0.1:5557    show the prefix cache of vLLM, SGLang and others
   seqtop record -o run.seqtop              record an engine until Ctrl-C
   seqtop replay run.seqtop                 show the recording

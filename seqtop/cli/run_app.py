@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from seqtop import garbage_collection
 from seqtop.cli.messages import fail
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def run_app(
     """
     if not has_terminal():
         return fail(NO_TERMINAL)
+    garbage_collection.pause_until_first_frame()
     from seqtop import paths
     from seqtop.tui.app import SeqtopApp
     from seqtop.tui.settings import SavedState, Settings, read

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from seqtop.argparse_ext import not_negative
 from seqtop.cli import kv_events
-from seqtop.cli.messages import fail, warn
+from seqtop.cli.messages import fail, print_document, warn
 from seqtop.cli.options import (
     Commands,
     add_curve_keys,
@@ -126,7 +126,7 @@ def _show_recording(options: argparse.Namespace) -> int:
             connection = Connection(options.source, ConnectionState.REPLAY, recording.damage or "")
     except RecordingError as error:
         return fail(str(error))
-    print(_format(state, connection, options))
+    _print(_format(state, connection, options), options)
     return 0
 
 
@@ -137,7 +137,7 @@ def _show_live(options: argparse.Namespace) -> int:
         session.await_engine(options.timeout)
         with session.lock:
             output = _format(session.state, session.connection, options)
-    print(output)
+    _print(output, options)
     return 0
 
 
@@ -154,6 +154,13 @@ def _format(state: EngineState, connection: Connection, options: argparse.Namesp
         sort=options.sort or Sort(),
         filter_=options.filter or NO_FILTER,
     )
+
+
+def _print(output: str, options: argparse.Namespace) -> None:
+    if options.json:
+        print_document(output)
+    else:
+        print(output)
 
 
 def _follow(options: argparse.Namespace) -> int:

@@ -87,10 +87,11 @@ def _steps(runs: Iterable[EngineRun]) -> Iterable[list[Value]]:
 def _write(file: TextIO, heading: Iterable[str], rows: Iterable[list[Value]]) -> None:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(heading)
-    writer.writerows([_cell(value) for value in row] for row in rows)
+    writer.writerows([cell(value) for value in row] for row in rows)
 
 
-def _cell(value: Value) -> Value:
+def cell(value: Value) -> Value:
+    """Returns a value as it is written: no text is a formula, numbers are finite."""
     if isinstance(value, str):
         text = safe_text(value)
         # Some programs skip leading blanks; safe_text has replaced tabs by blanks.

@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
+from seqtop import garbage_collection
 from seqtop.history.event_index import EventIndex, EventKind
 from seqtop.history.keyframe import FinishedRequest, decode_finished, restore
 from seqtop.history.segments import Gap
 from seqtop.state import EngineState
-from seqtop.state.snapshot import without_collector
 from seqtop.wire import parsing
 from seqtop.wire.columns import Ints
 from seqtop.wire.errors import WireError
@@ -113,7 +113,7 @@ class Timeline(ABC):
         with self.lock:
             if not self._segments:
                 return EngineState()
-            with without_collector():
+            with garbage_collection.paused():
                 return self._at(position)
 
     def events(self, start: int, stop: int) -> Iterator[tuple[int, Event | None]]:

@@ -53,7 +53,8 @@ class CachedKvBlock(Struct, eq=False):
 
     key: Key
     parent: Key | None
-    """The preceding block, which may not be cached; None at the start of a prompt."""
+    """The preceding block, which may not be cached; None at the start of a prompt, or if it is
+    unknown."""
     size: int
     """The number of tokens in the block."""
     token_ids: array[int] | None
@@ -63,9 +64,17 @@ class CachedKvBlock(Struct, eq=False):
     """The time of the last store event, in seconds since the epoch by the engine's clock."""
     last_named_at: float
     """The time of the last event that named the block, itself or as a parent."""
+    has_unknown_parent: bool = False
+    """True if the event left out blocks, one of which may be the preceding one."""
     lora: str = ""
     kind: str = ""
     """The kind of its KV-cache group, such as `full_attention`."""
+    window: int | None = None
+    """The sliding window of its KV-cache group in tokens, if it has one."""
+    locality: str = ""
+    ownership: str = ""
+    session_id: str = ""
+    """The session that stored or reused the block last."""
     num_stored: int = 0
     """The number of store events since the block was last absent from all tiers."""
     copies: dict[str, int] = field(default_factory=dict)
@@ -170,6 +179,11 @@ class KvCache:
         size = event.block_size
         tokens = event.token_ids
         has_tokens = len(tokens) == size * len(event.block_hashes)
+        # vLLM leaves out blocks outside of a sliding window, but not their tokens. Which ones is
+        # not known.
+        has_gaps = len(tokens) > size * len(event.block_hashes)
+        if has_gaps:
+            parent = None
         lora = event.lora_name or ("" if event.lora_id is None else str(event.lora_id))
         medium = event.medium or ""
         self._count_reuse(parent, event, group)
@@ -180,19 +194,23 @@ class KvCache:
             if block is None:
                 if self.num_cells >= self.max_blocks:
                     self.num_not_shown += 1
-                    parent = key
+                    parent = None if has_gaps else key
                     continue
                 part = array("q", tokens[index * size : (index + 1) * size]) if has_tokens else None
                 block = CachedKvBlock(
                     key, parent, size, part, self._tree_for(key, parent), self.time, self.time
                 )
                 block.lora, block.kind = lora, event.kv_cache_spec_kind or ""
+                block.has_unknown_parent = has_gaps
+                block.window = event.kv_cache_spec_sliding_window
                 self._add_block(block)
             self._add_copy(block, medium)
             block.stored_at = block.last_named_at = self.time
+            block.locality, block.ownership = event.locality or "", event.ownership or ""
+            block.session_id = event.session_id or ""
             tree = merged_tree(block.tree)
             tree.newest, tree.last_named_at = key, self.time
-            parent = key
+            parent = None if has_gaps else key
 
     def _count_reuse(self, parent: Key | None, event: BlockStored, group: int) -> None:
         before = self.blocks.get(parent) if parent is not None else None

@@ -57,6 +57,16 @@ class BlockStored(Struct, tag=True):
     group_idx: _Count | None = None
     """The KV-cache group. The same tokens have the same hash in each group."""
     kv_cache_spec_kind: _Name | None = None
+    kv_cache_spec_sliding_window: _Count | None = None
+    """The tokens that the layers of the group attend to."""
+    locality: _Name | None = None
+    """`LOCAL` or `REMOTE`, as seen from the publisher."""
+    ownership: _Name | None = None
+    """The secondary tier that offloads the blocks."""
+    session_id: _Name | None = None
+    """The session whose request stored or reused the blocks, which others may share."""
+    lookahead_token_ids: msgspec.Raw = msgspec.Raw(b"\xc0")
+    """Tokens behind each block that are part of its hash. Not decoded."""
 
 
 class BlockRemoved(Struct, tag=True):
@@ -65,6 +75,8 @@ class BlockRemoved(Struct, tag=True):
     block_hashes: Annotated[list[_Hash], Meta(max_length=MAX_HASHES)]
     medium: _Name | None = None
     group_idx: _Count | None = None
+    locality: _Name | None = None
+    ownership: _Name | None = None
 
 
 class AllBlocksCleared(Struct, tag=True):

@@ -2,6 +2,7 @@
 
 import itertools
 
+from seqtop import format as fmt
 from seqtop.sequence import SequenceStage, SequenceStatus
 from seqtop.state.fields import stage
 from seqtop.state.model import EngineData, RequestState, SequenceState
@@ -11,6 +12,23 @@ from seqtop.wire.messages import WaitReason
 
 _MAX_NAMED = 4
 """The largest number of writers of blocks, and of ranges of blocks, in a sentence."""
+
+_WAITS_FOR = {
+    "WAITING_FOR_REMOTE_KVS": "a KV connector to load its KV cache",
+    "WAITING_FOR_STREAMING_REQ": "more input of its streaming session",
+    "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR": "its grammar to be compiled",
+    "WAITING_FOR_FSM": "its grammar to be compiled",
+}
+"""What vLLM's statuses say that a request waits for."""
+
+_WAITED = {
+    "no_blocks": "for blocks",
+    "token_budget": "for the token budget",
+    "seq_limit": "for a place",
+    "lora_slots": "for a LoRA slot",
+    "paused": "while paused",
+    "unknown": "for an unknown reason",
+} | {status: f"for {reason}" for status, reason in _WAITS_FOR.items()}
 
 
 def explain(state: EngineData, view: SequenceView, sequence: SequenceState) -> str:
@@ -26,10 +44,15 @@ def explain(state: EngineData, view: SequenceView, sequence: SequenceState) -> s
         redacted = state.info is not None and state.info.redacted
         return _finished(request, sequence, redacted=redacted)
     if sequence.status == SequenceStatus.RUNNING:
-        parts = [_running(request, sequence), _prefix_hits(state, request, sequence)]
+        parts = [
+            _running(request, sequence),
+            _prefix_hits(state, request, sequence),
+            _external_hits(sequence),
+        ]
     else:
         parts = [_preempted(request, sequence), _waiting(state, view, request, sequence)]
-    return " ".join(filter(None, (*parts, _fork(state, sequence))))
+    others = (_fork(state, sequence), _lora(request), _wait_times(request))
+    return " ".join(filter(None, (*parts, *others)))
 
 
 def _running(request: RequestState, sequence: SequenceState) -> str:
@@ -51,7 +74,8 @@ def _running(request: RequestState, sequence: SequenceState) -> str:
 
 def _prefix_hits(state: EngineData, request: RequestState, sequence: SequenceState) -> str:
     """Names the blocks found in the prefix cache, and the requests that wrote them."""
-    found, block_size = sequence.num_cached_tokens, state.info.block_size if state.info else 0
+    found = sequence.num_cached_tokens - sequence.num_external_tokens
+    block_size = state.info.block_size if state.info else 0
     if found <= 0:
         return ""
     total = f"{_plural(found)} found in the prefix cache"
@@ -70,6 +94,23 @@ def _prefix_hits(state: EngineData, request: RequestState, sequence: SequenceSta
     if len(by_writer) > _MAX_NAMED:
         parts.append(f"and of {_plural(len(by_writer) - _MAX_NAMED, 'other')}")
     return f"{total}: {'; '.join(parts)}." if parts else f"{total}."
+
+
+def _external_hits(sequence: SequenceState) -> str:
+    if sequence.num_external_tokens <= 0:
+        return ""
+    return f"{_plural(sequence.num_external_tokens)} loaded by the KV connector."
+
+
+def _lora(request: RequestState) -> str:
+    return f"LoRA adapter: {request.lora}." if request.lora else ""
+
+
+def _wait_times(request: RequestState) -> str:
+    """Lists the reasons for which the request has waited, the longest wait first."""
+    times = sorted(request.wait_times.items(), key=lambda item: -item[1])[:_MAX_NAMED]
+    parts = [f"{fmt.seconds(time)} {_WAITED.get(reason, reason)}" for reason, time in times]
+    return f"Waited {', '.join(parts)}." if parts else ""
 
 
 def _numbers(blocks: list[int]) -> str:
@@ -116,7 +157,8 @@ def _waiting(
     state: EngineData, view: SequenceView, request: RequestState, sequence: SequenceState
 ) -> str:
     if sequence.engine_status not in ("", "PREEMPTED"):
-        return f"It waits for something other than its turn: {sequence.engine_status}."
+        waits_for = _WAITS_FOR.get(sequence.engine_status, "something other than its turn")
+        return f"Waiting for {waits_for} ({sequence.engine_status})."
     if request.wait_reason is not None:
         return _reason(state, request.wait_reason)
     if sequence.status == SequenceStatus.SWAPPED:
@@ -154,6 +196,12 @@ def _reason(state: EngineData, reason: WaitReason) -> str:
             if missing <= 0:
                 return f"Waiting for a place: all{most} sequences that may run at once do."
             return f"Waiting for {_plural(missing, 'more place')}{most and f' of the{most}'}."
+        case "lora_slots":
+            return "Waiting for a LoRA slot: running requests with other adapters have all of them."
+        case "paused":
+            return "Waiting: the scheduler is paused."
+        case "unknown":
+            return "Left waiting by the scheduler; the reason is unknown."
 
 
 def _finished(request: RequestState, sequence: SequenceState, *, redacted: bool) -> str:

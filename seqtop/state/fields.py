@@ -50,6 +50,7 @@ class Field(Column):
         descending: Whether sorting begins with the largest value.
         grows: Returns whether the value of a sequence grows with time alone; `None` if no value of
             the field does.
+        also: Reads a second text that a filter on the field matches.
         values: All texts that the field can be, if these are few.
         is_default: Whether the sequence table has the column until the user chooses others.
     """
@@ -62,6 +63,7 @@ class Field(Column):
     order: Getter | None = None
     descending: bool = False
     grows: Callable[[RequestState, SequenceState], bool] | None = None
+    also: Callable[[SequenceState], str] | None = None
     values: tuple[str, ...] = ()
     is_default: bool = True
 
@@ -76,6 +78,11 @@ def status_word(request: RequestState, sequence: SequenceState) -> str:
     if sequence.status == SequenceStatus.WAITING and request.num_preemptions:
         return PREEMPTED
     return STATUS_WORDS[sequence.status]
+
+
+def status_words(request: RequestState, sequence: SequenceState) -> tuple[str, str]:
+    """Returns the status in one word, and the word that counts preempted sequences as waiting."""
+    return status_word(request, sequence), STATUS_WORDS[sequence.status]
 
 
 def stage(sequence: SequenceState) -> SequenceStage | None:
@@ -152,6 +159,8 @@ _ALL = (
         help="running, waiting, stop and so on",
         value=lambda r, s, _: status_word(r, s),
         order=lambda r, s, _: _STATUS_RANK.index(status_word(r, s)),
+        # "waiting" counts preempted sequences, as vLLM's `num_waiting` and the header do.
+        also=lambda s: STATUS_WORDS[s.status],
         values=tuple(_STATUS_RANK),
         width=9,
         priority=0,

@@ -3,6 +3,7 @@
 A filter is a list of words separated by spaces. All of them must match:
 
     story                   in the request id, the prompt or the output; any case
+    running                 a word of the status column finds that status, too
     "once upon"             the same with a space in it
     re:/req-[0-9]$/         a regular expression in any of the three, any case
     status:waiting          the field holds this text; `status:waiting,swapped` for either
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from seqtop.state.fields import FIELDS, Field
+from seqtop.state.fields import FIELDS, Field, status_words
 from seqtop.state.model import RequestState, SequenceState
 
 Test: TypeAlias = Callable[[RequestState, SequenceState, float], bool]
@@ -125,18 +126,25 @@ class TextSearch:
     """A search for a text in requests; of a growing output, only the new part is searched.
 
     Call `Filter.reset` when an output is replaced instead of extended.
+
+    Args:
+        pattern: The text to search for.
+        status: A word of the status column; sequences with that status match, too.
     """
 
-    def __init__(self, pattern: re.Pattern[str]) -> None:
+    def __init__(self, pattern: re.Pattern[str], *, status: str | None = None) -> None:
         self.num_searched: dict[int, int | None] = {}
         """The characters of each sequence's output searched without a match.
 
         `None` if the request id or the prompt matches. A sequence in it has had both searched.
         """
         self._pattern = pattern
+        self._status = status
 
     def __call__(self, request: RequestState, sequence: SequenceState, _: float) -> bool:
-        """Returns whether the text is in the request id, the prompt or the output."""
+        """Returns whether the text is in the request id, the prompt, the output or the status."""
+        if self._status is not None and self._status in status_words(request, sequence):
+            return True
         search, text = self._pattern.search, sequence.text
         start = self.num_searched.get(sequence.seq_id, -1)
         if start is None:
@@ -162,7 +170,10 @@ def _skip_spaces(source: str, position: int) -> int:
 
 def _test(word: re.Match[str]) -> Test:
     if (pattern := _pattern(word)) is not None:
-        return _search(pattern) if word["regex"] is not None else TextSearch(pattern)
+        if word["regex"] is not None:
+            return _search(pattern)
+        plain = (word["plain"] or "").casefold()
+        return TextSearch(pattern, status=plain if plain in FIELDS["status"].values else None)
     wanted = word["bare"] if word["text"] is None else word["text"]
     return _field(word["field"].lower(), word["op"], wanted)
 
@@ -233,14 +244,16 @@ def _compare(column: Field, comparison: str, wanted: str) -> Test:
             return False
         if not isinstance(found, str):
             return number is not None and compare(found, number)
-        text = found.casefold()
+        texts = [found.casefold()]
+        if column.also is not None:
+            texts.append(column.also(sequence).casefold())
         match comparison:
             case ":":
-                return folded in text
+                return any(folded in text for text in texts)
             case "=" | "==":
-                return folded == text
+                return folded in texts
             case "!=":
-                return folded != text
+                return folded not in texts
         return False
 
     return test

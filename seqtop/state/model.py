@@ -76,6 +76,10 @@ class SequenceState(msgspec.Struct, omit_defaults=True):
     """Blocks in host memory that hold a swapped-out sequence, in logical order."""
     fork_length: Public[int | None] = None
     """Tokens of prompt and output shared with the parent at the fork."""
+    engine_status_since: Public[float] = 0.0
+    """The time at which `engine_status` changed."""
+    num_external_tokens: Public[int] = 0
+    """The part of `num_cached_tokens` that a KV connector loaded from elsewhere."""
     text_lengths: Masked[Ints] = msgspec.field(default_factory=partial(Ints, "b"))
     """Characters that each output token added to `text`.
 
@@ -131,6 +135,13 @@ class RequestState(msgspec.Struct, omit_defaults=True):
 
     Each arrival takes the next positive number, each preemption the next negative one.
     """
+    lora: Public[str] = ""
+    """The name of the LoRA adapter; empty without one."""
+    wait_times: Public[dict[str, float]] = {}
+    """Seconds for which the engine gave a reason to wait, by `WaitReason.cause` or `engine_status`.
+    It does not include the time behind others in the queue."""
+    waited_until: Public[float] = 0.0
+    """The end of the last step that gave a reason to wait."""
 
 
 class EngineData(msgspec.Struct):

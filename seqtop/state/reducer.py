@@ -17,6 +17,9 @@ from seqtop.state import decodes
 from seqtop.state.finished import copy_finished, retire
 from seqtop.state.model import CachedBlock, EngineData, RequestState, SequenceState, Span, SpanKind
 from seqtop.state.sequence_updates import (
+    add_wait_time,
+    change_engine_status,
+    clear_output,
     close_span,
     joint_lengths,
     new_request,
@@ -36,6 +39,7 @@ from seqtop.wire.messages import (
     RequestFinished,
     SequenceUpdate,
     Step,
+    StreamingUpdate,
 )
 
 
@@ -50,6 +54,8 @@ def apply(state: EngineData, event: Event) -> Iterable[int]:
             return _apply_step(state, event)
         case RequestArrived():
             return add_arrival(state, event)
+        case StreamingUpdate():
+            return _apply_streaming_update(state, event)
         case RequestFinished():
             return _apply_finish(state, event)
         case Heartbeat():
@@ -77,6 +83,7 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
     request.sampling_params = event.sampling_params
     request.pooling_params = event.pooling_params
     request.priority = event.priority
+    request.lora = event.lora
     state.num_queued += 1
     request.queue_turn = state.num_queued
     if event.metrics is not None:
@@ -85,8 +92,31 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
         if seq_id in state.sequences:
             state.report_anomaly(f"sequence {seq_id} announced twice")
         else:
-            new_sequence(state, request, seq_id).engine_status = event.engine_status
+            sequence = new_sequence(state, request, seq_id)
+            sequence.engine_status = event.engine_status
+            sequence.engine_status_since = event.arrival_time
     state.time = max(state.time, event.arrival_time)
+    return request.seq_ids
+
+
+def _apply_streaming_update(state: EngineData, event: StreamingUpdate) -> Iterable[int]:
+    request = state.requests.get(event.request_id)
+    if request is None or request.finish_reason is not None:
+        state.report_anomaly(f"input for unknown or ended request {event.request_id}")
+        return ()
+    request.num_prompt_tokens = event.num_prompt_tokens
+    request.prompt = event.prompt
+    request.prompt_token_ids = Ints.of(event.prompt_token_ids)
+    close_span(request, event.time)
+    request.spans.append(Span("queued", start=event.time, end=None))
+    for seq_id in request.seq_ids:
+        sequence = state.sequences[seq_id]
+        sequence.num_prompt_tokens = event.num_prompt_tokens
+        sequence.num_computed_tokens = event.num_computed_tokens
+        clear_output(sequence)
+        change_engine_status(request, sequence, "", event.time)
+        set_status(state, sequence, SequenceStatus.WAITING)
+    state.time = max(state.time, event.time)
     return request.seq_ids
 
 
@@ -156,6 +186,10 @@ def _update_wait_reasons(state: EngineData, step: Step) -> Iterable[int]:
     for reason in step.wait_reasons:
         if request := state.requests.get(reason.request_id):
             request.wait_reason = reason
+            # With async scheduling, steps overlap.
+            since = max(step.start_time, request.waited_until)
+            request.waited_until = step.time
+            add_wait_time(request, reason.cause, step.time - since)
             touched += request.seq_ids
     return touched
 

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from seqtop.sequence import SequenceStatus
 from seqtop.state.model import EngineData, RequestState, Span, SpanKind
 from seqtop.state.reducer import add_arrival, cached_by_block
-from seqtop.state.sequence_updates import remove_sequence, update_sequence
-from seqtop.wire.columns import Floats, Ints
+from seqtop.state.sequence_updates import clear_output, remove_sequence, update_sequence
 from seqtop.wire.messages import InFlight, RequestArrived
 
 
@@ -23,9 +22,7 @@ def apply(state: EngineData, event: InFlight) -> Iterable[int]:
     for update in event.sequences:
         if sequence := state.sequences.get(update.seq_id):
             num_output_tokens -= len(sequence.output_token_ids)
-            sequence.output_token_ids, sequence.output_logprobs = Ints("i"), Floats("f")
-            sequence.top_logprobs, sequence.cumulative_logprob = {}, 0.0
-            sequence.text, sequence.last_delta_length, sequence.text_lengths = "", 0, Ints("b")
+            clear_output(sequence)
         num_output_tokens += len(update.new_token_ids)
         update_sequence(state, update, step=event.step, time=event.time)
     for arrival in event.requests:

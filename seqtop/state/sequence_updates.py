@@ -5,7 +5,14 @@
 
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state.model import EngineData, RequestState, SequenceState, Span
+from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.messages import SequenceUpdate
+
+_LEFT_THE_BATCH = ("WAITING_FOR_STREAMING_REQ",)
+"""Statuses of running sequences that joined the end of the queue without being preempted."""
+
+_MAX_REASONS = 32
+"""Reasons to wait whose time is added up per request; an engine may send any."""
 
 
 def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, time: float) -> None:
@@ -29,6 +36,7 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
         _append_output(state, sequence, update, time)
     sequence.num_computed_tokens = update.num_computed_tokens
     sequence.num_cached_tokens = update.num_cached_tokens
+    sequence.num_external_tokens = update.num_external_tokens
     if update.block_table is not None:
         sequence.block_table = update.block_table
     else:
@@ -40,10 +48,15 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
         sequence.num_draft_tokens = drafted
         accepted = (sequence.num_accepted_tokens or 0) + (update.num_accepted_tokens or 0)
         sequence.num_accepted_tokens = accepted
-    sequence.engine_status = update.engine_status
+    if sequence.engine_status != update.engine_status:
+        request = state.requests[sequence.request_id]
+        change_engine_status(request, sequence, update.engine_status, time)
     if update.stop_reason is not None:
         sequence.stop_reason = update.stop_reason
     sequence.last_step = step
+    if sequence.status is SequenceStatus.RUNNING and update.engine_status in _LEFT_THE_BATCH:
+        state.num_queued += 1
+        state.requests[sequence.request_id].queue_turn = state.num_queued
     set_status(state, sequence, update.status)
     if update.is_removed:
         remove_sequence(state, sequence)
@@ -138,6 +151,31 @@ def new_sequence(state: EngineData, request: RequestState, seq_id: int) -> Seque
     state.sequences[seq_id] = sequence
     state.num_by_status[sequence.status] += 1
     return sequence
+
+
+def clear_output(sequence: SequenceState) -> None:
+    """Removes the output of a sequence."""
+    sequence.output_token_ids, sequence.output_logprobs = Ints("i"), Floats("f")
+    sequence.top_logprobs, sequence.cumulative_logprob = {}, 0.0
+    sequence.text, sequence.last_delta_length, sequence.text_lengths = "", 0, Ints("b")
+
+
+def change_engine_status(
+    request: RequestState, sequence: SequenceState, engine_status: str, time: float
+) -> None:
+    """Sets the engine's own status, and adds up the time for which the last one made it wait."""
+    before = sequence.engine_status
+    if before.startswith("WAITING_FOR_"):
+        add_wait_time(request, before, time - sequence.engine_status_since)
+    sequence.engine_status, sequence.engine_status_since = engine_status, time
+
+
+def add_wait_time(request: RequestState, reason: str, seconds: float) -> None:
+    """Adds to the time that a request has waited for a reason."""
+    # Copies of the state share the dictionary.
+    if seconds > 0 and (reason in request.wait_times or len(request.wait_times) < _MAX_REASONS):
+        total = request.wait_times.get(reason, 0.0) + seconds
+        request.wait_times = request.wait_times | {reason: total}
 
 
 def remove_sequence(state: EngineData, sequence: SequenceState) -> None:

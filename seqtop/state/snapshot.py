@@ -4,13 +4,11 @@ The bytes come from the network, and the reducer relies on the invariants of `En
 request's sequences exist, and so on). So the invariants are checked here, once.
 """
 
-import contextlib
-import gc
-from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
 
+from seqtop import garbage_collection
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import CachedBlock, RequestState, SequenceState
@@ -43,7 +41,7 @@ class SnapshotLoader:
     def __init__(self, first: bytes | memoryview) -> None:
         self._num_bytes = self._num_elements = 0
         self._check_size(first)
-        with without_collector():
+        with garbage_collection.paused():
             self._state = codec.decode(first, EngineState, max_elements=MAX_STATE_ELEMENTS)
 
     def add(self, data: bytes | memoryview) -> None:
@@ -54,7 +52,7 @@ class SnapshotLoader:
                 state too large.
         """
         self._check_size(data)
-        with without_collector():
+        with garbage_collection.paused():
             more = codec.decode(data, StatePart, max_elements=MAX_STATE_ELEMENTS)
         state = self._state
         _merge(state.requests, more.requests, "request")
@@ -128,24 +126,6 @@ def carry_finished(new: EngineState, old: EngineState) -> None:
             new.num_by_status[sequence.status] += 1
     new.requests = requests | new.requests  # in order of arrival
     new.finished = missing + new.finished
-
-
-@contextlib.contextmanager
-def without_collector() -> Iterator[None]:
-    """Disables the garbage collector, then moves all new objects to the oldest generation.
-
-    None of the new objects is garbage, and traversing them repeatedly takes longer than making
-    them.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.unfreeze()  # into the oldest generation
-        if was_on:
-            gc.enable()
 
 
 def _check(state: EngineState) -> None:

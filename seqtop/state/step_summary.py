@@ -116,6 +116,12 @@ def _describe_cause(reason: WaitReason, info: EngineInfo | None) -> str:
             return f"token budget{missing}"
         case "seq_limit":
             return f"seq limit: {fmt.count(info.max_num_seqs)}" if info else "seq limit"
+        case "lora_slots":
+            return "LoRA slots"
+        case "paused":
+            return "paused"
+        case "unknown":
+            return "unknown"
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -238,3 +244,9 @@ def describe_wait(reason: WaitReason, info: EngineInfo | None) -> str:
                 return f"{reason.request_id} waited for a place: all{most} were taken."
             more = fmt.plural(missing, "more place")
             return f"{reason.request_id} waited for {more}{most and f' of the{most}'}."
+        case "lora_slots":
+            return f"{reason.request_id} waited for a LoRA slot."
+        case "paused":
+            return f"{reason.request_id} waited as the scheduler was paused."
+        case "unknown":
+            return f"{reason.request_id} was left waiting; the reason is unknown."

@@ -1,13 +1,20 @@
 """ZeroMQ endpoints: validation, and the endpoints derived from that of a live stream."""
 
+import re
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 DEFAULT_ENDPOINT = "tcp://127.0.0.1:5557"
+_HOST_AND_PORT = re.compile(r"(\[[^\]\s]+\]|[^\s:/\[\]]+):[0-9]+")
 
 
 class EndpointError(ValueError):
     """An endpoint cannot be used. The message is one sentence for the user."""
+
+
+def with_scheme(text: str) -> str:
+    """Returns `text` with `tcp://` before it if it is of the form `HOST:PORT`."""
+    return f"tcp://{text}" if _HOST_AND_PORT.fullmatch(text) else text
 
 
 def check(endpoint: str) -> str:

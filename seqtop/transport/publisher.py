@@ -199,6 +199,15 @@ class Publisher:
         else:
             self._encode_and_enqueue(event)
 
+    @property
+    def has_viewers(self) -> bool:
+        """True while a viewer subscribes to the live stream."""
+        return self._server.num_subscriptions > 0
+
+    def lose(self, count: int, error: str) -> None:
+        """Counts messages that the caller could not create, as if they had been dropped here."""
+        self._drop(error, count)
+
     def wants_in_flight(self) -> bool:
         """Returns whether messages were lost before they were numbered, and there is room again.
 

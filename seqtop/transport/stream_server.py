@@ -71,6 +71,7 @@ class StreamServer:
         num_bytes_sent: Bytes of events taken from the queue so far. Read by the engine's thread.
         num_undecodable: Events that the replica could not decode. Read by the engine's thread.
         last_error: The reason for the last of these.
+        num_subscriptions: Topics that at least one viewer subscribes to.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class StreamServer:
         self.num_bytes_sent = 0
         self.num_undecodable = 0
         self.last_error: str | None = None
+        self.num_subscriptions = 0
         self._live = live
         self._router = router
         self._outbound_queue = outbound_queue
@@ -114,7 +116,7 @@ class StreamServer:
                 self._requests.read()
             self._requests.send_snapshots()
             if self._live in ready:
-                self._discard_subscriptions()
+                self._read_subscriptions()
             self._send_heartbeat_if_due()
         for socket in (self._live, self._router):
             socket.close()
@@ -174,11 +176,19 @@ class StreamServer:
         if time.monotonic() - self._last_sent >= self._info.heartbeat_interval:
             self._send(codec.encode(Heartbeat(time=self._clock(), step=self._step)))
 
-    def _discard_subscriptions(self) -> None:
-        """Reads what viewers sent to the XPUB socket, which would be queued without limit."""
+    def _read_subscriptions(self) -> None:
+        """Reads what viewers sent to the XPUB socket, which would be queued without limit.
+
+        libzmq passes on the first subscription to a topic (1 and the topic) and the end of the last
+        one (0 and the topic), also when a viewer is disconnected.
+        """
         with contextlib.suppress(zmq.Again):
             for _ in range(_SUBSCRIPTIONS_PER_ROUND):
-                self._live.recv(zmq.DONTWAIT)
+                message = self._live.recv(zmq.DONTWAIT)
+                if message[:1] == b"\x01":
+                    self.num_subscriptions += 1
+                elif message[:1] == b"\x00":
+                    self.num_subscriptions = max(self.num_subscriptions - 1, 0)
 
     def _snapshot_chunks(self) -> Iterator[bytearray]:
         for chunk in snapshot_chunks.encode(self._replica):

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from seqtop import garbage_collection
 from seqtop.tui import signals, theme
 from seqtop.tui.keymap import Notes
 from seqtop.tui.ordered_keys import OrderedKeysApp
@@ -37,6 +38,10 @@ class BaseApp(OrderedKeysApp):
         signals.install(self)
         if self._problems:
             self.notify(format_problems(self._problems), severity="warning", markup=False)
+        self.call_after_refresh(garbage_collection.make_full_collections_rare)
+
+    def on_unmount(self) -> None:
+        garbage_collection.restore_defaults()
 
     def action_go_to(self, name: str) -> None:
         self.switch_mode(name)

@@ -48,8 +48,6 @@ class Changes(NamedTuple):
 
 EVERYTHING = Changes(None, ticked=True)
 NOTHING = Changes(set(), ticked=False)
-_MAX_UNINDEXED = 10_000
-"""The most sequences that are indexed one by one; for more, the index is rebuilt."""
 
 
 class UiState(Observable):
@@ -126,8 +124,8 @@ class UiState(Observable):
         self._arranged_for: tuple[bool, int] | None = None
         """`paused` and the position for which the view was last arranged."""
         self._block_index = BlockIndex()
-        self._unindexed: set[int] | None = None
-        """Ids of the sequences that changed since the last `block_index`; `None` means all."""
+        self._is_indexed = False
+        """Whether `_block_index` follows the state on display, as it does once it was used."""
         self._meter = RateMeter()
         self._second = -1
         self._num_messages = -1
@@ -239,11 +237,9 @@ class UiState(Observable):
 
     def block_index(self) -> BlockIndex:
         """Updates and returns the index of the blocks of the state on display."""
-        if self._unindexed is None or not self._block_index.fits(self.state):
+        if not self._is_indexed or not self._block_index.fits(self.state):
             self._block_index.rebuild(self.state)
-        else:
-            self._block_index.update(self.state, self._unindexed)
-        self._unindexed = set()
+            self._is_indexed = True
         return self._block_index
 
     def take_changes(self) -> Changes:
@@ -348,13 +344,12 @@ class UiState(Observable):
         """Updates the view from the state on display."""
         ticked, self._second = self.second != self._second, self.second
         if touched is None:
-            self._unindexed = None
+            self._is_indexed = False
             self.view.rebuild(self.state)
             return EVERYTHING
-        if self._unindexed is not None:
-            self._unindexed |= touched
-            if len(self._unindexed) > _MAX_UNINDEXED:
-                self._unindexed = None
+        if self._is_indexed:
+            # Frame by frame: to catch up with many frames at once would delay one of them.
+            self._block_index.update(self.state, touched)
         moved = self.view.update(self.state, touched)
         if ticked:
             self.view.tick(self.state)

@@ -26,7 +26,11 @@ PROTOCOL_VERSION = 2
 
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
 QueueOrder: TypeAlias = Literal["preempted_first", "fcfs", "priority"]
-WaitCause: TypeAlias = Literal["no_blocks", "token_budget", "seq_limit"]
+WaitCause: TypeAlias = Literal[
+    "no_blocks", "token_budget", "seq_limit", "paused", "lora_slots", "unknown"
+]
+"""The scheduler's reason to leave a request waiting. `unknown` says that it gave none that the
+engine's publisher can observe."""
 
 
 class Message(msgspec.Struct, array_like=True, kw_only=True):
@@ -97,6 +101,25 @@ class RequestArrived(Message, tag="RequestArrived"):
     """The initial metrics. By default only the arrival time is known."""
     engine_status: Public[str] = ""
     """The engine's own name for the status, if the request waits for more than its turn."""
+    lora: Public[str] = ""
+    """The name of the request's LoRA adapter; empty without one."""
+
+
+class StreamingUpdate(Message, tag="StreamingUpdate"):
+    """More input of a streaming session, which joined the waiting queue again.
+
+    The prompt now includes the output so far, in vLLM without its last token. The output is empty
+    again. The block table is unchanged.
+    """
+
+    request_id: Public[str]
+    time: Public[float]
+    num_computed_tokens: Public[int]
+    num_prompt_tokens: Public[int]
+    """The length of the whole prompt."""
+    prompt: Private[str | None] = None
+    """The text of the whole prompt."""
+    prompt_token_ids: Private[list[int]] = []
 
 
 class SequenceUpdate(Message):
@@ -135,6 +158,8 @@ class SequenceUpdate(Message):
     is_removed: Public[bool] = False
     """True if the request continues without this sequence, such as a discarded beam. Viewers remove
     the sequence."""
+    num_external_tokens: Public[int] = 0
+    """The part of `num_cached_tokens` that a KV connector loaded from elsewhere."""
 
 
 class Preemption(Message):
@@ -292,7 +317,15 @@ class EngineStopped(Message, tag="EngineStopped"):
     reason: Public[str] = ""
 
 
-Event: TypeAlias = EngineInfo | RequestArrived | Step | RequestFinished | Heartbeat | EngineStopped
+Event: TypeAlias = (
+    EngineInfo
+    | RequestArrived
+    | StreamingUpdate
+    | Step
+    | RequestFinished
+    | Heartbeat
+    | EngineStopped
+)
 
 
 class InFlight(Message, tag="InFlight"):

@@ -22,6 +22,7 @@ def rows_of(findings: Findings, name: str = "painting") -> list[Row]:
     return [Row(name, "Paint", findings, Machine.now())]
 
 
+@pytest.mark.release("measures for seconds")
 @pytest.mark.parametrize("name", [name for name in ROWS if name != OF_ANOTHER_SCRIPT])
 def test_a_row_yields_figures_with_a_target_and_a_peer(name: str) -> None:
     module = importlib.import_module(f"benchmarks.{name}")
@@ -34,6 +35,7 @@ def test_a_row_yields_figures_with_a_target_and_a_peer(name: str) -> None:
         assert figure.measured
 
 
+@pytest.mark.release("measures for seconds")
 def test_rows_are_run_in_processes_of_their_own() -> None:
     rows = in_turn(["seek"], tiny=True, console=Console(quiet=True))
     assert [row.name for row in rows] == ["seek"]

@@ -9,13 +9,13 @@ from tests.support.commands import ENGINE
 from tests.support.waiting import SECONDS
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # an engine at work is to end with the tests that need it
 def engine() -> Iterator[str]:
     """The endpoint of an engine in a process of its own with the demo's workload."""
     with tempfile.TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{Path(directory, 'e')}"
         process = subprocess.Popen(
-            [*ENGINE, "serve", "--demo", "--bind", endpoint, "--device", "cpu"],
+            [*ENGINE, "serve", "--demo", "--pace", "20", "--bind", endpoint, "--device", "cpu"],
             stdout=subprocess.PIPE,
             text=True,
         )

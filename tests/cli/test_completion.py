@@ -60,12 +60,14 @@ def test_bash_completes_the_engine_s_options(capsys: pytest.CaptureFixture[str])
     ]
 
 
+@pytest.mark.release("needs fish")
 @pytest.mark.parametrize("script", ["fish"], indirect=True)
 def test_fish_completes(script: str) -> None:
     found = said_by("fish", "--no-config", "-c", f"{script}\ncomplete -C 'seqtop sh'")
     assert [line.split("\t")[0] for line in found.splitlines()] == ["show"]
 
 
+@pytest.mark.release("needs zsh")
 @pytest.mark.parametrize("script", ["zsh"], indirect=True)
 def test_zsh_can_read_it(script: str) -> None:
     assert script.startswith("#compdef seqtop")
@@ -104,6 +106,7 @@ def test_the_manual_page_has_every_command_and_section() -> None:
         assert f"seqtop {name}" in kept
 
 
+@pytest.mark.release("needs mandoc")
 @pytest.mark.skipif(shutil.which("mandoc") is None, reason="mandoc is not installed")
 def test_the_manual_page_has_no_errors() -> None:
     said_by("mandoc", "-Tlint", "-Werror", str(DOCS / "seqtop.1"))

@@ -23,7 +23,6 @@ def test_help_has_an_example(command: list[str], capsys: pytest.CaptureFixture[s
         (["check", "a", "b"], "seqtop check", ("unrecognised argument 'b'",)),
         (["--verison", "show"], "seqtop", ("perhaps --version",)),
         (["replay"], "seqtop replay", ("FILE",)),
-        ([], "seqtop", ("COMMAND",)),
         (["serve", "replay", "x", "--loop"], "seqtop serve", ("'--loop': options", "go after --")),
         (
             ["show", "--timeout", "-1"],

@@ -1,6 +1,5 @@
 """Nothing of prompts and outputs leaves a redacted engine, byte by byte."""
 
-import contextlib
 import re
 import struct
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import zmq
-import zstandard
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
@@ -28,6 +26,7 @@ from seqtop.wire import codec
 from seqtop.wire.messages import (
     SnapshotRequest,
 )
+from tests.support.recordings import unpacked
 from tests.support.waiting import MILLISECONDS, SECONDS, wait_until
 
 
@@ -112,7 +111,7 @@ def test_neither_stream_nor_snapshot_nor_recording_says_a_word(
     ]
     assert len(words) > 5
     assert len(runs) > 20
-    recorded = whole(file)
+    recorded = unpacked(file)
     assert len(recorded) > 5_000
     assert not traces(recorded, [*words, *runs, b"zyx"], [])
     assert bool(traces(bytes(stream), [*words, *runs, b"zyx"], [])) is not redacts_itself
@@ -129,14 +128,3 @@ def test_neither_stream_nor_snapshot_nor_recording_says_a_word(
         for _, event in recording.events(recording.first, recording.last):
             if event is not None:
                 assert not checker.apply(event), "redaction must not look like a fault"
-
-
-def whole(file: Path) -> bytes:
-    """A recording as it lies on the disk, and all that its frames unpack to."""
-    data = file.read_bytes()
-    unpacked, at = bytearray(), 0
-    while (at := data.find(zstandard.FRAME_HEADER, at)) >= 0:
-        with contextlib.suppress(zstandard.ZstdError):  # no frame begins there
-            unpacked += zstandard.ZstdDecompressor().decompressobj().decompress(data[at:])
-        at += 4
-    return data + bytes(unpacked)

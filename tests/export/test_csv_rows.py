@@ -97,4 +97,4 @@ def test_text_is_no_formula_and_has_no_controls(runs: list[EngineRun]) -> None:
     ],
 )
 def test_cells(value: object, cell: object) -> None:
-    assert csv_rows._cell(value) == cell
+    assert csv_rows.cell(value) == cell

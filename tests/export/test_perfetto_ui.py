@@ -64,6 +64,7 @@ def ui(recorded: Path) -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.release("needs a browser")
 def test_perfetto_reads_what_was_meant(ui: str, recorded: Path) -> None:
     with FileStore(recorded) as recording:
         (run,) = read_runs(recording)

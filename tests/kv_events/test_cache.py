@@ -52,6 +52,30 @@ def test_tokens_of_blocks_that_were_left_out_are_given_to_nobody() -> None:
     assert cache.num_tokens == 4
 
 
+def test_parents_among_blocks_that_were_left_out_are_unknown() -> None:
+    cache = cache_after(
+        stored([1]), stored([3, 4], 1, tokens=[1, 2, 3, 4, 5, 6]), stored([5], 4), stored([2], 1)
+    )
+    for block_hash in (3, 4):
+        assert block(cache, block_hash).has_unknown_parent
+        assert block(cache, block_hash).parent is None
+    assert names(cache.path(block(cache, 5))) == [4, 5]
+    assert names(cache.path(block(cache, 2))) == [1, 2]
+    assert not block(cache, 5).has_unknown_parent
+
+
+def test_where_blocks_are_and_whose_request_stored_them_is_kept() -> None:
+    more = {"locality": "REMOTE", "ownership": "disk", "session_id": "chat"}
+    cache = cache_after(stored([1], kv_cache_spec_sliding_window=512, **more))
+    one = block(cache, 1)
+    assert (one.window, one.locality, one.ownership, one.session_id) == (
+        512,
+        "REMOTE",
+        "disk",
+        "chat",
+    )
+
+
 def test_branching_is_told_from_extending() -> None:
     cache = cache_after(stored([1]), stored([2], 1), stored([3], 1), stored([3], 1))
     assert (cache.num_extending, cache.num_branching, cache.num_stored_again) == (2, 1, 1)

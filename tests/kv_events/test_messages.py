@@ -16,8 +16,11 @@ NEW_FIELDS = {
     "extra_keys": [["poems"], None],
     "group_idx": 1,
     "kv_cache_spec_kind": "full_attention",
-    "kv_cache_spec_sliding_window": None,
+    "kv_cache_spec_sliding_window": 512,
     "locality": "LOCAL",
+    "ownership": "disk",
+    "session_id": "chat",
+    "lookahead_token_ids": [[1], [2]],
     "something": {"newer": [1]},
 }
 
@@ -45,6 +48,8 @@ def test_both_layouts_old_and_new_fields(hashes, as_map: bool, batch_as_map: boo
     assert isinstance(new, BlockStored)
     assert (new.parent_block_hash, new.medium, new.lora_name) == (hashes[0], "GPU", "poems")
     assert (new.group_idx, new.kv_cache_spec_kind) == (1, "full_attention")
+    assert (new.kv_cache_spec_sliding_window, new.session_id) == (512, "chat")
+    assert (new.locality, new.ownership) == ("LOCAL", "disk")
     assert isinstance(gone, BlockRemoved)
     assert (gone.block_hashes, gone.medium) == (hashes, None)
     assert isinstance(gone_too, BlockRemoved)

@@ -58,10 +58,34 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         ("Waiting for 3 more free blocks.", WAITING, reason("no_blocks", 3), {}),
         ("Waiting for 1 more free block.", WAITING, reason("no_blocks", 1), {}),
         ("Waiting for free blocks.", WAITING, reason("no_blocks"), {}),
+        ("Waiting: the scheduler is paused.", WAITING, reason("paused"), {}),
+        (
+            (
+                "Waiting for a LoRA slot: running requests with other adapters have all of them."
+                " LoRA adapter: poems. Waited 1.50 s for a LoRA slot, 20.0 ms FROZEN."
+            ),
+            WAITING,
+            reason("lora_slots")
+            | {"lora": "poems", "wait_times": {"FROZEN": 0.02, "lora_slots": 1.5}},
+            {},
+        ),
+        ("Left waiting by the scheduler; the reason is unknown.", WAITING, reason("unknown"), {}),
+        (
+            "Waiting for a KV connector to load its KV cache (WAITING_FOR_REMOTE_KVS).",
+            WAITING,
+            {},
+            {"engine_status": "WAITING_FOR_REMOTE_KVS"},
+        ),
         (
             "Waiting: the step's token budget is spent; 1 token more would do.",
             WAITING,
             reason("token_budget", 1),
+            {},
+        ),
+        (
+            "Waiting: the step's token budget is spent.",
+            WAITING,
+            reason("token_budget"),
             {},
         ),
         (

@@ -175,3 +175,18 @@ def test_units_are_the_same_everywhere() -> None:
     (listed,) = re.findall(r"comparisons; units are (.*) \|", docs)
     assert tuple(re.findall("`(.*?)`", listed)) == UNITS
     assert quantity("3us") == quantity("3µs") == quantity("3μs") == quantity("0.003ms")
+
+
+def test_waiting_includes_preempted_sequences_as_in_the_header() -> None:
+    preempted = {"status": SequenceStatus.WAITING}
+    for source in ("status:waiting", "status=waiting", "waiting", "status:preempt", "preempt"):
+        assert matches(source, **preempted), source
+    for source in ("status!=waiting", "-waiting", "status:running", "running"):
+        assert not matches(source, **preempted), source
+
+
+def test_a_word_of_the_status_column_finds_that_status() -> None:
+    assert matches("running")
+    assert matches("RUNNING upon")
+    assert not matches("runnin"), "a text that is nowhere"
+    assert not matches('"running"'), "quoted, it is only a text"

@@ -17,16 +17,16 @@ from seqtop.wire.messages import (
 )
 from tests.support import hand_driven
 from tests.support.recordings import encoded, fed
-from tests.support.reducer_events import arrived, delta, full, metrics, prefilled, step, update
-
-
-def finish(state: EngineState) -> None:
-    """Finishes request `a` of `prefilled`."""
-    state.apply(
-        RequestFinished(
-            request_id="a", time=21.0, status=SequenceStatus.FINISHED_ABORTED, metrics=metrics()
-        )
-    )
+from tests.support.reducer_events import (
+    arrived,
+    delta,
+    finish,
+    full,
+    metrics,
+    prefilled,
+    step,
+    update,
+)
 
 
 def test_history_is_bounded_and_drops_are_reported() -> None:
@@ -54,6 +54,7 @@ def test_history_is_bounded_and_drops_are_reported() -> None:
     "late",
     [
         step(9, sequences=[update(1, SequenceStatus.RUNNING, 9, text_delta="late")]),
+        step(9, sequences=[update(5, SequenceStatus.RUNNING, 3, request_id="a", parent_seq_id=1)]),
         step(9, full("a", 1, [3], chunk=4)),
         step(9, delta("a", 1, [5], 3)),
         step(9, metrics={"a": metrics(time_in_queue=7.0)}),

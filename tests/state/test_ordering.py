@@ -225,5 +225,6 @@ def test_updates_keep_the_hits_that_a_new_search_finds() -> None:
             after = [hit for hit in hits if rows.index(hit) > row]
             before = [hit for hit in hits if rows.index(hit) < row]
             if hits:
+                assert kept.next_hit(None, 1) == kept.next_hit(-1, -1) == hits[0], "not shown"
                 assert kept.next_hit(each, 1) == (after or hits)[0]
                 assert kept.next_hit(each, -1) == (before or hits)[-1]

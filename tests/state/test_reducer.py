@@ -17,6 +17,7 @@ from seqtop.wire.messages import (
     Heartbeat,
     Preemption,
     RequestFinished,
+    StreamingUpdate,
     WaitReason,
 )
 from tests.support.reducer_events import arrived, delta, full, metrics, prefilled, step, update
@@ -105,6 +106,43 @@ def test_preemption_takes_the_blocks_and_is_told() -> None:
     state.apply(step(2, full("a", 1, [3], chunk=4), sequences=[update(1, RUNNING, 4)]))
     assert request.wait_reason is None
     assert [span.kind for span in request.spans] == ["queued", "prefill", "preempted", "prefill"]
+
+
+def test_time_to_wait_adds_up_by_reason() -> None:
+    state = EngineState()
+    arrival = arrived("a", 1, time=9.0)
+    arrival.engine_status = "WAITING_FOR_REMOTE_KVS"
+    state.apply(arrival)
+    state.apply(step(0, sequences=[update(1, WAITING, 0)]))
+    for number in (1, 2):
+        state.apply(step(number, wait_reasons=[WaitReason(request_id="a", cause="lora_slots")]))
+    assert state.requests["a"].wait_times == {"WAITING_FOR_REMOTE_KVS": 11.5, "lora_slots": 1.0}
+
+
+def test_input_of_a_session_takes_the_output_into_the_prompt() -> None:
+    state = prefilled()
+    request, sequence = state.requests["a"], state.sequences[1]
+    state.apply(
+        step(1, sequences=[update(1, WAITING, 3, engine_status="WAITING_FOR_STREAMING_REQ")])
+    )
+    assert sequence.block_table
+    event = StreamingUpdate(
+        request_id="a",
+        time=state.time + 1,
+        num_computed_tokens=3,
+        num_prompt_tokens=6,
+        prompt="Hi again",
+        prompt_token_ids=[1, 2, 3, 5, 8, 9],
+    )
+    state.apply(event)
+    assert (request.num_prompt_tokens, request.prompt) == (6, "Hi again")
+    assert (sequence.num_tokens, sequence.num_computed_tokens) == (6, 3)
+    assert (len(sequence.output_token_ids), sequence.text, sequence.engine_status) == (0, "", "")
+    assert sequence.status is WAITING
+    assert request.spans[-1].kind == "queued"
+    event.request_id = "nobody"
+    state.apply(event)
+    assert state.num_anomalies == 1
 
 
 def test_end_frees_and_keeps_what_was_said() -> None:
@@ -213,6 +251,15 @@ def test_what_does_not_fit_is_counted_and_harms_nothing(event: object) -> None:
     assert state.num_anomalies == 1
     assert state.last_anomaly
     assert msgspec.structs.asdict(state.sequences[1]) == sequence
+
+
+def test_a_step_is_the_last_one() -> None:
+    state = prefilled()
+    assert (state.step, state.time, state.num_steps_seen) == (0, 20.5, 1)
+    state.apply(step(7))
+    assert (state.step, state.time, state.num_steps_seen) == (7, 27.5, 2)
+    assert state.stats == step(7).stats
+    assert state.num_prefill_tokens == 2 * step(7).stats.num_prefill_tokens
 
 
 def test_clock_never_goes_back() -> None:

@@ -1,7 +1,9 @@
 """A scheduler with the attributes and methods of vLLM's V1 scheduler that the adapter goes by.
 
 It schedules for real, in little: one token budget, a pool of blocks with a null block and a
-prefix cache, preemption of whoever was admitted last. No vLLM is needed.
+prefix cache, preemption of whoever was admitted last, a sliding window, LoRA slots, streaming
+sessions, and a KV connector that loads prompts and holds the blocks of what has ended. No vLLM is
+needed.
 """
 
 from __future__ import annotations
@@ -19,10 +21,17 @@ BLOCK_SIZE = 4
 class RequestStatus(enum.IntEnum):
     WAITING = 1
     WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR = 2
+    WAITING_FOR_REMOTE_KVS = 3
+    WAITING_FOR_STREAMING_REQ = 4
     RUNNING = 5
     PREEMPTED = 6
     FINISHED_LENGTH_CAPPED = 8
     FINISHED_ABORTED = 9
+
+
+class PauseState(enum.Enum):
+    UNPAUSED = 0
+    PAUSED_NEW = 1
 
 
 class Request:
@@ -38,6 +47,19 @@ class Request:
         self.status = RequestStatus.WAITING
         self.stop_reason = None
         self.num_computed_tokens = 0
+        self.num_preemptions = 0
+        self.num_external_computed_tokens = 0
+        self.lora_request: Any = None
+        self.resumable = False
+        self.inputs: deque[Request] = deque()
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.tokens[self.num_prompt_tokens :]
 
 
 class Queue(deque[Request]):
@@ -82,6 +104,8 @@ class BlockPool:
 
     def free_blocks(self, ordered_blocks: Iterable[Any]) -> None:
         for block in ordered_blocks:
+            if block.is_null:
+                continue
             block.ref_cnt -= 1
             if not block.ref_cnt:
                 self.free_queue.append(block)
@@ -93,51 +117,114 @@ class BlockPool:
         return True
 
 
+class KVCacheManager:
+    """The manager of a `Scheduler`, which has its tables."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.block_pool = scheduler.pool
+        self._scheduler = scheduler
+
+    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        return (self._scheduler.table(request_id),)
+
+    def get_computed_blocks(self, request: Request) -> tuple[list[Any], int]:
+        hits = self._scheduler.hits(request)
+        return hits, len(hits) * BLOCK_SIZE
+
+    def allocate_slots(
+        self, request: Request, num_new_tokens: int, delay_cache_blocks: bool = False
+    ) -> list[Any] | None:
+        self.remove_skipped_blocks(request.request_id)
+        return self._scheduler.allocate(request, num_new_tokens)
+
+    def remove_skipped_blocks(self, request_id: str) -> None:
+        scheduler = self._scheduler
+        if scheduler.window is None:
+            return
+        num_computed = scheduler.requests[request_id].num_computed_tokens
+        table = scheduler.tables.get(request_id, [])
+        removed = []
+        for position in range(max(0, num_computed - scheduler.window) // BLOCK_SIZE):
+            if not table[position].is_null:
+                removed.append(table[position])
+                table[position] = self.block_pool.blocks[0]
+        self.block_pool.free_blocks(removed)
+
+
 class Scheduler:
     """Built by vLLM from its configuration, here from a few numbers."""
 
     def __init__(
-        self, *, num_gpu_blocks: int = 24, max_num_seqs: int = 4, budget: int = 16
+        self,
+        *,
+        num_gpu_blocks: int = 24,
+        max_num_seqs: int = 4,
+        budget: int = 16,
+        window: int | None = None,
+        max_loras: int = 0,
     ) -> None:
-        full = type("FullAttentionSpec", (), {"block_size": BLOCK_SIZE})()
+        self.window = window
+        self.lora_config = SimpleNamespace(max_loras=max_loras) if max_loras else None
+        self._pause_state = PauseState.UNPAUSED
+        self.connector: Any = None
+        self.finished_recving: set[str] = set()
+        kind = "FullAttentionSpec" if window is None else "SlidingWindowSpec"
+        full = type(kind, (), {"block_size": BLOCK_SIZE})()
         self.kv_cache_config = SimpleNamespace(
             kv_cache_groups=[SimpleNamespace(kv_cache_spec=full)]
         )
         self.vllm_config = configuration(max_num_seqs, budget)
         self.pool = BlockPool(num_gpu_blocks)
-        self.kv_cache_manager = SimpleNamespace(
-            block_pool=self.pool, get_block_ids=lambda request_id: (self.table(request_id),)
-        )
+        self.scheduler_config = self.vllm_config.scheduler_config
+        self.kv_cache_manager = KVCacheManager(self)
         self.requests: dict[str, Request] = {}
         self.waiting, self.running = Queue(), list[Request]()
-        self.deferred_waiting: set[Request] = set()
+        self.skipped_waiting = Queue()
         self.tables: dict[str, list[Any]] = {}
-        self.max_num_seqs, self.budget = max_num_seqs, budget
+        self.max_num_running_reqs, self.max_num_scheduled_tokens = max_num_seqs, budget
 
     def table(self, request_id: str) -> list[int]:
         return [block.block_id for block in self.tables.get(request_id, [])]
 
     def get_request_counts(self) -> tuple[int, int]:
-        return len(self.running), len(self.waiting)
+        return len(self.running), len(self.waiting) + len(self.skipped_waiting)
 
     def add_request(self, request: Request) -> None:
+        if session := self.requests.get(request.request_id):
+            if session.status is not RequestStatus.WAITING_FOR_STREAMING_REQ:
+                session.inputs.append(request)
+            elif request.resumable:
+                self._update_request_as_session(session, request)
+            else:
+                self.finish_requests(session.request_id, RequestStatus.FINISHED_ABORTED)
+            return
         self.requests[request.request_id] = request
         self.waiting.append(request)
 
+    def _update_request_as_session(self, session: Request, update: Request) -> None:
+        del session.tokens[session.num_computed_tokens :]
+        session.tokens += update.tokens
+        session.prompt_token_ids = list(session.tokens)
+        session.num_prompt_tokens = len(session.tokens)
+        session.status = RequestStatus.WAITING
+
     def finish_requests(self, request_id: str, status: RequestStatus) -> None:
         request = self.requests[request_id]
-        queue = self.running if request.status is RequestStatus.RUNNING else self.waiting
-        queue.remove(request)
+        for queue in (self.running, self.waiting, self.skipped_waiting):
+            if request in queue:
+                queue.remove(request)
         request.status = status
         self._free_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
-        budget, scheduled, new_blocks, has_preempted = self.budget, {}, {}, False
+        budget, has_preempted = self.max_num_scheduled_tokens, False
+        scheduled, new_blocks = {}, {}
+        manager = self.kv_cache_manager
         for request in list(self.running):
             if request not in self.running:
                 continue
             chunk = min(budget, len(request.tokens) - request.num_computed_tokens)
-            while (blocks := self._allocate(request, chunk)) is None:
+            while (blocks := manager.allocate_slots(request, chunk)) is None:
                 has_preempted = True
                 victim = self.running.pop()
                 self._preempt_request(victim, 0.0)
@@ -151,16 +238,39 @@ class Scheduler:
         cached_ids = list(scheduled)
         new: list[Any] = []
         resumed: list[Any] = []
-        while not has_preempted and self.waiting and len(self.running) < self.max_num_seqs:
+        self.waiting.extendleft(reversed(self.skipped_waiting))
+        self.skipped_waiting.clear()
+        if self._pause_state is not PauseState.UNPAUSED:
+            budget = 0
+        while (
+            not has_preempted
+            and budget
+            and self.waiting
+            and len(self.running) < self.max_num_running_reqs
+        ):
             request = self.waiting[0]
-            if request.status not in (RequestStatus.WAITING, RequestStatus.PREEMPTED) or not budget:
-                break
-            hits = self._hits(request)
-            self.pool.touch(hits)
-            self.tables[request.request_id] = hits
-            request.num_computed_tokens = len(hits) * BLOCK_SIZE
+            if request.request_id in self.finished_recving:
+                request.status = RequestStatus.WAITING
+                self.finished_recving.remove(request.request_id)
+            if request.status.name.startswith("WAITING_FOR_") or not self._has_lora_slot(request):
+                self.skipped_waiting.append(self.waiting.popleft())
+                continue
+            if not request.num_computed_tokens:
+                hits, num_hits = manager.get_computed_blocks(request)
+                self.pool.touch(hits)
+                self.tables[request.request_id] = hits
+                request.num_computed_tokens = num_hits
+                if self.connector is not None and not request.num_preemptions:
+                    request.num_external_computed_tokens = len(request.tokens) - 1 - num_hits
+                    if manager.allocate_slots(
+                        request, len(request.tokens), delay_cache_blocks=True
+                    ):
+                        request.num_computed_tokens = len(request.tokens) - 1
+                        request.status = RequestStatus.WAITING_FOR_REMOTE_KVS
+                        self.skipped_waiting.append(self.waiting.popleft())
+                        continue
             chunk = min(budget, len(request.tokens) - request.num_computed_tokens)
-            if self._allocate(request, chunk) is None:
+            if manager.allocate_slots(request, chunk) is None:
                 self._give_back(request)
                 request.num_computed_tokens = 0
                 break
@@ -217,6 +327,12 @@ class Scheduler:
             )
             if len(request.tokens) == request.num_prompt_tokens + request.max_tokens:
                 self.running.remove(request)
+                if request.resumable:
+                    self.waiting.append(request)
+                    request.status = RequestStatus.WAITING_FOR_STREAMING_REQ
+                    if request.inputs:
+                        self._update_request_as_session(request, request.inputs.popleft())
+                    continue
                 request.status = RequestStatus.FINISHED_LENGTH_CAPPED
                 self._free_request(request)
         return {0: SimpleNamespace(outputs=outputs)}
@@ -224,7 +340,7 @@ class Scheduler:
     def shutdown(self) -> None:
         """There is nothing to shut down."""
 
-    def _allocate(self, request: Request, chunk: int) -> list[Any] | None:
+    def allocate(self, request: Request, chunk: int) -> list[Any] | None:
         table = self.tables.setdefault(request.request_id, [])
         needed = -(-(request.num_computed_tokens + chunk) // BLOCK_SIZE) - len(table)
         if needed > self.pool.get_num_free_blocks():
@@ -233,7 +349,7 @@ class Scheduler:
         table += blocks
         return blocks
 
-    def _hits(self, request: Request) -> list[Any]:
+    def hits(self, request: Request) -> list[Any]:
         hits: list[Any] = []
         for end in range(BLOCK_SIZE, len(request.tokens), BLOCK_SIZE):
             block = self.pool.by_hash.get(tuple(request.tokens[:end]))
@@ -245,7 +361,11 @@ class Scheduler:
     def _hash(self, request: Request) -> None:
         for position, block in enumerate(self.tables[request.request_id]):
             end = (position + 1) * BLOCK_SIZE
-            if block.block_hash is None and end <= request.num_computed_tokens:
+            if (
+                not block.is_null
+                and block.block_hash is None
+                and end <= request.num_computed_tokens
+            ):
                 block.block_hash = tuple(request.tokens[:end])
                 self.pool.by_hash.setdefault(block.block_hash, block)
 
@@ -255,12 +375,23 @@ class Scheduler:
     def _preempt_request(self, request: Request, timestamp: float) -> None:
         self._give_back(request)
         request.status = RequestStatus.PREEMPTED
+        request.num_preemptions += 1
         request.num_computed_tokens = 0
         self.waiting.appendleft(request)
 
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> None:
+        if self.connector is None:
+            self._free_blocks(request)
+
+    def _free_blocks(self, request: Request) -> None:
         self._give_back(request)
         del self.requests[request.request_id]
+
+    def _has_lora_slot(self, request: Request) -> bool:
+        if self.lora_config is None or request.lora_request is None:
+            return True
+        used = {each.lora_request.lora_int_id for each in self.running if each.lora_request}
+        return len(used) < self.lora_config.max_loras or request.lora_request.lora_int_id in used
 
 
 def configuration(max_num_seqs: int, budget: int, rank: int = 0) -> SimpleNamespace:
@@ -295,7 +426,7 @@ def wrapped(scheduler: Scheduler) -> list[str]:
     """Methods of the scheduler or its pool that are not their classes' own."""
     return [
         name
-        for owner in (scheduler, scheduler.pool)
+        for owner in (scheduler, scheduler.pool, scheduler.kv_cache_manager)
         for name in vars(owner)
         if callable(getattr(type(owner), name, None))
     ]

@@ -1,10 +1,12 @@
 """Scripted events, applied to states and recorded in memory and in files."""
 
+import contextlib
 import struct
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import zstandard
 
 from seqtop.history import FileStore, FileWriter, file_format
 from seqtop.history.file_format import FrameLocation
@@ -63,3 +65,14 @@ def frames_of(path: Path) -> list[FrameLocation]:
     data = path.read_bytes()
     offset, checksum, _ = struct.unpack("<QI8s", data[-20:])
     return file_format.unpack_index(data[offset + 8 : -20], checksum, max_length=len(data))
+
+
+def unpacked(path: Path) -> bytes:
+    """The bytes of a recording as it lies on the disk, and all that its frames unpack to."""
+    data = path.read_bytes()
+    contents, at = bytearray(), 0
+    while (at := data.find(zstandard.FRAME_HEADER, at)) >= 0:
+        with contextlib.suppress(zstandard.ZstdError):  # no frame begins there
+            contents += zstandard.ZstdDecompressor().decompressobj().decompress(data[at:])
+        at += 4
+    return data + bytes(contents)

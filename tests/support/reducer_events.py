@@ -16,6 +16,7 @@ from seqtop.sequence import (
 from seqtop.state import EngineState
 from seqtop.wire.messages import (
     RequestArrived,
+    RequestFinished,
     SequenceUpdate,
     Step,
     StepStats,
@@ -114,3 +115,12 @@ def prefilled() -> EngineState:
         )
     )
     return state
+
+
+def finish(state: EngineState) -> None:
+    """Finishes request `a` of `prefilled`."""
+    state.apply(
+        RequestFinished(
+            request_id="a", time=21.0, status=SequenceStatus.FINISHED_ABORTED, metrics=metrics()
+        )
+    )

@@ -258,7 +258,7 @@ class Script:
             updates += self._advance(actor, chunk, start, is_prompt, (stop or {}).get(name))
             metrics[name] = actor.metrics
         newly_cached = self._newly_cached()
-        stats = self._stats(sum((prefill or {}).values()), len(decoding))
+        stats = self.stats(sum((prefill or {}).values()), len(decoding))
         self.source.apply(
             Step(
                 step=self.number,
@@ -391,7 +391,7 @@ class Script:
                         newly.append(self.known[block])
         return newly
 
-    def _stats(self, num_prefill: int, num_decode: int) -> StepStats:
+    def stats(self, num_prefill: int, num_decode: int) -> StepStats:
         used = {block for actor in self.actors.values() for table in actor.tables.values()
                 for block in table}  # fmt: skip
         total = self.info.num_gpu_blocks

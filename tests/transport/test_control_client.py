@@ -1,7 +1,6 @@
 """Commands over real sockets."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,12 +18,6 @@ from seqtop.wire.messages import (
 )
 from tests.support.hand_driven import engine_info
 from tests.support.waiting import SECONDS
-
-
-@pytest.fixture
-def engine(endpoint: str) -> Iterator[Publisher]:
-    with Publisher(endpoint, engine_info(control=True), EngineState()) as running:
-        yield running
 
 
 def test_submit_and_abort_reach_the_engine_and_its_answer_returns(engine: Publisher) -> None:

@@ -2,7 +2,13 @@
 
 import pytest
 
-from seqtop.transport.endpoints import EndpointError, check, check_bind, snapshot_endpoint
+from seqtop.transport.endpoints import (
+    EndpointError,
+    check,
+    check_bind,
+    snapshot_endpoint,
+    with_scheme,
+)
 
 
 @pytest.mark.parametrize(
@@ -43,3 +49,19 @@ def test_binding_on_this_machine_is_fine(endpoint: str) -> None:
 def test_snapshots_are_served_next_door() -> None:
     assert snapshot_endpoint("tcp://127.0.0.1:5557") == "tcp://127.0.0.1:5558"
     assert snapshot_endpoint("ipc:///tmp/x") == "ipc:///tmp/x.snapshot"
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        ("localhost:5557", "tcp://localhost:5557"),
+        ("[::1]:5557", "tcp://[::1]:5557"),
+        ("tcp://a:1", "tcp://a:1"),
+        ("ipc:///tmp/x", "ipc:///tmp/x"),
+        ("run.seqtop", "run.seqtop"),
+        ("::1", "::1"),
+        ("http://a:1", "http://a:1"),
+    ],
+)
+def test_host_and_port_are_a_tcp_endpoint(text: str, endpoint: str) -> None:
+    assert with_scheme(text) == endpoint

@@ -6,7 +6,9 @@ import pytest
 from seqtop.connection import ConnectionState
 from seqtop.session import Session
 from seqtop.transport import pending_messages, subscriber
+from seqtop.transport.pending_messages import PendingMessages
 from seqtop.wire import codec
+from seqtop.wire.frames import Frame
 from seqtop.wire.messages import PROTOCOL_VERSION, Snapshot
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, same, step
 from tests.support.waiting import wait_until
@@ -26,6 +28,44 @@ def test_messages_that_arrive_before_the_snapshot_are_neither_lost_nor_applied_t
         assert same(session.state, engine.state)
         assert session.state.num_steps_seen == 2
         assert session.state.num_anomalies == 0
+
+
+def test_what_follows_an_early_snapshot_is_applied_at_once(endpoint: str) -> None:
+    with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
+        engine.await_viewer()
+        engine.send(engine_info())
+        early = Snapshot(
+            protocol_version=PROTOCOL_VERSION,
+            incarnation="one",
+            sequence_number=0,
+            state=msgspec.Raw(codec.encode(engine.state)),
+        )
+        for number in range(3):
+            engine.send(arrival(number))
+        wait_until(lambda: session.connection.num_messages == 4)
+        engine.answer(early)
+        wait_until(lambda: session.sequence_number == 3)
+        engine.send(arrival(3))
+        wait_until(lambda: session.sequence_number == 4)
+        assert same(session.state, engine.state)
+        assert session.connection.num_missed == session.connection.num_resyncs == 0
+
+
+def test_the_limit_itself_is_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending_messages, "MAX_PENDING_BYTES", 4)
+    monkeypatch.setattr(pending_messages, "MAX_PENDING_MESSAGES", 3)
+    first, second, third, fourth = (Frame("one", number, b"x") for number in range(4))
+    pending = PendingMessages[Frame]()
+    pending.add(first)
+    pending.add(second)
+    pending.add(third)
+    assert pending.take() == [first, second, third]
+    for frame in (first, second, third, fourth):
+        pending.add(frame)
+    assert pending.take() == [second, third, fourth], "the oldest is dropped"
+    large = Frame("one", 4, b"1234")
+    pending.add(large)
+    assert pending.take() == [large]
 
 
 def test_viewer_keeps_so_many_bytes_while_it_waits_for_a_snapshot(

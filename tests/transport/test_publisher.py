@@ -1,7 +1,6 @@
 """The engine's thread: it never waits, and losses are counted and repaired."""
 
 import threading
-from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -24,12 +23,6 @@ from seqtop.wire.messages import (
 )
 from tests.support.hand_driven import arrival, engine_info, step
 from tests.support.waiting import SECONDS, wait_until
-
-
-@pytest.fixture
-def engine(endpoint: str) -> Iterator[Publisher]:
-    with Publisher(endpoint, engine_info(control=True), EngineState()) as running:
-        yield running
 
 
 def test_goodbye_arrives(engine: Publisher) -> None:

@@ -1,7 +1,5 @@
 """The publisher's thread: late joins, heartbeats, slow viewers and losses."""
 
-from collections.abc import Iterator
-
 import msgspec
 import pytest
 import zmq
@@ -20,12 +18,6 @@ from seqtop.wire.messages import (
 )
 from tests.support.hand_driven import arrival, engine_info, step
 from tests.support.waiting import MILLISECONDS, SECONDS, wait_until
-
-
-@pytest.fixture
-def engine(endpoint: str) -> Iterator[Publisher]:
-    with Publisher(endpoint, engine_info(control=True), EngineState()) as running:
-        yield running
 
 
 def test_two_viewers_that_join_at_different_times_agree(engine: Publisher) -> None:

@@ -27,6 +27,23 @@ def test_late_joiner_has_what_came_before_and_what_comes_after(endpoint: str) ->
             assert session.connection.num_missed == session.connection.num_resyncs == 0
 
 
+def test_only_the_first_message_makes_a_viewer_ask_for_the_state(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If no welcome message says that an engine is there."""
+    monkeypatch.setattr(subscriber, "_FIRST_RETRY_SECONDS", 2 * SECONDS)
+    monkeypatch.setattr(subscriber, "_RETRY_SECONDS", 2 * SECONDS)
+    with HandDrivenEngine(endpoint, welcomes=False) as engine, Session(endpoint) as session:
+        engine.await_viewer()
+        for event in (engine_info(), arrival(1), arrival(2)):
+            engine.send(event)
+        wait_until(lambda: session.connection.num_messages == 3)
+        engine.answer()
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        assert same(session.state, engine.state)
+        assert not engine.router.poll(0), "it asked more than once"
+
+
 def test_gap_is_counted_and_healed(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         joined(engine, session)

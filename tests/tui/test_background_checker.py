@@ -5,7 +5,7 @@ from textual.pilot import Pilot
 
 from seqtop.tui.app import SeqtopApp
 from tests.support.checks_screen import KEY, found, recorded, words
-from tests.support.piloting import checked, play
+from tests.support.piloting import checked, notices, play
 
 
 @pytest.fixture
@@ -27,9 +27,7 @@ def test_from_failed_check_to_failed_check(app: SeqtopApp) -> None:
                 assert app.ui.paused
             await pilot.press("v")
             assert app.ui.time_travel.position == places[0]
-            assert "No failed check before this moment: 41 steps checked." in [
-                notice.message for notice in app._notifications
-            ]
+            assert "No failed check before this moment: 41 steps checked." in notices(app)
             for place in places[1:]:
                 await pilot.press("V")
                 assert app.ui.time_travel.position == place

@@ -107,7 +107,7 @@ def test_the_help_of_every_screen_lists_every_key(name: str) -> None:
         assert isinstance(app.screen, HelpScreen)
         entries = [
             (binding, description)
-            for group in app.screen._listed.values()
+            for group in app.screen.entries.values()
             for bindings, description in group
             for binding in bindings
         ]

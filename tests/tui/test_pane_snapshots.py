@@ -1,17 +1,12 @@
 """Snapshots of the panes: search, latencies, objectives, tokens and columns."""
 
-from collections.abc import Callable
-
 import pytest
-from textual.pilot import Pilot
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.settings import Settings
 from tests.support.scripted import HOSTILE, ScriptedSource, scene
-
-SIZES = [(80, 24), (160, 50)]
-LOOKS = ["dark", "light", "no-colour"]
+from tests.support.snapshots import Snapshots
 
 
 def recorded() -> SeqtopApp:
@@ -25,25 +20,10 @@ def recorded() -> SeqtopApp:
     return app
 
 
-@pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("size", SIZES, ids="{0[0]}x{0[1]}".format)
-def test_search_and_latencies(
-    monkeypatch: pytest.MonkeyPatch,
-    snap_compare: Callable[..., bool],
-    size: tuple[int, int],
-    look: str,
-) -> None:
-    if look == "no-colour":
-        monkeypatch.setenv("NO_COLOR", "1")
-    app = recorded()
-
-    async def turn(pilot: Pilot[int]) -> None:
-        if look == "light":
-            app.theme = "seqtop-light"
-        await pilot.press("l", "backslash", *"pair", "enter", "m")
-        await pilot.pause()
-
-    assert snap_compare(app, terminal_size=size, run_before=turn)
+@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids="{0[0]}x{0[1]}".format)
+def test_search_and_latencies(snap_compare: Snapshots, size: tuple[int, int]) -> None:
+    keys = ["l", "backslash", *"pair", "enter", "m"]
+    assert snap_compare(recorded(), terminal_size=size, press=keys)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +36,5 @@ def test_search_and_latencies(
         ("folded", (40, 10), ["Z"]),
     ],
 )
-def test_parts(
-    snap_compare: Callable[..., bool], name: str, size: tuple[int, int], keys: list[str]
-) -> None:
+def test_parts(snap_compare: Snapshots, name: str, size: tuple[int, int], keys: list[str]) -> None:
     assert snap_compare(recorded(), terminal_size=size, press=keys)

@@ -1,9 +1,10 @@
-"""How every screen looks, small and large, dark, light and without colour, in one recorded run.
+"""How every screen looks in one recorded run: small, large, in light colours and without any.
 
-The pictures were looked at. More of the block map and the checks is in `test_snapshots.py`.
+More of the block map, the checks and the dialogs is in `test_snapshots.py`, the screens for
+KV-cache events are in `screens/kv/test_screens.py`.
 """
 
-from collections.abc import Callable
+from functools import partial
 
 import pytest
 from textual.pilot import Pilot
@@ -13,9 +14,8 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
 from tests.support.piloting import checked
 from tests.support.scripted import HOSTILE, ScriptedSource, scene
+from tests.support.snapshots import Snapshots, same_text_in_light_colours
 
-SIZES = [(80, 24), (160, 50)]
-LOOKS = ["dark", "light", "no-colour"]
 KEYS = {
     "sequences": ["enter", "down", "down"],  # with its detail
     "blocks": ["down", "2"],
@@ -39,28 +39,31 @@ def recorded(*, num_engines: int = 1) -> SeqtopApp:
     return app
 
 
-@pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("size", SIZES, ids="{0[0]}x{0[1]}".format)
+async def turn_to(name: str, pilot: Pilot[int]) -> None:
+    first, *others = KEYS[name]
+    await pilot.press(first)
+    if name == "checks":  # before that there is nothing to go through
+        assert isinstance(pilot.app, SeqtopApp)
+        await checked(pilot.app, pilot)
+    await pilot.press(*others)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids="{0[0]}x{0[1]}".format)
 @pytest.mark.parametrize("name", KEYS)
-def test_screen(
-    monkeypatch: pytest.MonkeyPatch,
-    snap_compare: Callable[..., bool],
-    name: str,
-    size: tuple[int, int],
-    look: str,
-) -> None:
-    if look == "no-colour":
-        monkeypatch.setenv("NO_COLOR", "1")
+def test_screen(snap_compare: Snapshots, name: str, size: tuple[int, int]) -> None:
     app = recorded(num_engines=3 if name == "fleet" else 1)
+    assert snap_compare(
+        app,
+        terminal_size=size,
+        run_before=partial(turn_to, name),
+        run_after=same_text_in_light_colours if size == (80, 24) else None,
+    )
 
-    async def turn(pilot: Pilot[int]) -> None:
-        if look == "light":
-            app.theme = "seqtop-light"
-        first, *others = KEYS[name]
-        await pilot.press(first)
-        if name == "checks":  # before that there is nothing to go through
-            await checked(app, pilot)
-        await pilot.press(*others)
-        await pilot.pause()
 
-    assert snap_compare(app, terminal_size=size, run_before=turn)
+@pytest.mark.parametrize("name", KEYS)
+def test_without_colour(
+    monkeypatch: pytest.MonkeyPatch, snap_compare: Snapshots, name: str
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = recorded(num_engines=3 if name == "fleet" else 1)
+    assert snap_compare(app, run_before=partial(turn_to, name))

@@ -21,7 +21,7 @@ from seqtop.tui.settings import (
     read,
     sort_text,
 )
-from tests.support.piloting import play, screen
+from tests.support.piloting import notices, play, screen
 from tests.support.scripted import ScriptedSource
 
 
@@ -186,7 +186,7 @@ def test_many_problems_are_one_notice() -> None:
     app = SeqtopApp(ScriptedSource(), clock=lambda: 0.0, problems=problems)
 
     async def act(pilot: Pilot[int]) -> None:
-        (notice,) = app._notifications
-        assert notice.message.splitlines() == [*problems[:3], "…and 6 more."]
+        (notice,) = notices(app)
+        assert notice.splitlines() == [*problems[:3], "…and 6 more."]
 
     play(app, act)

@@ -1,6 +1,4 @@
-"""How it looks: the scene at three sizes, and each dialog, against pictures that were looked at."""
-
-from collections.abc import Callable
+"""How it looks: the scene at two sizes, each dialog, and what no other snapshot has."""
 
 import pytest
 from textual.pilot import Pilot
@@ -8,12 +6,10 @@ from textual.pilot import Pilot
 from seqtop.connection import ConnectionState
 from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.screens.checks.screen import ChecksScreen
-from tests.support.piloting import SCREENS, checked
-from tests.support.scripted import HOSTILE, Script, ScriptedSource, scene
-
-CHECKS = str(SCREENS.index(ChecksScreen) + 1)
-SIZES = [(80, 24), (120, 40), (200, 60)]
+from tests.support.checks_screen import KEY as CHECKS
+from tests.support.piloting import checked
+from tests.support.scripted import HOSTILE, ScriptedSource, scene
+from tests.support.snapshots import Snapshots
 
 
 @pytest.fixture
@@ -36,44 +32,38 @@ def recorded() -> SeqtopApp:
     return app
 
 
-@pytest.mark.parametrize("size", SIZES, ids="{0[0]}x{0[1]}".format)
-def test_sequences(
-    lively: SeqtopApp, snap_compare: Callable[..., bool], size: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)], ids="{0[0]}x{0[1]}".format)
+def test_sequences(lively: SeqtopApp, snap_compare: Snapshots, size: tuple[int, int]) -> None:
     assert snap_compare(lively, terminal_size=size)
 
 
-@pytest.mark.parametrize("size", SIZES, ids="{0[0]}x{0[1]}".format)
-def test_a_preempted_sequence_in_detail(
-    lively: SeqtopApp, snap_compare: Callable[..., bool], size: tuple[int, int]
-) -> None:
+def test_a_preempted_sequence_in_detail(lively: SeqtopApp, snap_compare: Snapshots) -> None:
     keys = ["down"] * 8 + ["enter", "right_square_bracket", "right_square_bracket"]
-    assert snap_compare(lively, terminal_size=size, press=keys)
+    assert snap_compare(lively, terminal_size=(120, 40), press=keys)
 
 
 @pytest.mark.parametrize(
     ("name", "keys"),
     [
-        ("text", ["enter", "down", "down"]),
         ("blocks", ["enter", "down", "right_square_bracket"]),
         ("filter", ["slash", *"prompt>1k promt:"]),
         ("sort", ["greater_than_sign", "s"]),
         ("submit", ["n"]),
         ("abort", ["x"]),
-        ("help", ["question_mark"]),
         ("paused", ["space"]),
     ],
 )
 def test_at_80_columns(
-    lively: SeqtopApp, snap_compare: Callable[..., bool], name: str, keys: list[str]
+    lively: SeqtopApp, snap_compare: Snapshots, name: str, keys: list[str]
 ) -> None:
     assert snap_compare(lively, press=keys)
 
 
-@pytest.mark.parametrize("look", ["seqtop-dark", "seqtop-light", "no-colour"])
-@pytest.mark.parametrize("presses", [1, 2], ids=["borders", "likelihood"])
+@pytest.mark.parametrize(
+    ("marks", "look"), [("borders", "dark"), ("likelihood", "dark"), ("likelihood", "no-colour")]
+)
 def test_tokens_in_the_text(
-    monkeypatch: pytest.MonkeyPatch, snap_compare: Callable[..., bool], presses: int, look: str
+    monkeypatch: pytest.MonkeyPatch, snap_compare: Snapshots, marks: str, look: str
 ) -> None:
     if look == "no-colour":
         monkeypatch.setenv("NO_COLOR", "1")
@@ -83,124 +73,76 @@ def test_tokens_in_the_text(
         count = len(sequence.output_token_ids)
         sequence.output_logprobs = [(-0.1, -0.4, -1.2, -0.2, -4.0)[n % 5] for n in range(count)]
     app = SeqtopApp(source, clock=lambda: 0.0)
-    if look != "no-colour":
-        app.theme = look
 
     async def mark(pilot: Pilot[int]) -> None:
-        await pilot.press("enter", *["i"] * presses)
+        await pilot.press("enter", *["i"] * (1 if marks == "borders" else 2))
         app.clear_notifications()
         await pilot.pause()
 
     assert snap_compare(app, run_before=mark)
 
 
-@pytest.mark.parametrize("size", SIZES[:2], ids="{0[0]}x{0[1]}".format)
-def test_the_past(
-    recorded: SeqtopApp, snap_compare: Callable[..., bool], size: tuple[int, int]
-) -> None:
-    keys = ["p"]
-    assert snap_compare(recorded, terminal_size=size, press=keys)
+def test_the_past(recorded: SeqtopApp, snap_compare: Snapshots) -> None:
+    assert snap_compare(recorded, press=["p"])
 
 
-def test_asking_for_a_step(recorded: SeqtopApp, snap_compare: Callable[..., bool]) -> None:
+def test_asking_for_a_step(recorded: SeqtopApp, snap_compare: Snapshots) -> None:
     assert snap_compare(recorded, press=["colon", *"2x8"])
 
 
-def test_help_in_full(lively: SeqtopApp, snap_compare: Callable[..., bool]) -> None:
+def test_help_in_full(lively: SeqtopApp, snap_compare: Snapshots) -> None:
     assert snap_compare(lively, terminal_size=(120, 94), press=["question_mark"])
 
 
-@pytest.mark.parametrize("theme", ["seqtop-light", "textual-dark"])
-def test_other_themes(lively: SeqtopApp, snap_compare: Callable[..., bool], theme: str) -> None:
+def test_light_theme(lively: SeqtopApp, snap_compare: Snapshots) -> None:
     async def turn(pilot: Pilot[int]) -> None:
-        await pilot.pause()
-        pilot.app.theme = theme
-        await pilot.pause()
+        pilot.app.theme = "seqtop-light"
 
     assert snap_compare(lively, terminal_size=(120, 40), run_before=turn)
 
 
-def test_without_colour(monkeypatch: pytest.MonkeyPatch, snap_compare: Callable[..., bool]) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    source = ScriptedSource()
-    scene(source)
-    assert snap_compare(SeqtopApp(source, clock=lambda: 0.0), terminal_size=(120, 40))
-
-
-def test_lost(lively: SeqtopApp, snap_compare: Callable[..., bool]) -> None:
+def test_lost(lively: SeqtopApp, snap_compare: Snapshots) -> None:
     async def lose(pilot: Pilot[int]) -> None:
         await pilot.pause()
         source = lively.ui.source
         assert isinstance(source, ScriptedSource)
         source.connect(ConnectionState.LOST, "No word from the engine at ipc:///run/demo.")
         lively.draw()
-        await pilot.pause()
 
     assert snap_compare(lively, run_before=lose)
 
 
-def test_empty(snap_compare: Callable[..., bool]) -> None:
+def test_empty(snap_compare: Snapshots) -> None:
     source = ScriptedSource()
     source.connect(ConnectionState.CONNECTING)
     assert snap_compare(SeqtopApp(source, clock=lambda: 0.0))
 
 
-def test_forty_by_ten(lively: SeqtopApp, snap_compare: Callable[..., bool]) -> None:
+def test_forty_by_ten(lively: SeqtopApp, snap_compare: Snapshots) -> None:
     assert snap_compare(lively, terminal_size=(40, 10))
 
 
-@pytest.mark.parametrize("look", ["seqtop-dark", "seqtop-light", "no-colour"])
-@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids="{0[0]}x{0[1]}".format)
-def test_blocks(
-    monkeypatch: pytest.MonkeyPatch,
-    snap_compare: Callable[..., bool],
-    size: tuple[int, int],
-    look: str,
+@pytest.mark.parametrize("look", ["dark", "no-colour"])
+def test_a_large_block_map(
+    monkeypatch: pytest.MonkeyPatch, snap_compare: Snapshots, look: str
 ) -> None:
+    """With blocks that the prefix cache holds, blocks in CPU memory and a selected one."""
     if look == "no-colour":
         monkeypatch.setenv("NO_COLOR", "1")
     source = ScriptedSource()
-    num_blocks = 1_000 if size[0] > 80 else 256
-    scene(source, tells_cached=True, num_cpu_blocks=64, num_gpu_blocks=num_blocks)
+    scene(source, tells_cached=True, num_cpu_blocks=64, num_gpu_blocks=1_000)
     app = SeqtopApp(source, clock=lambda: 0.0)
-    if look != "no-colour":
-        app.theme = look
-    assert snap_compare(app, terminal_size=size, press=["2", "b", "3", "enter"])
+    assert snap_compare(app, terminal_size=(160, 50), press=["2", "b", "3", "enter"])
 
 
-@pytest.mark.parametrize("look", ["seqtop-dark", "seqtop-light", "no-colour"])
-@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids="{0[0]}x{0[1]}".format)
-def test_checks(
-    monkeypatch: pytest.MonkeyPatch,
-    snap_compare: Callable[..., bool],
-    size: tuple[int, int],
-    look: str,
-) -> None:
-    if look == "no-colour":
-        monkeypatch.setenv("NO_COLOR", "1")
+def test_checks(snap_compare: Snapshots) -> None:
     source = ScriptedSource(history=MemoryStore())
     scene(source, hostile=HOSTILE.replace("\ud800", ""), max_num_batched_tokens=200)
     app = SeqtopApp(source, clock=lambda: 0.0)
-    if look != "no-colour":
-        app.theme = look
 
     async def check(pilot: Pilot[int]) -> None:
         await pilot.press(CHECKS)
         await checked(app, pilot)
         await pilot.press("down")
-
-    assert snap_compare(app, terminal_size=size, run_before=check)
-
-
-def test_checks_that_hold(snap_compare: Callable[..., bool]) -> None:
-    source = ScriptedSource(history=MemoryStore())
-    script = Script(source)
-    script.arrive("one")
-    script.step(prefill={"one": 40})
-    app = SeqtopApp(source, clock=lambda: 0.0)
-
-    async def check(pilot: Pilot[int]) -> None:
-        await pilot.press(CHECKS)
-        await checked(app, pilot)
 
     assert snap_compare(app, run_before=check)

@@ -20,7 +20,7 @@ from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event, RequestFinished, SequenceUpdate, Step
 from tests.support.event_script import EventScript
-from tests.support.piloting import play, screen, selected
+from tests.support.piloting import notices, play, screen, selected
 from tests.support.scripted import Script, ScriptedSource, scene
 
 PAYLOADS = [codec.encode(event) for event in EventScript(11, 60, num_blocks=24)]
@@ -225,7 +225,7 @@ def test_a_key_that_leads_nowhere_pauses_nothing_and_says_so_until_the_next() ->
             await pilot.press(key)
             assert not app.ui.paused, key
             assert "● LIVE" in screen(app)
-        assert missing in {notice.message for notice in app._notifications}
+        assert missing in set(notices(app))
         app.clear_notifications()
         await pilot.press("left", "p")
         await pilot.pause()

@@ -1,9 +1,9 @@
-"""What the adapter costs vLLM's scheduler: two real EngineCores, one followed, stepped in turns.
+"""What the adapter costs vLLM's scheduler: real EngineCores, followed, dormant or neither.
 
-256 requests run and 200 wait. Both engines are in this process and take turns every ten steps, so
-that whatever else the machine does hits both. The model takes no time at all, so what is measured
-is vLLM's own Python and ours. `CPU` is this thread's processor time, which other programs cannot
-add to.
+256 requests run and 200 wait. The engines are in this process, and two take turns every ten
+steps, so that whatever else the machine does hits both. The model takes no time at all, so what is
+measured is vLLM's own Python and ours. `CPU` is this thread's processor time, which other programs
+cannot add to.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def measure(followed: Engine, plain: Engine, title: str) -> None:
             f"{1e6 * (at(on) - at(off)):+.0f} µs at the {title}"
             for at, title in ((_p10, "tenth percentile"), (median, "median"))
         )
-        print(f"{what}: {added}")
+        ratio = median(on) / median(off)
+        print(f"{what}: {added}; ratio of the medians {ratio:.3f}")
 
 
 def _p10(times: list[float]) -> float:
@@ -154,26 +155,29 @@ def main() -> None:
     import token_executor
     import vllm
 
+    from seqtop.adapters.vllm.dormant import DormantEngine
     from seqtop.adapters.vllm.hook import follow
     from seqtop.adapters.vllm.settings import AdapterSettings
 
     token_executor.STEP_SECONDS = 0.0
     own = time_the_adapter()
-    followed, plain = Engine(), Engine()
+    followed, plain, dormant = Engine(), Engine(), Engine()
     print(f"vLLM {vllm.__version__}, {NUM_RUNNING} running and {NUM_WAITING} waiting")
     with TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{directory}/e"
-        wrapping = follow(followed.core.scheduler, AdapterSettings(bind=endpoint))
-        assert wrapping is not None
-        followed.fill()
-        plain.fill()
+        attachment = follow(followed.core.scheduler, AdapterSettings(bind=endpoint))
+        assert attachment is not None
+        DormantEngine(dormant.core.scheduler, AdapterSettings(bind="dormant"))
+        for engine in (followed, plain, dormant):
+            engine.fill()
+        measure(dormant, plain, "dormant")
         measure(followed, plain, "nobody looks on")
         command = [sys.executable, "-m", "seqtop", "record", endpoint, "-o", f"{directory}/r"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as viewer:
             _await(Path(directory, "r"))
             measure(followed, plain, "a viewer looks on")
             viewer.terminate()
-        assert wrapping.active
+        assert attachment.is_attached
         print("\nThe adapter's own functions, µs of CPU a step")
         for name, times in own.items():
             figures = [f"{1e6 * at(times):6.0f}" for at in (_p10, median, _p99)]

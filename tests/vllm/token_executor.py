@@ -22,7 +22,9 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 
 STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0.001"))
 FIRST_TOKEN, NUM_TOKENS = 300, 1_500
-POOL_BYTES = 1 << 16
+POOL_BYTES = 1 << 22
+KV_CACHE_SPECS: dict[str, Any] | None = None
+"""The specification of the KV cache by layer; by default one layer of full attention."""
 
 if os.environ.get("SPY_FILE"):
     spy.install(os.environ["SPY_FILE"])
@@ -64,6 +66,8 @@ class TokenExecutor(Executor):
         return [POOL_BYTES]
 
     def get_kv_cache_specs(self) -> list[dict[str, Any]]:
+        if KV_CACHE_SPECS is not None:
+            return [KV_CACHE_SPECS]
         block_size = self.vllm_config.cache_config.block_size
         spec = FullAttentionSpec(
             block_size=block_size, num_kv_heads=1, head_size=8, dtype=torch.float32
@@ -107,6 +111,7 @@ class TokenExecutor(Executor):
             due = [name for name, ids in zip(request_ids, sampled, strict=True) if ids]
             self._drafts = DraftTokenIds(due, [[1, 2] for _ in due])
         return ModelRunnerOutput(
+            kv_connector_output=self._kv_connector_output(),
             req_ids=request_ids,
             req_id_to_index={name: index for index, name in enumerate(request_ids)},
             sampled_token_ids=sampled,
@@ -114,6 +119,20 @@ class TokenExecutor(Executor):
             prompt_logprobs_dict={},
             pooler_output=[],
         )
+
+    def _kv_connector_output(self) -> Any:
+        """What the worker's side of `kv_connector` has done."""
+        if self.vllm_config.kv_transfer_config is None:
+            return None
+        import kv_connector
+        from vllm.v1.outputs import KVConnectorOutput
+
+        output = KVConnectorOutput(
+            finished_recving=set(kv_connector.LOADED), finished_sending=set(kv_connector.SENT)
+        )
+        kv_connector.LOADED.clear()
+        kv_connector.SENT.clear()
+        return output
 
     def _sample(self, request_id: str, num_computed: int, num_drafted: int) -> list[int]:
         """Every second draft is accepted; a chunk that is not a prefill's last samples nothing."""

@@ -54,6 +54,7 @@ def await_screen(page: Any, condition: Callable[[], bool]) -> None:
     pytest.fail("the awaited screen never came")
 
 
+@pytest.mark.release("needs a browser")
 def test_the_app_is_drawn_with_nothing_from_elsewhere(url: str) -> None:
     screen = pyte.Screen(200, 60)
     stream = pyte.ByteStream(screen)

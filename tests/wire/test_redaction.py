@@ -231,6 +231,7 @@ def test_fields_that_are_not_public_are_these() -> None:
     }
     assert {name: fields for name, fields in hidden.items() if fields} == {
         "RequestArrived": "prompt prompt_token_ids",
+        "StreamingUpdate": "prompt prompt_token_ids",
         "RequestState": "prompt prompt_token_ids",
         "SequenceUpdate": "new_token_ids new_logprobs text_delta stop_reason top_logprobs",
         "SequenceState": (

@@ -11,13 +11,23 @@ It has two halves, so that it takes little time of the scheduler's thread:
 
 import os
 
+from seqtop import paths
+
 
 def register() -> None:
     """Attaches the adapter, as an entry point of vLLM's general plugins in each of its processes.
 
-    Does nothing unless `SEQTOP_BIND` is set, and never raises.
+    Does nothing unless `SEQTOP_BIND`, or the first line of the file `bind` beside the user's
+    configuration, names an endpoint or is `dormant`. Never raises.
     """
-    if os.environ.get("SEQTOP_BIND"):
+    bind = os.environ.get("SEQTOP_BIND")
+    if bind is None:
+        try:
+            with paths.bind_file().open(encoding="utf-8") as file:
+                bind = file.readline(4096).strip()
+        except (OSError, ValueError, RuntimeError):
+            return
+    if bind:
         from seqtop.adapters.vllm import hook
 
-        hook.install()
+        hook.install(bind)

@@ -6,18 +6,33 @@ with a hash that enter and leave the queue of free blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
 from seqtop.adapters.vllm.wrapping import Wrap
 
 
 class FreeBlockCounter:
-    """Counts the free blocks of one `BlockPool`, whose methods it wraps."""
+    """Counts the free blocks of one `BlockPool`, whose methods it wraps.
 
-    def __init__(self, pool: Any, wrap: Wrap) -> None:
+    Args:
+        pool: The pool.
+        wrap: Wraps a method.
+        freed: Called with the stack frame of each caller that is about to free blocks.
+    """
+
+    def __init__(
+        self, pool: Any, wrap: Wrap, freed: Callable[[FrameType], None] | None = None
+    ) -> None:
         self._pool = pool
-        self._num_cached = 0
+        self._freed = freed
+        # Once, as the engine may have run before.
+        self._num_cached = sum(
+            not block.ref_cnt and block.block_hash is not None and not block.is_null
+            for block in pool.blocks
+        )
         wrap(pool, "touch", before=self._before_touch)
         wrap(pool, "free_blocks", before=self._before_free, after=self._after_free)
         wrap(pool, "_maybe_evict_cached_block", after=self._after_evict)
@@ -37,8 +52,12 @@ class FreeBlockCounter:
         self._num_cached -= sum(not block.ref_cnt and not block.is_null for block in blocks)
 
     def _before_free(self, *args: Any, **_: Any) -> tuple[Any, ...] | None:
-        # The argument may be an iterator, which can be consumed only once.
-        return (list(args[0]), *args[1:]) if args else None
+        if not args:
+            return None
+        blocks = list(args[0])  # it may be an iterator, which can be consumed only once
+        if blocks and self._freed is not None:
+            self._freed(sys._getframe(2))
+        return (blocks, *args[1:])
 
     def _after_free(self, _result: object, ordered_blocks: Iterable[Any]) -> None:
         for block in ordered_blocks:

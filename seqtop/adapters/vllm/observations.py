@@ -55,6 +55,18 @@ class Arrived(Observation, tag="Arrived"):
     prompt_token_ids: list[int]
     """Empty for a prompt of embeddings."""
     sampling_params: dict[str, Any] | None
+    lora: str = ""
+    """The name of its LoRA adapter; empty without one."""
+
+
+class StreamingInput(Observation, tag="StreamingInput"):
+    """More input of a streaming session: its prompt now ends with it."""
+
+    request_id: str
+    time: float
+    prompt_token_ids: list[int]
+    """The whole prompt, which includes the output before it."""
+    num_computed_tokens: int
 
 
 class Preempted(Observation):
@@ -72,6 +84,8 @@ class Admitted(Observation):
     num_cached_tokens: int
     """Computed tokens at the start."""
     tables: Tables
+    num_external_tokens: int = 0
+    """The part of `num_cached_tokens` that a KV connector loaded."""
 
 
 class Scheduled(Observation):
@@ -83,13 +97,8 @@ class Scheduled(Observation):
     admitted: list[Admitted]
     appended: list[tuple[str, Tables]]
     """New blocks of requests that were running already."""
-    replaced: list[tuple[str, Tables]]
-    """Whole tables, of models that free blocks within a table."""
-    num_running: int
-    num_tokens: int
-    """Tokens scheduled for all requests together."""
-    head: str | None
-    """The request at the head of the waiting queue afterwards."""
+    wait_reasons: list[tuple[str, str]]
+    """Requests that were left waiting, and the reason, as in `WaitReason.cause`."""
 
 
 class RequestEnded(Observation):
@@ -99,6 +108,17 @@ class RequestEnded(Observation):
     status: str
     stop_reason: int | str | None
     num_computed_tokens: int
+    tables: Tables | None = None
+    """The blocks that a KV connector still holds for it; `None` if they were freed."""
+
+
+class WaitingRequest(Observation):
+    """A waiting request whose status, computed tokens or blocks have changed."""
+
+    request_id: str
+    status: str
+    num_computed_tokens: int
+    tables: Tables
 
 
 class Stepped(Observation, tag="Stepped"):
@@ -119,17 +139,46 @@ class Stepped(Observation, tag="Stepped"):
     output_token_ids: list[list[int]]
     ended: list[RequestEnded]
     """Finished requests, including those aborted between steps."""
+    released: list[str]
+    """Requests that ended before, and whose blocks the KV connector has released."""
     running: list[str] | None
     """The running queue in order; `None` if it is unchanged."""
     num_computed_tokens: list[int]
     """The computed tokens of each request in `running`."""
-    blocked: dict[str, str]
-    """New statuses of waiting requests that wait for more than their turn, or no longer do."""
+    tables: list[tuple[str, Tables]]
+    """Whole tables in which blocks were freed, of models that do so."""
+    waiting: list[WaitingRequest]
+    """Waiting requests that wait for more than their turn, or no longer do."""
     num_waiting: int
     num_free_blocks: int
     """Blocks in no table."""
     num_cached_blocks: int
     """The part of `num_free_blocks` that the prefix cache can still reuse."""
+
+
+class UnfinishedRequest(Observation):
+    """The current state of one request."""
+
+    arrived: Arrived
+    num_computed_tokens: int
+    output_token_ids: list[int]
+    tables: Tables
+    is_running: bool
+    was_scheduled: bool
+    """True if it has been admitted before."""
+
+
+class AllRequests(Observation, tag="AllRequests"):
+    """The current state of all requests, for a publisher that lacks earlier observations."""
+
+    time: float
+    requests: list[UnfinishedRequest]
+    """The running ones in their order, then the waiting ones in the order of the queue."""
+    num_waiting: int
+    num_free_blocks: int
+    num_cached_blocks: int
+    num_lost: int = 0
+    """Observations that were dropped before this one."""
 
 
 class EngineStopping(Observation, tag="EngineStopping"):
@@ -139,4 +188,6 @@ class EngineStopping(Observation, tag="EngineStopping"):
     reason: str
 
 
-AnyObservation: TypeAlias = EngineStarted | Arrived | Stepped | EngineStopping
+AnyObservation: TypeAlias = (
+    EngineStarted | Arrived | StreamingInput | Stepped | AllRequests | EngineStopping
+)

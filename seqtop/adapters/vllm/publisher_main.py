@@ -6,23 +6,27 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import cast
 
 import msgspec
 import zmq
 
+from seqtop import local_engines
 from seqtop.adapters.vllm.detokenizer import load_detokenizer
 from seqtop.adapters.vllm.observations import (
+    AllRequests,
     AnyObservation,
-    Arrived,
     EngineStarted,
     EngineStopping,
-    Stepped,
 )
 from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator, engine_info
@@ -32,6 +36,9 @@ from seqtop.transport.endpoints import EndpointError
 from seqtop.transport.publisher import Publisher, PublishError
 
 _POLL_MS = 200
+_SECONDS_BETWEEN_REQUESTS = 1.0
+_SECONDS_FOR_FIRST_VIEWER = 30.0
+_SECONDS_WITHOUT_VIEWER = 3.0
 _NICENESS = 10
 """vLLM's processes have priority."""
 
@@ -50,62 +57,152 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C stops vLLM, and this process ends after it
-    observations = receive(options.observations, _when_stdin_ends())
-    started = next(observations, None)
+    try:
+        with ObservationReceiver(options.observations, _when_stdin_ends()) as receiver:
+            return _run(receiver, options.endpoint, settings)
+    finally:
+        shutil.rmtree(_directory_of(options.observations), ignore_errors=True)
+
+
+def _run(receiver: ObservationReceiver, endpoint: str, settings: AdapterSettings) -> int:
+    started = next(iter(receiver), None)
     if not isinstance(started, EngineStarted):
         return 0
     try:
         publisher = Publisher(
-            options.endpoint,
+            endpoint,
             engine_info(started, redacted=settings.redact),
             EngineState(),
             curve_keys=settings.curve_keys(),
             insecure=settings.insecure,
+            repairs=True,
         )
     except (EndpointError, KeyFileError, PublishError) as error:
-        print(f"seqtop is off: {error}", file=sys.stderr)  # noqa: T201 - goes to vLLM's log
+        _log(f"seqtop is off: {error}")
         return EXIT_CANNOT_PUBLISH
+    _log(f"seqtop: to view this engine, run: seqtop attach {endpoint}")
     detokenizer = None
     if not settings.redact:
         detokenizer = load_detokenizer(started.tokenizer, started.tokenizer_revision)
-    publish(publisher, Translator(started, detokenizer), observations)
+    if settings.is_dormant:
+        receiver.is_unwanted = ViewerWatch(publisher).is_unwanted
+    with local_engines.announced(endpoint, started.engine_id, os.getppid()):
+        publish(publisher, Translator(started, detokenizer), receiver)
     return 0
 
 
-def publish(
-    publisher: Publisher, translator: Translator, observations: Iterator[AnyObservation]
-) -> None:
-    """Publishes all observations, then the end of the engine."""
+def publish(publisher: Publisher, translator: Translator, receiver: ObservationReceiver) -> None:
+    """Publishes all observations, then the end of the engine.
+
+    An observation that cannot be read or translated is a gap: nothing is published until the engine
+    has sent the current state of all requests.
+    """
     reason = "vLLM's EngineCore process has ended"
-    for observation in observations:
-        if isinstance(observation, Arrived):
-            events = translator.arrived(observation)
-        elif isinstance(observation, Stepped):
-            events = translator.stepped(observation)
-        elif isinstance(observation, EngineStopping):
+    for observation in receiver:
+        if isinstance(observation, EngineStopping):
             reason = observation.reason
             break
-        else:
-            continue
-        for event in events:
-            publisher.publish(event)
+        try:
+            if isinstance(observation, UnreadableObservation):
+                raise observation  # noqa: TRY301 - handled as any other error
+            if isinstance(observation, AllRequests):
+                # Viewers see a gap in the numbers, and request the new state.
+                publisher.lose(max(observation.num_lost, 1), "observations are missing")
+            if not translator.is_incomplete or isinstance(observation, AllRequests):
+                for event in translator.events(observation):
+                    publisher.publish(event)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the engine has its state
+            if not translator.is_incomplete:
+                _log(f"seqtop: a gap, as an observation of vLLM cannot be used: {error!r}")
+            translator.is_incomplete = True
+            publisher.lose(1, str(error))
+        if translator.is_incomplete or publisher.wants_in_flight():
+            receiver.request_all()
     publisher.close(reason)
 
 
-def receive(address: str, parent_ended: threading.Event) -> Iterator[AnyObservation]:
-    """Yields observations until there are no more and the sender has ended."""
-    decoder = msgspec.msgpack.Decoder(AnyObservation)
-    with zmq.Context() as context, context.socket(zmq.PULL) as socket:
-        try:
-            socket.bind(address)
-        except zmq.ZMQError:
-            return  # vLLM has ended and removed the directory
-        while True:
-            has_ended = parent_ended.is_set()
-            if socket.poll(_POLL_MS):
-                yield cast(AnyObservation, decoder.decode(socket.recv()))
+class ViewerWatch:
+    """Says when a woken engine may sleep again.
+
+    Args:
+        publisher: The publisher, which counts its viewers.
+    """
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+        self._unwanted_at = time.monotonic() + _SECONDS_FOR_FIRST_VIEWER
+
+    def is_unwanted(self) -> bool:
+        """Returns whether there has been no viewer for a while."""
+        now = time.monotonic()
+        if self._publisher.has_viewers:
+            self._unwanted_at = now + _SECONDS_WITHOUT_VIEWER
+        return now > self._unwanted_at
+
+
+class UnreadableObservation(Exception):  # noqa: N818 - it is received, not raised there
+    """An observation that could not be decoded."""
+
+
+class ObservationReceiver:
+    """Receives observations until there are no more and their sender has ended.
+
+    Args:
+        address: The ZeroMQ endpoint to bind.
+        sender_ended: Set when the sender has ended.
+
+    Attributes:
+        is_unwanted: Returns whether to end although the sender continues.
+    """
+
+    def __init__(self, address: str, sender_ended: threading.Event) -> None:
+        self.is_unwanted: Callable[[], bool] = lambda: False
+        self._address = address
+        self._decoder = msgspec.msgpack.Decoder(AnyObservation)
+        self._sender_ended = sender_ended
+        self._requested_at = -_SECONDS_BETWEEN_REQUESTS
+
+    def __enter__(self) -> ObservationReceiver:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.linger = 0
+        # Otherwise vLLM has ended, and its directory is removed.
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.bind(self._address)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._context.destroy()
+
+    def __iter__(self) -> Iterator[AnyObservation | UnreadableObservation]:
+        """Yields the observations."""
+        while self._socket.last_endpoint and not self.is_unwanted():
+            has_ended = self._sender_ended.is_set()
+            if self._socket.poll(_POLL_MS):
+                payload = self._socket.recv()
+                try:
+                    observation = cast(AnyObservation, self._decoder.decode(payload))
+                except (msgspec.MsgspecError, ValueError) as error:
+                    yield UnreadableObservation(str(error))
+                else:
+                    yield observation
             elif has_ended:
                 return
+
+    def request_all(self) -> None:
+        """Requests `AllRequests` from the engine, at most once a second."""
+        if time.monotonic() - self._requested_at >= _SECONDS_BETWEEN_REQUESTS:
+            self._requested_at = time.monotonic()
+            with contextlib.suppress(zmq.Again):
+                self._socket.send(b"", zmq.DONTWAIT)
+
+
+def _directory_of(address: str) -> Path:
+    return Path(address.removeprefix("ipc://")).parent
+
+
+def _log(line: str) -> None:
+    print(line, file=sys.stderr)  # noqa: T201 - goes to vLLM's log
 
 
 def _when_stdin_ends() -> threading.Event:

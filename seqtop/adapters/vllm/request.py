@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
 
-from seqtop.adapters.vllm.observations import Arrived
+from seqtop.adapters.vllm.observations import Arrived, UnfinishedRequest
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 
 _RANDOM_SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
@@ -56,7 +56,9 @@ class Request:
     engine_status: str = ""
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
+    num_external_tokens: int = 0
     num_output_tokens: int = 0
+    was_scheduled: bool = False
     is_prefill: bool = True
     """True until it samples a token after its last admission."""
 
@@ -80,6 +82,23 @@ class Request:
             skip_special_tokens=params is None or params.skip_special_tokens,
             engine_status=engine_status(observation.status),
         )
+
+    def set_current(self, current: UnfinishedRequest) -> None:
+        """Takes over the state of the engine. Times and prefix hits from before stay unknown."""
+        status = current.arrived.status
+        self.num_prompt_tokens = current.arrived.num_prompt_tokens
+        self.num_output_tokens = len(current.output_token_ids)
+        self.num_computed_tokens = current.num_computed_tokens
+        self.was_scheduled = current.was_scheduled
+        self.engine_status = engine_status(status)
+        if current.is_running:
+            self.status = SequenceStatus.RUNNING
+        elif status.startswith("FINISHED_"):
+            self.status = end_status(status)
+        else:
+            self.status = SequenceStatus.WAITING
+        num_known = self.num_prompt_tokens + self.num_output_tokens
+        self.is_prefill = not self.num_output_tokens or self.num_computed_tokens < num_known - 1
 
 
 class Names:

@@ -9,21 +9,25 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from itertools import islice
-from typing import Any, Final
+from types import FrameType
+from typing import Any, Final, Protocol
 
+from seqtop.adapters.vllm.admission import Admission, waiting_requests
 from seqtop.adapters.vllm.engine_description import Layout
 from seqtop.adapters.vllm.free_block_counter import FreeBlockCounter
 from seqtop.adapters.vllm.observations import (
     Admitted,
+    AllRequests,
     AnyObservation,
     Arrived,
     Preempted,
     RequestEnded,
     Scheduled,
     Stepped,
+    StreamingInput,
     Tables,
+    UnfinishedRequest,
+    WaitingRequest,
 )
 from seqtop.adapters.vllm.wrapping import Wrap
 
@@ -33,10 +37,18 @@ _SAMPLING_FIELDS: Final = (
     " skip_special_tokens include_stop_str_in_output"
 ).split()
 
-_MAX_DEFERRED_CHECKED: Final = 256
-"""The number of deferred waiting requests that are checked in each step."""
+_WAITING_FOR_INPUT: Final = "WAITING_FOR_STREAMING_REQ"
 
-_PLAIN_WAITING: Final = ("WAITING", "PREEMPTED", "RUNNING")
+
+class ObservationSink(Protocol):
+    """The destination of observations."""
+
+    @property
+    def wants_all_requests(self) -> bool:
+        """True once after observations were lost: then `AllRequests` is needed."""
+
+    def send(self, observation: AnyObservation) -> None:
+        """Sends an observation without waiting."""
 
 
 class SchedulerObserver:
@@ -45,64 +57,102 @@ class SchedulerObserver:
     Args:
         scheduler: vLLM's V1 scheduler.
         wrap: Wraps a method.
-        send: Receives the observations.
+        publisher: Receives the observations.
         layout: The way to read block tables.
 
     Raises:
-        AttributeError: The scheduler differs from those of the supported versions.
+        AttributeError: The scheduler lacks something without which nothing can be observed.
     """
 
     def __init__(
-        self,
-        scheduler: Any,
-        wrap: Wrap,
-        send: Callable[[AnyObservation], None],
-        layout: Layout,
+        self, scheduler: Any, wrap: Wrap, publisher: ObservationSink, layout: Layout
     ) -> None:
         self._scheduler = scheduler
-        self._send = send
+        self._publisher = publisher
         self._layout = layout
-        self._pool = FreeBlockCounter(scheduler.kv_cache_manager.block_pool, wrap)
-        self._known: set[str] = set()
+        freed = self._before_pool_frees if layout.whole_tables else None
+        self._pool = FreeBlockCounter(scheduler.kv_cache_manager.block_pool, wrap, freed)
+        self._admission = Admission(scheduler, wrap)
+        self._is_new = False
         self._blocked: dict[str, str] = {}
         """The last reported status of requests that wait for something other than their turn."""
+        self._sessions: dict[str, str] = {}
+        """The last reported status of streaming sessions."""
+        self._inputs: list[StreamingInput] = []
+        """Input of sessions that has not been sent yet."""
+        self._changed_tables: set[str] = set()
+        """Requests whose whole table has to be sent."""
+        self._held: set[str] = set()
+        """Finished requests whose blocks a KV connector holds."""
+        self._released: list[str] = []
         self._preempted: list[Preempted] = []
+        self._has_preempted = False
+        """True if the current call of `schedule` has preempted a request."""
         self._ended: list[RequestEnded] = []
         self._scheduled: list[Scheduled] = []
         """Calls of `schedule` since the last reported step."""
         self._in_flight: deque[tuple[Any, Scheduled, float]] = deque()
         """Scheduled steps without outputs so far, with the time at which scheduling ended."""
         self._start = self._clock = self._back = 0.0
-        wrap(scheduler, "add_request", after=self._after_add_request)
+        wrap(scheduler, "add_request", before=self._before_add, after=self._after_add)
         wrap(scheduler, "schedule", before=self._before_schedule, after=self._after_schedule)
         wrap(scheduler, "_preempt_request", before=self._before_preempt)
-        wrap(scheduler, "_free_request", before=self._before_free)
+        wrap(scheduler, "_free_request", before=self._before_free, after=self._after_free)
         wrap(scheduler, "update_from_output", before=self._before_update, after=self._after_update)
+        if hasattr(scheduler, "_free_blocks"):
+            wrap(scheduler, "_free_blocks", before=self._before_free_blocks)
+        if hasattr(scheduler, "_update_request_as_session"):
+            wrap(scheduler, "_update_request_as_session", after=self._after_input)
+        if scheduler.requests:
+            self._publisher.send(self.all_requests())
 
-    def _after_add_request(self, _result: object, request: Any) -> None:
-        request_id = request.request_id
-        if request_id in self._known:
-            return  # more input for a streaming session
-        self._known.add(request_id)
-        status = request.status.name
-        if status != "WAITING":
+    def _before_add(self, request: Any, *_: Any, **__: Any) -> None:
+        # Otherwise it is more input for a streaming session, or its end.
+        self._is_new = request.request_id not in self._scheduler.requests
+
+    def _after_add(self, _result: object, request: Any, *_: Any, **__: Any) -> None:
+        if self._is_new and request.request_id in self._scheduler.requests:
+            self._publisher.send(self._arrived(request))
+        self._send_inputs()
+
+    def _arrived(self, request: Any) -> Arrived:
+        request_id, status = request.request_id, request.status.name
+        if status.startswith("WAITING_FOR_"):
             self._blocked[request_id] = status
+        if getattr(request, "resumable", False):
+            self._sessions[request_id] = status
         params = request.sampling_params
-        self._send(
-            Arrived(
-                request_id=request_id,
-                arrival_time=request.arrival_time,
-                status=status,
-                priority=request.priority,
-                num_prompt_tokens=request.num_prompt_tokens,
-                prompt_token_ids=request.prompt_token_ids or [],
-                sampling_params=(
-                    {name: getattr(params, name, None) for name in _SAMPLING_FIELDS}
-                    if params is not None
-                    else None
-                ),
+        lora = getattr(request, "lora_request", None)
+        return Arrived(
+            request_id=request_id,
+            arrival_time=request.arrival_time,
+            status=status,
+            priority=request.priority,
+            num_prompt_tokens=request.num_prompt_tokens,
+            prompt_token_ids=request.prompt_token_ids or [],
+            sampling_params=(
+                {name: getattr(params, name, None) for name in _SAMPLING_FIELDS}
+                if params is not None
+                else None
+            ),
+            lora=lora.lora_name if lora else "",
+        )
+
+    def _after_input(self, _result: object, session: Any, *_: Any, **__: Any) -> None:
+        self._inputs.append(
+            StreamingInput(
+                request_id=session.request_id,
+                time=time.time(),
+                prompt_token_ids=session.prompt_token_ids or [],
+                num_computed_tokens=session.num_computed_tokens,
             )
         )
+
+    def _send_inputs(self) -> None:
+        for each in self._inputs:
+            self._sessions[each.request_id] = "WAITING"
+            self._publisher.send(each)
+        self._inputs = []
 
     def _before_schedule(self, *_: Any, **__: Any) -> None:
         self._start, self._clock = time.time(), time.perf_counter()
@@ -112,42 +162,56 @@ class SchedulerObserver:
         cached = output.scheduled_cached_reqs
         resumed = cached.resumed_req_ids
         admitted = [
-            Admitted(new.req_id, new.num_computed_tokens, self._ordered(new.block_ids))
+            self._admitted(new.req_id, new.num_computed_tokens, new.block_ids)
             for new in output.scheduled_new_reqs
         ]
-        appended, replaced = [], []
+        appended = []
         for position, tables in enumerate(cached.new_block_ids):
             if tables is None:
                 continue
             request_id = cached.req_ids[position]
             if request_id in resumed:
                 computed = cached.num_computed_tokens[position]
-                admitted.append(Admitted(request_id, computed, self._ordered(tables)))
+                admitted.append(self._admitted(request_id, computed, tables))
             elif self._layout.whole_tables:
-                replaced.append((request_id, self._tables_of(request_id)))
+                self._changed_tables.add(request_id)
             else:
                 appended.append((request_id, tables))
-        waiting = self._scheduler.waiting
         observation = Scheduled(
             start_time=self._start,
             duration=ended - self._clock,
             preempted=self._preempted,
             admitted=admitted,
             appended=appended,
-            replaced=replaced,
-            num_running=len(self._scheduler.running),
-            num_tokens=output.total_num_scheduled_tokens,
-            head=waiting.peek_request().request_id if waiting else None,
+            wait_reasons=self._admission.take_reasons(output, has_preempted=self._has_preempted),
         )
-        self._preempted = []
+        self._preempted, self._has_preempted = [], False
         self._scheduled.append(observation)
         self._in_flight.append((output, observation, ended))
+
+    def _admitted(self, request_id: str, num_computed: int, tables: Tables) -> Admitted:
+        external = 0
+        if getattr(self._scheduler, "connector", None) is not None:
+            request = self._scheduler.requests[request_id]
+            external = getattr(request, "num_external_computed_tokens", 0)
+        return Admitted(
+            request_id, num_computed, self._ordered(tables), min(external, num_computed)
+        )
+
+    def _before_pool_frees(self, caller: FrameType) -> None:
+        """Records the request in whose table vLLM is about to replace blocks by null blocks."""
+        if caller.f_code.co_name != "free":  # frees the whole table
+            request_id = caller.f_locals.get("request_id")
+            if isinstance(request_id, str):
+                self._changed_tables.add(request_id)
 
     def _before_preempt(self, request: Any, *_: Any, **__: Any) -> None:
         # vLLM does not pass on the request that needs the blocks, but `schedule`, which calls the
         # wrapper that calls this, has it in a variable. Other callers preempt for no request.
         caller = sys._getframe(2)
-        cause = caller.f_locals.get("request") if caller.f_code.co_name == "schedule" else None
+        cause = None
+        if caller.f_code.co_name == "schedule":
+            self._has_preempted, cause = True, caller.f_locals.get("request")
         self._preempted.append(
             Preempted(
                 request_id=request.request_id,
@@ -158,8 +222,8 @@ class SchedulerObserver:
 
     def _before_free(self, request: Any, *_: Any, **__: Any) -> None:
         request_id = request.request_id
-        self._known.discard(request_id)
         self._blocked.pop(request_id, None)
+        self._sessions.pop(request_id, None)
         self._ended.append(
             RequestEnded(
                 request_id=request_id,
@@ -169,22 +233,31 @@ class SchedulerObserver:
             )
         )
 
+    def _after_free(self, _result: object, request: Any, *_: Any, **__: Any) -> None:
+        if request.request_id in self._scheduler.requests:
+            # A KV connector still sends its blocks, or loads into them.
+            self._held.add(request.request_id)
+            self._ended[-1].tables = self._tables_of(request.request_id)
+
+    def _before_free_blocks(self, request: Any, *_: Any, **__: Any) -> None:
+        if request.request_id in self._held:
+            self._held.remove(request.request_id)
+            self._released.append(request.request_id)
+
     def _before_update(self, *_: Any, **__: Any) -> None:
         self._back = time.perf_counter()
 
     def _after_update(
         self, outputs: dict[int, Any], scheduler_output: Any, *_: Any, **__: Any
     ) -> None:
-        output, run, scheduled_at = self._in_flight.popleft()
-        while output is not scheduler_output:  # a step that failed
-            output, run, scheduled_at = self._in_flight.popleft()
+        run, scheduled_at = self._take_scheduled(scheduler_output)
         scheduler = self._scheduler
         running = scheduler.running
         drafts = scheduler_output.scheduled_spec_decode_tokens
-        blocked = self._changed_blocked()
+        waiting = self._changed_waiting()
         others_run = (
             self._ended
-            or blocked
+            or waiting
             or any(each.admitted or each.preempted for each in self._scheduled)
         )
         # No container per request: hundreds in each step would trigger the garbage collector.
@@ -208,39 +281,99 @@ class SchedulerObserver:
             output_ids=None if all_got else [each.request_id for each in got],
             output_token_ids=[each.new_token_ids for each in got],
             ended=self._ended,
+            released=self._released,
             running=[request.request_id for request in running] if others_run else None,
             num_computed_tokens=[request.num_computed_tokens for request in running],
-            blocked=blocked,
+            tables=[
+                (request_id, self._tables_of(request_id))
+                for request_id in self._changed_tables
+                if request_id in scheduler.requests
+            ],
+            waiting=waiting,
             num_waiting=scheduler.get_request_counts()[1],
             num_free_blocks=self._pool.num_free,
             num_cached_blocks=self._pool.num_cached,
         )
-        self._scheduled, self._ended = [], []
-        self._send(observation)
+        self._scheduled, self._ended, self._released = [], [], []
+        self._changed_tables.clear()
+        self._publisher.send(observation)
+        if self._inputs:
+            self._send_inputs()
+        if self._publisher.wants_all_requests:
+            self._publisher.send(self.all_requests())
 
-    def _changed_blocked(self) -> dict[str, str]:
-        """Returns the new statuses of waiting requests whose reason to wait has changed."""
-        scheduler = self._scheduler
-        changes: dict[str, str] = {}
-        deferred: Iterable[Any] = (
-            getattr(scheduler, "deferred_waiting", None)
-            or getattr(scheduler, "skipped_waiting", None)
-            or ()
-        )
-        for request in islice(deferred, _MAX_DEFERRED_CHECKED):
+    def _take_scheduled(self, output: Any) -> tuple[Scheduled, float]:
+        """Returns the call of `schedule` with this result, and the time at which it ended."""
+        while self._in_flight:  # steps before it have failed
+            each, run, scheduled_at = self._in_flight.popleft()
+            if each is output:
+                return run, scheduled_at
+        # It was scheduled before this observer existed.
+        return Scheduled(time.time(), 0.0, [], [], [], []), self._back
+
+    def _changed_waiting(self) -> list[WaitingRequest]:
+        """Returns the waiting requests whose status has changed, other than by a preemption."""
+        requests = self._scheduler.requests
+        changed: list[WaitingRequest] = []
+        for request in self._admission.loading:
             status = request.status.name
-            if status not in _PLAIN_WAITING and self._blocked.get(request.request_id) != status:
-                self._blocked[request.request_id] = changes[request.request_id] = status
+            if status.startswith("WAITING_FOR_") and request.request_id in requests:
+                self._blocked[request.request_id] = status
+                changed.append(self._waiting(request, status))
+        self._admission.loading.clear()
         for request_id, reported in list(self._blocked.items()):
-            request = scheduler.requests.get(request_id)
-            status = request.status.name if request is not None else "WAITING"
-            if status != reported:
-                changes[request_id] = status
-                if status in _PLAIN_WAITING:
-                    del self._blocked[request_id]
-                else:
-                    self._blocked[request_id] = status
-        return changes
+            request = requests.get(request_id)
+            status = request.status.name if request is not None else ""
+            if status == reported:
+                continue
+            if status.startswith("WAITING_FOR_"):
+                self._blocked[request_id] = status
+            else:
+                del self._blocked[request_id]
+            if status.startswith("WAITING") or status == "PREEMPTED":
+                changed.append(self._waiting(request, status))
+        fed = {each.request_id for each in self._inputs}
+        for request_id, reported in self._sessions.items():
+            request = requests[request_id]
+            # One that got input at once has stopped to wait for it in between.
+            status = _WAITING_FOR_INPUT if request_id in fed else request.status.name
+            if status == _WAITING_FOR_INPUT != reported:
+                changed.append(self._waiting(request, status))
+            self._sessions[request_id] = status
+        return changed
+
+    def _waiting(self, request: Any, status: str) -> WaitingRequest:
+        request_id = request.request_id
+        return WaitingRequest(
+            request_id, status, request.num_computed_tokens, self._tables_of(request_id)
+        )
+
+    def all_requests(self) -> AllRequests:
+        """Returns the current state of all requests."""
+        scheduler = self._scheduler
+        running = {request.request_id: request for request in scheduler.running}
+        waiting = {request.request_id: request for request in waiting_requests(scheduler)}
+        # Those in no queue have finished, and a KV connector holds their blocks.
+        requests = {**running, **waiting, **scheduler.requests}
+        return AllRequests(
+            time=time.time(),
+            requests=[
+                UnfinishedRequest(
+                    arrived=self._arrived(request),
+                    num_computed_tokens=request.num_computed_tokens,
+                    output_token_ids=list(request.output_token_ids),
+                    tables=self._tables_of(request_id),
+                    is_running=request_id in running,
+                    was_scheduled=request_id in running
+                    or request.num_preemptions > 0
+                    or request.num_computed_tokens > 0,
+                )
+                for request_id, request in requests.items()
+            ],
+            num_waiting=scheduler.get_request_counts()[1],
+            num_free_blocks=self._pool.num_free,
+            num_cached_blocks=self._pool.num_cached,
+        )
 
     def _tables_of(self, request_id: str) -> Tables:
         return self._ordered(self._scheduler.kv_cache_manager.get_block_ids(request_id))

@@ -8,16 +8,16 @@ import msgspec
 from seqtop.transport.curve_keys import EngineKeys, KeyFileError, engine_keys
 from seqtop.transport.endpoints import check_bind, rank_endpoint
 
+DORMANT = "dormant"
+
 
 class AdapterSettings(msgspec.Struct, frozen=True):
     """The settings of the adapter."""
 
     bind: str
-    """The endpoint at which data-parallel rank 0 publishes."""
+    """The endpoint at which data-parallel rank 0 publishes, or `dormant`."""
     insecure: bool = False
     """True if `bind` may be reachable from other machines."""
-    force: bool = False
-    """True to attach to an untested version of vLLM."""
     engine_id: str = ""
     """The name of the engine in viewers; the model's name by default."""
     tokenizer: str | None = None
@@ -28,6 +28,11 @@ class AdapterSettings(msgspec.Struct, frozen=True):
     """The engine's secret key file. If given, only holders of keys are admitted."""
     authorized_clients: str = ""
     """The viewers to admit: a public key file, or a directory of such files."""
+
+    @property
+    def is_dormant(self) -> bool:
+        """True if the engine publishes nothing until `seqtop attach` wakes it."""
+        return self.bind == DORMANT
 
     @property
     def has_keys(self) -> bool:
@@ -45,8 +50,8 @@ class AdapterSettings(msgspec.Struct, frozen=True):
         return engine_keys(self.server_secret_key, self.authorized_clients)
 
 
-def from_environment(environ: Mapping[str, str] = os.environ) -> AdapterSettings:
-    """Reads the settings from environment variables. `SEQTOP_BIND` must be set.
+def from_environment(bind: str, environ: Mapping[str, str] = os.environ) -> AdapterSettings:
+    """Reads the settings other than `bind` from environment variables.
 
     Raises:
         KeyFileError: The engine's key is given without the viewers' keys, or the reverse.
@@ -56,9 +61,8 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> AdapterSettings
     if bool(secret_key) != bool(clients):
         raise KeyFileError("SEQTOP_SERVER_SECRET_KEY and SEQTOP_AUTHORIZED_CLIENTS belong together")
     return AdapterSettings(
-        bind=environ["SEQTOP_BIND"],
+        bind=bind,
         insecure=_is_set(environ, "SEQTOP_INSECURE"),
-        force=_is_set(environ, "SEQTOP_FORCE"),
         engine_id=environ.get("SEQTOP_ENGINE_ID", ""),
         tokenizer=environ.get("SEQTOP_TOKENIZER"),
         redact=_is_set(environ, "SEQTOP_REDACT"),

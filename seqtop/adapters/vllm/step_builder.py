@@ -10,7 +10,13 @@ from __future__ import annotations
 from typing import Final
 
 from seqtop.adapters.vllm.detokenizer import StreamDetokenizer
-from seqtop.adapters.vllm.observations import RequestEnded, Scheduled, Stepped, Tables
+from seqtop.adapters.vllm.observations import (
+    RequestEnded,
+    Scheduled,
+    Stepped,
+    Tables,
+    WaitingRequest,
+)
 from seqtop.adapters.vllm.request import Request, end_status, engine_status
 from seqtop.sequence import (
     ExecuteModelRequest,
@@ -56,17 +62,33 @@ class StepBuilder:
             self._apply_preemptions(run)
             self._apply_admissions(run)
             self._apply_new_blocks(run)
+        for request_id, tables in observation.tables:
+            if request_id in requests:
+                _replace(self._update(request_id), tables)
         self._apply_outputs()
         self._apply_computed_tokens()
-        self._apply_blocked()
+        for waiting in observation.waiting:
+            self._apply_waiting(waiting)
+        self._finished = [
+            request.name
+            for ended in observation.ended
+            if (request := requests.get(ended.request_id)) is not None
+        ]
         for ended in observation.ended:
             self._end(ended)
+        for request_id in observation.released:
+            if request_id in requests:
+                _replace(self._update(request_id), ())
         for request_id, before in self._decoding.items():
             self._move_to_decodes(request_id, *before)
 
     def execute(self) -> ExecuteModelRequest:
         """Returns the requests that ran, without those in `decodes`."""
-        return ExecuteModelRequest(list(self._batch.values()))
+        return ExecuteModelRequest(
+            list(self._batch.values()),
+            running_queue_size=len(self._running),
+            finished_requests_ids=self._finished,
+        )
 
     def updates(self) -> list[SequenceUpdate]:
         """Returns the changed sequences after the step. Those that lost their blocks are first."""
@@ -76,6 +98,7 @@ class StepBuilder:
             update.engine_status = request.engine_status
             update.num_computed_tokens = request.num_computed_tokens
             update.num_cached_tokens = request.num_cached_tokens
+            update.num_external_tokens = request.num_external_tokens
         return sorted(self._updates.values(), key=lambda update: update.block_table != [])
 
     def _update(self, request_id: str) -> SequenceUpdate:
@@ -149,11 +172,14 @@ class StepBuilder:
             request.status, request.engine_status = _RUNNING, ""
             request.is_prefill = True
             request.num_cached_tokens = observation.num_cached_tokens
-            self.num_queries += request.num_prompt_tokens + request.num_output_tokens
-            self.num_hits += observation.num_cached_tokens
+            request.num_external_tokens = observation.num_external_tokens
             _replace(self._update(observation.request_id), observation.tables)
             metrics = request.metrics
-            if metrics.first_scheduled_time is None:
+            if not request.was_scheduled:
+                request.was_scheduled = True
+                # As in vLLM's own figures, which leave out requests that were preempted before.
+                self.num_queries += request.num_prompt_tokens + request.num_output_tokens
+                self.num_hits += observation.num_cached_tokens - observation.num_external_tokens
                 metrics.first_scheduled_time = run.start_time
                 metrics.time_in_queue = run.start_time - metrics.arrival_time
                 self.metrics[request.name] = metrics
@@ -164,9 +190,6 @@ class StepBuilder:
                 update = self._update(request_id)
                 grows = update.new_blocks if update.block_table is None else update.block_table
                 grows += tables[0]
-        for request_id, tables in run.replaced:
-            if request_id in self._requests:
-                _replace(self._update(request_id), tables)
 
     def _apply_outputs(self) -> None:
         observation = self._observation
@@ -182,12 +205,13 @@ class StepBuilder:
                 update.text_delta = self._detokenizer.decode_output(
                     request.seq_id, token_ids, skip_special_tokens=request.skip_special_tokens
                 )
+            is_first = not request.num_output_tokens
             request.num_output_tokens += len(token_ids)
             if request.status is _RUNNING:  # else a late output of one that was preempted
                 request.is_prefill = False
             metrics = request.metrics
             metrics.last_token_time = observation.time
-            if metrics.first_token_time is None:
+            if is_first and metrics.first_token_time is None:
                 metrics.first_token_time = observation.time
                 self.metrics[request.name] = metrics
             if num_drafted := observation.num_draft_tokens.get(request_id):
@@ -205,16 +229,14 @@ class StepBuilder:
                 request.num_computed_tokens = computed
                 self._update(request_id)
 
-    def _apply_blocked(self) -> None:
-        for request_id, status in self._observation.blocked.items():
-            request = self._requests.get(request_id)
-            if request is None or request.engine_status == engine_status(status):
-                continue
-            if status == "WAITING" or request.status is _WAITING:
-                request.engine_status = engine_status(status)
-            else:  # a streaming session that waits for input
-                request.status, request.engine_status = _WAITING, engine_status(status)
-            self._update(request_id)
+    def _apply_waiting(self, observation: WaitingRequest) -> None:
+        request = self._requests.get(observation.request_id)
+        if request is None:
+            return
+        request.status = _WAITING
+        request.engine_status = engine_status(observation.status)
+        request.num_computed_tokens = observation.num_computed_tokens
+        _replace(self._update(observation.request_id), observation.tables)
 
     def _end(self, observation: RequestEnded) -> None:
         request = self._requests.get(observation.request_id)
@@ -227,7 +249,7 @@ class StepBuilder:
         request.num_computed_tokens = min(observation.num_computed_tokens, num_tokens)
         update = self._update(observation.request_id)
         update.stop_reason = observation.stop_reason
-        _replace(update, ())
+        _replace(update, observation.tables or ())
 
     def _move_to_decodes(self, request_id: str, num_computed: int, num_cached: int) -> None:
         """Moves a sequence to `decodes` if its next token is its only change."""

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, cast
 
 from seqtop.adapters.vllm.detokenizer import StreamDetokenizer
-from seqtop.adapters.vllm.observations import Arrived, EngineStarted, Stepped
+from seqtop.adapters.vllm.observations import (
+    AllRequests,
+    AnyObservation,
+    Arrived,
+    EngineStarted,
+    EngineStopping,
+    Stepped,
+    StreamingInput,
+    UnfinishedRequest,
+)
 from seqtop.adapters.vllm.request import Names, Request, sampling_params
 from seqtop.adapters.vllm.step_builder import StepBuilder
-from seqtop.sequence import SequenceStatus
+from seqtop.sequence import SamplingParams, SequenceStatus
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
     EngineInfo,
     Event,
+    InFlight,
     RequestArrived,
     RequestFinished,
+    SequenceUpdate,
     Step,
     StepStats,
+    StreamingUpdate,
     WaitCause,
     WaitReason,
 )
@@ -69,31 +81,126 @@ class Translator:
         self._running: list[str] = []
         self._num_seqs = self._num_steps = self._num_preemptions = 0
         self._num_queries = self._num_hits = 0
+        self.is_incomplete = False
+        """True if an observation is missing, until the next `AllRequests`."""
 
-    def arrived(self, observation: Arrived) -> Iterator[Event]:
-        """Yields the messages for an arrival."""
+    def events(self, observation: AnyObservation) -> Iterator[Event | InFlight]:
+        """Yields the messages for an observation."""
+        match observation:
+            case Arrived():
+                yield self._arrived(observation)
+            case StreamingInput():
+                yield from self._streaming_input(observation)
+            case Stepped():
+                yield from self._stepped(observation)
+            case AllRequests():
+                yield self._all_requests(observation)
+            case EngineStarted() | EngineStopping():
+                pass
+
+    def _arrived(self, observation: Arrived) -> RequestArrived:
         params = sampling_params(observation.sampling_params)
         request = Request.of(
             observation, self._num_seqs, self._names.of(observation.request_id), params
         )
         self._num_seqs += 1
         self._requests[observation.request_id] = request
-        yield RequestArrived(
+        return self._arrival(request, observation, params)
+
+    def _arrival(
+        self, request: Request, observation: Arrived, params: SamplingParams | None
+    ) -> RequestArrived:
+        return RequestArrived(
             request_id=request.name,
             arrival_time=observation.arrival_time,
             seq_ids=[request.seq_id],
             num_prompt_tokens=observation.num_prompt_tokens,
-            prompt=self._detokenizer.decode_prompt(observation.prompt_token_ids)
-            if self._detokenizer
-            else None,
+            prompt=self._decode_prompt(observation.prompt_token_ids),
             prompt_token_ids=observation.prompt_token_ids,
             sampling_params=params,
             priority=observation.priority,
             engine_status=request.engine_status,
+            lora=observation.lora,
         )
 
-    def stepped(self, observation: Stepped) -> Iterator[Event]:
-        """Yields the messages for a step and the requests that ended with it."""
+    def _decode_prompt(self, token_ids: list[int]) -> str | None:
+        return self._detokenizer.decode_prompt(token_ids) if self._detokenizer else None
+
+    def _streaming_input(self, observation: StreamingInput) -> Iterator[StreamingUpdate]:
+        request = self._requests.get(observation.request_id)
+        if request is None:
+            return
+        request.num_prompt_tokens = len(observation.prompt_token_ids)
+        request.num_output_tokens = 0
+        request.num_computed_tokens = observation.num_computed_tokens
+        request.is_prefill = True
+        request.status, request.engine_status = SequenceStatus.WAITING, ""
+        if self._detokenizer is not None:
+            self._detokenizer.end(request.seq_id)
+        yield StreamingUpdate(
+            request_id=request.name,
+            time=observation.time,
+            num_computed_tokens=observation.num_computed_tokens,
+            num_prompt_tokens=len(observation.prompt_token_ids),
+            prompt=self._decode_prompt(observation.prompt_token_ids),
+            prompt_token_ids=observation.prompt_token_ids,
+        )
+
+    def _all_requests(self, observation: AllRequests) -> InFlight:
+        """Replaces everything that is known about requests."""
+        before, self._requests, self._running = self._requests, {}, []
+        arrivals: list[RequestArrived] = []
+        updates: list[SequenceUpdate] = []
+        for each in observation.requests:
+            request_id = each.arrived.request_id
+            params = sampling_params(each.arrived.sampling_params)
+            request = before.get(request_id)
+            if request is None:
+                request = Request.of(
+                    each.arrived, self._num_seqs, self._names.of(request_id), params
+                )
+                self._num_seqs += 1
+            request.set_current(each)
+            self._requests[request_id] = request
+            if each.is_running:
+                self._running.append(request_id)
+            arrival = self._arrival(request, each.arrived, params)
+            arrival.metrics = request.metrics
+            arrivals.append(arrival)
+            updates.append(self._whole(request, each))
+        self.is_incomplete = False
+        return InFlight(
+            time=observation.time,
+            step=self._num_steps - 1,
+            stats=self._pool_stats(observation),
+            requests=arrivals,
+            sequences=updates,
+        )
+
+    def _whole(self, request: Request, each: UnfinishedRequest) -> SequenceUpdate:
+        """Returns an update with everything about a sequence."""
+        text = ""
+        if self._detokenizer is not None:
+            self._detokenizer.end(request.seq_id)
+            text = self._detokenizer.decode_output(
+                request.seq_id,
+                each.output_token_ids,
+                skip_special_tokens=request.skip_special_tokens,
+            )
+        return SequenceUpdate(
+            seq_id=request.seq_id,
+            status=request.status,
+            engine_status=request.engine_status,
+            num_computed_tokens=request.num_computed_tokens,
+            num_cached_tokens=request.num_cached_tokens,
+            new_token_ids=each.output_token_ids,
+            text_delta=text,
+            block_table=list(each.tables[0]) if each.tables else [],
+            group_block_tables=[list(table) for table in each.tables[1:]],
+        )
+
+    def _stepped(self, observation: Stepped) -> Iterator[Event]:
+        """Yields the messages for a step and the requests that left the engine with it."""
         if observation.running is not None:
             self._running = observation.running
         built = StepBuilder(observation, self._running, self._requests, self._detokenizer)
@@ -114,18 +221,23 @@ class Translator:
         )
         self._num_steps += 1
         for ended in observation.ended:
-            request = self._requests.pop(ended.request_id, None)
+            request = self._requests.get(ended.request_id)
             if request is None:
                 continue
-            if self._detokenizer is not None:
-                self._detokenizer.end(request.seq_id)
             request.metrics.finished_time = observation.time
-            yield RequestFinished(
-                request_id=request.name,
-                time=observation.time,
-                status=request.status,
-                metrics=request.metrics,
-            )
+            if ended.tables is None:
+                yield self._finished(ended.request_id, request, observation.time)
+        for request_id in observation.released:
+            if request := self._requests.get(request_id):
+                yield self._finished(request_id, request, observation.time)
+
+    def _finished(self, request_id: str, request: Request, time: float) -> RequestFinished:
+        del self._requests[request_id]
+        if self._detokenizer is not None:
+            self._detokenizer.end(request.seq_id)
+        return RequestFinished(
+            request_id=request.name, time=time, status=request.status, metrics=request.metrics
+        )
 
     def _stats(self, observation: Stepped, built: StepBuilder) -> StepStats:
         num_blocks = self._started.num_gpu_blocks - _NUM_NULL_BLOCKS
@@ -145,17 +257,31 @@ class Translator:
             model_execute_time=observation.execute_time,
         )
 
+    def _pool_stats(self, observation: AllRequests) -> StepStats:
+        num_blocks = self._started.num_gpu_blocks - _NUM_NULL_BLOCKS
+        return StepStats(
+            num_running=len(self._running),
+            num_waiting=observation.num_waiting,
+            num_used_blocks=num_blocks - observation.num_free_blocks,
+            num_free_blocks=observation.num_free_blocks - observation.num_cached_blocks,
+            num_cached_blocks=observation.num_cached_blocks,
+            num_prefill_tokens=0,
+            num_decode_tokens=0,
+            prefix_cache_queries=self._num_queries,
+            prefix_cache_hits=self._num_hits,
+            num_preemptions=self._num_preemptions,
+            scheduler_time=0.0,
+            model_forward_time=None,
+            model_execute_time=None,
+        )
+
     def _wait_reasons(self, observation: Stepped) -> list[WaitReason]:
-        """Derives the reason why the head of the queue was left waiting from the schedule."""
-        run = observation.scheduled[-1] if observation.scheduled else None
-        head = self._requests.get(run.head or "") if run else None
-        if run is None or head is None or head.status is not SequenceStatus.WAITING:
+        """Returns the reasons that the last call of `schedule` gave."""
+        if not observation.scheduled:
             return []
-        if head.engine_status.startswith("WAITING_FOR_"):
-            return []  # more specific than any reason here
-        cause: WaitCause = "no_blocks"  # also after a preemption, when nothing is admitted
-        if not run.preempted and run.num_running >= self._started.max_num_seqs:
-            cause = "seq_limit"
-        elif not run.preempted and run.num_tokens >= self._started.max_num_batched_tokens:
-            cause = "token_budget"
-        return [WaitReason(request_id=head.name, cause=cause)]
+        return [
+            WaitReason(request_id=request.name, cause=cast(WaitCause, cause))
+            for request_id, cause in observation.scheduled[-1].wait_reasons
+            if (request := self._requests.get(request_id)) is not None
+            and request.status is SequenceStatus.WAITING
+        ]

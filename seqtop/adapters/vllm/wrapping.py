@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -11,7 +12,9 @@ class Wrap(Protocol):
     """Wraps the method `name` of one object.
 
     `before` is called first with the method's arguments, and may return other positional arguments
-    for it. `after` is called last with the method's result and its arguments.
+    for it. `after` is called last with the method's result and its arguments. The result is a
+    function that removes the wrapper (`False`) and puts it back (`True`); `is_on` is its state at
+    the start.
     """
 
     def __call__(
@@ -21,7 +24,8 @@ class Wrap(Protocol):
         *,
         before: Callable[..., tuple[Any, ...] | None] | None = None,
         after: Callable[..., object] | None = None,
-    ) -> None:
+        is_on: bool = True,
+    ) -> Callable[[bool], None]:
         """Wraps a method of `owner`."""
 
 
@@ -34,7 +38,7 @@ class Wrapping:
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._failed = failed
-        self._wrapped: list[tuple[Any, str]] = []
+        self._switches: list[Callable[[bool], None]] = []
         self.active = True
 
     def wrap(
@@ -44,7 +48,8 @@ class Wrapping:
         *,
         before: Callable[..., tuple[Any, ...] | None] | None = None,
         after: Callable[..., object] | None = None,
-    ) -> None:
+        is_on: bool = True,
+    ) -> Callable[[bool], None]:
         """Wraps a method as described in `Wrap`. Its class is unchanged."""
         original = getattr(owner, name)
 
@@ -63,16 +68,29 @@ class Wrapping:
                     self._fail(error)
             return result
 
-        setattr(owner, name, wrapper)
-        self._wrapped.append((owner, name))
+        is_own = name in vars(owner)  # another plugin may have wrapped the method before
+
+        def switch(on: bool) -> None:
+            if on:
+                if self.active:
+                    setattr(owner, name, wrapper)
+            elif is_own:
+                setattr(owner, name, original)
+            else:
+                vars(owner).pop(name, None)
+
+        self._switches.append(switch)
+        switch(is_on)
+        return switch
 
     def undo(self) -> None:
         """Restores every method."""
         self.active = False
-        while self._wrapped:
-            owner, name = self._wrapped.pop()
-            vars(owner).pop(name, None)
+        while self._switches:
+            self._switches.pop()(False)
 
     def _fail(self, error: Exception) -> None:
-        self.undo()
-        self._failed(error)
+        # This runs inside vLLM's step, so not even the report of an error may raise.
+        with contextlib.suppress(Exception):
+            self.undo()
+            self._failed(error)

@@ -53,7 +53,8 @@ class HelpScreen(Dialog[None]):
         self, bindings: Mapping[str, ActiveBinding], notes: Mapping[str, Notes] | None = None
     ) -> None:
         super().__init__()
-        self._listed = grouped(active.binding for active in bindings.values())
+        self.entries = grouped(active.binding for active in bindings.values())
+        """Keys and descriptions, by group."""
         self._notes = ABOUT_SEQUENCES if notes is None else notes
 
     def compose(self) -> ComposeResult:
@@ -82,7 +83,7 @@ class HelpScreen(Dialog[None]):
             return Content.assemble((f"  {left:<{column - 1}} ", "bold"), right)
 
         lines: list[Content] = []
-        for group, entries in self._listed.items():
+        for group, entries in self.entries.items():
             if not entries:
                 continue
             lines.append(Content.styled(group, "bold $primary"))

@@ -9,7 +9,7 @@ from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.cache import LRUCache
 from textual.containers import ScrollableContainer
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
@@ -75,10 +75,14 @@ class LineView(ScrollView, can_focus=False):
             ys = [y for _, y in run]
             self.refresh_lines(top + ys[0], len(ys))
 
-    def render_line(self, y: int) -> Strip:
+    def render_lines(self, crop: Region) -> list[Strip]:
         if self._drawn_at != self._visible_range:
             self._update_drawn()
-        width = self.size.width
+        return super().render_lines(crop)
+
+    def render_line(self, y: int) -> Strip:
+        # The size of a widget is costly to get, and the same for all lines of a frame.
+        width = self._drawn_at[1].width if self._drawn_at is not None else self.size.width
         line, base = self._drawn[y] if y < len(self._drawn) else ((), PLAIN)
         strip = self._strips.get(key := (line, base, width))
         if strip is None:

@@ -28,5 +28,4 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     for name in names:
         monkeypatch.setitem(sys.modules, name, vllm)
     monkeypatch.setitem(sys.modules, "vllm.v1.core.sched.scheduler", module)
-    monkeypatch.delenv("_SEQTOP_WARNED", raising=False)
     return SimpleNamespace(vllm=vllm, scheduler_class=Fresh)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -46,35 +47,41 @@ def test_any_subclass_is_followed(
     scheduler.shutdown()
 
 
-def test_unknown_version_stays_off_unless_forced(
-    modules: SimpleNamespace,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    endpoint: str,
+def test_any_version_with_the_attributes_is_followed(
+    modules: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, endpoint: str
 ) -> None:
     monkeypatch.setenv("SEQTOP_BIND", endpoint)
     modules.vllm.__version__ = "9.9.9"
     adapter.register()
-    adapter.register()  # as in vLLM's other processes
-    assert wrapped(modules.scheduler_class()) == []
+    scheduler = modules.scheduler_class()
+    assert wrapped(scheduler)
+    scheduler.shutdown()
+    assert wrapped(scheduler) == []
+
+
+def test_missing_attributes_are_named_in_one_line(
+    modules: SimpleNamespace, caplog: pytest.LogCaptureFixture, endpoint: str
+) -> None:
+    scheduler = Scheduler()
+    del scheduler.kv_cache_manager.block_pool, scheduler.running
+    assert hook.follow(scheduler, AdapterSettings(bind=endpoint)) is None
+    assert wrapped(scheduler) == []
     (record,) = caplog.records
-    assert "9.9.9" in record.message
-    assert "SEQTOP_FORCE=1" in record.message
-    monkeypatch.setenv("SEQTOP_FORCE", "1")
+    assert "vLLM 0.33.0 cannot be observed" in record.message
+    assert "no running, kv_cache_manager.block_pool.num_gpu_blocks" in record.message
+
+
+def test_a_file_binds_as_the_variable_does(
+    modules: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, endpoint: str
+) -> None:
+    monkeypatch.delenv("SEQTOP_BIND", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "seqtop").mkdir()
+    (tmp_path / "seqtop" / "bind").write_text(f"{endpoint}\n")
     adapter.register()
     scheduler = modules.scheduler_class()
     assert wrapped(scheduler)
     scheduler.shutdown()
-
-
-def test_scheduler_of_another_make_is_left_alone(
-    modules: SimpleNamespace, caplog: pytest.LogCaptureFixture, endpoint: str
-) -> None:
-    scheduler = Scheduler()
-    del scheduler.kv_cache_manager.block_pool
-    assert hook.follow(scheduler, AdapterSettings(bind=endpoint)) is None
-    assert wrapped(scheduler) == []
-    assert len(caplog.records) == 1
 
 
 def test_other_machines_are_let_in_only_on_request(modules: SimpleNamespace) -> None:

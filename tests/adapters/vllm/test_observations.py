@@ -5,6 +5,7 @@ import pytest
 
 from seqtop.adapters.vllm.observations import (
     Admitted,
+    AllRequests,
     AnyObservation,
     Arrived,
     EngineStopping,
@@ -12,25 +13,30 @@ from seqtop.adapters.vllm.observations import (
     RequestEnded,
     Scheduled,
     Stepped,
+    StreamingInput,
+    UnfinishedRequest,
+    WaitingRequest,
 )
 
 SCHEDULED = Scheduled(
     start_time=1.0,
     duration=0.1,
     preempted=[Preempted("one", 5, None)],
-    admitted=[Admitted("two", 0, ([1, 2], [3]))],
+    admitted=[Admitted("two", 8, ([1, 2], [3]), 4)],
     appended=[("three", ([4], []))],
-    replaced=[],
-    num_running=2,
-    num_tokens=9,
-    head="one",
+    wait_reasons=[("one", "no_blocks")],
 )
+ARRIVED = Arrived("one", 1.0, "WAITING", 0, 3, [1, 2, 3], {"temperature": 0.5, "stop": ["x"]}, "l")
 
 
 @pytest.mark.parametrize(
     "observation",
     [
-        Arrived("one", 1.0, "WAITING", 0, 3, [1, 2, 3], {"temperature": 0.5, "stop": ["x"]}),
+        ARRIVED,
+        StreamingInput("one", 1.0, [1, 2], 1),
+        AllRequests(
+            1.0, [UnfinishedRequest(ARRIVED, 2, [7], ([1],), True, True)], 0, 3, 1, num_lost=2
+        ),
         Stepped(
             scheduled=[SCHEDULED],
             start_time=1.0,
@@ -41,10 +47,12 @@ SCHEDULED = Scheduled(
             num_draft_tokens={},
             output_ids=None,
             output_token_ids=[[7]],
-            ended=[RequestEnded("four", "FINISHED_STOPPED", 7, 8)],
+            ended=[RequestEnded("four", "FINISHED_STOPPED", 7, 8, ([5],))],
+            released=["six"],
             running=["two", "three"],
             num_computed_tokens=[4, 5],
-            blocked={"five": "WAITING_FOR_REMOTE_KVS"},
+            tables=[("two", ([0, 2], [3]))],
+            waiting=[WaitingRequest("five", "WAITING_FOR_REMOTE_KVS", 4, ([6],))],
             num_waiting=2,
             num_free_blocks=3,
             num_cached_blocks=1,

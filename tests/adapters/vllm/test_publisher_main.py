@@ -1,17 +1,32 @@
 """The publisher's process: its keys and its redaction."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+import zmq
 
+from seqtop.adapters.vllm.engine_description import describe
 from seqtop.adapters.vllm.hook import follow
+from seqtop.adapters.vllm.observations import (
+    AllRequests,
+    Arrived,
+    EngineStopping,
+    UnfinishedRequest,
+)
+from seqtop.adapters.vllm.publisher_main import ObservationReceiver, publish
+from seqtop.adapters.vllm.publisher_process import encode
 from seqtop.adapters.vllm.settings import AdapterSettings
+from seqtop.adapters.vllm.translate import Translator, engine_info
 from seqtop.connection import ConnectionState
+from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
+from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.transport.curve_keys import create_pair, viewer_keys
+from seqtop.transport.publisher import Publisher
 from tests.adapters.vllm.test_step_builder import step
 from tests.support.fake_vllm import Request, Scheduler
 from tests.support.waiting import SECONDS, wait_until
@@ -81,3 +96,43 @@ def test_texts_and_token_ids_stay_where_they_are(
     forms = [SECRET_ID.to_bytes(8, "little"), msgspec.msgpack.encode(SECRET_ID)]
     told = [form for form in forms for payload in tape.payloads if form in payload]
     assert bool(told) is not redact
+
+
+def test_an_observation_that_cannot_be_used_is_a_gap_until_the_engine_sends_all(
+    endpoint: str,
+) -> None:
+    started, _ = describe(Scheduler(), AdapterSettings(bind=endpoint))
+    context = zmq.Context()
+    engine = context.socket(zmq.PAIR)
+    engine.rcvtimeo = int(1000 * SECONDS)
+    address = f"{endpoint}.observations"
+    engine.connect(address)
+    arrived = Arrived("one-00000000", 5.0, "WAITING", 0, 3, [1, 2, 3], None)
+    current = UnfinishedRequest(arrived, 4, [7, 8], ([1],), is_running=True, was_scheduled=True)
+    ended = threading.Event()
+
+    def publish_all() -> None:
+        with ObservationReceiver(address, ended) as receiver:
+            publisher = Publisher(endpoint, engine_info(started), EngineState(), repairs=True)
+            publish(publisher, Translator(started), receiver)
+
+    thread = threading.Thread(target=publish_all)
+    thread.start()
+    with Session(endpoint) as session:
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        engine.send(encode(arrived))
+        wait_until(lambda: "one" in session.state.requests)
+        engine.send(b"\xc1 is no observation")
+        assert engine.recv() == b"", "it asks for everything"
+        engine.send(encode(AllRequests(6.0, [current], 0, 20, 0)))
+        wait_until(lambda: bool(session.state.sequences[0].output_token_ids))
+        (sequence,) = session.state.sequences.values()
+        assert list(sequence.output_token_ids) == [7, 8]
+        assert (sequence.num_computed_tokens, sequence.block_table) == (4, [1])
+        assert sequence.status is SequenceStatus.RUNNING
+        assert session.connection.num_missed > 0
+        engine.send(encode(EngineStopping(7.0, "the test is over")))
+        assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    context.destroy(linger=0)

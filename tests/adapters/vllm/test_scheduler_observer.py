@@ -16,12 +16,14 @@ from tests.support.fake_vllm import Request, Scheduler, wrapped
 @pytest.mark.parametrize(
     "broken",
     [
-        "_after_add_request",
+        "_before_add",
+        "_after_add",
         "_before_schedule",
         "_after_schedule",
         "_before_update",
         "_after_update",
         "_before_free",
+        "_after_free",
     ],
 )
 def test_fault_disables_it_with_one_line_and_vllm_goes_on(
@@ -37,8 +39,8 @@ def test_fault_disables_it_with_one_line_and_vllm_goes_on(
     monkeypatch.setattr(SchedulerObserver, broken, fail)
     scheduler = Scheduler()
     caplog.set_level(logging.WARNING)
-    wrapping = hook.follow(scheduler, AdapterSettings(bind=endpoint))
-    assert wrapping is not None
+    attachment = hook.follow(scheduler, AdapterSettings(bind=endpoint))
+    assert attachment is not None
     scheduler.add_request(Request("one-00000000", [1, 2, 3], 3))
     tokens: list[Any] = []
     while scheduler.requests:

@@ -10,11 +10,10 @@ from seqtop.adapters.vllm.settings import AdapterSettings, endpoint_of, from_env
 
 def test_keys_open_the_way_to_other_machines() -> None:
     given = {
-        "SEQTOP_BIND": "tcp://0.0.0.0:5557",
         "SEQTOP_SERVER_SECRET_KEY": "server.key_secret",
         "SEQTOP_AUTHORIZED_CLIENTS": "clients",
     }
-    assert endpoint_of(from_environment(given), 0) == "tcp://0.0.0.0:5557"
+    assert endpoint_of(from_environment("tcp://0.0.0.0:5557", given), 0) == "tcp://0.0.0.0:5557"
 
 
 @pytest.mark.parametrize("given", ["SEQTOP_SERVER_SECRET_KEY", "SEQTOP_AUTHORIZED_CLIENTS"])
@@ -47,10 +46,8 @@ def test_each_rank_has_an_endpoint_of_its_own() -> None:
 
 
 def test_settings_come_from_the_environment() -> None:
-    settings = from_environment({"SEQTOP_BIND": "ipc:///tmp/e", "SEQTOP_FORCE": "0"})
+    settings = from_environment("ipc:///tmp/e", {"SEQTOP_REDACT": "0"})
     assert settings == AdapterSettings(bind="ipc:///tmp/e")
-    settings = from_environment(
-        {"SEQTOP_BIND": "ipc:///tmp/e", "SEQTOP_INSECURE": "1", "SEQTOP_TOKENIZER": ""}
-    )
+    settings = from_environment("ipc:///tmp/e", {"SEQTOP_INSECURE": "1", "SEQTOP_TOKENIZER": ""})
     assert settings.insecure
     assert settings.tokenizer == ""

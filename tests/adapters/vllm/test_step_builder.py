@@ -1,12 +1,14 @@
 """The adapter around a scheduler: a real publisher's process, a real viewer, at every step."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
+from seqtop.adapters.vllm.attachment import Attachment
 from seqtop.adapters.vllm.hook import follow
 from seqtop.adapters.vllm.settings import AdapterSettings
-from seqtop.adapters.vllm.wrapping import Wrapping
 from seqtop.checks import Checker, Finding
 from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
@@ -16,7 +18,7 @@ from seqtop.state.ordering import SequenceView
 from seqtop.wire import parsing
 from seqtop.wire.decode_rows import num_decodes
 from seqtop.wire.messages import Step
-from tests.support.fake_vllm import Request, RequestStatus, Scheduler, step
+from tests.support.fake_vllm import PauseState, Request, RequestStatus, Scheduler, step
 from tests.support.waiting import SECONDS, wait_until
 
 SHARED = list(range(100, 112))
@@ -24,6 +26,8 @@ REQUESTS = [
     Request(f"cmpl-{number}-0-{number:08x}", SHARED + [number] * (number + 1), 12)
     for number in range(8)
 ]
+
+PLAIN = ("WAITING", "RUNNING")
 
 
 class Watch:
@@ -54,7 +58,7 @@ def scheduler() -> Scheduler:
 
 
 @pytest.fixture
-def wrapping(scheduler: Scheduler, endpoint: str) -> Iterator[Wrapping]:
+def attachment(scheduler: Scheduler, endpoint: str) -> Iterator[Attachment]:
     followed = follow(scheduler, AdapterSettings(bind=endpoint))
     assert followed is not None
     yield followed
@@ -75,6 +79,14 @@ def catch_up(session: Session, scheduler: Scheduler, step_number: int) -> None:
     wait_until(there)
 
 
+def step_and_assert_shows(session: Session, scheduler: Scheduler) -> None:
+    """Make a step after the one that is shown."""
+    number = session.state.step
+    step(scheduler)
+    wait_until(lambda: session.state.step > number)
+    assert_shows(session, scheduler)
+
+
 def assert_shows(session: Session, scheduler: Scheduler) -> None:
     with session.lock:
         state = session.state
@@ -83,16 +95,22 @@ def assert_shows(session: Session, scheduler: Scheduler) -> None:
         assert unfinished == {name(each) for each in scheduler.requests.values()}
         for request in scheduler.requests.values():
             sequence = state.sequences[state.requests[name(request)].seq_ids[0]]
-            running = request.status is RequestStatus.RUNNING
-            assert sequence.status is SequenceStatus["RUNNING" if running else "WAITING"]
-            assert sequence.engine_status == ("PREEMPTED" if request.status == 6 else "")
+            status = request.status.name
+            if not SequenceStatus.is_finished(sequence.status):
+                is_running = request.status is RequestStatus.RUNNING
+                assert sequence.status is SequenceStatus["RUNNING" if is_running else "WAITING"]
+                assert sequence.engine_status == ("" if status in PLAIN else status)
+            else:
+                assert sequence.status.name == status
             assert sequence.num_computed_tokens == request.num_computed_tokens
             assert sequence.block_table == scheduler.table(request.request_id)
             assert sequence.output_token_ids == request.tokens[request.num_prompt_tokens :]
         view = SequenceView()
         view.rebuild(state)
         queue = [state.sequences[seq_id].request_id for seq_id in view.queue]
-        assert queue == [name(request) for request in scheduler.waiting]
+        assert queue == [
+            name(request) for request in (*scheduler.skipped_waiting, *scheduler.waiting)
+        ]
         assert state.stats is not None
         free = list(scheduler.pool.free_queue)
         cached = sum(block.block_hash is not None for block in free)
@@ -102,7 +120,7 @@ def assert_shows(session: Session, scheduler: Scheduler) -> None:
 
 
 def test_viewer_shows_the_scheduler_at_every_step(
-    scheduler: Scheduler, wrapping: Wrapping, endpoint: str
+    scheduler: Scheduler, attachment: Attachment, endpoint: str
 ) -> None:
     watch = Watch()
     session = Session(endpoint)
@@ -142,10 +160,11 @@ def test_viewer_shows_the_scheduler_at_every_step(
         assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
 
 
-def test_kinds_of_waiting_are_told(scheduler: Scheduler, wrapping: Wrapping, endpoint: str) -> None:
+def test_kinds_of_waiting_are_told(
+    scheduler: Scheduler, attachment: Attachment, endpoint: str
+) -> None:
     request = Request("guided-00000000", SHARED, 2)
     request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
-    scheduler.deferred_waiting.add(request)
     with Session(endpoint) as session:
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         scheduler.add_request(Request("plain-00000000", SHARED, 3))
@@ -157,8 +176,155 @@ def test_kinds_of_waiting_are_told(scheduler: Scheduler, wrapping: Wrapping, end
         assert guided.status is SequenceStatus.WAITING
         assert guided.engine_status == "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"
         request.status = RequestStatus.WAITING
-        scheduler.deferred_waiting.clear()
         step(scheduler)
         catch_up(session, scheduler, 1)
         assert guided.status is SequenceStatus.RUNNING
         assert guided.engine_status == ""
+
+
+@contextmanager
+def viewer(scheduler: Scheduler, endpoint: str) -> Iterator[tuple[Session, Watch]]:
+    """A viewer of a scheduler that nobody followed before."""
+    assert follow(scheduler, AdapterSettings(bind=endpoint)) is not None
+    watch = Watch()
+    session = Session(endpoint)
+    session.add_listener(watch.note)
+    with session:
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        yield session, watch
+        assert watch.findings == []
+    scheduler.shutdown()
+
+
+def reason(session: Session) -> tuple[str, str]:
+    """The request that the last step gave a reason to wait, and the reason."""
+    (request_id,) = session.state.wait_reason_ids
+    wait_reason = session.state.requests[request_id].wait_reason
+    assert wait_reason is not None
+    return request_id, wait_reason.cause
+
+
+def test_tables_lose_blocks_outside_of_a_window(endpoint: str) -> None:
+    scheduler = Scheduler(window=8)
+    with viewer(scheduler, endpoint) as (session, _):
+        scheduler.add_request(Request("one-00000000", SHARED, 30))
+        number = 0
+        while scheduler.requests:
+            step(scheduler)
+            catch_up(session, scheduler, number)
+            assert_shows(session, scheduler)
+            if number == 15:
+                (sequence,) = session.state.sequences.values()
+                assert sequence.block_table[:2] == [0, 0]
+            number += 1
+
+
+@pytest.mark.parametrize(
+    "cause", ["paused", "seq_limit", "token_budget", "lora_slots", "no_blocks"]
+)
+def test_the_reason_to_wait_is_the_schedulers(cause: str, endpoint: str) -> None:
+    scheduler = Scheduler(
+        num_gpu_blocks=8 if cause == "no_blocks" else 64,
+        max_num_seqs=1 if cause == "seq_limit" else 4,
+        budget=len(SHARED) if cause == "token_budget" else 64,
+        max_loras=1,
+    )
+    requests = [
+        Request(f"{each}-00000000", [number, *SHARED[1:]], 9) for number, each in enumerate("ab")
+    ]
+    if cause == "lora_slots":
+        for number, request in enumerate(requests, start=1):
+            request.lora_request = SimpleNamespace(lora_int_id=number, lora_name=f"poems{number}")
+    if cause == "no_blocks":
+        requests[1].tokens += [7] * 12
+        requests[1].num_prompt_tokens += 12
+    with viewer(scheduler, endpoint) as (session, _):
+        for request in requests:
+            scheduler.add_request(request)
+        if cause == "paused":
+            scheduler._pause_state = PauseState.PAUSED_NEW
+        step(scheduler)
+        catch_up(session, scheduler, 0)
+        assert reason(session) == ("a" if cause == "paused" else "b", cause)
+        loras = [each.lora for each in session.state.requests.values()]
+        assert loras == (["poems1", "poems2"] if cause == "lora_slots" else ["", ""])
+
+
+def test_a_streaming_session_gets_input_while_it_waits_and_before(endpoint: str) -> None:
+    scheduler = Scheduler()
+
+    def add(prompt: list[int], *, resumable: bool = True) -> None:
+        request = Request("one-00000000", prompt, 3)
+        request.resumable = resumable
+        scheduler.add_request(request)
+
+    with viewer(scheduler, endpoint) as (session, _):
+        add(SHARED)
+        add([1, 2, 3])
+        for number in range(4):
+            step(scheduler)
+            catch_up(session, scheduler, number)
+        (request,) = session.state.requests.values()
+        wait_until(lambda: request.num_prompt_tokens == len(SHARED) + 2 + 3)
+        assert list(request.prompt_token_ids) == scheduler.requests["one-00000000"].prompt_token_ids
+        for number in range(4, 7):
+            step(scheduler)
+            catch_up(session, scheduler, number)
+            assert_shows(session, scheduler)
+        (sequence,) = session.state.sequences.values()
+        assert sequence.engine_status == "WAITING_FOR_STREAMING_REQ"
+        add([4, 5])
+        wait_until(lambda: sequence.engine_status == "")
+        for number in range(7, 10):
+            step(scheduler)
+            catch_up(session, scheduler, number)
+        assert_shows(session, scheduler)
+        add([], resumable=False)
+        step(scheduler)
+        catch_up(session, scheduler, 10)
+        assert list(session.state.requests) == ["one"], "no ghost"
+        assert request.finish_reason == "abort"
+
+
+def test_blocks_that_a_connector_fills_and_holds_have_an_owner(endpoint: str) -> None:
+    scheduler = Scheduler()
+    scheduler.connector = object()
+    with viewer(scheduler, endpoint) as (session, _):
+        request = Request("one-00000000", SHARED, 2)
+        scheduler.add_request(request)
+        for number in range(2):
+            step(scheduler)
+            catch_up(session, scheduler, number)
+            assert_shows(session, scheduler)
+        (sequence,) = session.state.sequences.values()
+        assert sequence.engine_status == "WAITING_FOR_REMOTE_KVS"
+        assert len(sequence.block_table) == 3
+        scheduler.finished_recving.add(request.request_id)
+        for _ in range(2):
+            step_and_assert_shows(session, scheduler)
+        assert sequence.num_external_tokens == sequence.num_cached_tokens == len(SHARED) - 1
+        assert session.state.stats is not None
+        assert session.state.stats.prefix_cache_hits == 0, "the connector's are not its own"
+        assert sequence.status is SequenceStatus.FINISHED_LENGTH_CAPPED
+        assert sequence.block_table
+        scheduler._free_blocks(request)
+        step(scheduler)
+        wait_until(lambda: "one" in session.state.finished)
+        assert sequence.block_table == []
+
+
+def test_a_readmission_is_no_prefix_hit(endpoint: str) -> None:
+    scheduler = Scheduler(num_gpu_blocks=17)
+    with viewer(scheduler, endpoint) as (session, _):
+        prompts = [Request(f"{each}-00000000", [each] * 12, 30) for each in range(2)]
+        for request in prompts:
+            scheduler.add_request(request)
+        number = 0
+        while scheduler.requests:
+            step(scheduler)
+            catch_up(session, scheduler, number)
+            number += 1
+        assert any(each.num_preemptions for each in session.state.requests.values())
+        assert session.state.stats is not None
+        assert session.state.stats.prefix_cache_queries == 24
+        assert session.state.stats.prefix_cache_hits == 0

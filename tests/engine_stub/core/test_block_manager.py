@@ -192,11 +192,11 @@ def test_check_notices_damage(damage: str) -> None:
     manager = make_manager(4)
     allocate(manager, make_seq(0, [1] * 5))
     if damage == "lost":
-        manager.device._free.pop()
+        manager.device.take()
     elif damage == "miscounted":
-        manager.device._ref_counts[0] += 1
+        manager.device.share(0)
     else:
-        manager.device._free.append(0)
+        manager.device.release(0)
     with pytest.raises(AssertionError):
         manager.check()
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engine_stub.config import EngineConfig
 from engine_stub.core.block_manager import BlockManager
 from engine_stub.core.scheduler import Scheduler, SchedulerOutputs
+from engine_stub.core.sequence_groups import replace_seqs
 from engine_stub.step_record import AdmissionBlocked, StepRecord
 from seqtop.sequence import (
     SamplingParams,
@@ -166,15 +167,18 @@ def test_a_group_makes_way_itself_if_it_is_the_last(make_engine) -> None:
     assert all(group.first_seq.get_output_len() == 8 for r in drain(engine) for group in r.finished)
 
 
-def test_a_prefill_under_way_can_be_preempted(make_engine) -> None:
-    engine = make_engine(num_gpu_blocks=10, max_num_batched_tokens=8, max_num_seqs=2)
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_a_prefill_under_way_can_be_preempted(make_engine, mode: str) -> None:
+    engine = make_engine(
+        num_gpu_blocks=10, max_num_batched_tokens=8, max_num_seqs=2, preemption_mode=mode
+    )
     engine.add_request("a", [1] * 4, greedy(20))
     engine.step()
     engine.add_request("b", [2] * 32, greedy(4))
     records = drain(engine)
     lost = [each for record in records for each in record.preemptions]
-    assert lost[0].request_id == "b"
-    assert 0 < lost[0].num_lost_tokens < 32
+    assert (lost[0].request_id, lost[0].mode) == ("b", mode)
+    assert (0 < lost[0].num_lost_tokens < 32) == (mode == "recompute")
     assert [group.request_id for record in records for group in record.finished] == ["a", "b"]
 
 
@@ -260,6 +264,44 @@ def test_abort_of_nobody_does_nothing(make_engine) -> None:
     engine = make_engine()
     assert not engine.abort_request("nobody")
     assert not engine.has_unfinished_requests()
+
+
+def test_a_prefill_for_which_no_token_is_left_waits_a_step() -> None:
+    """A group of two samples that is computed again takes all that a fork has left."""
+    config = EngineConfig(block_size=4, num_gpu_blocks=64, max_num_seqs=5, max_num_batched_tokens=6)
+    manager = BlockManager(64, 4, enable_prefix_caching=False)
+    scheduler = Scheduler(config, manager)
+    groups = {
+        name: SequenceGroup(
+            name,
+            [Sequence(seq_id, token_inputs([seq_id] * length), 4) for seq_id in seq_ids],
+            0.0,
+            sampling_params=SamplingParams(n=num_samples),
+        )
+        for name, seq_ids, length, num_samples in (
+            ("forks", (1,), 1, 2),
+            ("again", (2, 3), 40, 2),
+            ("last", (4,), 40, 1),
+        )
+    }
+    for group in groups.values():
+        scheduler.add_seq_group(group)
+
+    def step() -> dict[str, int]:
+        scheduled = scheduler.schedule().scheduled
+        for each in scheduled:
+            each.seq_group.update_num_computed_tokens(each.token_chunk_size)
+        return {each.seq_group.request_id: each.num_batched_tokens for each in scheduled}
+
+    assert step() == {"forks": 1, "again": 4, "last": 1}
+    parent = groups["forks"].first_seq
+    child = parent.fork(9)
+    for seq in (parent, child):
+        seq.data.append_token_id(1, -1.0)
+    replace_seqs(groups["forks"], [parent, child])
+    scheduler.fork_seq(parent, child)
+    assert step() == {"forks": 2, "again": 4}
+    manager.check()
 
 
 # A workload without a model: the scheduler cannot tell.

@@ -52,6 +52,7 @@ def run(
     return train(config, recipe, tokenizer, checkpoint=checkpoint, compiled=False, measure_every=2)
 
 
+@pytest.mark.release("trains the tokenizer and the model of the bundled size")
 def test_the_command_leaves_a_complete_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,6 +85,7 @@ def test_batches_must_hold_long_rows(capsys: pytest.CaptureFixture[str]) -> None
     assert "multiple of 1024" in capsys.readouterr().err
 
 
+@pytest.mark.release("trains three times")
 def test_training_learns_and_repeats(config: ModelConfig, tokenizer: FastTokenizer) -> None:
     recipe = replace(TINY, steps=30)
     first, curve = run(config, recipe, tokenizer)
@@ -170,6 +172,7 @@ def test_loss_curve_is_a_drawing_with_two_lines() -> None:
     assert ET.fromstring(loss_curve_svg(points[:1])).tag.endswith("svg")
 
 
+@pytest.mark.release("trains on the bundled model")
 def test_a_draft_head_learns_what_the_model_says(tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors", "tokenizer.json"):
         (tmp_path / name).symlink_to(DEFAULT_MODEL / name)

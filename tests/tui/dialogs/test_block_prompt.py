@@ -5,7 +5,7 @@ from textual.pilot import Pilot
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.block_prompt import BlockPrompt
 from tests.support.block_screen import pool
-from tests.support.piloting import play
+from tests.support.piloting import notices, play
 
 
 def test_a_block_that_is_not_there_is_named(app: SeqtopApp) -> None:
@@ -14,9 +14,7 @@ def test_a_block_that_is_not_there_is_named(app: SeqtopApp) -> None:
         assert isinstance(app.screen, BlockPrompt)
         await pilot.press("backspace", *"777", "enter")
         await pilot.pause()
-        assert [notice.message for notice in app._notifications] == [
-            "There is no block 777; the last is 255."
-        ]
+        assert notices(app) == ["There is no block 777; the last is 255."]
         assert pool(app).cursor == 255
 
     play(app, act, (80, 24))

@@ -15,7 +15,7 @@ from seqtop.tui.app import SeqtopApp
 from seqtop.tui.dialogs.copy_dialog import copies
 from seqtop.wire.messages import SequenceUpdate
 from tests.support.hand_driven import arrival, engine_info, step
-from tests.support.piloting import play, until
+from tests.support.piloting import notices, play, until
 from tests.support.scripted import HOSTILE, Script, ScriptedSource
 
 
@@ -45,7 +45,7 @@ def test_copying(key: str) -> None:
             row = json.loads(text)
             assert row.keys() == FIELDS.keys()
             assert (row["request"], row["status"], row["out"]) == ("mine", "running", 1)
-        await until(pilot, lambda: any("Copied the" in each.message for each in app._notifications))
+        await until(pilot, lambda: any("Copied the" in each for each in notices(app)))
 
     play(app, act, (80, 24))
 
@@ -57,7 +57,7 @@ def test_copying_nothing_says_so() -> None:
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("y")
-        assert [each.message for each in app._notifications] == ["No sequence is selected."]
+        assert notices(app) == ["No sequence is selected."]
 
     play(app, act, (80, 24))
 

@@ -20,12 +20,12 @@ def test_help_lists_every_key_and_nothing_else(app: SeqtopApp) -> None:
         assert isinstance(app.screen, HelpScreen)
         listed = {
             binding.key: description
-            for entries in app.screen._listed.values()
+            for entries in app.screen.entries.values()
             for bindings, description in entries
             for binding in bindings
         }
         assert listed == bound
-        assert set(app.screen._listed) == set(GROUPS.values())
+        assert set(app.screen.entries) == set(GROUPS.values())
         text = str(app.screen.query_one("#help-content").render())
         for description in bound.values():
             assert description

@@ -23,8 +23,9 @@ class BlockMap(CellMap[int]):
         super().__init__(ui.lock)
         self.index = BlockIndex()
         """The index of the last frame."""
+        self.block_grid = BlockGrid(0, 0, 10, 1, 2)
+        """The arrangement of the blocks in the last frame."""
         self._ui = ui
-        self._grid = BlockGrid(0, 0, 10, 1, 2)
 
     @property
     def cursor(self) -> int:
@@ -39,7 +40,7 @@ class BlockMap(CellMap[int]):
         """Draws the changes of a changes. Called under the lock of `ui`."""
         before = self.cursor
         self.index = self._ui.block_index()
-        if changes.touched is None or not self._grid.fits(self.index):
+        if changes.touched is None or not self.block_grid.fits(self.index):
             self._arrange()
         if self.cursor != before:
             self.reveal()
@@ -52,7 +53,7 @@ class BlockMap(CellMap[int]):
         return {
             seq_id
             for y in lines
-            for block in self._grid.blocks(y)
+            for block in self.block_grid.blocks(y)
             for seq_id in self.index.owners(block)
         }
 
@@ -72,7 +73,7 @@ class BlockMap(CellMap[int]):
         self.go_to(self.cursor + by)
 
     def action_row_end(self, direction: int) -> None:
-        blocks = self._grid.blocks(self._grid.line(self.cursor))
+        blocks = self.block_grid.blocks(self.block_grid.line(self.cursor))
         if blocks:
             self.go_to(blocks[0 if direction < 0 else -1])
 
@@ -83,17 +84,17 @@ class BlockMap(CellMap[int]):
         """Lays out the grid for the sizes of the pools and of the widget."""
         num_device, num_host = self.index.num_device, self.index.num_host
         width, height = max(self.text_width - 1, 1), self.size.height
-        self._grid = grid(num_device, num_host, width, height)
-        self.set_height(self._grid.height)
+        self.block_grid = grid(num_device, num_host, width, height)
+        self.set_height(self.block_grid.height)
 
     def _position(self, key: int) -> tuple[int, int]:
-        return self._grid.line(key), cursor_column(self._grid, key)
+        return self.block_grid.line(key), cursor_column(self.block_grid, key)
 
     def _key_at(self, x: int, y: int) -> int | None:
-        return self._grid.block_at(x, y)
+        return self.block_grid.block_at(x, y)
 
     def _rows_away(self, key: int, lines: int) -> int:
-        return self._grid.moved(key, lines)
+        return self.block_grid.moved(key, lines)
 
     def _cells(self, y: int) -> Line:
-        return pool_line(self._grid, self.index, y, self._ui.selected)
+        return pool_line(self.block_grid, self.index, y, self._ui.selected)

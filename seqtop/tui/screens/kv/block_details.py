@@ -67,7 +67,13 @@ def _headline(ui: KvUiState, block: CachedKvBlock, width: int) -> list[Line]:
         f"{safe_line(medium) or UNNAMED}" + (f" ({copies} copies)" if copies > 1 else "")
         for medium, copies in block.copies.items()
     )
-    extras = [f"KV-cache group {group}" if group >= 0 else "", safe_line(block.kind)]
+    extras = [
+        f"KV-cache group {group}" if group >= 0 else "",
+        safe_line(block.kind),
+        f"window of {fmt.count(block.window)}" if block.window is not None else "",
+        safe_line(" ".join(filter(None, (block.locality, block.ownership)))),
+        f"session {safe_line(block.session_id)}" if block.session_id else "",
+    ]
     return [
         *wrapped(f"Block {name(block_hash, whole=True)}", "title", width),
         row(
@@ -116,7 +122,13 @@ def _chain(
         on = "no known block continues it"
     else:
         on = "continued in one way" if len(children) == 1 else f"continued in {len(children)} ways"
-    if first.parent is None:
+    if first.has_unknown_parent:
+        lines = wrapped(
+            f"the blocks before {name(first.key[1])} are unknown, as the event left out some; {on}",
+            "alert",
+            width,
+        )
+    elif first.parent is None:
         lines = wrapped(
             f"block {len(path)} of its prefix, tokens {_span(path)}; {on}", "strong", width
         )

@@ -80,7 +80,7 @@ def test_moving(app: SeqtopApp, keys: tuple[str, ...], block: int) -> None:
         assert pool(app).cursor == block
         assert f"Block {block} " in screen(app)
         top, height = pool(app).scroll_offset.y, pool(app).size.height
-        assert top <= pool(app)._grid.line(block) < top + height
+        assert top <= pool(app).block_grid.line(block) < top + height
 
     play(app, act, (80, 24))
 
@@ -89,7 +89,7 @@ def test_a_click_moves_the_cursor(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("2")
         await pilot.pause()
-        grid = pool(app)._grid
+        grid = pool(app).block_grid
         await pilot.click(BlockMap, offset=(1 + cursor_column(grid, 47), grid.line(47)))
         assert pool(app).cursor == 47
         await pilot.click(BlockMap, offset=(1, 0))

@@ -35,7 +35,7 @@ def test_what_cells_say(source: ScriptedSource, app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("2", "b", *"255", "enter")
         await pilot.pause()
-        drawn = pool(app).visible_lines(0, pool(app)._grid.height)
+        drawn = pool(app).visible_lines(0, pool(app).block_grid.height)
         shown = "".join(plain(line[2:]).replace(" ", "") for line, _ in drawn)
         assert len(shown) == 256
         own = sequence(app, "req-1")
@@ -74,9 +74,9 @@ def test_what_the_prefix_cache_knows_has_a_sign_of_its_own() -> None:
         def signs() -> dict[int, str]:
             lines = (
                 plain(pool(app).visible_lines(y, 1)[0][0][1:])
-                for y in range(pool(app)._grid.height)
+                for y in range(pool(app).block_grid.height)
             )
-            cells = "".join(line[pool(app)._grid.label :].replace(" ", "") for line in lines)
+            cells = "".join(line[pool(app).block_grid.label :].replace(" ", "") for line in lines)
             return dict(enumerate(cells))
 
         assert {block for block, sign in signs().items() if sign == "°"} == unused

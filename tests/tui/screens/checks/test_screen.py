@@ -1,5 +1,7 @@
 """The checks screen, and going from failed check to failed check."""
 
+import threading
+
 from textual.pilot import Pilot
 
 from seqtop.history.memory_store import MemoryStore
@@ -11,8 +13,10 @@ from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.wire import codec, parsing
 from tests.support.checks_screen import KEY, found, recorded, words
 from tests.support.event_script import EventScript
-from tests.support.piloting import checked, play, screen, until
+from tests.support.piloting import checked, notices, play, screen, until
 from tests.support.scripted import Script, ScriptedSource
+
+THREAD = "seqtop-check"
 
 
 def test_nothing_is_checked_until_somebody_asks(app: SeqtopApp) -> None:
@@ -116,7 +120,7 @@ def test_without_a_record_there_is_nothing_to_check(source: ScriptedSource) -> N
         assert "No history yet, so there is nothing to check." in words(app)
         await pilot.press("1", "v")
         await pilot.pause()
-        told = [notice.message for notice in app._notifications]
+        told = notices(app)
         assert told == ["No history yet."]
 
     play(app, act, (100, 24))
@@ -126,6 +130,7 @@ def test_checking_ends_with_the_app(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(KEY)
         await checked(app, pilot)
+        assert THREAD in {thread.name for thread in threading.enumerate()}
 
     play(app, act, (100, 24))
-    assert [thread.is_running for thread in app._check_threads] == [False]
+    assert THREAD not in {thread.name for thread in threading.enumerate()}

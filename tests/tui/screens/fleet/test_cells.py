@@ -2,11 +2,12 @@
 
 import pytest
 
+from seqtop import format as fmt
 from seqtop.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.fleet import cells
-from tests.support.scripted import ScriptedSource
+from tests.support.scripted import ScriptedSource, scene
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -21,9 +22,15 @@ def test_an_endpoint_keeps_its_port(width: int) -> None:
 
 @pytest.mark.parametrize("state", [ConnectionState.LOST, ConnectionState.STOPPED])
 def test_what_no_longer_goes_on_has_no_rates(state: ConnectionState) -> None:
-    ui = SeqtopApp(ScriptedSource(), clock=lambda: 0.0).ui
-    ui._meter.rates = ui.rates._replace(steps=8.5, tokens_in=6.5, tokens_out=47.5)
+    source = ScriptedSource()
+    ui = SeqtopApp(source, clock=lambda: 0.0).ui
+    source.after_event = ui.update
+    scene(source)
+    rates = ui.rates
+    assert rates.steps
+    assert rates.tokens_in
     slots = cells.arrange(200)
-    assert {"8.5", "6.5"} <= set(plain(cells.row(slots, ui)).split())
+    shown = {fmt.rate(rates.steps), fmt.rate(rates.tokens_in)}
+    assert shown <= set(plain(cells.row(slots, ui)).split())
     ui.source.connection.state = state
-    assert not {"8.5", "6.5", "47.5"} & set(plain(cells.row(slots, ui)).split())
+    assert not shown & set(plain(cells.row(slots, ui)).split())

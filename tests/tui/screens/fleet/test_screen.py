@@ -1,8 +1,5 @@
 """Several engines in one app."""
 
-from collections.abc import Callable
-
-import pytest
 from textual.pilot import Pilot
 
 from seqtop.connection import ConnectionState
@@ -14,6 +11,7 @@ from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.tui.screens.steps.screen import StepsScreen
 from tests.support.piloting import play, screen, until
 from tests.support.scripted import ScriptedSource
+from tests.support.snapshots import Snapshots
 
 
 def test_it_begins_with_all_of_them(fleet: SeqtopApp) -> None:
@@ -99,11 +97,8 @@ def test_one_engine_is_no_fleet() -> None:
     play(app, act)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids="{0[0]}x{0[1]}".format)
-def test_picture(
-    fleet: SeqtopApp, snap_compare: Callable[..., bool], size: tuple[int, int]
-) -> None:
-    assert snap_compare(fleet, terminal_size=size)
+def test_picture(fleet: SeqtopApp, snap_compare: Snapshots) -> None:
+    assert snap_compare(fleet)
 
 
 def test_what_is_lost_is_in_no_sum(fleet: SeqtopApp, sources: list[ScriptedSource]) -> None:

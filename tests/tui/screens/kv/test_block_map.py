@@ -6,6 +6,7 @@ from textual.pilot import Pilot
 
 from seqtop.kv_events.messages import AllBlocksCleared, BlockRemoved
 from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.screens.kv.block_map import KvBlockMap
 from tests.support.kv_scene import ScriptedKvSource, app_of, digest, run
 from tests.support.piloting import play, screen
 
@@ -16,7 +17,7 @@ def test_only_lines_that_changed_are_drawn(
     app = app_of(source)
 
     async def act(pilot: Pilot[int]) -> None:
-        blocks = app.screen._map
+        blocks = app.screen.query_one(KvBlockMap)
         await pilot.pause()
         before = lines[blocks]
         source.send(BlockRemoved([digest(5, 8)], "GPU", 0))
@@ -32,7 +33,7 @@ def test_a_frame_may_be_drawn_when_its_cells_are_gone(source: ScriptedKvSource) 
     app = app_of(source)
 
     async def act(pilot: Pilot[int]) -> None:
-        blocks = app.screen._map
+        blocks = app.screen.query_one(KvBlockMap)
         await pilot.press("end")
         source.send(AllBlocksCleared(), run(9, 0, 2, medium="DISK"), run(9, 0, 1))
         blocks.visible_lines(0, blocks.size.height)

@@ -1,38 +1,44 @@
 """The app for KV-cache events: what it shows, where its keys lead, how it looks."""
 
-from collections.abc import Callable
+from functools import partial
 
 import pytest
 from textual.pilot import Pilot
 
+from seqtop.tui.screens.kv.app import KvApp
 from tests.support.kv_scene import ScriptedKvSource, app_of
+from tests.support.snapshots import Snapshots, same_text_in_light_colours
+
+KEYS = {"blocks": [*"]" * 11], "trees": ["2"]}
 
 
-@pytest.mark.parametrize("look", ["dark", "light", "no-colour"])
-@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids="{0[0]}x{0[1]}".format)
-@pytest.mark.parametrize("name", ["blocks", "trees"])
-def test_screen(
-    monkeypatch: pytest.MonkeyPatch,
-    snap_compare: Callable[..., bool],
-    source: ScriptedKvSource,
-    name: str,
-    size: tuple[int, int],
-    look: str,
-) -> None:
-    if look == "no-colour":
-        monkeypatch.setenv("NO_COLOR", "1")
+def recorded(source: ScriptedKvSource, name: str) -> KvApp:
     if name == "trees":
         source.cache.mark_gap("3 messages before number 41 missing")
         source.connection.num_missed = 3
-    app = app_of(source, decode=lambda ids: " ".join(f"w{each}" for each in ids))
+    return app_of(source, decode=lambda ids: " ".join(f"w{each}" for each in ids))
 
-    async def turn(pilot: Pilot[int]) -> None:
-        if look == "light":
-            app.theme = "seqtop-light"
-        if name == "blocks":
-            await pilot.press(*"]" * 11)
-        else:
-            await pilot.press("2")
-        await pilot.pause()
 
-    assert snap_compare(app, terminal_size=size, run_before=turn)
+async def turn_to(name: str, pilot: Pilot[int]) -> None:
+    await pilot.press(*KEYS[name])
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids="{0[0]}x{0[1]}".format)
+@pytest.mark.parametrize("name", KEYS)
+def test_screen(
+    snap_compare: Snapshots, source: ScriptedKvSource, name: str, size: tuple[int, int]
+) -> None:
+    assert snap_compare(
+        recorded(source, name),
+        terminal_size=size,
+        run_before=partial(turn_to, name),
+        run_after=same_text_in_light_colours if size == (80, 24) else None,
+    )
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_without_colour(
+    monkeypatch: pytest.MonkeyPatch, snap_compare: Snapshots, source: ScriptedKvSource, name: str
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert snap_compare(recorded(source, name), run_before=partial(turn_to, name))

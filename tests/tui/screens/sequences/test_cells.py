@@ -25,16 +25,17 @@ def test_any_row_fills_its_width_exactly(
     assert {ink for _, ink in line} <= STYLES | {""}
 
 
-@pytest.mark.parametrize("width", range(30, 260))
-def test_columns_fill_the_width_and_keep_what_matters(width: int) -> None:
-    columns = cells.arrange(width)
-    keys = [column.key for column in columns]
-    assert {"request", "status", "computed", "out", "text"} <= set(keys)
-    assert keys == [column.key for column in COLUMNS if column.key in keys]
-    if width >= 60:
-        assert sum(column.width for column in columns) + len(columns) - 1 == width
-        assert columns[-1].width >= 14
-    assert set(keys) >= {column.key for column in cells.arrange(width - 1)} or width <= 60
+def test_columns_fill_the_width_and_keep_what_matters() -> None:
+    for width in range(30, 260):
+        columns = cells.arrange(width)
+        keys = [column.key for column in columns]
+        assert {"request", "status", "computed", "out", "text"} <= set(keys), width
+        assert keys == [column.key for column in COLUMNS if column.key in keys], width
+        if width >= 60:
+            assert sum(column.width for column in columns) + len(columns) - 1 == width
+            assert columns[-1].width >= 14, width
+        narrower = {column.key for column in cells.arrange(width - 1)}
+        assert set(keys) >= narrower or width <= 60, width
 
 
 def test_at_80_columns_the_essential_is_there() -> None:

@@ -6,7 +6,7 @@ from textual.widgets import Input
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.filter_bar import FilterBar
 from seqtop.tui.screens.sequences.table import Rows
-from tests.support.piloting import play, screen, until
+from tests.support.piloting import notices, play, screen, until
 
 
 def test_filter(app: SeqtopApp) -> None:
@@ -71,7 +71,7 @@ def test_a_search_hides_nothing_and_is_gone_through(app: SeqtopApp) -> None:
             return app.ui.selection[0].request_id
 
         await pilot.press("m")
-        assert app._notifications
+        assert notices(app)
         await pilot.press("backslash", *"done", "enter")
         await pilot.pause()
         assert len(app.ui.view) == total

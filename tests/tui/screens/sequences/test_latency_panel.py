@@ -8,7 +8,7 @@ from seqtop.state.slo import FIGURES
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.bars import SPARKS
 from seqtop.tui.settings import Settings
-from tests.support.piloting import play, screen
+from tests.support.piloting import notices, play, screen
 from tests.support.scripted import Script, ScriptedSource, engine_info, scene
 
 
@@ -111,7 +111,7 @@ def test_a_burst_is_one_notice() -> None:
     async def act(pilot: Pilot[int]) -> None:
         script.source.after_event = None
         app.ui.latencies.take_alerts()
-        before = len(app._notifications)
+        before = len(notices(app))
         for index in range(5):
             script.arrive(f"slow-{index}", num_prompt=8)
         script.time += 2.0
@@ -119,7 +119,7 @@ def test_a_burst_is_one_notice() -> None:
             script.step(prefill={f"slow-{index}": 8}, decode=[])
             app.draw()
         await pilot.pause()
-        said = [notice.message for notice in app._notifications][before:]
+        said = notices(app)[before:]
         assert len(said) == 1
         assert "missed its objective: Queue 2." in said[0]
 

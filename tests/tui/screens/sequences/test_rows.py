@@ -7,7 +7,7 @@ from textual.pilot import Pilot
 from seqtop.sequence import ExecuteModelRequest, SequenceStatus
 from seqtop.tui.app import SeqtopApp
 from seqtop.wire.messages import SequenceUpdate, Step
-from tests.support.piloting import play, screen
+from tests.support.piloting import notices, play, screen
 from tests.support.scripted import Script, ScriptedSource
 
 
@@ -39,7 +39,7 @@ def beams() -> Script:
                     request_id="beam",
                 )
             ],
-            stats=script._stats(0, 0),
+            stats=script.stats(0, 0),
         )
     )
     return script
@@ -69,9 +69,7 @@ def test_the_tree_can_be_folded_and_turned_off() -> None:
         await pilot.pause()
         assert names(app)[:4] == ["beam/1", "beam/2", "beam/3", "alone"]
         await pilot.press("G", "z")
-        assert [notice.message for notice in app._notifications] == [
-            "This sequence has nothing to fold."
-        ]
+        assert notices(app) == ["This sequence has nothing to fold."]
 
     play(app, act, (100, 20))
 
@@ -102,7 +100,7 @@ def test_a_fork_draws_the_branches_it_changes() -> None:
                 time=script.time + 0.01,
                 execute=ExecuteModelRequest([]),
                 sequences=[fork, other],
-                stats=script._stats(0, 0),
+                stats=script.stats(0, 0),
             )
         )
         app.draw()

@@ -1,12 +1,10 @@
 """The cells of the list of steps."""
 
-import pytest
-
 from seqtop.tui.screens.steps import cells
 
 
-@pytest.mark.parametrize("width", range(1, 200))
-def test_a_row_fills_its_width(width: int) -> None:
-    slots = cells.arrange(width)
-    used = sum(slot.width + 1 for slot in slots) - 1
-    assert used == width or (width < 52 and slots[-1].width >= 1)
+def test_a_row_fills_its_width() -> None:
+    for width in range(1, 200):
+        slots = cells.arrange(width)
+        used = sum(slot.width + 1 for slot in slots) - 1
+        assert used == width or (width < 52 and slots[-1].width >= 1), width

@@ -5,7 +5,7 @@ from textual.pilot import Pilot
 from seqtop.state.filter import parse
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens.sequences.screen import SequencesScreen
-from tests.support.piloting import play, screen, selected
+from tests.support.piloting import notices, play, screen, selected
 from tests.support.timeline_screen import line_of, opened
 
 
@@ -51,7 +51,7 @@ def test_to_the_preemptions_of_the_selected_request(app: SeqtopApp) -> None:
         await opened(app, pilot)
         await pilot.press("o")
         await pilot.pause()
-        told = [notice.message for notice in app._notifications]
+        told = notices(app)
         assert told == ["No preemption of req-1 before this moment in the history."]
         await pilot.press(*["down"] * 8)
         assert selected(app) == "req-7"

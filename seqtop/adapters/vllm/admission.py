@@ -1,0 +1,147 @@
+"""Observes why `schedule` leaves waiting requests waiting.
+
+`Scheduler.schedule` allocates blocks for the running requests first and then for the waiting ones.
+Only the calls for waiting requests are of interest, and only they are observed: the wrapper of
+`allocate_slots` is in place from the first examined waiting request to the end of `schedule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain, islice
+from typing import Any, Final
+
+from seqtop.adapters.vllm.wrapping import Wrap
+
+QUEUES: Final = ("kv_holding_waiting", "skipped_waiting", "waiting")
+"""The scheduler's queues of waiting requests in the order in which it examines them. Older versions
+have only the last one."""
+
+_EXAMINE: Final = ("_handle_blocked_waiting_request", "_try_promote_blocked_waiting_request")
+"""Methods that `schedule` calls for each waiting request that it examines, or for each blocked one,
+by the version of vLLM. Prefix hits are looked up for the others, in all versions."""
+
+_MAX_REASONS: Final = 32
+"""Waiting requests that are given a reason in each step. All others wait behind them."""
+
+
+def waiting_requests(scheduler: Any) -> Iterable[Any]:
+    """Returns the waiting requests in the order in which the scheduler examines them."""
+    return chain.from_iterable(getattr(scheduler, name, ()) for name in QUEUES)
+
+
+class Admission:
+    """Observes the admission of waiting requests by one scheduler.
+
+    Args:
+        scheduler: vLLM's V1 scheduler.
+        wrap: Wraps a method.
+
+    Attributes:
+        loading: Requests that got blocks to load their KV cache into, until they are taken.
+    """
+
+    def __init__(self, scheduler: Any, wrap: Wrap) -> None:
+        self.loading: list[Any] = []
+        self._scheduler = scheduler
+        self._is_observing = False
+        self._num_cached: dict[str, int] = {}
+        """The prefix hits of each request that was examined by the current call of `schedule`."""
+        self._refused: str | None = None
+        """The waiting request that the current call of `schedule` found no blocks for."""
+        manager = scheduler.kv_cache_manager
+        self._set_observing = wrap(
+            manager, "allocate_slots", after=self._after_allocate, is_on=False
+        )
+        for name in _EXAMINE:
+            if hasattr(scheduler, name):
+                wrap(scheduler, name, before=self._before_examine)
+        wrap(manager, "get_computed_blocks", before=self._before_examine, after=self._after_lookup)
+
+    def _before_examine(self, *_: Any, **__: Any) -> None:
+        if not self._is_observing:
+            self._is_observing = True
+            self._set_observing(True)
+
+    def _after_lookup(self, result: tuple[Any, ...], request: Any, *_: Any, **__: Any) -> None:
+        self._num_cached[request.request_id] = result[1]
+
+    def _after_allocate(self, blocks: Any, request: Any, *_: Any, **options: Any) -> None:
+        if blocks is None:
+            self._refused = request.request_id
+        elif options.get("delay_cache_blocks"):
+            self.loading.append(request)
+
+    def take_reasons(self, output: Any, *, has_preempted: bool) -> list[tuple[str, str]]:
+        """Returns the requests that a call of `schedule` left waiting, each with the reason.
+
+        Args:
+            output: The result of the call.
+            has_preempted: True if it preempted a request. It then admits none.
+        """
+        num_cached, refused = self._num_cached, self._refused
+        if self._is_observing:
+            self._is_observing = False
+            self._set_observing(False)
+            self._num_cached, self._refused = {}, None
+        scheduler = self._scheduler
+        if not any(getattr(scheduler, name, ()) for name in QUEUES):
+            return []
+        loras = self._used_lora_slots()
+        skipped = getattr(scheduler, "deferred_waiting", ())
+        reasons: list[tuple[str, str]] = []
+        for request in islice(waiting_requests(scheduler), _MAX_REASONS):
+            request_id = request.request_id
+            if request.status.name.startswith("WAITING_FOR_"):
+                continue  # more specific than any reason here
+            cause = self._cause(request, output, num_cached)
+            if _is_paused(scheduler):
+                cause = "paused"
+            elif has_preempted or request_id == refused:
+                cause = "no_blocks"
+            elif loras is not None and _lora_id(request) and _lora_id(request) not in loras:
+                reasons.append((request_id, "lora_slots"))
+                continue  # it was skipped, and the next one examined
+            elif request in skipped:
+                reasons.append((request_id, "unknown"))
+                continue
+            reasons.append((request_id, cause))
+            break
+        return reasons
+
+    def _cause(self, request: Any, output: Any, num_cached: dict[str, int]) -> str:
+        """Returns the limit that ended the admission before or at `request`."""
+        scheduler = self._scheduler
+        num_running, most = len(scheduler.running), scheduler.max_num_running_reqs
+        if hasattr(scheduler, "max_num_active_reqs"):
+            # Sessions that wait for input keep their places in the batch.
+            num_running += scheduler.num_waiting_for_streaming_input
+            most = scheduler.max_num_active_reqs
+        if num_running >= most:
+            return "seq_limit"
+        left = scheduler.max_num_scheduled_tokens - output.total_num_scheduled_tokens
+        if left <= 0:
+            return "token_budget"
+        if not scheduler.scheduler_config.enable_chunked_prefill:
+            cached = num_cached.get(request.request_id)
+            if cached is not None and request.num_tokens - cached > left:
+                return "token_budget"
+        return "unknown"
+
+    def _used_lora_slots(self) -> set[int] | None:
+        """Returns the adapters of the running requests if they use all slots, else `None`."""
+        config = getattr(self._scheduler, "lora_config", None)
+        if not config:
+            return None
+        loras = {_lora_id(request) for request in self._scheduler.running} - {0}
+        return loras if len(loras) >= config.max_loras else None
+
+
+def _lora_id(request: Any) -> int:
+    lora = getattr(request, "lora_request", None)
+    return int(lora.lora_int_id) if lora else 0
+
+
+def _is_paused(scheduler: Any) -> bool:
+    state = getattr(scheduler, "_pause_state", None)
+    return state is not None and state.name != "UNPAUSED"

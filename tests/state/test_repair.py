@@ -1,0 +1,140 @@
+"""A state that missed messages, after the list of what is unfinished."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from seqtop.sequence import SequenceStatus
+from seqtop.state import EngineState
+from seqtop.state.model import Span
+from seqtop.wire.messages import CachedBlocks, InFlight, RequestArrived, SequenceUpdate, WaitReason
+from tests.support.reducer_events import (
+    RUNNING,
+    WAITING,
+    arrived,
+    finish,
+    metrics,
+    prefilled,
+    step,
+    update,
+)
+
+TIME = 30.0
+
+
+def repaired(
+    state: EngineState, requests: list[RequestArrived], *sequences: SequenceUpdate, **more: Any
+) -> EngineState:
+    """`state` after an `InFlight` of step 9, with as many anomalies as before."""
+    num_anomalies = state.num_anomalies
+    stats = step(9).stats
+    state.apply(
+        InFlight(
+            time=TIME, step=9, stats=stats, requests=requests, sequences=list(sequences), **more
+        )
+    )
+    assert (state.step, state.time, state.stats) == (9, TIME, stats)
+    assert state.num_anomalies == num_anomalies
+    assert sum(state.num_by_status) == len(state.sequences)
+    return state
+
+
+def spans(state: EngineState) -> list[tuple[str, float, float | None]]:
+    return [(each.kind, each.start, each.end) for each in state.requests["a"].spans]
+
+
+def test_what_is_not_named_has_ended_unless_its_end_is_known() -> None:
+    state = prefilled()
+    for name, seq_id in (("b", 2), ("c", 3)):
+        state.apply(arrived(name, seq_id))
+    finish(state)
+    repaired(
+        state, [arrived("c", 3), arrived("d", 4)], update(3, WAITING, 0), update(4, WAITING, 0)
+    )
+    assert list(state.requests) == ["a", "c", "d"]
+    assert list(state.sequences) == [1, 3, 4]
+    assert state.requests["a"].finish_reason == "abort"
+
+
+def test_a_sequence_is_replaced_as_a_whole() -> None:
+    state = prefilled()
+    assert state.num_output_tokens == 1
+    update_ = update(
+        1, RUNNING, 5, new_token_ids=[5, 6], new_logprobs=[-0.5, -1.0], text_delta="Hi!",
+        block_table=[7, 8],
+    )  # fmt: skip
+    reason = WaitReason(request_id="a", cause="no_blocks", num_missing=1)
+    state.apply(step(1, wait_reasons=[reason]))
+    repaired(
+        state,
+        [msgspec.structs.replace(arrived("a", 1), metrics=metrics(time_in_queue=3.0))],
+        update_,
+    )
+    sequence = state.sequences[1]
+    assert list(sequence.output_token_ids) == [5, 6]
+    assert (sequence.text, sequence.cumulative_logprob) == ("Hi!", -1.5)
+    assert (sequence.block_table, sequence.num_computed_tokens) == ([7, 8], 5)
+    assert state.num_output_tokens == 2
+    assert state.requests["a"].metrics.time_in_queue == 3.0
+    assert state.requests["a"].wait_reason is None
+
+
+def test_a_sequence_that_its_request_has_no_more_is_removed() -> None:
+    state = prefilled()
+    state.apply(
+        step(1, sequences=[update(5, RUNNING, 3, request_id="a", parent_seq_id=1, block_table=[7])])
+    )
+    assert list(state.requests["a"].seq_ids) == [1, 5]
+    repaired(state, [arrived("a", 1)], update(1, RUNNING, 3))
+    assert list(state.requests["a"].seq_ids) == list(state.sequences) == [1]
+
+
+def test_the_prefix_cache_is_that_of_the_list() -> None:
+    state = prefilled()
+    cached = [CachedBlocks(request_id="a", seq_id=1, blocks=[4, 9], position=2)]
+    repaired(state, [arrived("a", 1)], update(1, RUNNING, 3), cached_blocks=cached)
+    assert state.cached_blocks is not None
+    assert {block: each.position for block, each in state.cached_blocks.items()} == {4: 2, 9: 3}
+    repaired(state, [arrived("a", 1)], update(1, RUNNING, 3))
+    assert state.cached_blocks is None
+
+
+@pytest.mark.parametrize(
+    ("last", "status", "num_computed", "expected"),
+    [
+        # In the same phase as before.
+        (Span("decode", 20.0, 21.0), RUNNING, 4, []),
+        (Span("prefill", 20.0, 21.0), RUNNING, 2, []),
+        # In the next one, which began where the last is known to have ended.
+        (Span("prefill", 20.0, 21.0), RUNNING, 3, [("decode", 21.0, TIME)]),
+        (Span("preempted", 20.0, 21.0), RUNNING, 2, [("prefill", 21.0, TIME)]),
+        (Span("preempted", 20.0, None), RUNNING, 3, [("decode", TIME, TIME)]),
+        # Preempted during the loss, when is not known exactly.
+        (Span("decode", 20.0, 21.0), WAITING, 0, [("preempted", 21.0, None)]),
+        (Span("prefill", 20.0, 21.0), WAITING, 0, [("preempted", 21.0, None)]),
+        (Span("preempted", 20.0, None), WAITING, 0, []),
+    ],
+)
+def test_the_last_span_agrees_with_the_status(
+    last: Span,
+    status: SequenceStatus,
+    num_computed: int,
+    expected: list[tuple[str, float, float | None]],
+) -> None:
+    state = prefilled()
+    state.requests["a"].spans = [Span("queued", 10.0, 20.0), msgspec.structs.replace(last)]
+    turn = state.requests["a"].queue_turn
+    repaired(state, [arrived("a", 1)], update(1, status, num_computed))
+    assert spans(state)[2:] == expected
+    assert (state.requests["a"].queue_turn != turn) == (
+        expected[-1:] == [("preempted", 21.0, None)]
+    )
+
+
+def test_a_request_that_was_queued_has_its_first_span_ended() -> None:
+    state = EngineState()
+    state.apply(arrived("a", 1))
+    arrival = msgspec.structs.replace(arrived("a", 1), metrics=metrics(first_scheduled_time=25.0))
+    repaired(state, [arrival], update(1, RUNNING, 3))
+    assert spans(state) == [("queued", 10.0, 25.0), ("decode", 25.0, TIME)]

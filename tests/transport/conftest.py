@@ -1,0 +1,15 @@
+"""An engine that publishes nothing by itself."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from seqtop.state import EngineState
+from seqtop.transport.publisher import Publisher
+from tests.support.hand_driven import engine_info
+
+
+@pytest.fixture
+def engine(endpoint: str) -> Iterator[Publisher]:
+    with Publisher(endpoint, engine_info(control=True), EngineState()) as running:
+        yield running

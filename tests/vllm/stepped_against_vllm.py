@@ -1,0 +1,275 @@
+"""What a viewer shows of a real scheduler, at each step, over the kinds of work that vLLM has.
+
+Run by `make test-vllm`, as `against_vllm.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kv_connector
+import pytest
+import torch
+from stepping import make_core, stepped
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+
+BLOCK_SIZE = 16
+
+
+def prompt(number: int, length: int = 40) -> list[int]:
+    shared = [300 + position for position in range(16 * (1 + number % 2))]
+    return (shared + [900 + number] * length)[:length]
+
+
+def full() -> Any:
+    return FullAttentionSpec(
+        block_size=BLOCK_SIZE, num_kv_heads=1, head_size=8, dtype=torch.float32
+    )
+
+
+def window(size: int = 48) -> Any:
+    return SlidingWindowSpec(
+        block_size=BLOCK_SIZE,
+        num_kv_heads=1,
+        head_size=8,
+        dtype=torch.float32,
+        sliding_window=size,
+    )
+
+
+def report(engine: Any, title: str) -> None:
+    import vllm
+
+    print(
+        f"\nvLLM {vllm.__version__}, {title}: {engine.num_steps} steps,"
+        f" {len(engine.differences)} differences, {len(engine.watch.findings)} findings,"
+        f" reasons to wait {engine.reasons}"
+    )
+
+
+@pytest.mark.parametrize("more", [{}, {"async_scheduling": True}], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"num_gpu_blocks_override": 20},
+        {"num_gpu_blocks_override": 20, "scheduling_policy": "priority"},
+        {"max_num_seqs": 2},
+        {"max_num_batched_tokens": 64},
+        {"enable_chunked_prefill": False, "max_num_batched_tokens": 256},
+    ],
+    ids=["blocks", "priority", "seats", "budget", "whole prompts"],
+)
+def test_limits(limits: dict[str, Any], more: dict[str, Any]) -> None:
+    with stepped(make_core(**limits, **more)) as engine:
+        for number in range(12):
+            priority = number % 3 if "scheduling_policy" in limits else 0
+            engine.add(f"req-{number}", prompt(number), max_tokens=30, priority=priority)
+        for _ in range(6):
+            engine.step()
+        engine.abort("req-3")
+        engine.abort("req-11")
+        engine.run()
+        report(engine, f"{limits | more}")
+
+
+@pytest.mark.parametrize("kinds", ["window", "full and window"])
+def test_windows(kinds: str) -> None:
+    specs = {"a": window()} | ({"b": full()} if "full" in kinds else {})
+    with stepped(make_core(kv_cache_specs=specs, num_gpu_blocks_override=48)) as engine:
+        for number in range(8):
+            engine.add(f"req-{number}", prompt(number, 60), max_tokens=100)
+        engine.run()
+        report(engine, kinds)
+
+
+def test_lora_slots() -> None:
+    from vllm.lora.request import LoRARequest
+
+    with stepped(make_core(enable_lora=True, max_loras=1)) as engine:
+        for number in range(6):
+            lora = LoRARequest(f"lora{number % 3}", 1 + number % 3, "/nowhere")
+            engine.add(f"req-{number}", prompt(number), lora_request=lora)
+        engine.run()
+        report(engine, "one LoRA slot for three adapters")
+        assert set(engine.reasons) == {"lora_slots"}
+
+
+@pytest.mark.parametrize("state", ["PAUSED_NEW", "PAUSED_ALL"])
+def test_pause(state: str) -> None:
+    from vllm.v1.core.sched.interface import PauseState
+
+    with stepped(make_core()) as engine:
+        for number in range(3):
+            engine.add(f"req-{number}", prompt(number), max_tokens=60)
+        engine.step()
+        engine.scheduler.set_pause_state(PauseState[state])
+        for number in range(3, 6):
+            engine.add(f"req-{number}", prompt(number))
+        for _ in range(4):
+            engine.step()
+        if state == "PAUSED_NEW":  # else vLLM makes no steps
+            assert engine.reasons.get("paused") == 4
+        engine.scheduler.set_pause_state(PauseState.UNPAUSED)
+        engine.run()
+        report(engine, state)
+
+
+def test_reset_of_the_prefix_cache_while_requests_run() -> None:
+    with stepped(make_core()) as engine:
+        for number in range(4):
+            engine.add(f"req-{number}", prompt(number), max_tokens=60)
+        for _ in range(5):
+            engine.step()
+        engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+        engine.run()
+        report(engine, "reset")
+
+
+@pytest.mark.parametrize("more", [{}, {"async_scheduling": True}], ids=["sync", "async"])
+def test_streaming_sessions(more: dict[str, Any]) -> None:
+    with stepped(make_core(**more)) as engine:
+        for number in range(3):
+            engine.add(f"req-{number}", prompt(number), max_tokens=5, resumable=True)
+            engine.add(f"req-{number}", [7] * 9, max_tokens=5, resumable=True)
+        engine.add("other", prompt(4), max_tokens=90)
+        for _ in range(20):
+            engine.step()
+        engine.add("req-0", [8] * 20, max_tokens=5, resumable=True)
+        for _ in range(20):
+            engine.step()
+        for number in range(3):
+            engine.add(f"req-{number}", [], max_tokens=5, resumable=False)
+        engine.run()
+        assert len(engine.session.state.requests) == 4, "no ghosts"
+        report(engine, "streaming sessions")
+
+
+@pytest.mark.parametrize("more", [{}, {"async_scheduling": True}], ids=["sync", "async"])
+def test_kv_connector(more: dict[str, Any]) -> None:
+    from vllm.config import KVTransferConfig
+
+    config = KVTransferConfig(
+        kv_connector="LoadingConnector",
+        kv_connector_module_path="kv_connector",
+        kv_role="kv_both",
+    )
+    with stepped(make_core(kv_transfer_config=config, **more)) as engine:
+        for number in range(5):
+            engine.add(f"req-{number}", prompt(number, 60), max_tokens=10)
+        for _ in range(4):
+            engine.step()
+        loading = [
+            each.request_id
+            for each in engine.scheduler.requests.values()
+            if each.status.name == "WAITING_FOR_REMOTE_KVS"
+        ]
+        assert loading
+        engine.add("short", prompt(9, 20), max_tokens=90)
+        kv_connector.LOADED.update(loading[:3])
+        for _ in range(20):
+            engine.step()
+        kv_connector.LOADED.update(loading[3:])
+        for _ in range(20):
+            engine.step()
+        ended = [
+            each.request_id for each in engine.scheduler.requests.values() if each.is_finished()
+        ]
+        assert ended, "the connector holds their blocks"
+        kv_connector.SENT.update(ended)
+        for _ in range(100):
+            engine.step()
+            kv_connector.SENT.update(
+                each.request_id for each in engine.scheduler.requests.values() if each.is_finished()
+            )
+        engine.run()
+        report(engine, "KV connector")
+        external = [each.num_external_tokens for each in engine.session.state.sequences.values()]
+        assert max(external) > 0
+
+
+@pytest.mark.parametrize("more", [{}, {"async_scheduling": True}], ids=["sync", "async"])
+def test_drafts(more: dict[str, Any]) -> None:
+    drafts = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 2}
+    if more:
+        pytest.skip("vLLM drafts n-grams on the CPU only without async scheduling")
+    with stepped(make_core(speculative_config=drafts, num_gpu_blocks_override=20)) as engine:
+        for number in range(10):
+            engine.add(f"req-{number}", prompt(number), max_tokens=30)
+        engine.run()
+        report(engine, "drafts")
+
+
+def test_samples_of_one_prompt() -> None:
+    with stepped(make_core()) as engine:
+        for number in range(3):
+            for sample in range(3):
+                engine.add(f"{sample}_req-{number}", prompt(number))
+        engine.run()
+        report(engine, "n = 3")
+
+
+def test_grammars() -> None:
+    from vllm.sampling_params import SamplingParams
+
+    try:
+        from vllm.sampling_params import StructuredOutputsParams
+    except ImportError:
+        pytest.skip("another name in this version")
+    core = make_core()
+    core.structured_output_manager.grammar_init = lambda request: None
+    core.scheduler.get_grammar_bitmask = lambda output: None
+    with stepped(core) as engine:
+        params = SamplingParams(
+            max_tokens=9,
+            temperature=0,
+            ignore_eos=True,
+            structured_outputs=StructuredOutputsParams(regex="a*"),
+        )
+        engine.add("guided", prompt(1), params=params)
+        engine.add("plain", prompt(2))
+        for _ in range(4):
+            engine.step()
+        request = engine.scheduler.requests["guided-00000000"]
+        assert request.status.name.startswith("WAITING_FOR_")
+        request.structured_output_request.grammar = Grammar()
+        engine.run()
+        report(engine, "grammars")
+
+
+class Grammar:
+    """Accepts everything."""
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        return True
+
+    def is_terminated(self) -> bool:
+        return False
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        return tokens
+
+
+def test_a_request_that_cannot_be_encoded() -> None:
+    with stepped(make_core()) as engine:
+        engine.add("plain", prompt(1))
+        engine.step()
+        engine.scheduler.add_request(_request(engine, "big", priority=2**70))
+        while engine.scheduler.requests:
+            engine.core.step_fn()
+        engine.add("after", prompt(2))
+        engine.run()
+        report(engine, "a priority of 2**70")
+
+
+def _request(engine: Any, name: str, **more: Any) -> Any:
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.request import Request
+
+    params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True, detokenize=False)
+    return Request(
+        request_id=f"{name}-00000000",
+        prompt_token_ids=prompt(3),
+        sampling_params=params,
+        pooling_params=None,
+        **more,
+    )

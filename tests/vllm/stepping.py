@@ -1,0 +1,346 @@
+"""A real EngineCore of vLLM that is stepped by hand, and a viewer that is compared at each step.
+
+Nothing of vLLM's is replaced but the model (`token_executor`). The comparison reads the scheduler
+itself, block by block, which the adapter must not do.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from seqtop.adapters.vllm.hook import follow
+from seqtop.adapters.vllm.settings import AdapterSettings
+from seqtop.checks import Checker, Finding
+from seqtop.connection import ConnectionState
+from seqtop.sequence import SequenceStatus
+from seqtop.session import Session
+from seqtop.state.listener import StateChange
+from seqtop.state.ordering import SequenceView
+from seqtop.wire import parsing
+
+MODEL = Path(__file__).resolve().parents[2] / "engine_stub" / "weights"
+SECONDS = 60.0
+QUEUES = ("kv_holding_waiting", "skipped_waiting", "waiting")
+
+
+def make_core(*, kv_cache_specs: Any = None, **arguments: Any) -> Any:
+    """An EngineCore with a small pool, and without a model."""
+    import token_executor
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.core import EngineCore
+
+    token_executor.STEP_SECONDS = 0.0
+    token_executor.KV_CACHE_SPECS = kv_cache_specs
+    defaults: dict[str, Any] = {
+        "model": str(MODEL),
+        "skip_tokenizer_init": True,
+        "dtype": "float16",
+        "max_model_len": 256,
+        "block_size": 16,
+        "num_gpu_blocks_override": 64,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 96,
+        "enable_prefix_caching": True,
+        "enforce_eager": True,
+        "async_scheduling": False,
+    }
+    config = EngineArgs(**(defaults | arguments)).create_engine_config()
+    return EngineCore(config, token_executor.TokenExecutor, log_stats=True)
+
+
+class Watch:
+    """What `seqtop check` finds, as a listener."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self._checker = Checker()
+
+    def note(self, change: StateChange) -> None:
+        if change.event is not None:
+            self.findings += self._checker.apply(parsing.event(change.payload))
+        elif change.state.info is not None:
+            self._checker = Checker()
+            self._checker.apply(change.state.info)
+
+
+class AllocationSpy:
+    """Records which requests the last call of `schedule` found no blocks for.
+
+    It wraps the classes, and before the adapter wraps the instances.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        self.refused: list[str] = []
+        self.num_running = 0
+        self.preempted: set[str] = set()
+        self._classes = type(scheduler.kv_cache_manager), type(scheduler)
+        manager, scheduler_class = self._classes
+        self._originals = allocate, schedule = manager.allocate_slots, scheduler_class.schedule
+
+        @functools.wraps(allocate)
+        def allocated(this: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            result = allocate(this, request, *args, **kwargs)
+            if this is scheduler.kv_cache_manager and result is None:
+                self.refused.append(request.request_id)
+            return result
+
+        @functools.wraps(schedule)
+        def scheduled(this: Any, *args: Any, **kwargs: Any) -> Any:
+            if this is scheduler:
+                self.refused = []
+            output = schedule(this, *args, **kwargs)
+            if this is scheduler:
+                self.preempted = set(output.preempted_req_ids or ())
+                # A session that waits for input keeps its place.
+                self.num_running = len(this.running) + (
+                    this.num_waiting_for_streaming_input
+                    if hasattr(this, "max_num_active_reqs")
+                    else 0
+                )
+            return output
+
+        manager.allocate_slots, scheduler_class.schedule = allocated, scheduled
+
+    def close(self) -> None:
+        self._classes[0].allocate_slots, self._classes[1].schedule = self._originals
+
+
+class SteppedEngine:
+    """An EngineCore and its viewer."""
+
+    def __init__(self, core: Any, session: Session, watch: Watch, spy: AllocationSpy) -> None:
+        self.core = core
+        self.session = session
+        self.watch = watch
+        self.scheduler = core.scheduler
+        self.num_steps = 0
+        self.differences: list[str] = []
+        self.reasons: dict[str, int] = {}
+        self._spy = spy
+
+    def add(self, name: str, prompt: list[int], *, max_tokens: int = 20, **more: Any) -> None:
+        from vllm.sampling_params import SamplingParams
+        from vllm.v1.engine import EngineCoreRequest
+
+        options = {"temperature": 0, "ignore_eos": True, "detokenize": False}
+        params = more.pop("params", None) or SamplingParams(max_tokens=max_tokens, **options)
+        fields: dict[str, Any] = {
+            "request_id": f"{name}-00000000",
+            "prompt_token_ids": prompt,
+            "mm_features": None,
+            "sampling_params": params,
+            "pooling_params": None,
+            "arrival_time": time.time(),
+            "lora_request": None,
+            "cache_salt": None,
+            "data_parallel_rank": None,
+            **more,
+        }
+        known = EngineCoreRequest.__struct_fields__
+        if "eos_token_id" in known:
+            fields.setdefault("eos_token_id", None)
+        request = EngineCoreRequest(
+            **{name: each for name, each in fields.items() if name in known}
+        )
+        self.core.add_request(*self.core.preprocess_add_request(request))
+
+    def abort(self, name: str) -> None:
+        self.core.abort_requests([f"{name}-00000000"])
+
+    def step(self) -> None:
+        """Make a step, and compare what the viewer shows after it with what is true."""
+        _, ran = self.core.step_fn()
+        post = getattr(self.core, "post_step", None)
+        if post is not None:
+            post(ran)
+        self.compare()
+
+    def run(self, most: int = 2_000) -> None:
+        for _ in range(most):
+            if not self.scheduler.has_requests() and not getattr(self.core, "batch_queue", None):
+                return
+            self.step()
+        raise AssertionError("it does not end")
+
+    def compare(self) -> None:
+        truth = self.truth()
+        # After a difference, others are likely, and waiting is in vain.
+        deadline = time.monotonic() + (0.5 if self.differences else SECONDS / 4)
+        while True:
+            with self.session.lock:
+                shown = self.shown()
+            if shown == truth:
+                break
+            if time.monotonic() > deadline:
+                self.differences.append(difference(shown, truth))
+                break
+            time.sleep(0.001)
+        self.num_steps += 1
+        self._compare_reasons()
+
+    def truth(self) -> dict[str, Any]:
+        scheduler = self.scheduler
+        manager = scheduler.kv_cache_manager
+        blocks = [block for block in manager.block_pool.blocks if not block.is_null]
+        free = [block for block in blocks if not block.ref_cnt]
+        return {
+            "requests": {
+                request.request_id[:-9]: {
+                    "status": request.status.name,
+                    "computed": request.num_computed_tokens,
+                    "tables": [list(table) for table in manager.get_block_ids(request.request_id)]
+                    if not request.is_finished() or request.request_id in manager_tables(manager)
+                    else [],
+                    "prompt": list(request.prompt_token_ids or []),
+                    "output": list(request.output_token_ids),
+                    "preemptions": request.num_preemptions,
+                    "priority": request.priority,
+                    "lora": request.lora_request.lora_name if request.lora_request else "",
+                }
+                for request in scheduler.requests.values()
+            },
+            "running": {request.request_id[:-9] for request in scheduler.running},
+            "waiting": [
+                request.request_id[:-9]
+                for queue in QUEUES
+                for request in getattr(scheduler, queue, ())
+            ],
+            "free": sum(block.block_hash is None for block in free),
+            "cached": sum(block.block_hash is not None for block in free),
+            "used": len(blocks) - len(free),
+        }
+
+    def shown(self) -> dict[str, Any] | None:
+        state = self.session.state
+        if state.stats is None:
+            return None
+        view = SequenceView()
+        view.rebuild(state)
+        unfinished = {
+            name: request for name, request in state.requests.items() if not request.finish_reason
+        }
+        rows = {
+            name: (request, state.sequences[request.seq_ids[0]])
+            for name, request in unfinished.items()
+        }
+        return {
+            "requests": {
+                name: {
+                    "status": sequence.engine_status or sequence.status.name,
+                    "computed": sequence.num_computed_tokens,
+                    "tables": self._in_order(
+                        [sequence.block_table.copy(), *sequence.group_block_tables]
+                    ),
+                    "prompt": list(request.prompt_token_ids),
+                    "output": list(sequence.output_token_ids),
+                    "preemptions": request.num_preemptions,
+                    "priority": request.priority,
+                    "lora": request.lora,
+                }
+                for name, (request, sequence) in rows.items()
+            },
+            "running": {
+                name
+                for name, (_, sequence) in rows.items()
+                if sequence.status is SequenceStatus.RUNNING
+            },
+            "waiting": [state.sequences[seq_id].request_id for seq_id in view.queue],
+            "free": state.stats.num_free_blocks,
+            "cached": state.stats.num_cached_blocks,
+            "used": state.stats.num_used_blocks,
+        }
+
+    def _in_order(self, tables: list[list[int]]) -> list[list[int]]:
+        """The tables in vLLM's order of groups, of which the viewer has the main one first."""
+        num = len(self.scheduler.kv_cache_config.kv_cache_groups)
+        tables = tables + [[] for _ in range(num - len(tables))]
+        from seqtop.adapters.vllm.engine_description import describe
+
+        main = describe(self.scheduler, AdapterSettings(bind=""))[1].main_group
+        return [*tables[1 : main + 1], tables[0], *tables[main + 1 :]]
+
+    def _compare_reasons(self) -> None:
+        """A reason of no blocks is one where `allocate_slots` has failed, and the reverse."""
+        with self.session.lock:
+            state = self.session.state
+            given = {
+                name: state.requests[name].wait_reason.cause
+                for name in state.wait_reason_ids
+                if name in state.requests and state.requests[name].wait_reason
+            }
+        for cause in given.values():
+            self.reasons[cause] = self.reasons.get(cause, 0) + 1
+        waiting = [
+            each.request_id for queue in QUEUES for each in getattr(self.scheduler, queue, ())
+        ]
+        refused = [each for each in self._spy.refused if each in waiting]
+        # Those that no longer wait ran after others had been preempted for them.
+        no_blocks = {each for each, cause in given.items() if cause == "no_blocks"}
+        if (no_blocks and not self._spy.refused) or not no_blocks.issuperset(
+            each[:-9] for each in refused[:1] if not self._spy.preempted
+        ):
+            self.differences.append(
+                f"step {self.num_steps}: reasons {given}, no blocks found for {self._spy.refused}"
+            )
+        running, most = self._spy.num_running, self.scheduler.max_num_running_reqs
+        if "seq_limit" in given.values() and running < most:
+            self.differences.append(f"step {self.num_steps}: {running} of {most} run, {given}")
+
+
+def manager_tables(manager: Any) -> set[str]:
+    return {
+        name
+        for each in manager.coordinator.single_type_managers
+        for name, blocks in each.req_to_blocks.items()
+        if blocks
+    }
+
+
+def difference(shown: dict[str, Any] | None, truth: dict[str, Any]) -> str:
+    """The first part that differs."""
+    if shown is None:
+        return "nothing is shown"
+    for key, value in truth.items():
+        if shown[key] == value:
+            continue
+        if key != "requests":
+            return f"{key}: {shown[key]} is shown, {value} is true"
+        for name in {*value, *shown[key]}:
+            one, other = shown[key].get(name), value.get(name)
+            if one is None or other is None:
+                return f"{name}: {one} is shown, {other} is true"
+            for field in other:
+                if one[field] != other[field]:
+                    return f"{name}.{field}: {one[field]} is shown, {other[field]} is true"
+    return ""
+
+
+@contextmanager
+def stepped(core: Any) -> Iterator[SteppedEngine]:
+    """A viewer of an EngineCore."""
+    with TemporaryDirectory(prefix="sq") as directory:
+        endpoint = f"ipc://{directory}/e"
+        spy = AllocationSpy(core.scheduler)
+        attachment = follow(core.scheduler, AdapterSettings(bind=endpoint, tokenizer=""))
+        assert attachment is not None
+        watch = Watch()
+        session = Session(endpoint)
+        session.add_listener(watch.note)
+        with session:
+            assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+            engine = SteppedEngine(core, session, watch, spy)
+            try:
+                yield engine
+                assert not engine.differences, engine.differences
+                assert not watch.findings, watch.findings
+                assert session.state.num_anomalies == 0, session.state.last_anomaly
+                assert attachment.is_attached
+            finally:
+                spy.close()
+        core.shutdown()
