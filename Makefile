@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV   := .venv
 VLLM_VERSION := 0.33.0
+TRITON_VERSION := 3.6.0
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
@@ -15,7 +16,7 @@ PURE    := tests/checks tests/engine_stub/core tests/export tests/kv_events test
 	tests/wire
 
 .PHONY: demo check test test-all snapshots lint format screenshots man bench test-lowest test-python \
-	test-vllm clean
+	test-triton test-vllm clean
 
 ## Start the bundled engine and show it.
 demo: $(VENV)/engine
@@ -29,10 +30,11 @@ check: lint
 test: lint
 	$(PYTEST) -m "not release"
 
-## Before a release: lint, and run every test, also with the lowest versions and with a real vLLM.
+## Before a release: lint, and run every test, also with the lowest versions, Triton and a real vLLM.
 test-all: lint
 	$(PYTEST)
 	$(MAKE) test-lowest
+	$(MAKE) test-triton
 	$(MAKE) test-vllm
 
 ## Store what screens show as the snapshots that tests compare with. Look at `git diff` afterwards.
@@ -61,6 +63,11 @@ man: $(VENV)/dev
 ## Measure, compared with alternatives in the same run; writes docs/performance.md.
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks --json docs/performance.json --markdown docs/performance.md
+
+## Run the Triton kernels in Triton's interpreter, and compile them; needs no GPU.
+test-triton: $(VENV)-triton/installed
+	PYTHONPATH=$(VENV)-triton TRITON_INTERPRET=1 OMP_NUM_THREADS=1 \
+		$(BIN)/pytest tests/engine_stub/platforms/test_triton_attention.py
 
 ## Test the adapter with a real vLLM, without a GPU. It downloads about 2 GB the first time, and vLLM is
 ## slow to start. Another version: make test-vllm VLLM_VERSION=0.28.0
@@ -99,6 +106,11 @@ $(VENV)/engine: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable '.[dev]'
 	touch $@ $(VENV)/engine
+
+# Beside the other packages, of which numpy is replaced: Triton's interpreter needs an older one.
+$(VENV)-triton/installed: | $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --upgrade --target $(VENV)-triton triton==$(TRITON_VERSION) numpy==2.3.5
+	touch $@
 
 $(VENV)-vllm/vllm/$(VLLM_VERSION)/installed: tests/vllm/install.sh tests/vllm/requirements.txt
 	PYTHON=$(PYTHON) tests/vllm/install.sh $(VENV)-vllm $(VLLM_VERSION)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine_stub.config import CHOICES, DEFAULT_MODEL, EngineConfig
-from seqtop import __version__, local_engines
+from seqtop import __version__, garbage_collection, local_engines
 from seqtop.argparse_ext import SHELLS, CommandParser, completion_script, not_negative
 from seqtop.ascii_output import replace_unencodable
 from seqtop.sanitize import safe_line
@@ -285,6 +285,9 @@ def _serve(options: argparse.Namespace) -> int:
         server = EngineServer(
             engine, publisher, pace=options.pace, workload=workload, sources=sources
         )
+        # Full collections would look at the many objects of torch and the model again and again, in
+        # the middle of steps. They are no garbage until the process ends.
+        garbage_collection.freeze_startup_objects()
         try:
             server.run(_stop_signal(watch_stdin=options.until_stdin_closes))
         except StageError as error:

@@ -1,13 +1,13 @@
 """Attention over a paged KV cache: writes the step's keys and values, then reads block tables.
 
 The pool's layout is ``[layers, blocks, block_size, kv_heads, 2 * head_dim]``: a slot holds the keys
-of all heads, each with its value beside it. A token is therefore one row, and so is a block, and
-gathering the blocks of a table by plain copies gives a sequence's keys and values. All index
-tensors and masks are made once per step; a layer only gathers and multiplies.
+of all heads, each with its value beside it. All index tensors are made once per step.
 
-The step's tokens lie one after another in *segments* of sequences with equally many queries, so
-that each segment is one call of torch's attention. A mask hides the padding within a segment and,
-in layers with a sliding window, the tokens before it; blocks before the window are still read.
+`KernelAttention` is for devices with kernels that read blocks where they are. Elsewhere,
+`PagedAttention` gathers the blocks of a table by plain copies, as a block is one row, and calls
+torch's attention. The step's tokens lie one after another in *segments* of sequences with equally
+many queries, each of which is one call. A mask hides the padding within a segment and, in layers
+with a sliding window, the tokens before it; blocks before the window are still read.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from engine_stub.platforms import platform_of, to_device
+from engine_stub.platforms.interface import QueryTiles
 
 # Blocks on their way to or from the host are copied to a buffer, at most this many at a time.
 _SWAPPED_AT_ONCE = 64
+# The most rows of a tile: each query has one for each query head that shares a key head.
+_MOST_TILE_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ class PagedKVCache:
             ``[(num_blocks + 1) * block_size, kv_heads, 2 * head_dim]``.
         windows: For each layer, how many tokens back a query sees, its own token included; None
             for all.
+        kernels: The attention kernels; None to gather blocks.
+        tile_size: The most queries of a tile for `kernels`.
     """
 
     def __init__(
@@ -92,8 +97,11 @@ class PagedKVCache:
         dtype: torch.dtype,
         windows: tuple[int | None, ...] = (),
         num_cpu_blocks: int = 0,
+        heads_per_kv: int = 1,
     ) -> None:
         self.windows = windows or (None,) * num_layers
+        self.kernels = platform_of(device).attention_kernels(dtype, head_dim)
+        self.tile_size = max(_MOST_TILE_ROWS // heads_per_kv, 1)
         self.num_kv_heads = num_kv_heads
         self.block_size = block_size
         self.head_dim = head_dim
@@ -158,7 +166,7 @@ class PagedKVCache:
         width = len(block_tables[-1])
         padded = [table + [0] * (width - len(table)) for table in block_tables]
         tables = to_device([*chain(*padded)], self.pool.device).view(-1, width)
-        masks = self.masks(positions, width)
+        masks = self._masks(positions, width)
         contexts = []
         end = 0
         for size in sizes:
@@ -166,10 +174,10 @@ class PagedKVCache:
             blocks = tables[start:end, : len(block_tables[end - 1])]
             num_keys = blocks.shape[1] * self.block_size
             own_masks = {window: mask[start:end, ..., :num_keys] for window, mask in masks.items()}
-            contexts.append(self.context(blocks, own_masks, self._room_for(blocks.numel())))
+            contexts.append(self._context(blocks, own_masks))
         return contexts
 
-    def masks(self, positions: Tensor, num_blocks: int) -> dict[int | None, Tensor]:
+    def _masks(self, positions: Tensor, num_blocks: int) -> dict[int | None, Tensor]:
         """Returns the mask of each window, for queries at ``positions [tables, queries]``."""
         keys = torch.arange(num_blocks * self.block_size, device=self.pool.device)
         queries = positions[:, None, :, None]
@@ -189,23 +197,75 @@ class PagedKVCache:
         positions = torch.arange(length, device=self.pool.device)
         return self._mask(positions[None, None, :, None], positions, window)
 
-    def _room_for(self, num_blocks: int) -> Tensor:
-        """Returns rows for so many blocks, in memory that all eager steps share."""
+    def _context(self, blocks: Tensor, masks: dict[int | None, Tensor]) -> AttentionContext:
+        """Returns the context of a segment that reads ``blocks [num_seqs, blocks]``."""
+        num_blocks = blocks.numel()
+        # All segments and steps share this memory.
         if len(self._workspace) < num_blocks:
             self._workspace = self.block_rows[0].new_empty(num_blocks, self.block_rows[0].shape[1])
-        return self._workspace[:num_blocks]
-
-    def context(
-        self, blocks: Tensor, masks: dict[int | None, Tensor], gathered: Tensor
-    ) -> AttentionContext:
-        """Returns the context of a segment that reads ``blocks [num_seqs, blocks]``."""
+        gathered = self._workspace[:num_blocks]
         heads = gathered.view(len(blocks), -1, self.num_kv_heads, 2 * self.head_dim).transpose(1, 2)
         keys, values = heads.chunk(2, dim=-1)
         return AttentionContext(blocks.flatten(), gathered, keys, values, masks)
 
 
+@dataclass(frozen=True, slots=True)
+class PackedPrompts:
+    """Whole prompts at the beginning of a step, which see only themselves.
+
+    Attributes:
+        num_tokens: The sum of their lengths.
+        starts: ``[prompts + 1]`` int32, the index of each one's first token, then `num_tokens`.
+        longest: The length of the longest.
+    """
+
+    num_tokens: int
+    starts: Tensor
+    longest: int
+
+
+class KernelAttention:
+    """The attention of one step by the kernels of a device; see `PagedAttention`.
+
+    Args:
+        cache: The pool, with kernels; the step's keys and values are written to it.
+        slots: ``[T]``, the row of `PagedKVCache.slot_rows` for each token's keys and values.
+        prompts: The first tokens of the step, for the kernel for prompts; None if there are none.
+        tiles: All further tokens, counted from the first of them; None if there are none.
+    """
+
+    def __init__(
+        self,
+        cache: PagedKVCache,
+        slots: Tensor,
+        prompts: PackedPrompts | None,
+        tiles: QueryTiles | None,
+    ) -> None:
+        self.cache = cache
+        self.slots = slots
+        self.prompts = prompts
+        self.tiles = tiles
+
+    def __call__(self, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
+        """Writes the step's keys and values, then attends; see `PagedAttention.__call__`."""
+        cache, kernels, window = self.cache, self.cache.kernels, self.cache.windows[layer_idx]
+        assert kernels is not None
+        cache.slot_rows[layer_idx].index_copy_(0, self.slots, kv)
+        outputs = []
+        num_tokens = 0
+        if self.prompts is not None:
+            assert kernels.prompts is not None
+            num_tokens = self.prompts.num_tokens
+            k, v = kv[:num_tokens].chunk(2, dim=-1)
+            starts, longest = self.prompts.starts, self.prompts.longest
+            outputs.append(kernels.prompts(q[:num_tokens], k, v, starts, longest, window))
+        if self.tiles is not None:
+            outputs.append(kernels.paged(q[num_tokens:], cache.pool[layer_idx], self.tiles, window))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
 class PagedAttention:
-    """The attention of one step, which the decoder calls once per layer.
+    """The attention of one step by torch's operators, which the decoder calls once per layer.
 
     Args:
         cache: The pool; the step's keys and values are written to it.
@@ -270,12 +330,10 @@ class PagedAttention:
     def _attend_masked(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """Computes attention under ``mask [sequences or 1, 1, queries, tokens]``.
 
-        The query heads that share a key head become that head's queries: the kernels for CUDA that
-        take masks would need the keys repeated for each head. A mask may have the rows for all
-        these queries already.
+        The query heads that share a key head become that head's queries, so that no key is copied.
         """
         grouped = q.reshape(len(q), keys.shape[1], -1, q.shape[-1])
-        if mask.shape[2] not in (1, grouped.shape[2]):
+        if mask.shape[2] > 1:
             mask = self._repeated(mask, q.shape[1] // keys.shape[1])
         out = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
         return out.reshape(q.shape)

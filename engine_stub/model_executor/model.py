@@ -44,10 +44,7 @@ class Attend(Protocol):
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm, computed in float32 and cast back before the weight is applied.
-
-    The order of cast and weight is that of transformers, so that bfloat16 rounds equally.
-    """
+    """Root-mean-square norm, computed in float32."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -56,11 +53,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalizes ``x [..., size]`` over its last dimension."""
-        wide = x.float()
-        # One pass over the row, and no copy of its squares.
-        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        scale = torch.rsqrt(norm.square() / x.shape[-1] + self.eps)
-        return self.weight * (wide * scale).to(x.dtype)
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 class Attention(nn.Module):

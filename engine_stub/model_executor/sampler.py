@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import msgspec
 import torch
@@ -70,7 +71,8 @@ class Sampler:
         probs = torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
         if drawn := _drawn(requests):
             rows = to_device(drawn, logits.device)
-            probs[rows] = self._probs(logits[rows], [requests[row].params for row in drawn])
+            own = self._probs(logits.index_select(0, rows), [requests[row].params for row in drawn])
+            probs.index_copy_(0, rows, own)
         return probs
 
     def _choose(self, logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
@@ -80,7 +82,8 @@ class Sampler:
         token_ids = logits.max(-1).indices
         if drawn := _drawn(requests):
             rows = to_device(drawn, logits.device)
-            token_ids[rows] = self._draw(logits[rows], [requests[row] for row in drawn])
+            own = self._draw(logits.index_select(0, rows), [requests[row] for row in drawn])
+            token_ids.index_copy_(0, rows, own)
         return token_ids
 
     def _draw(self, logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
@@ -103,9 +106,13 @@ class Sampler:
         if any(each.top_k > 0 or each.top_p < 1 for each in params):
             vocab = logits.shape[-1]
             top_k = [each.top_k if 0 < each.top_k < vocab else vocab for each in params]
-            logits = _keep_top(
-                logits, column(top_k, torch.int64), column([each.top_p for each in params])
+            # If every row has a top-k, nothing beyond the largest one has to be sorted.
+            most = max(top_k)
+            top = logits.topk(most) if most < vocab else logits.sort(descending=True)
+            kept = _keep_top(
+                top.values, column(top_k, torch.int64), column([each.top_p for each in params])
             )
+            logits = torch.full_like(logits, -torch.inf).scatter_(-1, top.indices, kept)
         probs = logits.softmax(-1)
         if any(each.min_p > 0 for each in params):
             floor = probs.amax(-1, keepdim=True) * column([each.min_p for each in params])
@@ -154,19 +161,18 @@ def prompt_logprobs(logits: Tensor, token_ids: Tensor, count: int) -> list[dict[
     return [each.logprobs for each in reported]
 
 
-def _keep_top(logits: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Sets all but the `top_k` best and the `top_p` likeliest mass to minus infinity.
+def _keep_top(ordered: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """Returns ``ordered [N, tokens]``, logits in descending order, with minus infinity for others.
 
-    The token that crosses the mass stays, so that at least one always does.
+    The `top_k` best remain, and of these the likeliest with a mass of `top_p`. The token that
+    crosses the mass stays, so that at least one always does.
     """
-    ordered, indices = logits.sort(-1, descending=True)
-    ranks = torch.arange(logits.shape[-1], device=logits.device)
+    ranks = torch.arange(ordered.shape[-1], device=ordered.device)
     ordered = ordered.masked_fill(ranks >= top_k, -torch.inf)
     probs = ordered.softmax(-1)
     mass_before = probs.cumsum(-1) - probs
     # By rounding, the mass before the last tokens may reach 1, which must not exclude them.
-    ordered = ordered.masked_fill((mass_before >= top_p) & (top_p < 1), -torch.inf)
-    return torch.empty_like(logits).scatter_(-1, indices, ordered)
+    return ordered.masked_fill((mass_before >= top_p) & (top_p < 1), -torch.inf)
 
 
 def depends_on_output(params: SamplingParams) -> bool:
@@ -186,11 +192,11 @@ def _drawn(requests: list[SamplingMetadata]) -> list[int]:
 
 def _edited(logits: Tensor, requests: list[SamplingMetadata]) -> Tensor:
     """Returns ``logits [N, vocab]`` after biases, bans and penalties; a copy if there are any."""
-    edited = [row for row, request in enumerate(requests) if request.edits_logits]
-    if edited:
-        logits = logits.clone()
-        for row in edited:
-            _edit_logits(logits[row], requests[row])
+    if not any(request.edits_logits for request in requests):
+        return logits
+    logits = logits.clone(memory_format=torch.contiguous_format)
+    _apply_biases_and_bans(logits, requests)
+    _apply_penalties(logits, requests)
     return logits
 
 
@@ -200,34 +206,78 @@ def _edits_logits(params: SamplingParams) -> bool:
     )
 
 
-def _edit_logits(row: Tensor, request: SamplingMetadata) -> None:
-    """Applies one request's bias, bans and penalties to its logits ``[vocab]``, in place."""
-    params, data = request.params, request.data
+def _apply_biases_and_bans(logits: Tensor, requests: list[SamplingMetadata]) -> None:
+    """Adds biases to ``logits [N, vocab]``, and bans all tokens but the allowed ones, in place."""
+    vocab_size, device = logits.shape[-1], logits.device
+    flat = logits.view(-1)
+    biases: dict[int, float] = {}
+    allowed: list[int] = []
+    restricted: list[int] = []
+    banned: list[int] = []
+    for row, (params, data) in enumerate((each.params, each.data) for each in requests):
+        first = row * vocab_size
+        for token_id, bias in (params.logit_bias or {}).items():
+            biases[first + token_id] = bias
+        if params.allowed_token_ids is not None:
+            restricted.append(row)
+            allowed += [first + token_id for token_id in params.allowed_token_ids]
+        if data.get_output_len() < params.min_tokens:
+            banned += [first + each for each in params.all_stop_token_ids if each < vocab_size]
+    # A number assigned through an index tensor would be copied to the device by itself, and the
+    # host would wait for that; `index_fill_` passes it along.
+    if biases:
+        values = to_device([*biases.values()], device, torch.float32)
+        flat.index_add_(0, to_device([*biases], device), values)
+    if restricted:
+        indices = to_device(allowed, device)
+        kept = flat.index_select(0, indices)
+        logits.index_fill_(0, to_device(restricted, device), -torch.inf)
+        flat.index_copy_(0, indices, kept)
+    if banned:
+        flat.index_fill_(0, to_device(banned, device), -torch.inf)
 
-    def indices(token_ids: list[int]) -> Tensor:
-        return to_device(token_ids, row.device)
 
-    if params.logit_bias:
-        bias = to_device(list(params.logit_bias.values()), row.device, torch.float32)
-        row.index_add_(0, indices(list(params.logit_bias)), bias)
-    if params.allowed_token_ids is not None:
-        banned = torch.ones_like(row, dtype=torch.bool)
-        banned[indices(params.allowed_token_ids)] = False
-        row.masked_fill_(banned, -torch.inf)
-    if data.get_output_len() < params.min_tokens:
-        row[indices(sorted(params.all_stop_token_ids))] = -torch.inf
-    if params.repetition_penalty != 1:
-        seen = indices(list(set(data.get_token_ids())))
-        scores = row[seen]
-        penalty = params.repetition_penalty
-        row[seen] = torch.where(scores > 0, scores / penalty, scores * penalty)
-    if params.presence_penalty or params.frequency_penalty:
-        # `bincount` would make the host wait for the largest index.
-        output = indices(list(data.output_token_ids))
-        counts = torch.zeros_like(row).index_add_(
-            0, output, torch.ones_like(output, dtype=row.dtype)
-        )
-        row -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
+def _apply_penalties(logits: Tensor, requests: list[SamplingMetadata]) -> None:
+    """Lowers the logits of tokens that occur, in place; all rows at once."""
+    device = logits.device
+
+    def column(values: list[float]) -> Tensor:
+        return to_device(values, device, torch.float32)[:, None]
+
+    repetition = [
+        row for row, request in enumerate(requests) if request.params.repetition_penalty != 1
+    ]
+    if repetition:
+        rows = to_device(repetition, device)
+        seen = _token_counts([requests[row].data.get_token_ids() for row in repetition], logits) > 0
+        penalties = column([requests[row].params.repetition_penalty for row in repetition])
+        scores = logits.index_select(0, rows)
+        lower = torch.where(scores > 0, scores / penalties, scores * penalties)
+        logits.index_copy_(0, rows, torch.where(seen, lower, scores))
+    presence = [
+        row
+        for row, request in enumerate(requests)
+        if request.params.presence_penalty or request.params.frequency_penalty
+    ]
+    if presence:
+        rows = to_device(presence, device)
+        counts = _token_counts([requests[row].data.output_token_ids for row in presence], logits)
+        per_token = column([requests[row].params.frequency_penalty for row in presence])
+        once = column([requests[row].params.presence_penalty for row in presence])
+        logits.index_add_(0, rows, per_token * counts + once * (counts > 0), alpha=-1)
+
+
+def _token_counts(token_ids: list[Sequence[int]], logits: Tensor) -> Tensor:
+    """Returns how often each token occurs in each list, ``[len(token_ids), vocab]`` float32."""
+    vocab_size, device = logits.shape[-1], logits.device
+    rows = to_device(range(len(token_ids)), device)
+    lengths = [len(each) for each in token_ids]
+    # Without the size of the output, the host would wait for the sum of the lengths.
+    rows = rows.repeat_interleave(to_device(lengths, device), output_size=sum(lengths))
+    indices = rows * vocab_size + to_device([*chain(*token_ids)], device)
+    counts = torch.zeros(len(token_ids), vocab_size, device=device)
+    counts.view(-1).index_add_(0, indices, torch.ones_like(indices, dtype=counts.dtype))
+    return counts
 
 
 def report(

@@ -16,12 +16,9 @@ class CpuPlatform(Platform):
     """The host's own processor and memory."""
 
     distributed_backend = "gloo"
-    # The gathered keys and values should still be in the processor's cache when they are read.
-    segment_bytes = 2**21
     # The memory is shared with all other processes, so that free memory is no guide.
     kv_pool_bytes = 256 * 2**20
     captures_graphs = False
-    prefers_decode_cache = True
 
     def device_count(self) -> int:
         return 1
@@ -40,6 +37,9 @@ class CpuPlatform(Platform):
 
     def activate(self, device: torch.device) -> None:
         pass
+
+    def attention_kernels(self, dtype: torch.dtype, head_dim: int) -> None:
+        return None
 
     def to_device(
         self, values: Sequence[float], device: torch.device, dtype: torch.dtype

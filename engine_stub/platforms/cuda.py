@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from engine_stub.platforms.interface import CapturedStep, ForwardTimer, Platform, host_tensor
+from engine_stub.platforms.interface import (
+    AttentionKernels,
+    CapturedStep,
+    ForwardTimer,
+    Platform,
+    PromptKernel,
+    host_tensor,
+)
+
+_logger = logging.getLogger(__name__)
 
 
 class CudaPlatform(Platform):
     """GPUs that torch drives through CUDA."""
 
     distributed_backend = "nccl"
-    segment_bytes = 2**28
     kv_pool_bytes = None
     captures_graphs = True
-    prefers_decode_cache = False
 
     def device_count(self) -> int:
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -52,6 +62,18 @@ class CudaPlatform(Platform):
             # Events, streams and graphs belong to the device that is current.
             torch.cuda.set_device(device)
 
+    def attention_kernels(self, dtype: torch.dtype, head_dim: int) -> AttentionKernels | None:
+        try:
+            # Triton comes with torch's builds for CUDA on Linux.
+            from engine_stub.platforms.triton_attention import paged_attention
+        except ImportError:
+            _logger.warning("Triton is not installed: attention copies blocks, without CUDA graphs")
+            return None
+        # The limits of FlashAttention, which torch's kernel for prompts is.
+        is_flash = dtype.itemsize == 2 and head_dim % 8 == 0 and head_dim <= 256
+        is_flash = is_flash and torch.cuda.get_device_capability() >= (8, 0)
+        return AttentionKernels(paged_attention, _prompt_kernel() if is_flash else None)
+
     def to_device(
         self, values: Sequence[float], device: torch.device, dtype: torch.dtype
     ) -> Tensor:
@@ -79,15 +101,16 @@ class CudaPlatform(Platform):
     def capture(
         self, step: Callable[[], Tensor], device: torch.device, memory: Any
     ) -> CapturedStep:
-        # Whatever torch and its libraries set up on first use cannot be captured.
-        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # Whatever torch, its libraries and Triton set up on first use cannot be captured. Memory is
+        # reused within a stream only, so that all graphs share one.
+        stream = _warm_up_stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             step()
         torch.cuda.current_stream(device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # Other threads, such as those of NCCL, may go on using the device.
-        with torch.cuda.graph(graph, pool=memory, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=memory, stream=stream, capture_error_mode="thread_local"):
             output = step()
         return _CudaGraph(graph, output)
 
@@ -102,6 +125,32 @@ class CudaPlatform(Platform):
         before = torch.cuda.memory_allocated(device)
         run()
         return torch.cuda.max_memory_allocated(device) - before
+
+
+@lru_cache
+def _warm_up_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _prompt_kernel() -> PromptKernel | None:
+    """Returns torch's attention of sequences of different lengths; None before torch 2.13."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    if not {"window_size", "enable_gqa"} <= signature(varlen_attn).parameters.keys():
+        return None
+
+    def attend(
+        q: Tensor, k: Tensor, v: Tensor, starts: Tensor, longest: int, window: int | None
+    ) -> Tensor:
+        sizes = (starts, starts, longest, longest)
+        seen = (-1 if window is None else window - 1, 0)
+        out = varlen_attn(q, k, v, *sizes, window_size=seen, enable_gqa=True)
+        assert isinstance(out, Tensor)
+        return out
+
+    return attend
 
 
 class _CudaGraph:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -35,24 +36,91 @@ class CapturedStep(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class QueryTiles:
+    """Queries that attend to the KV pool, in tiles: consecutive queries of one sequence.
+
+    All tensors are int64. A tile of no queries is padding.
+
+    Attributes:
+        size: The most queries of a tile.
+        first_tokens: For each tile, the index of its first query.
+        num_queries: For each tile, the number of its queries.
+        table_starts: For each tile, the place in `block_tables` where its sequence's table begins.
+        positions: ``[T]``, each query's index in its sequence. It sees the keys up to its own.
+        block_tables: The tables of all sequences, one after another.
+    """
+
+    size: int
+    first_tokens: Tensor
+    num_queries: Tensor
+    table_starts: Tensor
+    positions: Tensor
+    block_tables: Tensor
+
+
+class PagedKernel(Protocol):
+    """Attention to keys and values of the pool."""
+
+    def __call__(self, q: Tensor, pool: Tensor, tiles: QueryTiles, window: int | None) -> Tensor:
+        """Computes the attention of a layer.
+
+        Args:
+            q: Queries, ``[T, heads, head_dim]``.
+            pool: The layer's pool, ``[blocks, block_size, kv_heads, 2 * head_dim]``: each key with
+                its value beside it.
+            tiles: The queries, by sequence.
+            window: How many tokens back a query sees, its own token included; None for all.
+
+        Returns:
+            ``[T, heads, head_dim]``, contiguous; undefined for queries that are in no tile.
+        """
+        ...
+
+
+class PromptKernel(Protocol):
+    """Causal attention of several whole prompts, one after another, to their own tokens."""
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, starts: Tensor, longest: int, window: int | None
+    ) -> Tensor:
+        """Computes the attention of a layer.
+
+        Args:
+            q: Queries, ``[T, heads, head_dim]``.
+            k: Keys, ``[T, kv_heads, head_dim]``.
+            v: Values, likewise.
+            starts: ``[prompts + 1]`` int32, the index of each prompt's first token, then ``T``.
+            longest: The length of the longest prompt.
+            window: How many tokens back a query sees, its own token included; None for all.
+
+        Returns:
+            ``[T, heads, head_dim]``.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionKernels:
+    """The attention kernels of a device; `prompts` is None if `paged` has to do its work."""
+
+    paged: PagedKernel
+    prompts: PromptKernel | None
+
+
 class Platform(ABC):
     """A kind of device. Instances hold no state.
 
     Attributes:
         distributed_backend: The torch.distributed backend between devices of this kind.
-        segment_bytes: The most bytes of keys and values that attention gathers in one call.
         kv_pool_bytes: The size of the KV pool if none is configured; None where the free memory
             of the device decides.
         captures_graphs: Whether `capture` is supported.
-        prefers_decode_cache: Whether gathering blocks costs as much as attention, so that a
-            contiguous copy of the keys and values pays off.
     """
 
     distributed_backend: ClassVar[str]
-    segment_bytes: ClassVar[int]
     kv_pool_bytes: ClassVar[int | None]
     captures_graphs: ClassVar[bool]
-    prefers_decode_cache: ClassVar[bool]
 
     @abstractmethod
     def device_count(self) -> int:
@@ -77,6 +145,10 @@ class Platform(ABC):
     @abstractmethod
     def activate(self, device: torch.device) -> None:
         """Prepares this process for running on `device`."""
+
+    @abstractmethod
+    def attention_kernels(self, dtype: torch.dtype, head_dim: int) -> AttentionKernels | None:
+        """Returns the kernels for attention; None to compute it by torch's operators."""
 
     @abstractmethod
     def to_device(

@@ -2,7 +2,8 @@
 
 The order keeps the number of attention calls small: new sequences of equal length side by side,
 then chunks of prompts whose beginnings are in the pool, then decodes by their number of tokens
-(more than one with a draft) and by the length of their block tables.
+(more than one with a draft) and by the length of their block tables. Attention kernels need no
+segments of equal lengths: they get all inputs in one copy (`StepInputs`).
 """
 
 from __future__ import annotations
@@ -15,14 +16,19 @@ from itertools import chain
 from torch import Tensor
 
 from engine_stub.model_executor.attention import AttentionSegment, PagedAttention, PagedKVCache
-from engine_stub.platforms import platform_of, to_device
+from engine_stub.model_executor.model import Attend
+from engine_stub.platforms import to_device
 from engine_stub.spec_decode.speculation import NO_DRAFT, Draft
 from engine_stub.worker.batch_row import BatchRow
 from engine_stub.worker.decode_graphs import DecodeGraph, DecodeGraphs
+from engine_stub.worker.step_inputs import StepInputs
 from seqtop.sequence import SequenceGroupMetadata
 
 # In a segment of decodes, the longest table has at most this times the blocks of the shortest.
 _MOST_PADDING = 2
+# The most bytes of keys and values that a segment gathers. They should still be in the processor's
+# cache when they are read.
+_SEGMENT_BYTES = 2**21
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class InputBatch:
 
     input_ids: Tensor
     positions: Tensor
-    attend: PagedAttention
+    attend: Attend
     sampling_rows: list[BatchRow]
     sample_indices: Tensor
     prompt_logprobs_rows: list[tuple[int, BatchRow]]
@@ -78,58 +84,58 @@ def prepare_batch(
     for rows in decodes.values():
         rows.sort(key=lambda row: len(row.block_table))
 
-    input_ids: list[int] = []
-    positions: list[int] = []
-    blocks: list[int] = []
+    inputs = StepInputs([], [], [])
     sampling_rows: list[BatchRow] = []
     sample_indices: list[int] = []
     prompt_logprobs_rows: list[tuple[int, BatchRow]] = []
     pooling_rows: list[tuple[int, BatchRow]] = []
     for row in chain(*fresh.values(), chunks, *decodes.values()):
-        own_positions = range(row.start, row.end)
         if _wants_prompt_logprobs(row):
-            prompt_logprobs_rows.append((len(input_ids), row))
+            prompt_logprobs_rows.append((len(inputs.input_ids), row))
         pools = row.group.pooling_params is not None
         if pools:
-            pooling_rows.append((len(input_ids), row))
-        input_ids += row.token_ids
-        positions += own_positions
-        blocks += [row.block_table[position // cache.block_size] for position in own_positions]
+            pooling_rows.append((len(inputs.input_ids), row))
+        inputs.add_tokens(row, cache.block_size)
         if row.group.do_sample and not pools:
             sampling_rows.append(row)
-            num_last = 1 + len(row.draft.token_ids)
-            sample_indices += range(len(input_ids) - num_last, len(input_ids))
+            num_tokens = len(inputs.input_ids)
+            sample_indices += range(num_tokens - 1 - len(row.draft.token_ids), num_tokens)
 
     device = cache.pool.device
-    if graphs is not None and not fresh and not chunks and len(decodes) == 1:
-        ((num_queries, rows),) = decodes.items()
-        tables = [row.block_table for row in rows]
-        if graph := graphs.fitting(len(tables), max(map(len, tables)), num_queries):
-            graph.load(input_ids, positions, tables)
-            return InputBatch(
-                input_ids=graph.input_ids[: len(input_ids)],
-                positions=graph.positions[: len(input_ids)],
-                attend=graph.attend,
-                sampling_rows=sampling_rows,
-                sample_indices=to_device(sample_indices, device),
-                prompt_logprobs_rows=prompt_logprobs_rows,
-                pooling_rows=pooling_rows,
-                graph=graph,
-            )
-    all_positions = to_device(positions, device)
-    slots = to_device(blocks, device) * cache.block_size + all_positions % cache.block_size
-    segments = _prompt_segments([*fresh.values()], chunks, all_positions, cache)
-    for rows in decodes.values():
-        start = segments[-1].end if segments else 0
-        segments += _decode_segments(rows, start, all_positions, cache)
+    graph = None
+    if cache.kernels is None:
+        positions = to_device(inputs.positions, device)
+        segments = _prompt_segments([*fresh.values()], chunks, positions, cache)
+        for rows in decodes.values():
+            start = segments[-1].end if segments else 0
+            segments += _decode_segments(rows, start, positions, cache)
+        attend: Attend = PagedAttention(cache, to_device(inputs.slots, device), segments)
+        input_ids = to_device(inputs.input_ids, device)
+    else:
+        prompts = [*chain(*fresh.values())]
+        if graphs is not None and not prompts and not chunks and len(decodes) == 1:
+            ((num_queries, rows),) = decodes.items()
+            graph = graphs.fitting(len(rows), num_queries)
+        tiled = [*chunks, *chain(*decodes.values())]
+        if cache.kernels.prompts is None:
+            prompts, tiled = [], prompts + tiled
+        # The kernel is compiled for two sizes: that of decodes, and that of anything else.
+        has_chunks = bool(chunks) or (bool(fresh) and not prompts)
+        most_queries = cache.tile_size if has_chunks else max(decodes, default=1)
+        inputs.add_tiles(prompts, tiled, min(cache.tile_size, most_queries))
+        on_device = graph.load(inputs) if graph else inputs.to_device(cache)
+        input_ids, positions, attend = on_device
+        num_tokens = len(inputs.input_ids)
+        input_ids, positions = input_ids[:num_tokens], positions[:num_tokens]
     return InputBatch(
-        input_ids=to_device(input_ids, device),
-        positions=all_positions,
-        attend=PagedAttention(cache, slots, segments),
+        input_ids=input_ids,
+        positions=positions,
+        attend=attend,
         sampling_rows=sampling_rows,
         sample_indices=to_device(sample_indices, device),
         prompt_logprobs_rows=prompt_logprobs_rows,
         pooling_rows=pooling_rows,
+        graph=graph,
     )
 
 
@@ -190,7 +196,7 @@ def _decode_segments(
     """Returns the segments of decodes of equally many tokens, from the step's token `start` on."""
     segments: list[AttentionSegment] = []
     tables = [row.block_table for row in rows]
-    sizes = segment_sizes(tables, cache)
+    sizes = _segment_sizes(tables, cache)
     num_queries = rows[0].end - rows[0].start
     own_positions = positions[start : start + len(rows) * num_queries].view(len(rows), -1)
     contexts = cache.contexts(tables, own_positions, sizes)
@@ -201,9 +207,9 @@ def _decode_segments(
     return segments
 
 
-def segment_sizes(tables: list[list[int]], cache: PagedKVCache) -> list[int]:
+def _segment_sizes(tables: list[list[int]], cache: PagedKVCache) -> list[int]:
     """Returns the number of decodes in each segment, for tables in order of length."""
-    most_blocks = platform_of(cache.pool.device).segment_bytes // cache.pool[0, 0].nbytes
+    most_blocks = _SEGMENT_BYTES // cache.pool[0, 0].nbytes
     sizes: list[int] = []
     shortest = 0
     for table in tables:

@@ -10,6 +10,7 @@ import torch
 from engine_stub.config import EngineConfig
 from engine_stub.model_executor.attention import PagedKVCache
 from engine_stub.model_executor.model_config import ModelConfig
+from engine_stub.platforms import platform_of
 
 # The most host memory to swap to, if `num_cpu_blocks` is not set. For CUDA it is pinned, and so
 # unavailable to all other processes; torch may take up to twice as much.
@@ -39,8 +40,11 @@ def with_pool_sizes(
         longest = min(longest, config.max_num_batched_tokens)
     num_blocks = config.num_gpu_blocks
     if num_blocks is None:
-        most_useful = config.max_num_seqs * -(-longest // config.block_size)
-        num_blocks = min(worker.determine_num_available_blocks(), most_useful)
+        num_blocks = worker.determine_num_available_blocks()
+        if platform_of(config.device).kv_pool_bytes is not None:
+            # A device's spare memory is of use to the prefix cache only; a host's to all processes.
+            most_useful = config.max_num_seqs * -(-longest // config.block_size)
+            num_blocks = min(num_blocks, most_useful)
     num_cpu_blocks = config.num_cpu_blocks
     if num_cpu_blocks is None:
         num_cpu_blocks = 0

@@ -90,7 +90,8 @@ class Worker:
         """Allocates the KV pool, and the pool in host memory to swap to."""
         self.cache = self._cache(num_gpu_blocks, num_cpu_blocks)
         graphs = None
-        if self.platform.captures_graphs and not self.config.enforce_eager:
+        is_captured = self.platform.captures_graphs and not self.config.enforce_eager
+        if is_captured and self.cache.kernels is not None:
             graphs = DecodeGraphs(
                 self.model,
                 self.cache,
@@ -154,6 +155,8 @@ class Worker:
             dtype=self.dtype,
             windows=self.model_config.layer_windows[self.layers.start : self.layers.stop],
             num_cpu_blocks=num_cpu_blocks,
+            heads_per_kv=self.model_config.num_attention_heads
+            // self.model_config.num_key_value_heads,
         )
 
     def _proposer(self) -> Proposer | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
+
+from engine_stub.platforms.cuda import CudaPlatform
+from engine_stub.platforms.interface import AttentionKernels, QueryTiles
+from tests.support.attention_kernels import KERNELS
 
 DEVICE = torch.device("cuda", 0)
 _TOTAL_BYTES = 2**26
@@ -142,6 +147,10 @@ class SimulatedCuda(TorchFunctionMode):
                 self._wait("an index is a list, which is copied from pageable memory")
             if any(isinstance(each, Tensor) and each.dtype == torch.bool for each in indices):
                 self._wait("an index is a mask, whose ones are counted")
+            assigns = name == "__setitem__" and any(isinstance(each, Tensor) for each in indices)
+            if assigns and not isinstance(args[2], OnDevice):
+                # torch makes a tensor of the number first, on the host.
+                self._wait("a number is assigned through an index, and copied for that")
         strangers = [each for each in operands if not isinstance(each, OnDevice) and each.dim()]
         if strangers:
             raise DeviceError(f"{name} has operands on the device and on the host")
@@ -187,6 +196,33 @@ class SimulatedCuda(TorchFunctionMode):
             frame = frame.f_back
         self.waits.append(f"{frame.f_code.co_name}: {why}")
 
+    def kernels(self, kernels: AttentionKernels) -> AttentionKernels:
+        """Kernels that run on the device: in one call, whatever they read and write."""
+        prompts = kernels.prompts and self._as_kernel(kernels.prompts)
+        return AttentionKernels(self._as_kernel(kernels.paged), prompts)
+
+    def _as_kernel(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def launch(*operands: Any) -> Tensor:
+            tensors = [
+                each
+                for operand in operands
+                for each in (_tensors(operand) if isinstance(operand, QueryTiles) else (operand,))
+                if isinstance(each, Tensor)
+            ]
+            if not all(isinstance(each, OnDevice) for each in tensors):
+                raise DeviceError("a kernel has operands on the host")
+            with torch._C.DisableTorchFunction():
+                result = _on_device(run(*operands))
+            if self._capturing is not None:
+                self._capturing.calls.append((run, operands, {}, result))
+            assert isinstance(result, Tensor)
+            return result
+
+        def run(*operands: Any) -> Tensor:
+            return function(*(_on_host(each) for each in operands))
+
+        return launch
+
     def synchronize(self) -> None:
         """As of a stream."""
         self._wait("a stream is waited for")
@@ -195,6 +231,7 @@ class SimulatedCuda(TorchFunctionMode):
     def capture(self, graph: Graph, **options: Any) -> Iterator[None]:
         """As `torch.cuda.graph`."""
         assert options["pool"] == "memory"
+        assert options["stream"] is not None
         self.graphs.append(graph)
         self._capturing = graph
         try:
@@ -215,6 +252,17 @@ def _on_device(result: Any) -> Any:
     return result.as_subclass(OnDevice) if type(result) is Tensor else result
 
 
+def _tensors(tiles: QueryTiles) -> list[Any]:
+    return [getattr(tiles, field.name) for field in fields(tiles)]
+
+
+def _on_host(operand: Any) -> Any:
+    """The same memory as a kernel sees it, without the type that says where it is."""
+    if isinstance(operand, QueryTiles):
+        return QueryTiles(*map(_on_host, _tensors(operand)))
+    return operand.as_subclass(Tensor) if isinstance(operand, OnDevice) else operand
+
+
 def _is_place(argument: Any) -> bool:
     return isinstance(argument, torch.device) or (
         isinstance(argument, str) and argument.split(":")[0] in ("cpu", "cuda", "meta")
@@ -233,8 +281,10 @@ class _Event:
 
 
 @contextmanager
-def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedCuda]:
-    """Let torch have the device that is simulated."""
+def simulated_cuda(
+    monkeypatch: pytest.MonkeyPatch, kernels: AttentionKernels = KERNELS
+) -> Iterator[SimulatedCuda]:
+    """Let torch have the device that is simulated, with these attention kernels."""
     device = SimulatedCuda()
     stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=device.synchronize)
 
@@ -261,6 +311,8 @@ def simulated_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedCuda]:
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(torch, "Generator", DeviceGenerator)
+    on_device = device.kernels(kernels)
+    monkeypatch.setattr(CudaPlatform, "attention_kernels", lambda *_: on_device)
     has_cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     try:
         with device:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
+import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -21,7 +22,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from engine_stub.entrypoints.openai.bridge import AbortedError, Bridge, Completion, FailedError
+from engine_stub.entrypoints.openai.bridge import (
+    AbortedError,
+    Bridge,
+    Completion,
+    FailedError,
+    Piece,
+)
 from engine_stub.entrypoints.openai.chat import for_template
 from engine_stub.entrypoints.openai.embeddings import (
     EmbeddingRequest,
@@ -33,6 +40,7 @@ from engine_stub.entrypoints.openai.errors import ApiError
 from engine_stub.entrypoints.openai.responses import (
     ChatFormat,
     CompletionResponse,
+    EchoedPrompt,
     ResponseBuilder,
     ResponseFormat,
     TextFormat,
@@ -50,6 +58,7 @@ MAX_BODY_SECONDS = 30.0
 _UNREAD_BODY = (408, 413)
 """Responses after which the connection is closed, so that the rest of the body is not read."""
 
+_log = logging.getLogger(__name__)
 _encode = msgspec.json.encode
 _Body = TypeVar("_Body", CompletionRequest, ChatCompletionRequest, EmbeddingRequest)
 
@@ -120,84 +129,111 @@ class _Endpoints:
 
     async def completions(self, request: Request) -> Response:
         body = await _body(request, CompletionRequest)
-        return await self._complete(body, body.engine_prompt, TextFormat)
+        return await self._complete(body, body.prompts)
 
     async def chat_completions(self, request: Request) -> Response:
         template = self._model.chat_template
         if template is None:
             raise ApiError(f"{self._model.name} has no chat template; use /v1/completions")
         body = await _body(request, ChatCompletionRequest)
-        prompt = partial(self._conversation, body, template)
-        return await self._complete(body, prompt, ChatFormat, self._model.chat_stops)
+        prompts = partial(self._conversation, body, template)
+        return await self._complete(body, prompts, self._model.chat_stops)
 
     async def embeddings(self, request: Request) -> Response:
         body = await _body(request, EmbeddingRequest)
         self._check_model(body.model)
         request_id = f"embd-{next(self._numbers)}"
-        with contextlib.ExitStack() as submitted:  # aborted if a later prompt is refused
-            completions = []
-            num_tokens = 0
-            try:
-                params = body.pooling_params()
-                for index, prompt in enumerate(body.prompts()):
-                    await self._check_length(prompt, room=0)
-                    completion, num_prompt_tokens = await self._bridge.submit(
-                        f"{request_id}-{index}", prompt, params
-                    )
-                    submitted.callback(completion.close)
-                    completions.append(completion)
-                    num_tokens += num_prompt_tokens
-            except ValueError as error:
-                raise ApiError(str(error)) from error
-            except AbortedError as error:
-                raise _aborted(error) from error
-            accepted = submitted.pop_all()
+        try:
+            params = body.pooling_params()
+            prompts = await asyncio.to_thread(self._encode, body.prompts)
+            self._check_lengths(prompts, "input", room=0)
+            completion = await self._bridge.submit(request_id, prompts, params)
+        except ValueError as error:
+            raise ApiError(str(error)) from error
+        except AbortedError as error:
+            raise _aborted(error) from error
+        num_tokens = _num_tokens(prompts)
 
         async def respond() -> EmbeddingResponse:
-            data = await embeddings(completions, body.encoding_format)
+            data = await embeddings(completion, body.encoding_format)
             return EmbeddingResponse(data, self._model.name, EmbeddingUsage(num_tokens, num_tokens))
 
-        return _DisconnectingResponse(accepted, partial(_send_whole, respond))
+        return _DisconnectingResponse(completion, partial(_send_whole, respond))
 
-    def _conversation(self, body: ChatCompletionRequest, template: ChatTemplate) -> TokenInputs:
+    def _conversation(self, body: ChatCompletionRequest, template: ChatTemplate) -> list[Prompt]:
         """Returns the prompt of a conversation."""
         variables = body.chat_template_kwargs or {}
         text = template.render(for_template(body.messages), **variables)
-        return token_inputs(self._tokenizer.encode_with_special_tokens(text), text)
+        return [token_inputs(self._tokenizer.encode_with_special_tokens(text), text)]
+
+    def _encode(self, make_prompts: Callable[[], list[Prompt]]) -> list[TokenInputs]:
+        """Makes prompts and tokenizes them, to save time on the engine's thread."""
+        return [
+            token_inputs(self._tokenizer.encode(each), each)
+            if isinstance(each, str)
+            else token_inputs(each)
+            if isinstance(each, list)
+            else each
+            for each in make_prompts()
+        ]
 
     async def _complete(
         self,
         body: CompletionRequest | ChatCompletionRequest,
-        make_prompt: Callable[[], Prompt],
-        response_format: type[ResponseFormat],
+        make_prompts: Callable[[], list[Prompt]],
         stops: Sequence[str] = (),
     ) -> Response:
         self._check_model(body.model)
-        request_id = f"{response_format.id_prefix}-{next(self._numbers)}"
+        is_chat = isinstance(body, ChatCompletionRequest)
+        id_prefix = ChatFormat.id_prefix if is_chat else TextFormat.id_prefix
+        request_id = f"{id_prefix}-{next(self._numbers)}"
         try:
             params = body.params(stops)
-            prompt = await asyncio.to_thread(make_prompt)
-            await self._check_length(prompt)
-            completion, num_prompt_tokens = await self._bridge.submit(request_id, prompt, params)
+            prompts = await asyncio.to_thread(self._encode, make_prompts)
+            self._check_lengths(prompts, "messages" if is_chat else "prompt")
+            self._check_output_limit(prompts, *body.output_limit)
+            completion = await self._bridge.submit(request_id, prompts, params)
         except ValueError as error:
             raise ApiError(str(error)) from error
         except AbortedError as error:
             raise _aborted(error) from error
         with_logprobs = isinstance(params, SamplingParams) and params.logprobs is not None
+        response_format: ResponseFormat
+        if isinstance(body, ChatCompletionRequest):
+            response_format = ChatFormat(with_logprobs=with_logprobs)
+        else:
+            echoed = [
+                self._echoed(prompt)
+                for prompt in (prompts if body.echo else ())
+                for _ in range(completion.num_outputs)
+            ]
+            response_format = TextFormat(with_logprobs=with_logprobs, echoed=echoed)
         builder = ResponseBuilder(
-            response_format(with_logprobs=with_logprobs),
+            response_format,
             request_id,
             model=self._model.name,
-            num_prompt_tokens=num_prompt_tokens,
+            num_prompt_tokens=_num_tokens(prompts),
         )
+        pieces = completion.pieces()
+        if body.output_limit[1] == 0:
+            pieces = _without_output(pieces)
         if body.stream:
-            events = _events(completion, builder, with_usage=body.wants_usage)
+            events = _events(pieces, builder, with_usage=body.wants_usage)
             return _DisconnectingResponse(completion, partial(_send_events, events))
 
         async def whole() -> CompletionResponse:
-            return builder.whole([piece async for piece in completion.pieces()])
+            return builder.whole([piece async for piece in pieces])
 
         return _DisconnectingResponse(completion, partial(_send_whole, whole))
+
+    def _echoed(self, prompt: TokenInputs) -> EchoedPrompt:
+        token_ids = prompt["prompt_token_ids"]
+        text = prompt.get("prompt")
+        return EchoedPrompt(
+            self._tokenizer.decode(token_ids) if text is None else text,
+            token_ids,
+            self._tokenizer.decode(token_ids[:1]),
+        )
 
     def _check_model(self, name: str | None) -> None:
         if name not in (None, self._model.name):
@@ -208,21 +244,35 @@ class _Endpoints:
                 code="model_not_found",
             )
 
-    async def _check_length(self, prompt: Prompt, *, room: int = 1) -> None:
-        """Refuses a prompt that is too long, to save time on the engine's thread.
+    def _check_lengths(self, prompts: list[TokenInputs], field: str, *, room: int = 1) -> None:
+        """Refuses prompts that are too long.
 
         Args:
-            prompt: The prompt.
+            prompts: The prompts.
+            field: The field that they were given in.
             room: Tokens of output that must fit in addition.
         """
-        if isinstance(prompt, str):
-            token_ids = await asyncio.to_thread(self._tokenizer.encode, prompt)
-        else:
-            token_ids = prompt if isinstance(prompt, list) else prompt["prompt_token_ids"]
-        if len(token_ids) + room > self._model.max_model_len:
+        for prompt in prompts:
+            num_tokens = len(prompt["prompt_token_ids"])
+            if num_tokens + room > self._model.max_model_len:
+                raise ApiError(
+                    f"the prompt has {num_tokens} tokens, and this engine takes at most"
+                    f" {self._model.max_model_len}, prompt and output together",
+                    param=field,
+                    code="context_length_exceeded",
+                )
+
+    def _check_output_limit(
+        self, prompts: list[TokenInputs], field: str, limit: int | None
+    ) -> None:
+        """Refuses a limit of the output that a prompt leaves no room for."""
+        most = self._model.max_model_len
+        longest = max(len(each["prompt_token_ids"]) for each in prompts)
+        if limit is not None and longest + limit > most:
             raise ApiError(
-                f"the prompt has {len(token_ids)} tokens, and this engine takes at most"
-                f" {self._model.max_model_len}, prompt and output together",
+                f"{field}={limit} is too large: this engine takes at most {most} tokens, prompt and"
+                f" output together, and a prompt of {longest} tokens leaves {most - longest}",
+                param=field,
                 code="context_length_exceeded",
             )
 
@@ -231,13 +281,13 @@ class _DisconnectingResponse(Response):
     """A response that aborts the request if the client disconnects.
 
     Args:
-        work: The submitted requests; closed when the response has been sent, or cannot be.
+        work: The submitted request; closed when the response has been sent, or cannot be.
         respond: Sends the response.
     """
 
     def __init__(
         self,
-        work: Completion | contextlib.ExitStack,
+        work: Completion,
         respond: Callable[[Send], Coroutine[Any, Any, None]],
     ) -> None:
         super().__init__()
@@ -286,12 +336,23 @@ async def _send_events(events: AsyncIterator[bytes], send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
+def _num_tokens(prompts: list[TokenInputs]) -> int:
+    return sum(len(each["prompt_token_ids"]) for each in prompts)
+
+
+async def _without_output(pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece]:
+    """Yields pieces of requests for no tokens, without the one that the engine samples."""
+    async for piece in pieces:
+        reason = piece.finish_reason and "length"
+        yield replace(piece, text="", token_ids=[], logprobs=[], finish_reason=reason)
+
+
 async def _events(
-    completion: Completion, builder: ResponseBuilder, *, with_usage: bool
+    pieces: AsyncIterator[Piece], builder: ResponseBuilder, *, with_usage: bool
 ) -> AsyncIterator[bytes]:
     """Yields the events of a stream: one for each piece, then the usage and the end."""
     try:
-        async for piece in completion.pieces():
+        async for piece in pieces:
             yield _encode(builder.chunk(piece))
         if with_usage:
             yield _encode(builder.usage_chunk())
@@ -321,11 +382,26 @@ async def _body(request: Request, kind: type[_Body]) -> _Body:
     except ClientDisconnect as error:
         raise ApiError("the client disconnected before its request was complete") from error
     try:
-        return msgspec.json.decode(body, type=kind)
+        decoded = msgspec.json.decode(body, type=kind)
     except ValueError as error:
-        raise ApiError(f"the body is not a request of this kind: {error}") from error
+        raise ApiError(
+            f"the body is not a request of this kind: {error}", param=_field_of(str(error))
+        ) from error
     except RecursionError as error:
         raise ApiError("the body is nested too deeply") from error
+    if _log.isEnabledFor(logging.DEBUG):
+        given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        if ignored := sorted(given.keys() - set(kind.__struct_fields__)):
+            _log.debug("ignored fields of a request: %.1000s", ignored)
+    return decoded
+
+
+def _field_of(message: str) -> str | None:
+    """Returns the path of the field that an error message of msgspec is about, if it names one."""
+    place = re.search(r"`\$\.([^`]*)`$", message)
+    missing = re.search(r"missing required field `(\w+)`", message)
+    names = [match[1].replace("[...]", "") for match in (place, missing) if match]
+    return ".".join(names) or None
 
 
 async def _health(_: Request) -> Response:

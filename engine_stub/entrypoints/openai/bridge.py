@@ -15,9 +15,17 @@ from dataclasses import dataclass
 
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.entrypoints.server import EngineServer
-from engine_stub.processing.input_processor import Params, Prompt
+from engine_stub.processing.input_processor import Params
 from engine_stub.step_record import StepRecord
-from seqtop.sequence import Logprob, PoolingParams, Sequence, SequenceStatus
+from seqtop.sequence import (
+    Logprob,
+    PoolingParams,
+    PromptLogprobs,
+    Sequence,
+    SequenceGroup,
+    SequenceStatus,
+    TokenInputs,
+)
 
 
 class AbortedError(Exception):
@@ -33,13 +41,15 @@ class Piece:
     """The results of one step for one sample of a request.
 
     Attributes:
-        index: The number of the sample; of a beam search's outputs, best first.
+        index: The number of the sample among those of all prompts, one prompt after another; of a
+            beam search's outputs, best first.
         text: The new text.
         token_ids: The new tokens.
         logprobs: For each of `token_ids`, candidates by token id, the sampled one first.
         finish_reason: "stop", "length" or "abort" in a sample's last piece, else None.
         pooled: The prompt's vector, for a request with pooling parameters.
         error: The error that ended the request, if there was one.
+        prompt_logprobs: Those of the prompt, in a sample's first piece if they were requested.
     """
 
     index: int
@@ -49,27 +59,38 @@ class Piece:
     finish_reason: str | None
     pooled: list[float] | None = None
     error: str | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class Completion:
-    """A submitted request. To be used on the event loop's thread, but for `deliver`."""
+    """A submitted request. To be used on the event loop's thread, but for `deliver`.
+
+    Attributes:
+        num_outputs: The number of outputs of each prompt.
+        prompts: By id, the requests to the engine: one for each prompt.
+        accepted: Resolves to None, or to the `ValueError` of a refusal.
+    """
 
     def __init__(
         self,
         bridge: Bridge,
         request_id: str,
-        prompt: Prompt,
+        prompts: list[TokenInputs],
         params: Params,
     ) -> None:
         self.request_id = request_id
-        self.prompt = prompt
+        self.prompts = (
+            {request_id: prompts[0]}
+            if len(prompts) == 1
+            else {f"{request_id}-{index}": prompt for index, prompt in enumerate(prompts)}
+        )
         self.params = params
-        self.accepted: Future[int] = Future()
-        """Resolves to the number of prompt tokens, or to the `ValueError` of a refusal."""
+        self.num_outputs = _num_outputs(params)
+        self.accepted: Future[None] = Future()
         self._bridge = bridge
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[Piece] = asyncio.Queue()
-        self._num_unfinished = _num_outputs(params)
+        self._num_unfinished = len(prompts) * self.num_outputs
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yields the results of steps until all samples are finished; to be iterated once.
@@ -91,11 +112,21 @@ class Completion:
     def close(self) -> None:
         """Aborts the request if it is unfinished."""
         if self._num_unfinished:
-            self._bridge.abort(self.request_id)
+            for request_id in self.prompts:
+                self._bridge.abort(request_id)
 
     def deliver(self, piece: Piece) -> None:
         """Enqueues `piece`; called on the engine's thread."""
         self._loop.call_soon_threadsafe(self._pieces.put_nowait, piece)
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """The request of a group, and the numbers of its samples."""
+
+    completion: Completion
+    indices: range
+    group: SequenceGroup
 
 
 class Bridge:
@@ -103,24 +134,22 @@ class Bridge:
 
     def __init__(self) -> None:
         self._commands: queue.SimpleQueue[Completion | str] = queue.SimpleQueue()
-        # By the id of a group, its request and the numbers of its samples; engine's thread only.
-        self._outputs: dict[str, tuple[Completion, range]] = {}
+        # By the id of a group; engine's thread only.
+        self._outputs: dict[str, _Output] = {}
 
     async def submit(
-        self, request_id: str, prompt: Prompt, params: Params
-    ) -> tuple[Completion, int]:
-        """Submits a request, and waits until the engine has accepted it.
-
-        Returns:
-            The request and its number of prompt tokens.
+        self, request_id: str, prompts: list[TokenInputs], params: Params
+    ) -> Completion:
+        """Submits a request, and waits until the engine has accepted all of its prompts.
 
         Raises:
-            ValueError: The engine refuses the request; see `LLMEngine.add_request`.
+            ValueError: The engine refuses a prompt; see `LLMEngine.add_request`.
             AbortedError: The engine has stopped.
         """
-        completion = Completion(self, request_id, prompt, params)
+        completion = Completion(self, request_id, prompts, params)
         self._commands.put(completion)
-        return completion, await asyncio.wrap_future(completion.accepted)
+        await asyncio.wrap_future(completion.accepted)
+        return completion
 
     def abort(self, request_id: str) -> None:
         """Aborts a request before the next step."""
@@ -141,16 +170,18 @@ class Bridge:
         """Delivers the results of a step."""
         for update in record.updates:
             if update.new_token_ids and update.request_id in self._outputs:
-                completion, indices = self._outputs[update.request_id]
-                if isinstance(completion.params, BeamSearchParams):
+                output = self._outputs[update.request_id]
+                if isinstance(output.completion.params, BeamSearchParams):
                     continue  # its outputs are known only at the end of the search
-                completion.deliver(
+                is_first = update.seq.get_output_len() == len(update.new_token_ids)
+                output.completion.deliver(
                     Piece(
-                        indices[0],
+                        output.indices[0],
                         update.text_delta,
                         update.new_token_ids,
                         update.new_logprobs,
                         SequenceStatus.get_finished_reason(update.seq.status),
+                        prompt_logprobs=output.group.prompt_logprobs if is_first else None,
                     )
                 )
         for request_id, error in record.errors.items():
@@ -158,11 +189,10 @@ class Bridge:
         for group in record.finished:
             if group.pooled_data is not None:
                 self._end(group.request_id, "stop", group.pooled_data.tolist())
-            if ended := self._outputs.pop(group.request_id, None):
-                completion, indices = ended
-                if isinstance(completion.params, BeamSearchParams):
-                    for index, seq in zip(indices, group.seqs, strict=True):
-                        completion.deliver(_search_output(index, seq))
+            ended = self._outputs.pop(group.request_id, None)
+            if ended and isinstance(ended.completion.params, BeamSearchParams):
+                for index, seq in zip(ended.indices, group.seqs, strict=True):
+                    ended.completion.deliver(_search_output(index, seq))
         # These ended between steps, so that the step has no update for them.
         for group in (*record.ignored, *record.aborted):
             self._end(group.request_id, SequenceStatus.get_finished_reason(group.first_seq.status))
@@ -179,15 +209,23 @@ class Bridge:
     def _add(self, server: EngineServer, completion: Completion) -> None:
         if not completion.accepted.set_running_or_notify_cancel():
             return  # the client has disconnected
+        added: dict[str, list[SequenceGroup]] = {}
         try:
-            groups = server.add(completion.request_id, completion.prompt, completion.params)
+            for request_id, prompt in completion.prompts.items():
+                added[request_id] = server.add(request_id, prompt, completion.params)
         except ValueError as error:
+            for request_id in added:
+                server.abort(request_id)
             completion.accepted.set_exception(error)
             return
-        num_each = _num_outputs(completion.params) // len(groups)
-        for index, group in enumerate(groups):
-            self._outputs[group.request_id] = completion, range(index, index + num_each)
-        completion.accepted.set_result(groups[0].first_seq.get_prompt_len())
+        index = 0
+        for groups in added.values():
+            num_each = completion.num_outputs // len(groups)
+            for group in groups:
+                indices = range(index, index + num_each)
+                self._outputs[group.request_id] = _Output(completion, indices, group)
+                index += num_each
+        completion.accepted.set_result(None)
 
     def _end(
         self,
@@ -197,13 +235,14 @@ class Bridge:
         error: str | None = None,
     ) -> None:
         if group_id in self._outputs:
-            completion, indices = self._outputs.pop(group_id)
-            for index in indices:
-                completion.deliver(Piece(index, "", [], [], finish_reason, pooled, error))
+            output = self._outputs.pop(group_id)
+            for index in output.indices:
+                piece = Piece(index, "", [], [], finish_reason, pooled, error)
+                output.completion.deliver(piece)
 
 
 def _num_outputs(params: Params) -> int:
-    """Returns the number of outputs of a request."""
+    """Returns the number of outputs of a prompt."""
     if isinstance(params, BeamSearchParams):
         return params.beam_width
     return 1 if isinstance(params, PoolingParams) else params.n

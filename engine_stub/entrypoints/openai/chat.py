@@ -11,7 +11,7 @@ BUNDLED_STOPS = ("\nUser:",)
 """Strings that begin the user's next turn; the bundled model has no token to end a turn."""
 
 
-class TextPart(msgspec.Struct, forbid_unknown_fields=True):
+class TextPart(msgspec.Struct):
     """A part of a message."""
 
     type: Literal["text"]
@@ -21,16 +21,24 @@ class TextPart(msgspec.Struct, forbid_unknown_fields=True):
 Content: TypeAlias = str | list[TextPart]
 
 
-class ConversationMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """A message of a conversation."""
+class ConversationMessage(msgspec.Struct):
+    """A message of a conversation; unknown fields are ignored."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Content
-    name: str | None = None
+    tool_calls: Any = None
+    function_call: Any = None
 
 
 def for_template(messages: Iterable[ConversationMessage]) -> list[dict[str, Any]]:
-    """Returns the messages in the form of chat templates, with the parts of each one joined."""
+    """Returns the messages in the form of chat templates, with the parts of each one joined.
+
+    Raises:
+        ValueError: A message calls a tool.
+    """
+    messages = [*messages]
+    if any(each.tool_calls or each.function_call for each in messages):
+        raise ValueError("messages that call tools are not supported by this engine")
     return [{"role": each.role, "content": _text(each.content)} for each in messages]
 
 

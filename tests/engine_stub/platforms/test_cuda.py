@@ -13,7 +13,7 @@ from engine_stub.engine import LLMEngine
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.model_executor.stages import Stage
 from engine_stub.platforms import copy_to_device, to_device, to_host
-from engine_stub.worker import decode_graphs
+from engine_stub.platforms.cuda import CudaPlatform
 from engine_stub.worker.model_runner import ModelOutput
 from engine_stub.worker.worker import Worker
 from seqtop.sequence import (
@@ -63,11 +63,6 @@ def make_engine(checkpoint: Path, device: str, **settings: Any) -> LLMEngine:
     )
 
 
-@pytest.fixture(autouse=True)
-def _short_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_graphs, "_FEWEST_TOKENS", 32)
-
-
 @pytest.mark.parametrize("name", SETTINGS)
 def test_tokens_are_those_of_the_cpu_and_only_they_are_waited_for(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -112,8 +107,8 @@ def test_speculation_on_the_device(
         groups, _ = run(engine, PROMPTS[:8], *PARAMS[:6])
     assert tokens(groups) == tokens(expected)
     if method == "draft-head":
-        made = engine.worker.model_runner.graphs.made
-        assert {num_queries for _, _, num_queries in made} == {1, 5}
+        graphs = engine.worker.model_runner.graphs
+        assert {num_queries for _, num_queries in graphs.by_shape} == {1, 5}
 
 
 class TwoStages:
@@ -176,16 +171,36 @@ def test_weights_may_be_in_bfloat16(checkpoint: Path, monkeypatch: pytest.Monkey
     assert any(graph.num_replays for graph in device.graphs)
 
 
-def test_graphs_are_captured_once_for_each_shape(
+def test_graphs_are_captured_at_start_and_only_there(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with simulated_cuda(monkeypatch) as device:
         engine = make_engine(checkpoint, "cuda")
-        for _ in range(2):
-            run(engine, PROMPTS, greedy(20), greedy(9), greedy(30))
-            captured = len(device.graphs)
-            assert captured == len(engine.worker.model_runner.graphs.made)
-    assert captured > 2
+        captured = [*device.graphs]
+        assert len(captured) == len(engine.worker.model_runner.graphs.by_shape) == 4
+        run(engine, PROMPTS, greedy(20), greedy(9), greedy(30))
+        assert device.graphs == captured
+    assert sum(graph.num_replays > 0 for graph in captured) >= 2
+
+
+def test_memory_that_sequences_do_not_need_becomes_prefix_cache(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with simulated_cuda(monkeypatch):
+        config = make_engine(checkpoint, "cuda", num_gpu_blocks=None, max_num_seqs=1).config
+    assert config.num_gpu_blocks > 10 * config.max_model_len // config.block_size
+
+
+def test_without_kernels_blocks_are_gathered(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where Triton is not installed."""
+    expected, _ = run(make_engine(checkpoint, "cpu"), PROMPTS[:8], *PARAMS[:8])
+    with simulated_cuda(monkeypatch) as device:
+        monkeypatch.setattr(CudaPlatform, "attention_kernels", lambda *_: None)
+        groups, _ = run(make_engine(checkpoint, "cuda"), PROMPTS[:8], *PARAMS[:8])
+    assert tokens(groups) == tokens(expected)
+    assert device.graphs == []
 
 
 def test_a_device_without_room_for_a_pool_is_named(
@@ -214,9 +229,17 @@ def test_the_simulation_finds_what_it_should(monkeypatch: pytest.MonkeyPatch) ->
         ours[[0, 1]].cpu()
         ours[ours > 1].tolist()
         assert len(device.waits) == 5
+        device.waits.clear()
+        ours[to_device([0, 2], DEVICE)] = 7
+        assert len(device.waits) == 1
+        ours.index_fill_(0, to_device([0], DEVICE), 3)
+        ours[to_device([1], DEVICE)] = to_device([1], DEVICE)
+        assert len(device.waits) == 1
+        ours[2] = 2
+        ours.copy_(to_device([3, 1, 2], DEVICE))
 
         graph, total = Graph(), torch.zeros(3, dtype=torch.int64, device=DEVICE)
-        with torch.cuda.graph(graph, pool="memory", capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool="memory", stream=torch.cuda.Stream(DEVICE)):
             total += ours * 2
             with pytest.raises(DeviceError, match="while a graph is captured"):
                 ours.tolist()

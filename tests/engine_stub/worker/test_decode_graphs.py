@@ -1,7 +1,8 @@
-"""Decodes padded to fixed shapes give the same tokens; here each is computed, not replayed."""
+"""Steps by attention kernels, padded to fixed shapes, give the same tokens; nothing is replayed."""
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +13,12 @@ from engine_stub.engine import LLMEngine
 from engine_stub.model_executor.attention import AttentionSegment, PagedAttention, PagedKVCache
 from engine_stub.model_executor.loader import load_model
 from engine_stub.model_executor.stages import Stage
-from engine_stub.worker import decode_graphs
-from engine_stub.worker.decode_graphs import DecodeGraph, DecodeGraphs, batch_sizes, table_widths
+from engine_stub.platforms.interface import AttentionKernels
+from engine_stub.worker.decode_graphs import DecodeGraph, DecodeGraphs, batch_sizes
+from engine_stub.worker.step_inputs import StepInputs
 from engine_stub.worker.worker import Worker
 from seqtop.sequence import IntermediateTensors, SamplingParams
+from tests.support.attention_kernels import KERNELS, PAGED_ONLY
 from tests.support.checkpoints import add_draft_head, generate, make_checkpoint
 from tests.support.running import drain, greedy, run, tokens
 
@@ -23,26 +26,32 @@ MAX_TOKENS = 31
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def _short_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the tests' sequences, too, grow from one width of tables into the next."""
-    monkeypatch.setattr(decode_graphs, "_FEWEST_TOKENS", 16)
+class WatchedGraphs(DecodeGraphs):
+    """Remembers which graphs were asked for."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.used: set[tuple[int, int]] = set()
+
+    def fitting(self, num_seqs: int, num_queries: int = 1) -> DecodeGraph | None:
+        graph = super().fitting(num_seqs, num_queries)
+        self.used |= {shape for shape, each in self.by_shape.items() if each is graph}
+        return graph
 
 
-def with_graphs(engine: LLMEngine) -> DecodeGraphs:
-    """Have an engine on a CPU run its decodes as one on CUDA does."""
+def with_graphs(engine: LLMEngine, kernels: AttentionKernels = KERNELS) -> WatchedGraphs:
+    """Have an engine on a CPU run its steps as one on CUDA does."""
     worker = engine.worker
     assert isinstance(worker, Worker)
-    runner = worker.model_runner
-    num_draft_tokens = engine.config.num_speculative_tokens if engine.config.speculative else 0
-    graphs = DecodeGraphs(
+    worker.cache.kernels = kernels
+    graphs = WatchedGraphs(
         worker.model,
         worker.cache,
         engine.config.max_num_seqs,
         engine.max_model_len,
-        num_draft_tokens,
+        engine.config.num_draft_tokens,
     )
-    runner.graphs = graphs
+    worker.model_runner.graphs = graphs
     return graphs
 
 
@@ -50,28 +59,31 @@ def test_shapes() -> None:
     assert batch_sizes(1) == [1]
     assert batch_sizes(3) == [1, 2, 4]
     assert batch_sizes(8) == [1, 2, 4, 8]
-    assert batch_sizes(20) == [1, 2, 4, 8, 16, 24]
-    assert table_widths(16, 4) == [4]
-    assert table_widths(100, 4) == [4, 8, 16, 25]
-    assert table_widths(7, 4) == [2]
+    assert batch_sizes(20) == [1, 2, 4, 8, 16, 32]
 
 
-def test_a_graph_is_made_once_and_not_for_what_is_too_large(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_smallest_graph_that_fits(tiny_model: Path) -> None:
     model = load_model(tiny_model, device=CPU, dtype=torch.float32)
     cache = PagedKVCache(2, 8, 2, 4, 16, device=CPU, dtype=torch.float32)
-    monkeypatch.setattr(decode_graphs, "_MOST_BYTES", 32 * cache.pool[0, 0].nbytes)
     graphs = DecodeGraphs(model, cache, 5, max_model_len=64, num_draft_tokens=2)
-    few = [(size, width) for size in (1, 2) for width in (4, 8, 16)]
-    shapes = [*few, (4, 4), (4, 8), (8, 4)]
-    assert graphs.shapes == [(*shape, tokens) for tokens in (1, 3) for shape in shapes]
-    assert graphs.fitting(3, 4) is graphs.fitting(4, 1) is graphs.made[4, 4, 1]
-    assert graphs.fitting(3, 4, 2) is None
-    assert graphs.fitting(3, 9) is None
-    assert graphs.fitting(3, 17) is None
-    assert graphs.fitting(9, 1) is None
-    assert list(graphs.made) == [(4, 4, 1)]
+    sizes = [8, 4, 2, 1]  # the others find room in the memory of the first one captured
+    assert [*graphs.by_shape] == [(size, tokens) for tokens in (3, 1) for size in sizes]
+    assert graphs.fitting(3) is graphs.fitting(4) is graphs.by_shape[4, 1]
+    assert graphs.fitting(3, 3) is graphs.by_shape[4, 3]
+    assert graphs.fitting(3, 2) is None
+    assert graphs.fitting(9) is None
+
+
+def step_inputs(
+    input_ids: list[int], positions: list[int], slots: list[int], tables: list[list[int]]
+) -> StepInputs:
+    """One query of each sequence."""
+    starts = [sum(map(len, tables[:index])) for index in range(len(tables))]
+    first_tokens = [*range(len(tables))]
+    blocks = [block for table in tables for block in table]
+    return StepInputs(
+        input_ids, positions, slots, [], 1, first_tokens, [1] * len(tables), starts, blocks
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -89,11 +101,13 @@ def test_only_the_steps_own_slots_and_the_scratch_block_are_written(
     if rank > 0:
         hidden = torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
         received = IntermediateTensors({"hidden_states": hidden})
-    graph = DecodeGraphs(model, cache, max_num_seqs=8, max_model_len=64).fitting(3, 3)
+    cache.kernels = KERNELS
+    graph = DecodeGraphs(model, cache, max_num_seqs=8, max_model_len=64).fitting(3)
     assert isinstance(graph, DecodeGraph)
     with torch.inference_mode():
-        graph.load([1, 2, 3, 4], [9, 9, 9, 9], [[4, 5, 6]] * 4)  # left from a larger step
-        graph.load(input_ids, positions, tables)
+        # Left from a larger step.
+        graph.load(step_inputs([1, 2, 3, 4], [9, 9, 9, 9], [25] * 4, [[4, 5, 6]] * 4))
+        graph.load(step_inputs(input_ids, positions, slots, tables))
         output = graph.run(3, received)
         changed = (cache.pool != before).flatten(3).any(-1)[0]
         written = cache.pool[0].flatten(0, 1)[slots]
@@ -148,9 +162,7 @@ def test_tokens_are_those_of_transformers_as_batches_grow_and_shrink(
     assert tokens(groups) == [
         tuple(each[: MAX_TOKENS - index % 4 * 9]) for index, each in enumerate(expected)
     ]
-    assert {size for size, _, _ in graphs.made} >= {1, 2, 4, 8}
-    assert len({width for _, width, _ in graphs.made}) >= 3
-    assert set(graphs.made) <= set(graphs.shapes)
+    assert graphs.used >= {(size, 1) for size in (1, 2, 4, 8)}
 
 
 SETTINGS = {
@@ -163,8 +175,11 @@ SETTINGS = {
 }
 
 
+@pytest.mark.parametrize("kernels", [KERNELS, PAGED_ONLY], ids=["with prompts", "paged only"])
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_tokens_are_those_of_the_ordinary_path(tmp_path: Path, settings: str) -> None:
+def test_tokens_are_those_of_the_gathering_path(
+    tmp_path: Path, settings: str, kernels: AttentionKernels
+) -> None:
     checkpoint = add_draft_head(make_checkpoint("mistral-sliding", tmp_path))
     prompts = [[index + 1, *range(3, 3 + 4 * index), 7, 8, 7, 8] for index in range(6)]
     params = [
@@ -185,13 +200,13 @@ def test_tokens_are_those_of_the_ordinary_path(tmp_path: Path, settings: str) ->
                 ),
             )
         )
-        graphs = with_graphs(engine) if graphed else None
+        graphs = with_graphs(engine, kernels) if graphed else None
         groups, records = run(engine, prompts, *params)
         found.append(tokens(groups))
         if "num_gpu_blocks" in SETTINGS[settings]:
             assert sum(len(each.preemptions) for each in records) >= 2
         if graphs is not None:
-            assert graphs.made
+            assert graphs.used
     assert found[0] == found[1]
 
 
@@ -211,7 +226,5 @@ def test_steps_with_drafts_of_one_length_have_shapes_of_their_own(tmp_path: Path
     graphs = with_graphs(engine)
     groups, _ = run(engine, prompts, greedy(20))
     assert tokens(groups) == [tuple(each) for each in generate(checkpoint, prompts, 20)]
-    drafted = {shape for shape in graphs.made if shape[2] == 4}
     # Five sequences are padded to eight.
-    assert {size for size, _, _ in drafted} >= {8}
-    assert len({width for _, width, _ in drafted}) > 1
+    assert (8, 4) in graphs.used

@@ -4,8 +4,14 @@ from typing import Any
 
 import pytest
 
+from engine_stub.config import DEFAULT_MODEL, EngineConfig
+from engine_stub.engine import LLMEngine
+from engine_stub.processing.tokenizer import Tokenizer
+from seqtop.sequence import SamplingParams
 from tests.support.http_engine import CHAT, GREEDY, MODEL, SEEDED, Served
 from tests.support.waiting import wait_until
+
+TOKENIZER = Tokenizer(DEFAULT_MODEL)
 
 
 def by_sample(chunks: Any) -> dict[int, list[Any]]:
@@ -97,3 +103,62 @@ def test_logprobs(served: Served) -> None:
         assert each.top_logprobs[0].token == each.token
         assert len(each.top_logprobs) == 3
         assert bytes(each.bytes or ()).decode() == each.token
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1])
+def test_prompts_are_scored_as_lm_eval_does(served: Served, max_tokens: int) -> None:
+    """Lists of token ids in one request, echoed with their log probabilities."""
+    texts = ["Once upon a time", "The lantern", "A fox by the river saw"]
+    encoded = [TOKENIZER.encode(text) for text in texts]
+    answer = served.client.completions.create(
+        model=MODEL,
+        prompt=encoded,
+        max_tokens=max_tokens,
+        temperature=0,
+        logprobs=1,
+        seed=1234,
+        echo=True,
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == sum(map(len, encoded))
+    assert answer.usage.completion_tokens == 3 * max_tokens
+    engine = LLMEngine(EngineConfig(device="cpu", num_gpu_blocks=64))
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1)
+    for text, token_ids, choice, group in zip(
+        texts, encoded, answer.choices, engine.generate(encoded, params), strict=True
+    ):
+        logprobs = choice.logprobs
+        assert logprobs is not None
+        assert choice.finish_reason == "length"
+        assert len(logprobs.tokens) == len(token_ids) + max_tokens
+        assert choice.text.startswith(text)
+        assert "".join(logprobs.tokens) == choice.text
+        assert (choice.text == text) == (max_tokens == 0)
+        assert logprobs.token_logprobs[0] is logprobs.top_logprobs[0] is None
+        for place, candidates in enumerate(group.prompt_logprobs[1:], start=1):
+            found = logprobs.token_logprobs[place]
+            assert found == pytest.approx(candidates[token_ids[place]].logprob, abs=1e-4)
+            best = max(logprobs.top_logprobs[place].values())
+            assert best == pytest.approx(
+                max(each.logprob for each in candidates.values()), abs=1e-4
+            )
+        for token, offset in zip(logprobs.tokens, logprobs.text_offset, strict=True):
+            assert choice.text[offset:].startswith(token)
+
+
+def test_several_prompts_and_samples_stream_what_they_answer_in_one(served: Served) -> None:
+    create = served.client.completions.create
+    prompts = ["Once upon a time", "The lantern"]
+    given = {**SEEDED, "n": 2, "max_tokens": 8, "echo": True, "logprobs": 0}
+    whole = create(prompt=prompts, **given)
+    assert [choice.index for choice in whole.choices] == [0, 1, 2, 3]
+    samples = by_sample(create(prompt=prompts, stream=True, **given))
+    for choice in whole.choices:
+        assert choice.text.startswith(prompts[choice.index // 2])
+        assert "".join(each.text for each in samples[choice.index]) == choice.text
+        streamed = [token for each in samples[choice.index] for token in each.logprobs.tokens]
+        assert streamed == choice.logprobs.tokens
+    one = create(prompt=prompts[1:], **given)
+    assert [choice.text for choice in one.choices] == [each.text for each in whole.choices[2:]]
+    wait_until(lambda: served.request(f"{whole.id}-1_parallel_sample_0"))

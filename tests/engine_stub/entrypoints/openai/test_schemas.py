@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.http_engine import CHAT, Served
+from tests.support.http_engine import CHAT, GREEDY, Served
 
 
 @pytest.mark.parametrize(
@@ -16,9 +16,17 @@ from tests.support.http_engine import CHAT, Served
         ("[]", 400, "Expected `object`"),
         ('{"max_tokens": 3}', 400, "missing required field `prompt`"),
         ('{"prompt": []}', 400, "no tokens"),
-        ('{"prompt": ["one", "two"]}', 400, "several"),
+        ('{"prompt": ["one", 2]}', 400, "a list of one of these"),
+        ('{"prompt": ["one", []]}', 400, "a list of one of these"),
+        (json.dumps({"prompt": ["a"] * 2049}), 400, "2048 is the most"),
+        (json.dumps({"prompt": ["a"] * 20, "n": 128}), 400, "more than 2048 samples"),
+        (json.dumps({"prompt": ["a", "b", "never " * 1100]}), 400, "at most 1024"),
+        ('{"prompt": ["a", [2048]]}', 400, "a list of one of these"),
+        ('{"prompt": [[1], [2048]]}', 400, "outside the vocabulary"),
         ('{"prompt": [2048]}', 400, "outside the vocabulary"),
-        ('{"prompt": "x", "echo": true}', 400, "echo is not supported"),
+        ('{"prompt": "x", "suffix": "y"}', 400, "suffix is not supported"),
+        ('{"prompt": "x", "max_tokens": 0}', 400, "without echo"),
+        ('{"prompt": [5, 6, 7], "max_tokens": 1022}', 400, "of 3 tokens leaves 1021"),
         ('{"prompt": "x", "best_of": 2}', 400, "best_of is not supported"),
         ('{"prompt": "x", "guided_json": {}}', 400, "guided_json"),
         ('{"prompt": "x", "temperature": 3}', 400, "$.temperature"),
@@ -63,6 +71,65 @@ def test_mistakes_are_answered_in_one_sentence(
 
 
 @pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("completions", '{"prompt": "x", "temperature": 3}', "temperature"),
+        ("completions", '{"max_tokens": 3}', "prompt"),
+        ("completions", '{"prompt": "x", "logit_bias": {"5": 1e308}}', "logit_bias"),
+        ("completions", '{"prompt": "x", "logit_bias": {"five": 1}}', "logit_bias"),
+        ("completions", '{"prompt": "x", "guided_json": {}}', "guided_json"),
+        ("completions", '{"prompt": "x", "max_tokens": 1024}', "max_tokens"),
+        ("completions", '{"prompt": ["x", 1]}', "prompt"),
+        ("completions", '{"prompt": ', None),
+        ("chat/completions", '{"messages": [{"content": "x"}]}', "messages[0].role"),
+        (
+            "chat/completions",
+            '{"messages": [{"role": "user", "content": 4}]}',
+            "messages[0].content",
+        ),
+        ("chat/completions", '{"messages": [{"role": "tool", "content": ""}]}', "messages[0].role"),
+        (
+            "chat/completions",
+            json.dumps({"messages": CHAT, "max_completion_tokens": 1024}),
+            "max_completion_tokens",
+        ),
+        ("embeddings", '{"input": "x", "dimensions": "two"}', "dimensions"),
+    ],
+)
+def test_the_field_at_fault_is_named(
+    served: Served, path: str, body: str, param: str | None
+) -> None:
+    headers = {"content-type": "application/json"}
+    answer = httpx.post(f"{served.url}/v1/{path}", content=body, headers=headers)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == param, error
+
+
+def test_an_agents_request_with_fields_that_change_nothing(served: Served) -> None:
+    """By the openai client, which resends its last answer with all fields of a message."""
+    create = served.client.chat.completions.create
+    harmless: dict[str, Any] = {
+        "parallel_tool_calls": True,
+        "reasoning_effort": "low",
+        "service_tier": "auto",
+        "store": False,
+        "metadata": {"session": "7"},
+        "tool_choice": "auto",
+        "tools": [],
+        "user": "agent-1",
+        "stream_options": None,
+    }
+    first = create(messages=CHAT, **GREEDY, extra_body={"no_such_field": [1]}, **harmless)
+    turn = [first.choices[0].message.model_dump(), {"role": "user", "content": "Go on."}]
+    assert "refusal" in turn[0]
+    second = create(messages=[*CHAT, *turn], **GREEDY, **harmless)
+    assert second.usage.prompt_tokens > first.usage.prompt_tokens
+    plain = create(messages=CHAT, **GREEDY)
+    assert first.choices[0].message.content == plain.choices[0].message.content
+
+
+@pytest.mark.parametrize(
     ("given", "words"),
     [
         ({"messages": []}, "messages"),
@@ -71,6 +138,10 @@ def test_mistakes_are_answered_in_one_sentence(
         ({"messages": CHAT, "tools": [{"type": "function"}]}, "tools is not supported"),
         ({"messages": CHAT, "response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": CHAT, "top_logprobs": 2}, "top_logprobs"),
+        (
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}]},
+            "call tools",
+        ),
         ({"messages": CHAT, "chat_template_kwargs": {"messages": []}}, "messages is no further"),
     ],
 )
