@@ -14,7 +14,7 @@ from engine_stub.entrypoints.server import EngineServer
 from engine_stub.failure_log import SECONDS_BETWEEN_TRACEBACKS, FailureLog
 from engine_stub.worker import model_runner
 from seqtop.checks import Checker
-from seqtop.sequence import PoolingParams, SamplingParams, SequenceStatus
+from seqtop.sequence import PoolingParams, SamplingParams, SequenceStatus, token_inputs
 from seqtop.wire.messages import Event, RequestFinished
 from tests.support.running import drain, greedy, tokens
 
@@ -162,10 +162,12 @@ def test_the_client_gets_the_error(make_engine, params) -> None:
     server = EngineServer(engine, Sink(), sources=[bridge])  # type: ignore[arg-type]
 
     async def request() -> None:
-        submitting = asyncio.ensure_future(bridge.submit("bad", PROMPTS["bad"], params))
+        submitting = asyncio.ensure_future(
+            bridge.submit("bad", [token_inputs(PROMPTS["bad"])], params)
+        )
         await asyncio.sleep(0)
         bridge.serve(server)
-        completion, _ = await submitting
+        completion = await submitting
         while engine.has_unfinished_requests():
             bridge.stepped(engine.step())
         with pytest.raises(FailedError, match="request bad failed: OverflowError"):
