@@ -48,7 +48,7 @@ CASES: dict[str, Callable[[SeqtopApp], object]] = {
         == (Sort("out", descending=False), 2, "req")
     ),
     # columns
-    "c↓ \rsq\r": lambda app: len(app.ui.columns) > 1 and app.ui.view.sort.key == "queue",
+    "c↓ \rsw\r": lambda app: len(app.ui.columns) > 1 and app.ui.view.sort.key == "waited",
     # blocks
     "b1234\rcb\x1b1/b": lambda app: typed(app) == "b" and on(app, SequencesScreen),
     # moments
@@ -66,8 +66,8 @@ CASES: dict[str, Callable[[SeqtopApp], object]] = {
     ),
     "n/\x1bnq": lambda app: on(app, SubmitDialog) and typed(app) == "q",
     # filter and search
-    "/status:wait\rsq\r": lambda app: (
-        len(app.ui.view) == 4 and app.ui.view.sort.key == "queue"
+    "/status:wait\rsw\r": lambda app: (
+        len(app.ui.view) == 5 and app.ui.view.sort.key == "waited"
     ),
     "/1\\\x1bb": lambda app: on(app, BlockPrompt) and not app.ui.view.filter.source,
     "\\done\rmd": lambda app: app.ui.selection[0].request_id == "done-1",

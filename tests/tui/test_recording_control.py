@@ -49,8 +49,7 @@ def test_a_key_starts_and_ends_it(folder: Path) -> None:
         await pilot.press("R")
         await until(pilot, lambda: len(notices(app)) == 2)
         assert notices(app)[1].startswith(f"Recorded 5 steps to {path} (")
-        await pilot.pause()
-        assert "● REC" not in screen(app)
+        await until(pilot, lambda: "● REC" not in screen(app))
         script.step()
 
     play(app, act, (120, 30))

@@ -10,10 +10,10 @@ from seqtop.sanitize import safe_line
 from seqtop.tui import seek
 from seqtop.tui.chrome.header import Header
 from seqtop.tui.chrome.notice import Notice, notice_text
+from seqtop.tui.chrome.overview_charts import Charts
 from seqtop.tui.chrome.scrubber import Scrubber
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.screens.base import TabbedScreen
-from seqtop.tui.screens.overview.charts import Charts
 from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
 CONTROLS = frozenset({"submit", "abort"})

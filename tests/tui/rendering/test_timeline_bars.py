@@ -10,7 +10,7 @@ from seqtop.tui.rendering import time_axis, timeline_bars
 from seqtop.tui.rendering.style import plain
 from seqtop.tui.rendering.time_axis import TimeWindow
 from seqtop.tui.rendering.timeline_bars import BREAKS, KINDS
-from seqtop.tui.screens.timeline.viewport import Extent, Mode, Viewport
+from seqtop.tui.rendering.viewport import Extent, Mode, Viewport
 
 START = 1_700_000_000.0
 END = ("✓", "finished")

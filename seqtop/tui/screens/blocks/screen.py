@@ -120,11 +120,11 @@ class BlocksScreen(EngineScreen):
         counts = {
             "used": stats.num_used_blocks if stats else None,
             "shared": index.num_shared,
+            "swapped out": index.num_swapped if index.num_host else None,
             "saved by sharing": index.num_saved,
             "slots unfilled": index.num_unfilled,
             "free": stats.num_free_blocks if stats else None,
             "cached": stats.num_cached_blocks if stats else None,
-            "swapped out": index.num_swapped if index.num_host else None,
         }
         publishes_cached = state.cached_blocks is not None
         signs = legend(index, unheld_word(state), width, publishes_cached=publishes_cached)

@@ -6,13 +6,13 @@ from textual.binding import Binding
 from textual.widget import Widget
 
 from seqtop.tui import seek
+from seqtop.tui.chrome.overview_charts import ALL_CHARTS, Charts
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
+from seqtop.tui.rendering.viewport import Mode, Viewport
 from seqtop.tui.screens import sequences
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.overview import TAB
-from seqtop.tui.screens.overview.charts import ALL_CHARTS, Charts
-from seqtop.tui.screens.timeline.viewport import Mode, Viewport
 from seqtop.tui.ui_state import Changes, UiState
 
 _PAN = 0.25

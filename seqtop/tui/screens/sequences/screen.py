@@ -11,11 +11,12 @@ from textual.widgets import Input
 from seqtop.state.fields import FIELDS
 from seqtop.state.filter import NO_FILTER
 from seqtop.state.ordering import Sort
+from seqtop.tui.chrome.overview_charts import STRIP_CHARTS, Charts
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
 from seqtop.tui.rendering.list_view import MARGIN
+from seqtop.tui.rendering.viewport import Viewport
 from seqtop.tui.screens.engine_screen import EngineScreen
-from seqtop.tui.screens.overview.charts import STRIP_CHARTS, Charts
 from seqtop.tui.screens.sequences import TAB
 from seqtop.tui.screens.sequences.detail import Detail
 from seqtop.tui.screens.sequences.empty_hint import EmptyHint
@@ -24,7 +25,6 @@ from seqtop.tui.screens.sequences.latency_panel import LatencyPanel
 from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.screens.sequences.table import SequenceTable, Titles
 from seqtop.tui.screens.sequences.token_marks import NEXT, NOTICES
-from seqtop.tui.screens.timeline.viewport import Viewport
 from seqtop.tui.settings import SettingsChanged, sort_text
 from seqtop.tui.ui_state import EVERYTHING, NOTHING, Changes, UiState
 

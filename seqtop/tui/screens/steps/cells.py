@@ -13,22 +13,13 @@ from seqtop.state.step_summary import TIME_PARTS, StepSummary, describe_limit
 from seqtop.tui.rendering.bars import bar
 from seqtop.tui.rendering.charts import stacked_cells
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
+from seqtop.tui.rendering.time_parts import TIME_SIGNS
 from seqtop.tui.rendering.timeline_bars import merged
 from seqtop.wire.messages import EngineInfo
 
 Cell: TypeAlias = Callable[[StepSummary, EngineInfo | None, int], Line]
 """Draws a cell for a step, the engine that ran it and a width."""
 
-TIME_SIGNS: dict[str, StyledText] = {
-    "scheduler": ("▒", "waiting"),
-    "forward": ("█", "running"),
-    "execute": ("▓", "computed"),
-    "rest": ("░", "cached"),
-    "host": ("·", "preempted"),
-    "idle": (" ", PLAIN),
-}
-"""The sign of each of `seqtop.state.step_summary.TIME_PARTS`."""
-_PART_NAMES = {"rest": "rest of the step", "host": "host between steps"}
 _RESTARTED: StyledText = ("engine restarted; ", "accent")
 
 
@@ -69,18 +60,6 @@ def row(
             cell = fitted((_RESTARTED, *cell), column.width)
         spans.extend(cell)
     return tuple(spans)
-
-
-def part_name(part: str, *, has_forward: bool) -> str:
-    """Returns the name of a part of the time.
-
-    Args:
-        part: One of `seqtop.state.step_summary.TIME_PARTS`.
-        has_forward: Whether the engine reports the time of the forward pass apart.
-    """
-    if part == "execute" and has_forward:
-        return "execute without forward"
-    return _PART_NAMES.get(part, part)
 
 
 def share_bar(step: StepSummary, width: int) -> Line:

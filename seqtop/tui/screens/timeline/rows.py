@@ -16,9 +16,9 @@ from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import MARGIN
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.time_axis import TimeWindow, labels, ticks
+from seqtop.tui.rendering.viewport import Extent, Viewport
 from seqtop.tui.screens.sequences.cells import GLYPHS, glyph
 from seqtop.tui.screens.sequences.rows import SequenceRows
-from seqtop.tui.screens.timeline.viewport import Extent, Viewport
 from seqtop.tui.ui_state import Changes, UiState
 
 POSITION_MARK: StyledText = ("│", "accent")

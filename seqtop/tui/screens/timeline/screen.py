@@ -9,12 +9,12 @@ from seqtop.tui import seek
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
 from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.rendering.viewport import Mode, Viewport
 from seqtop.tui.screens import sequences
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequences.empty_hint import EmptyHint
 from seqtop.tui.screens.timeline import TAB
 from seqtop.tui.screens.timeline.rows import TimeAxis, TimelineRows, legend
-from seqtop.tui.screens.timeline.viewport import Mode, Viewport
 from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
 TALL = 20

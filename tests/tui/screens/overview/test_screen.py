@@ -4,7 +4,7 @@ from textual.pilot import Pilot
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.screens.overview.charts import Charts
+from seqtop.tui.chrome.overview_charts import Charts
 from seqtop.tui.screens.overview.screen import OverviewScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from tests.support.piloting import notices, play, screen

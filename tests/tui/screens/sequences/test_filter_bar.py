@@ -16,11 +16,11 @@ def test_filter(app: SeqtopApp) -> None:
         assert isinstance(app.focused, Input)
         await pilot.press(*"status:wait")
         await pilot.pause()
-        assert len(app.ui.view) == 4
-        assert f"4 of {total}" in screen(app)
+        assert len(app.ui.view) == 5
+        assert f"5 of {total}" in screen(app)
         await pilot.press("enter")
         assert isinstance(app.focused, Rows)
-        assert len(app.ui.view) == 4
+        assert len(app.ui.view) == 5
         assert "status:wait" in screen(app)
         await pilot.press("escape")
         await pilot.pause()
@@ -110,7 +110,7 @@ def test_a_value_that_cannot_be_is_named(app: SeqtopApp) -> None:
             await until(pilot, lambda said=said: said in screen(app))  # type: ignore[misc]
             assert len(app.ui.view) == total
         field.value = "status:wait"
-        await until(pilot, lambda: len(app.ui.view) == 4)
+        await until(pilot, lambda: len(app.ui.view) == 5)
 
     play(app, act, (80, 24))
 
@@ -125,7 +125,7 @@ def test_a_broken_filter_says_what_is_in_force_and_why_enter_stays(app: SeqtopAp
             "no status 'waitng': perhaps waiting. Not applied; the active filter is status:wait."
         )
         assert broken in words()
-        assert len(app.ui.view) == 4
+        assert len(app.ui.view) == 5
         await pilot.press("enter")
         assert f"{broken} Correct it, or press Esc to clear it." in words()
         await pilot.press("backspace", "backspace", *"ing", "enter")

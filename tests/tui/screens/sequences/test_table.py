@@ -198,7 +198,7 @@ def test_a_frame_in_which_all_changes_draws_what_is_in_sight(
         async with app.run_test(size=(120, 24)) as pilot:
             before = await drawn(app, pilot, lines)
             for seq_id in list(script.source.state.sequences)[1:]:
-                script.source.state.sequences[seq_id].num_cached_tokens += 1
+                script.source.state.sequences[seq_id].num_computed_tokens += 1
             script.source.touch(set(script.source.state.sequences))
             after = await drawn(app, pilot, lines)
             num_rows = app.screen.query_one(Rows).size.height
@@ -222,12 +222,15 @@ def test_a_row_out_of_sight_is_no_line(lines: Counter[LineView]) -> None:
     asyncio.run(run())
 
 
-def test_a_second_redraws_the_visible_waiting_rows_and_no_other(lines: Counter[LineView]) -> None:
+def test_a_second_redraws_the_rows_that_wait_or_run_and_no_other(lines: Counter[LineView]) -> None:
     async def run() -> None:
         source = ScriptedSource()
         script = Script(source)
         script.arrive("runs")
-        script.step(prefill={"runs": 40})
+        script.arrive("stopped")
+        script.step(
+            prefill={"runs": 40, "stopped": 40}, stop={"stopped": SequenceStatus.FINISHED_STOPPED}
+        )
         script.arrive("waits-1")
         script.arrive("waits-2")
         app = SeqtopApp(source, clock=lambda: 0.0)
@@ -236,7 +239,7 @@ def test_a_second_redraws_the_visible_waiting_rows_and_no_other(lines: Counter[L
             before = await drawn(app, pilot, lines)
             source.apply(Heartbeat(time=script.time + 7, step=0))
             after = await drawn(app, pilot, lines)
-            assert after["Rows"] - before["Rows"] == 2
+            assert after["Rows"] - before["Rows"] == 3
 
     asyncio.run(run())
 

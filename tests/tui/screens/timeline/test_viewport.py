@@ -7,7 +7,7 @@ from seqtop import format as fmt
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.screens.timeline.viewport import Extent, Mode, Viewport
+from seqtop.tui.rendering.viewport import Extent, Mode, Viewport
 from tests.support.piloting import play, screen
 from tests.support.scripted import ScriptedSource, scene
 from tests.support.timeline_screen import opened

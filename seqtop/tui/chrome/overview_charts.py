@@ -22,9 +22,9 @@ from seqtop.tui.rendering.charts import column_chart, column_height, round_top, 
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.time_axis import TimeWindow, labels, ticks
+from seqtop.tui.rendering.time_parts import TIME_SIGNS, part_name
 from seqtop.tui.rendering.timeline_bars import marked, merged
-from seqtop.tui.screens.steps.cells import TIME_SIGNS, part_name
-from seqtop.tui.screens.timeline.viewport import Extent, Viewport
+from seqtop.tui.rendering.viewport import Extent, Viewport
 from seqtop.tui.ui_state import UiState
 
 CURSOR: StyledText = ("│", "accent")
