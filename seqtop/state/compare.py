@@ -18,7 +18,7 @@ _NUMBER = 10
 _NAME = 22
 
 
-class Difference(msgspec.Struct, frozen=True):
+class FigureChange(msgspec.Struct, frozen=True):
     """A figure at two moments; `None` where it is unknown."""
 
     name: str
@@ -51,7 +51,7 @@ class Ended(msgspec.Struct, frozen=True):
     """`stop`, `length` or `abort`; `None` if the later state no longer has the request."""
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class StateComparison(msgspec.Struct, frozen=True):
     """The differences from an earlier moment A to a later moment B."""
 
     steps: tuple[int, int]
@@ -59,7 +59,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """Epoch seconds."""
     same_incarnation: bool
     """Whether both moments are of the same run of the engine. If not, only figures are compared."""
-    figures: list[Difference]
+    figures: list[FigureChange]
     came: list[str] = []
     """Ids of the requests that arrived in between, in order of arrival."""
     ended: list[Ended] = []
@@ -74,11 +74,11 @@ class Comparison(msgspec.Struct, frozen=True):
     """Blocks that tables name at both moments, but those of other sequences."""
 
 
-def compare(one: EngineData, other: EngineData) -> Comparison:
+def compare(one: EngineData, other: EngineData) -> StateComparison:
     """Compares two states of an engine; the earlier one is A."""
     a, b = (one, other) if (one.time, one.step) <= (other.time, other.step) else (other, one)
     same = _incarnation(a) == _incarnation(b)
-    comparison = Comparison((a.step, b.step), (a.time, b.time), same, list(_figures(a, b)))
+    comparison = StateComparison((a.step, b.step), (a.time, b.time), same, list(_figures(a, b)))
     if not same:
         return comparison
     changed, num_unchanged = _changes(a, b)
@@ -95,7 +95,7 @@ def compare(one: EngineData, other: EngineData) -> Comparison:
     )
 
 
-def describe(comparison: Comparison) -> list[str]:
+def describe(comparison: StateComparison) -> list[str]:
     """Returns a comparison as lines of plain text, of which titles end with a colon."""
     steps, times = comparison.steps, comparison.times
     later = fmt.seconds(times[1] - times[0])
@@ -132,16 +132,16 @@ def _incarnation(state: EngineData) -> str:
     return state.info.incarnation if state.info else ""
 
 
-def _figures(a: EngineData, b: EngineData) -> Iterator[Difference]:
+def _figures(a: EngineData, b: EngineData) -> Iterator[FigureChange]:
     for status, name in (
         (SequenceStatus.RUNNING, "running"),
         (SequenceStatus.WAITING, "waiting"),
         (SequenceStatus.SWAPPED, "swapped"),
     ):
-        yield Difference(name, a.num_by_status[status], b.num_by_status[status])
-    yield Difference("finished requests", a.num_finished, b.num_finished)
-    yield Difference("prompt tokens", a.num_prefill_tokens, b.num_prefill_tokens)
-    yield Difference("output tokens", a.num_output_tokens, b.num_output_tokens)
+        yield FigureChange(name, a.num_by_status[status], b.num_by_status[status])
+    yield FigureChange("finished requests", a.num_finished, b.num_finished)
+    yield FigureChange("prompt tokens", a.num_prefill_tokens, b.num_prefill_tokens)
+    yield FigureChange("output tokens", a.num_output_tokens, b.num_output_tokens)
     for name, attribute in (
         ("used blocks", "num_used_blocks"),
         ("cached blocks", "num_cached_blocks"),
@@ -151,10 +151,10 @@ def _figures(a: EngineData, b: EngineData) -> Iterator[Difference]:
         ("prefix hits", "prefix_cache_hits"),
     ):
         before, after = (getattr(state.stats, attribute, None) for state in (a, b))
-        yield Difference(name, before, after)
+        yield FigureChange(name, before, after)
 
 
-def _change(figure: Difference) -> str:
+def _change(figure: FigureChange) -> str:
     if figure.before is None or figure.after is None:
         return fmt.UNKNOWN
     change = figure.after - figure.before
