@@ -1,11 +1,18 @@
 """`seqtop` without a command."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
 from seqtop.cli import no_command
 from seqtop.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def _own_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine of another test is found."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
 def test_without_an_engine_it_says_how_to_begin(capsys: pytest.CaptureFixture[str]) -> None:

@@ -234,8 +234,9 @@ def test_missing_files_and_directories_are_refused(tmp_path: Path) -> None:
         FileStore(tmp_path)
     with pytest.raises(RecordingError, match="cannot be created"):
         FileWriter(tmp_path / "no" / "run.seqtop")
-    with pytest.raises(RecordingError, match="cannot be created"):
+    with pytest.raises(RecordingError, match="cannot be overwritten: it is not a file"):
         FileWriter(tmp_path, overwrite=True)
+    assert tmp_path.is_dir()
 
 
 def frame(header: file_format.AnyHeader, data: bytes) -> bytes:

@@ -33,21 +33,27 @@ class Holding(NamedTuple):
 
 
 def holdings(state: EngineState, index: BlockIndex, block: int) -> list[Holding]:
-    """Returns the sequences that hold `block`, with its place in their tables."""
+    """Returns the sequences that hold `block`, with its place in their tables.
+
+    The state may be newer than the index, which is of the last frame: a sequence that has released
+    the block since is left out.
+    """
     found: list[Holding] = []
     for seq_id, place in index.owners(block).items():
         sequence = state.sequences.get(seq_id)
         if sequence is None:
             continue
         tables = [sequence.block_table, *sequence.group_block_tables]
-        group, position = 0, place
+        group, position, number = 0, place, block
         if block >= index.num_device:
-            tables = [sequence.host_table]
+            tables, number = [sequence.host_table], block - index.num_device
         elif not (place < len(tables[0]) and tables[0][place] == block):
             group = 1
             while group < len(tables) - 1 and position >= len(tables[group]):
                 position -= len(tables[group])
                 group += 1
+        if group >= len(tables) or tables[group][position : position + 1] != [number]:
+            continue
         request = state.requests[sequence.request_id]
         found.append(Holding(request, sequence, group, position, len(tables[group])))
     return found

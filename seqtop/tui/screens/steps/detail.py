@@ -141,7 +141,7 @@ def facts(
     figures: StepSummary | None = None,
     restarted: bool = False,
 ) -> list[Line]:
-    """Returns the figures of a step, the breakdown of its time, and its events in sentences.
+    """Returns the figures of a step, its events in sentences, and the breakdown of its time.
 
     Args:
         step: The step.
@@ -151,7 +151,7 @@ def facts(
         restarted: Whether the engine was restarted just before the step.
     """
     figures = figures or step_summary.summarize(step)
-    lines = [headline(figures, info, width), *_times(figures, width)]
+    lines = [headline(figures, info, width)]
     sentences = [
         *([(_RESTARTED, "accent")] if restarted else ()),
         *(
@@ -171,7 +171,8 @@ def facts(
         sentences.append((f"…and {fmt.count(num_others)} more.", "dim"))
     for sentence, style in sentences:
         lines += wrapped(safe_text(sentence), style, width)
-    return lines
+    # Last: a short terminal has no room for all lines, and the table shows the times too.
+    return [*lines, *_times(figures, width)]
 
 
 def headline(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
