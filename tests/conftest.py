@@ -1,4 +1,5 @@
 import gc
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -79,7 +80,7 @@ def _patient_pilot() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """No test, and no program that one starts, reads or writes the settings of whoever runs it."""
     with pytest.MonkeyPatch.context() as patch:
         for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
@@ -87,7 +88,19 @@ def _own_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         # Sockets are in this one, and their paths are limited to 107 bytes.
         with TemporaryDirectory(prefix="sq") as directory:
             patch.setenv("XDG_RUNTIME_DIR", directory)
-            yield
+            yield Path(directory)
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _own_state(_own_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees the engines of another one, or what another one made the app remember."""
+    directory = _own_files / str(next(_numbers))
+    directory.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(directory))
+    monkeypatch.setenv("XDG_STATE_HOME", str(directory / "state"))
 
 
 @pytest.fixture

@@ -2,11 +2,16 @@
 
 from textual.pilot import Pilot
 
+from seqtop.state import EngineState
+from seqtop.state.block_index import BlockIndex
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.screens.blocks.block_details import holdings
 from seqtop.tui.screens.blocks.screen import BlocksScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
+from seqtop.wire import parsing
 from tests.support.block_screen import pool, sequence, table
 from tests.support.piloting import play, screen
+from tests.support.recordings import encoded
 from tests.support.scripted import Script, ScriptedSource
 
 
@@ -81,3 +86,21 @@ def test_token_ids_of_a_block_are_told_where_they_are_known() -> None:
         assert "4 of 16 slots filled" in screen(app)
 
     play(app, act, (100, 24))
+
+
+def test_owners_that_have_released_the_block_since_the_last_frame_are_left_out() -> None:
+    state, index = EngineState(), BlockIndex()
+    num_left_out = 0
+    for payload in encoded(8, 80):
+        index.rebuild(state)
+        state.apply(parsing.event(payload))
+        for block in range(len(index)):
+            held = holdings(state, index, block)
+            num_left_out += len(index.owners(block)) - len(held)
+            for each in held:
+                tables = [each.sequence.block_table, *each.sequence.group_block_tables]
+                if block >= index.num_device:
+                    assert each.sequence.host_table[each.position] == block - index.num_device
+                else:
+                    assert tables[each.group][each.position] == block
+    assert num_left_out
