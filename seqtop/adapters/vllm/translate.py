@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Iterator
 from typing import Final, cast
 
+import msgspec
+
 from seqtop.adapters.vllm.detokenizer import StreamDetokenizer
 from seqtop.adapters.vllm.observations import (
     AllRequests,
@@ -240,24 +242,15 @@ class Translator:
         )
 
     def _stats(self, observation: Stepped, built: StepBuilder) -> StepStats:
-        num_blocks = self._started.num_gpu_blocks - _NUM_NULL_BLOCKS
-        return StepStats(
-            num_running=len(self._running),
-            num_waiting=observation.num_waiting,
-            num_used_blocks=num_blocks - observation.num_free_blocks,
-            num_free_blocks=observation.num_free_blocks - observation.num_cached_blocks,
-            num_cached_blocks=observation.num_cached_blocks,
+        return msgspec.structs.replace(
+            self._pool_stats(observation),
             num_prefill_tokens=built.num_prefill_tokens,
             num_decode_tokens=built.num_decode_tokens,
-            prefix_cache_queries=self._num_queries,
-            prefix_cache_hits=self._num_hits,
-            num_preemptions=self._num_preemptions,
             scheduler_time=observation.scheduler_time,
-            model_forward_time=None,
             model_execute_time=observation.execute_time,
         )
 
-    def _pool_stats(self, observation: AllRequests) -> StepStats:
+    def _pool_stats(self, observation: Stepped | AllRequests) -> StepStats:
         num_blocks = self._started.num_gpu_blocks - _NUM_NULL_BLOCKS
         return StepStats(
             num_running=len(self._running),

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from textual import events
 from textual.message import Message
 
 from seqtop import format as fmt
@@ -19,7 +18,7 @@ from seqtop.state.step_summary import TIME_PARTS
 from seqtop.tui import seek
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.charts import column_chart, column_height, round_top, stacked_chart
-from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.rendering.draggable_view import DraggableView
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.time_axis import TimeWindow, labels, ticks
 from seqtop.tui.rendering.time_parts import TIME_SIGNS, part_name
@@ -57,7 +56,7 @@ class Chart(NamedTuple):
     """Returns the end of the scale."""
 
 
-class Charts(LineView, can_focus=True, inherit_bindings=False):
+class Charts(DraggableView, can_focus=True, inherit_bindings=False):
     """Charts on one time axis, with a cursor at the moment on display.
 
     Args:
@@ -93,7 +92,6 @@ class Charts(LineView, can_focus=True, inherit_bindings=False):
         """Figures of complete columns, by their number since the epoch."""
         self._cached_cell = 0.0
         self._shown_at = math.nan
-        self._dragging = False
 
     @property
     def window(self) -> TimeWindow:
@@ -150,20 +148,7 @@ class Charts(LineView, can_focus=True, inherit_bindings=False):
         with self._ui.lock:
             self.update()
 
-    def on_mouse_down(self, event: events.MouseDown) -> None:
-        self._dragging = True
-        self.capture_mouse()
-        self._choose(event.x)
-
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        if self._dragging:
-            self._choose(event.x)
-
-    def on_mouse_up(self, _: events.MouseUp) -> None:
-        self._dragging = False
-        self.release_mouse()
-
-    def _choose(self, x: int) -> None:
+    def drag_to(self, x: int) -> None:
         column = x - (self.size.width - 1 - self._window.width)
         if 0 <= column < self._window.width:
             self.post_message(

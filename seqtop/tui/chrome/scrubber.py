@@ -1,9 +1,8 @@
 """A line that shows the position in the history; the mouse can drag it."""
 
-from textual import events
 from textual.message import Message
 
-from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.rendering.draggable_view import DraggableView
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.seek import bounds
 from seqtop.tui.ui_state import UiState
@@ -13,7 +12,7 @@ TALL = 26
 _MARGIN = 1
 
 
-class Scrubber(LineView):
+class Scrubber(DraggableView):
     """A line such as `├────●───┤` for the history; shown while paused or in a recording."""
 
     class Moved(Message):
@@ -26,7 +25,6 @@ class Scrubber(LineView):
     def __init__(self, ui: UiState) -> None:
         super().__init__(id="scrubber")
         self._ui = ui
-        self._dragging = False
 
     def update(self) -> None:
         """Draws the line. Called under the lock of `ui`."""
@@ -44,20 +42,7 @@ class Scrubber(LineView):
         with self._ui.lock:
             self.update()
 
-    def on_mouse_down(self, event: events.MouseDown) -> None:
-        self._dragging = True
-        self.capture_mouse()
-        self._move(event.x)
-
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        if self._dragging:
-            self._move(event.x)
-
-    def on_mouse_up(self, _: events.MouseUp) -> None:
-        self._dragging = False
-        self.release_mouse()
-
-    def _move(self, x: int) -> None:
+    def drag_to(self, x: int) -> None:
         last = max(self.app.size.width - 2 * _MARGIN - 1, 1)
         self.post_message(self.Moved(min(max((x - _MARGIN) / last, 0.0), 1.0)))
 

@@ -33,7 +33,8 @@ class EngineScreen(TabbedScreen):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls._by_tab[cls.TAB] = cls
+        if "TAB" in vars(cls):  # a class for several screens has none
+            cls._by_tab[cls.TAB] = cls
 
     @classmethod
     def of(cls, tab: Tab) -> type[EngineScreen]:

@@ -1,6 +1,6 @@
 """The timeline screen: the lifecycle of all requests on a shared time axis."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from textual.binding import Binding
 from textual.widget import Widget
@@ -9,31 +9,21 @@ from seqtop.tui import seek
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
 from seqtop.tui.rendering.line_view import LineView
-from seqtop.tui.rendering.viewport import Mode, Viewport
-from seqtop.tui.screens import sequences
-from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequences.empty_hint import EmptyHint
 from seqtop.tui.screens.timeline import TAB
 from seqtop.tui.screens.timeline.rows import TimeAxis, TimelineRows, legend
+from seqtop.tui.screens.viewport_screen import ViewportScreen
 from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
 TALL = 20
 """From this height on, a legend is shown."""
-_PAN = 0.25
-"""Share of the window that one key press moves it by."""
 
 
-class TimelineScreen(EngineScreen):
+class TimelineScreen(ViewportScreen):
     """Requests as bars on a shared time axis."""
 
     TAB = TAB
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
-        Binding("plus,equals_sign", "zoom(1)", "Zoom in", id="look.closer"),
-        Binding("minus", "zoom(-1)", "Zoom out", id="look.wider"),
-        unlisted("h", "pan(-1)", "Look at earlier times", "look.earlier"),
-        unlisted("l", "pan(1)", "Look at later times", "look.later"),
-        Binding("a", "fit", "All", id="look.all", tooltip="Fit everything in"),
-        Binding("f", "follow", "Now", id="look.now", tooltip="Follow the moment on display"),
         Binding(
             "s", "sort", "Order", id="find.order", tooltip="Order by arrival, or as the table does"
         ),
@@ -44,12 +34,15 @@ class TimelineScreen(EngineScreen):
 
     def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(ui, title=title, tabs=tabs)
-        self._viewport = Viewport()
         self._axis = TimeAxis(ui)
-        self._rows = TimelineRows(ui, self._viewport)
+        self._rows = TimelineRows(ui, self.viewport)
         self._hint = EmptyHint(ui)
         self._legend = LineView(id="legend")
         self._is_drawn = False
+
+    @property
+    def time_view(self) -> TimelineRows:
+        return self._rows
 
     def body(self) -> Iterable[Widget]:
         yield self._axis
@@ -89,21 +82,6 @@ class TimelineScreen(EngineScreen):
             self._rows.show(EVERYTHING)
         self._rows.reveal_window()
 
-    def action_zoom(self, by: int) -> None:
-        self._look(lambda: self._viewport.zoom(self._rows.extent, self._rows.window.width, by))
-
-    def action_pan(self, by: int) -> None:
-        self._look(
-            lambda: self._viewport.pan(self._rows.extent, self._rows.window.width, by * _PAN)
-        )
-
-    def action_fit(self) -> None:
-        self._viewport.mode = Mode.ALL
-        self.show_all()
-
-    def action_follow(self) -> None:
-        self._look(lambda: self._viewport.follow(self._rows.extent, self._rows.window.width))
-
     def action_sort(self) -> None:
         with self.ui.lock:
             self._rows.sort(by_arrival=not self._rows.by_arrival)
@@ -123,11 +101,3 @@ class TimelineScreen(EngineScreen):
             self.ui.pending_selection = None  # this request stays selected
             self.ui.update()
             self.show(self.ui.take_changes())
-
-    def action_open(self) -> None:
-        self.app.switch_mode(sequences.TAB.name)
-
-    def _look(self, change: Callable[[], None]) -> None:
-        with self.ui.lock:
-            change()
-        self.show_all()
