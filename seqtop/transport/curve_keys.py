@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zmq
-import zmq.auth
 from zmq.utils import z85
 
 if TYPE_CHECKING:
@@ -131,6 +130,8 @@ def create_pair(base: str | os.PathLike[str]) -> tuple[Path, Path]:
     Raises:
         KeyFileError: One of the files exists already or cannot be written.
     """
+    import zmq.auth  # needed with keys only; a start without them is faster
+
     base = Path(base)
     public, secret = Path(f"{base}.key"), Path(f"{base}.key_secret")
     created: list[Path] = []
@@ -184,6 +185,8 @@ def _load(path: Path) -> tuple[bytes, bytes | None]:
             f"{path} cannot be used as a key: it is no regular file of at most"
             f" {_MAX_KEY_FILE} bytes"
         )
+    import zmq.auth  # as above
+
     try:
         public, secret = zmq.auth.load_certificate(path)
     except (OSError, ValueError) as error:

@@ -10,7 +10,6 @@ import errno
 import os
 import stat
 import tempfile
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -184,11 +183,15 @@ def read(path: Path) -> tuple[Settings, list[str]]:
         The valid settings, and a sentence for each problem. Both are empty if there is no file.
     """
     try:
-        values = tomllib.loads(_read_file(path).decode())
+        content = _read_file(path)
     except FileNotFoundError:
         return Settings(), []
     except OSError as error:
         return Settings(), [f"{path} cannot be read: {error.strerror}."]
+    import tomllib  # needed with a file only; a start without one is faster
+
+    try:
+        values = tomllib.loads(content.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         return Settings(), [f"{path} is not TOML: {error}."]
     return _checked(path, values)

@@ -19,6 +19,8 @@ class _FooterKey(Protocol):
     key_display: str
     description: str
 
+    def set_class(self, add: bool, *class_names: str, update: bool) -> object: ...
+
 
 class KeyFooter(Footer):
     """Textual's footer without the keys that do not fit into the width."""
@@ -44,6 +46,8 @@ class KeyFooter(Footer):
         while len(keys) > 1 and sum(map(_cells, keys)) > self._width:
             keys.remove(max(keys, key=lambda key: (_rank(key), keys.index(key))))
         self.styles.grid_size_columns = max(len(keys), 1)
+        for key in keys:  # set before they are mounted, or each is styled twice
+            key.set_class(True, "-compact", update=False)
         yield from keys
 
     async def on_resize(self) -> None:

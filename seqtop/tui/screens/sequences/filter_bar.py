@@ -1,5 +1,7 @@
 """The input line of the filter and of the search, with an error message below it."""
 
+from functools import cached_property
+
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
@@ -36,17 +38,22 @@ class FilterBar(Vertical):
     def __init__(self, name: str = "filter") -> None:
         super().__init__(name=name)
         self.display = False
-        self._input = Input(
-            placeholder="text  re:/regex/  status:waiting  prompt>1000  -status:stop",
-            compact=True,
-            id=f"{name}-input",
-        )
-        self._input.cursor_blink = False
-        self._input.can_focus = False  # a hidden input must not get the focus
         self._count = Static("", classes="filter-count", markup=False)
         self._error = Static("", classes="filter-error", markup=False)
         self._error.display = False
         self._active = NO_FILTER
+
+    @cached_property
+    def _input(self) -> Input:
+        """The input line, created with the first use of the bar: it is slow to create."""
+        line = Input(
+            placeholder="text  re:/regex/  status:waiting  prompt>1000  -status:stop",
+            compact=True,
+            id=f"{self.name}-input",
+        )
+        line.cursor_blink = False
+        line.can_focus = False  # a hidden input must not get the focus
+        return line
 
     def compose(self) -> ComposeResult:
         with Horizontal():
