@@ -50,6 +50,14 @@ class KeyFooter(Footer):
             key.set_class(True, "-compact", update=False)
         yield from keys
 
+    def on_mount(self) -> None:
+        self.call_after_refresh(self._fill)
+
+    def _fill(self) -> None:
+        """Composes the keys if Textual published them before this widget subscribed."""
+        if not self.children:
+            self.bindings_changed(self.screen)
+
     async def on_resize(self) -> None:
         if self.app.size.width != self._width:
             await self.recompose()

@@ -4,6 +4,7 @@ import pytest
 from textual.pilot import Pilot
 
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.chrome.footer import KeyFooter
 from tests.support.piloting import play, screen
 
 
@@ -20,3 +21,13 @@ def test_the_way_out_is_always_shown(app: SeqtopApp, size: tuple[int, int]) -> N
             assert ("x Abort" in last) == (width > 40)
 
     play(app, act, size)
+
+
+def test_a_footer_that_is_mounted_after_the_bindings_were_published(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await app.screen.query_one(KeyFooter).remove()
+        await app.screen.mount(KeyFooter())
+        await pilot.pause()
+        assert "q Quit" in screen(app).splitlines()[-1]
+
+    play(app, act)
