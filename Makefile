@@ -9,9 +9,10 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 # One torch thread per worker. One worker more than the cores of a small machine: some tests wait.
-# Files start in the order of their names, by which the long ones come first.
+# Files start in the order of their names, by which the long ones come first. Modules are compiled once,
+# also where the environment says otherwise: tests start some hundred processes.
 WORKERS ?= 3
-PYTEST  := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST  := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 PURE    := tests/checks tests/engine_stub/core tests/export tests/kv_events tests/sequence tests/state \
 	tests/wire
 

@@ -24,7 +24,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_SECONDS = 5
+MAX_SECONDS = 2
 """The most CPU time of compiling a template, and of rendering a prompt, in seconds."""
 
 MAX_MEMORY = 2**29

@@ -21,16 +21,22 @@ LOOKAHEADS: dict[str, dict[str, Any]] = {
     "ngram": {"speculative": "ngram", "num_speculative_tokens": 3},
     "draft-head": {"speculative": "draft-head", "num_speculative_tokens": 3},
 }
-# Each family with several iterations a schedule and with drafts, which exclude each other.
-CASES = [
+# Each family with several iterations a schedule and with drafts, which exclude each other. A case
+# starts two processes that import torch.
+ALWAYS = [("llama", "draft-head"), ("mistral-sliding", "ngram"), ("qwen3", "multi-step")]
+OTHERS = [
     ("llama", "multi-step"),
-    ("llama", "draft-head"),
     ("mistral-sliding", "multi-step"),
-    ("mistral-sliding", "ngram"),
     ("qwen2", "multi-step"),
     ("qwen2", "draft-head"),
-    ("qwen3", "multi-step"),
     ("qwen3", "ngram"),
+]
+CASES = [
+    *(pytest.param(each, id="-".join(each)) for each in ALWAYS),
+    *(
+        pytest.param(each, id="-".join(each), marks=pytest.mark.release("many cases"))
+        for each in OTHERS
+    ),
 ]
 
 
@@ -42,7 +48,7 @@ def prompts() -> list[list[int]]:
     return [(shared if index % 2 else []) + each + each[:3] for index, each in enumerate(own)]
 
 
-@pytest.fixture(scope="module", params=CASES, ids="-".join)
+@pytest.fixture(scope="module", params=CASES)
 def case(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Callable[..., LLMEngine], list[list[int]]]]:

@@ -83,7 +83,7 @@ def stage_of_a_pipeline(given: IntermediateTensors) -> IntermediateTensors:
 
 BACKENDS = ["eager", "aot_eager"]
 if shutil.which("c++") or shutil.which("g++") or shutil.which("clang++"):
-    BACKENDS.append("inductor")
+    BACKENDS.append(pytest.param("inductor", marks=pytest.mark.release("compiles C++")))
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # inductor's own

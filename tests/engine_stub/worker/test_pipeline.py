@@ -22,6 +22,7 @@ from tests.support.checkpoints import add_draft_head, generate, make_checkpoint
 from tests.support.waiting import SECONDS, wait_until
 
 MAX_TOKENS = 12
+MORE = pytest.mark.release("many cases")
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +95,11 @@ def test_samples_are_those_of_one_stage(checkpoint: Path, staged: LLMEngine) -> 
 
 @pytest.mark.parametrize(
     "lookahead",
-    [{"num_scheduler_steps": 5}, {"speculative": "ngram"}, {"speculative": "draft-head"}],
-    ids=["multi-step", "ngram", "draft-head"],
+    [
+        pytest.param({"num_scheduler_steps": 5}, id="multi-step", marks=MORE),
+        pytest.param({"speculative": "ngram"}, id="ngram", marks=MORE),
+        pytest.param({"speculative": "draft-head"}, id="draft-head"),
+    ],
 )
 def test_the_last_stage_tells_of_samples_and_drafts(
     checkpoint: Path, lookahead: dict[str, object]
