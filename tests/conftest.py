@@ -1,9 +1,11 @@
+import contextlib
 import gc
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import psutil
 import pytest
 from hypothesis import settings
 
@@ -12,6 +14,7 @@ from tests.support import settling
 from tests.support.broken_recordings import RIGHT, record
 from tests.support.recordings import record_script
 from tests.support.snapshots import Snapshots, path_of
+from tests.support.waiting import SECONDS
 
 # The same examples each time, and no clock: a failure is a change's, not the day's. To search
 # further: pytest --hypothesis-profile explore
@@ -79,6 +82,14 @@ def _patient_pilot() -> Iterator[None]:
         yield
 
 
+def _started_in(directory: str) -> Iterator[psutil.Process]:
+    """Processes that were started with a runtime directory in `directory`."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("XDG_RUNTIME_DIR", "").startswith(directory):
+                yield process
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """No test, and no program that one starts, reads or writes the settings of whoever runs it."""
@@ -89,6 +100,8 @@ def _own_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         with TemporaryDirectory(prefix="sq") as directory:
             patch.setenv("XDG_RUNTIME_DIR", directory)
             yield Path(directory)
+            _, left = psutil.wait_procs(list(_started_in(directory)), SECONDS)
+            assert not left, f"these outlive the tests that started them: {left}"
 
 
 _numbers = itertools.count()

@@ -1,10 +1,12 @@
 """A program on a real pseudo-terminal, its screen read through a terminal emulator."""
 
+import contextlib
 import fcntl
 import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import termios
@@ -52,7 +54,13 @@ class Terminal:
             "LINES": str(rows),
         }
         self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=cwd
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment,
+            cwd=cwd,
+            start_new_session=True,
         )
         os.close(slave)
 
@@ -102,8 +110,9 @@ class Terminal:
         self._master = -1
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
+        """Kill the program and all that it started, such as the commands of a shell."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         if self._master >= 0:
             os.close(self._master)
