@@ -16,6 +16,11 @@ COMPUTED_MARK = "+"
 SHARED_MARK = "≡"
 FILLS = "▁▂▃▄▅▆▇█"
 
+_GROWTH, _MAX_BLANK = 4, 6
+"""The pane grows by so many lines, and keeps so many blank ones before it shrinks.
+
+Each change of its height moves the text below it, and doubles the time of a frame."""
+
 
 class BlockTablePane(DetailPane):
     """The block table of the selected sequence."""
@@ -37,18 +42,22 @@ class BlockTablePane(DetailPane):
         unfilled = len(sequence.block_table) * block_size - sequence.num_computed_tokens
         if 0 < unfilled < block_size:
             self._partly_filled = sequence.seq_id
-        self.set_lines(
-            block_lines(
-                request,
-                sequence,
-                shared_owners(self._ui, sequence),
-                self._ui.state.cached_blocks,
-                block_size,
-                last_id,
-                self.text_width,
-                steady=sequence.seq_id == self._partly_filled,
-            )
+        lines = block_lines(
+            request,
+            sequence,
+            shared_owners(self._ui, sequence),
+            self._ui.state.cached_blocks,
+            block_size,
+            last_id,
+            self.text_width,
+            steady=sequence.seq_id == self._partly_filled,
         )
+        if self.styles.auto_dimensions:
+            height = self.virtual_size.height
+            if not 0 <= height - len(lines) <= _MAX_BLANK:
+                height = len(lines) + -len(lines) % _GROWTH
+            lines = [*lines, *[()] * (height - len(lines))]
+        self.set_lines(lines)
 
 
 def shared_owners(ui: UiState, sequence: SequenceState) -> dict[int, str]:
