@@ -118,7 +118,7 @@ class CheckThread:
 
     @property
     def is_running(self) -> bool:
-        """Whether the thread has started and has not ended."""
+        """True if the thread has started and has not ended."""
         return self._thread.is_alive()
 
     def start(self) -> None:

@@ -70,7 +70,7 @@ class LivenessRules(RuleGroup):
         self._progress_time = state.time
         """The engine's time at the last progress."""
         self._is_stuck = False
-        """Whether the present lack of progress has been reported."""
+        """True if the present lack of progress has been reported."""
         self._new: dict[int, dict[str, _Waiting]] = {}
         """Requests that have not been scheduled, by priority, in order of arrival."""
         self._preempted: dict[str, _Waiting] = {}

@@ -95,7 +95,7 @@ class Comparison(msgspec.Struct):
 
     @property
     def differs(self) -> bool:
-        """Whether the runs differ in a decision or in a setting."""
+        """True if the runs differ in a decision or in a setting."""
         return self.first is not None or bool(self.settings)
 
 
@@ -124,7 +124,7 @@ class _Alignment:
         self.a, self.b = a, b
         numbers = [a.number(request.request_id) for request in b.requests]
         self.by_id = any(number is not None for number in numbers)
-        """Whether the runs have ids in common."""
+        """True if the runs have ids in common."""
         unknown = len(a.requests)
         self._of_b = {
             number: (unknown + number if found is None else found) if self.by_id else number

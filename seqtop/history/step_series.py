@@ -62,7 +62,7 @@ class StepSeries:
         self._last_step: int | None = None
         """The number of the last step; `None` if unknown events follow it."""
         self._had_work = False
-        """Whether a request was unfinished at the end of the last step."""
+        """True if a request was unfinished at the end of the last step."""
         self._times = array("d")
         self._sums = {name: array("d") for name in _SUMS}
         self._gauges = {name: array("d") for name in _GAUGES}

@@ -110,7 +110,7 @@ class SequenceGroupMetadata(
 
     @property
     def is_single_step_prompt(self) -> bool:
-        """Whether this step completes the prompt, and therefore samples."""
+        """True if this step completes the prompt, and therefore samples."""
         return self.is_prompt and self.do_sample
 
     def get_first_seq_id(self) -> int:

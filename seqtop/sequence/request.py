@@ -59,12 +59,12 @@ class ExecuteModelRequest(msgspec.Struct, array_like=True, omit_defaults=True):
 
     @property
     def is_first_multi_step(self) -> bool:
-        """Whether this is the first step of a multi-step run."""
+        """True if this is the first step of a multi-step run."""
         return self._state.current_step == 0
 
     @property
     def is_last_step(self) -> bool:
-        """Whether this is the last step of a multi-step run."""
+        """True if this is the last step of a multi-step run."""
         return self._state.remaining_steps == 1
 
     @property

@@ -58,7 +58,7 @@ class StateComparison(msgspec.Struct, frozen=True):
     times: tuple[float, float]
     """Epoch seconds."""
     same_incarnation: bool
-    """Whether both moments are of the same run of the engine. If not, only figures are compared."""
+    """True if both moments are of the same run of the engine. If not, only figures are compared."""
     figures: list[FigureChange]
     came: list[str] = []
     """Ids of the requests that arrived in between, in order of arrival."""

@@ -22,7 +22,7 @@ _WAITS_FOR = {
     "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR": "its grammar to be compiled",
     "WAITING_FOR_FSM": "its grammar to be compiled",
 }
-"""What vLLM's statuses say that a request waits for."""
+"""The reason for waiting that each status of vLLM names."""
 
 _WAITED = {
     "no_blocks": "for blocks",

@@ -82,7 +82,7 @@ class StepSummary(msgspec.Struct, frozen=True):
     gap: float | None = None
     """Seconds from the end of the step before to the start of this one; `None` if unknown."""
     was_idle: bool = False
-    """Whether no request was unfinished after the step before."""
+    """True if no request was unfinished after the step before."""
 
     @property
     def num_tokens(self) -> int:

@@ -40,7 +40,7 @@ class OrderedKeysApp(App[int]):
 
     @property
     def has_pending_keys(self) -> bool:
-        """Whether a key has not had its effect yet."""
+        """True if a key has not had its effect yet."""
         return self._keys_task is not None or bool(self._pending_keys)
 
     async def on_event(self, event: events.Event) -> None:

@@ -49,14 +49,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A field, `-field` for the reverse order, or `lifecycle`."""
     filter: str | None = None
     tree: bool | None = None
-    """Whether the sequences of a request are grouped."""
+    """True if the sequences of a request are grouped."""
     theme: str | None = None
     detail: bool | None = None
-    """Whether the detail pane is shown; by default where there is room."""
+    """True if the detail pane is shown; by default where there is room."""
     detail_share: Annotated[int, msgspec.Meta(ge=20, le=80)] | None = None
     """Percent of the height, or of the width, that the detail pane takes."""
     latency: bool | None = None
-    """Whether the latency panel is shown."""
+    """True if the latency panel is shown."""
     slo: dict[str, float | int | str] | None = None
     """Objectives by latency figure: seconds, or a text with a unit."""
     checks: dict[str, float] | None = None

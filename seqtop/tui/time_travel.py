@@ -47,7 +47,7 @@ class TimeTravel:
 
     @property
     def is_holding(self) -> bool:
-        """Whether the display is frozen while the source continues."""
+        """True if the display is frozen while the source continues."""
         return self._held is not None
 
     @property
@@ -60,7 +60,7 @@ class TimeTravel:
 
     @property
     def is_same_incarnation(self) -> bool:
-        """Whether the state on display and the newest one are of the same incarnation."""
+        """True if the state on display and the newest one are of the same incarnation."""
         shown, newest = self.state.info, self._source.state.info
         return shown is None or newest is None or shown.incarnation == newest.incarnation
 

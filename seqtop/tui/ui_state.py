@@ -40,7 +40,7 @@ class Changes(NamedTuple):
     touched: set[int] | None
     """Ids of the sequences that changed; `None` means all."""
     ticked: bool
-    """Whether the engine's clock has reached another second."""
+    """True if the engine's clock has reached another second."""
 
     def __or__(self, other: Changes) -> Changes:
         if self.touched is None or other.touched is None:
@@ -109,11 +109,11 @@ class UiState(Observable):
         self.latencies = Latencies(parse_slo(settings.slo or {}))
         """Latencies of the source up to now."""
         self.latency_wanted = bool(settings.latency)
-        """Whether the latency panel is shown."""
+        """True if the latency panel is shown."""
         self.detail_share: int | None = settings.detail_share
         """Percent of the height, or width, that the detail pane takes; `None` for the default."""
         self.detail_wanted: bool | None = settings.detail
-        """Whether the detail pane is shown; `None` shows it where there is room."""
+        """True if the detail pane is shown; `None` shows it where there is room."""
         self.marking: Marking = "plain"
         """The token property that the text of a sequence shows."""
 
@@ -121,9 +121,9 @@ class UiState(Observable):
         self.selected: int | None = None
         """Id of the sequence under the cursor."""
         self.is_user_selection = False
-        """Whether the user has put the cursor there."""
+        """True if the user has put the cursor there."""
         self.following = False
-        """Whether the table scrolls along when the selected row moves."""
+        """True if the table scrolls along when the selected row moves."""
         self.block: int | None = None
         """The block under the cursor of the block map, numbered as in `BlockMap`.
 
@@ -145,7 +145,7 @@ class UiState(Observable):
         """`paused` and the position for which the view was last arranged."""
         self._block_index = BlockIndex()
         self._is_indexed = False
-        """Whether `_block_index` follows the state on display, as it does once it was used."""
+        """True if `_block_index` follows the state on display, as it does once it was used."""
         self._restart: Restart | None = None
         self._newest = source.state
         """The newest state of the source that a listener has seen."""
@@ -173,12 +173,12 @@ class UiState(Observable):
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the source is a recording."""
+        """True if the source is a recording."""
         return self.time_travel.playback is not None
 
     @property
     def may_be_controlled(self) -> bool:
-        """Whether the engine may accept commands: it has not said that it does not."""
+        """True if the engine may accept commands: it has not said that it does not."""
         info = self.source.state.info
         return not self.is_recorded and (info is None or info.control)
 
@@ -189,7 +189,7 @@ class UiState(Observable):
 
     @property
     def ages_by_itself(self) -> bool:
-        """Whether the display changes with this machine's time."""
+        """True if the display changes with this machine's time."""
         return self.source.connection.state is ConnectionState.LOST
 
     @property

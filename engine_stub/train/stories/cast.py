@@ -1,4 +1,4 @@
-"""Who and what a story is about, drawn once so that it stays the same to the story's end."""
+"""The characters and objects of a story, drawn once so that they stay the same to its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes before a story: the many things that somebody may type as a prompt.
+"""The text before a story: the many things that a user may type as a prompt.
 
 Whatever the prompt is, the model should go on with a story, and where it can, with one that picks
 up a word of the prompt. So each lead-in names what the story must take over (``given``, see

@@ -29,7 +29,7 @@ class Extent(NamedTuple):
     now: float
     """The moment on display."""
     ends: bool
-    """Whether the history is complete, as that of a recording is."""
+    """True if the history is complete, as that of a recording is."""
 
 
 class Mode(enum.Enum):

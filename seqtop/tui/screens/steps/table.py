@@ -109,7 +109,7 @@ class StepRows(ListView):
 
     @property
     def _is_held(self) -> bool:
-        """Whether an older step than the newest may be on display."""
+        """True if an older step than the newest may be on display."""
         return self._ui.paused or self._ui.is_recorded
 
     @property
