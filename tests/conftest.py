@@ -83,11 +83,23 @@ def _patient_pilot() -> Iterator[None]:
 
 
 def _started_in(directory: str) -> Iterator[psutil.Process]:
-    """Processes that were started with a runtime directory in `directory`."""
+    """Processes that were started with a runtime directory in `directory`.
+
+    Without the tracker of multiprocessing, which lives as long as the process that uses it.
+    """
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get("XDG_RUNTIME_DIR", "").startswith(directory):
+            is_tracker = "multiprocessing.resource_tracker" in " ".join(process.cmdline())
+            is_own = process.environ().get("XDG_RUNTIME_DIR", "").startswith(directory)
+            if is_own and not is_tracker:
                 yield process
+
+
+def _test_and_command(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        test = process.environ().get("PYTEST_CURRENT_TEST", "")
+        return f"{test}: {' '.join(process.cmdline())}"
+    return ""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -100,8 +112,9 @@ def _own_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         with TemporaryDirectory(prefix="sq") as directory:
             patch.setenv("XDG_RUNTIME_DIR", directory)
             yield Path(directory)
-            _, left = psutil.wait_procs(list(_started_in(directory)), SECONDS)
-            assert not left, f"these outlive the tests that started them: {left}"
+            started = {each: _test_and_command(each) for each in _started_in(directory)}
+            _, left = psutil.wait_procs(list(started), SECONDS)
+            assert not left, f"these outlive their tests: {[started[each] for each in left]}"
 
 
 _numbers = itertools.count()
