@@ -13,9 +13,7 @@ drafts of unequal lengths.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -26,8 +24,6 @@ from engine_stub.platforms import copy_to_device, platform_of
 from engine_stub.platforms.interface import Computation
 from engine_stub.worker.step_inputs import DeviceInputs, StepInputs, device_inputs
 from seqtop.sequence import IntermediateTensors
-
-_logger = logging.getLogger(__name__)
 
 
 class DecodeGraph:
@@ -104,7 +100,6 @@ class DecodeGraphs:
         max_model_len: int,
         num_draft_tokens: int = 0,
     ) -> None:
-        begin = perf_counter()
         self._sizes = batch_sizes(max_num_seqs)
         num_blocks = self._sizes[-1] * -(-max_model_len // cache.block_size)
         num_numbers = 6 * self._sizes[-1] * (1 + num_draft_tokens) + num_blocks
@@ -122,10 +117,6 @@ class DecodeGraphs:
             raise RuntimeError(
                 f"decodes cannot be captured as a graph ({error}); use --enforce-eager"
             ) from error
-        _logger.info(
-            "captured decodes of up to %d sequences as %d graphs in %.1f s",
-            *(self._sizes[-1], len(self.by_shape), perf_counter() - begin),
-        )
 
     def fitting(self, num_seqs: int, num_queries: int = 1) -> DecodeGraph | None:
         """Returns the smallest graph for so many sequences; None without any."""
