@@ -98,24 +98,19 @@ class Sampler:
 
     def _probs(self, logits: Tensor, params: list[SamplingParams]) -> Tensor:
         """Returns each row's distribution after temperature and truncation."""
-
-        def column(values: Sequence[float], dtype: torch.dtype = torch.float32) -> Tensor:
-            return to_device(values, logits.device, dtype)[:, None]
-
-        logits = logits / column([each.temperature for each in params])
+        logits = logits / _column([each.temperature for each in params], logits)
         if any(each.top_k > 0 or each.top_p < 1 for each in params):
             vocab = logits.shape[-1]
             top_k = [each.top_k if 0 < each.top_k < vocab else vocab for each in params]
             # If every row has a top-k, nothing beyond the largest one has to be sorted.
             most = max(top_k)
             top = logits.topk(most) if most < vocab else logits.sort(descending=True)
-            kept = _keep_top(
-                top.values, column(top_k, torch.int64), column([each.top_p for each in params])
-            )
+            top_p = _column([each.top_p for each in params], logits)
+            kept = _keep_top(top.values, _column(top_k, logits, torch.int64), top_p)
             logits = torch.full_like(logits, -torch.inf).scatter_(-1, top.indices, kept)
         probs = logits.softmax(-1)
         if any(each.min_p > 0 for each in params):
-            floor = probs.amax(-1, keepdim=True) * column([each.min_p for each in params])
+            floor = probs.amax(-1, keepdim=True) * _column([each.min_p for each in params], logits)
             probs = probs.masked_fill(probs < floor, 0.0)
             probs /= probs.sum(-1, keepdim=True)
         return probs
@@ -136,7 +131,7 @@ def likeliest_continuations(
         For each continuation the index of its beam, and its token.
     """
     logprobs = (logits / (temperature or 1.0)).log_softmax(-1)
-    totals = logprobs + to_device(cumulative_logprobs, logits.device, torch.float32)[:, None]
+    totals = logprobs + _column(cumulative_logprobs, logits)
     best = totals.flatten().topk(min(count, totals.numel())).indices
     beams, token_ids = best // logits.shape[-1], best % logits.shape[-1]
     chosen = logprobs[beams, token_ids]
@@ -177,11 +172,12 @@ def _keep_top(ordered: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
 
 def depends_on_output(params: SamplingParams) -> bool:
     """Tells whether the output so far changes the logits, as penalties and `min_tokens` do."""
+    return params.min_tokens > 0 or _penalizes(params)
+
+
+def _penalizes(params: SamplingParams) -> bool:
     return bool(
-        params.min_tokens
-        or params.repetition_penalty != 1
-        or params.presence_penalty
-        or params.frequency_penalty
+        params.repetition_penalty != 1 or params.presence_penalty or params.frequency_penalty
     )
 
 
@@ -239,32 +235,26 @@ def _apply_biases_and_bans(logits: Tensor, requests: list[SamplingMetadata]) -> 
 
 def _apply_penalties(logits: Tensor, requests: list[SamplingMetadata]) -> None:
     """Lowers the logits of tokens that occur, in place; all rows at once."""
-    device = logits.device
+    penalized = {row: each for row, each in enumerate(requests) if _penalizes(each.params)}
+    if not penalized:
+        return
+    params = [each.params for each in penalized.values()]
+    data = [each.data for each in penalized.values()]
+    rows = to_device([*penalized], logits.device)
+    scores = logits.index_select(0, rows)
+    repetition = _column([each.repetition_penalty for each in params], logits)
+    lower = torch.where(scores > 0, scores / repetition, scores * repetition)
+    is_seen = _token_counts([each.get_token_ids() for each in data], logits) > 0
+    scores = torch.where(is_seen, lower, scores)
+    counts = _token_counts([each.output_token_ids for each in data], logits)
+    per_token = _column([each.frequency_penalty for each in params], logits)
+    once = _column([each.presence_penalty for each in params], logits)
+    logits.index_copy_(0, rows, scores - (per_token * counts + once * (counts > 0)))
 
-    def column(values: list[float]) -> Tensor:
-        return to_device(values, device, torch.float32)[:, None]
 
-    repetition = [
-        row for row, request in enumerate(requests) if request.params.repetition_penalty != 1
-    ]
-    if repetition:
-        rows = to_device(repetition, device)
-        seen = _token_counts([requests[row].data.get_token_ids() for row in repetition], logits) > 0
-        penalties = column([requests[row].params.repetition_penalty for row in repetition])
-        scores = logits.index_select(0, rows)
-        lower = torch.where(scores > 0, scores / penalties, scores * penalties)
-        logits.index_copy_(0, rows, torch.where(seen, lower, scores))
-    presence = [
-        row
-        for row, request in enumerate(requests)
-        if request.params.presence_penalty or request.params.frequency_penalty
-    ]
-    if presence:
-        rows = to_device(presence, device)
-        counts = _token_counts([requests[row].data.output_token_ids for row in presence], logits)
-        per_token = column([requests[row].params.frequency_penalty for row in presence])
-        once = column([requests[row].params.presence_penalty for row in presence])
-        logits.index_add_(0, rows, per_token * counts + once * (counts > 0), alpha=-1)
+def _column(values: Sequence[float], like: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Returns ``[len(values), 1]`` on the device of `like`."""
+    return to_device(values, like.device, dtype)[:, None]
 
 
 def _token_counts(token_ids: list[Sequence[int]], logits: Tensor) -> Tensor:

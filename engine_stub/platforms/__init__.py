@@ -5,6 +5,7 @@ Other modules call the functions here, or ask `platform_of` for the `Platform` o
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,20 +14,9 @@ from torch import Tensor
 
 from engine_stub.platforms.cpu import CpuPlatform
 from engine_stub.platforms.cuda import CudaPlatform
-from engine_stub.platforms.interface import ForwardTimer, Platform
+from engine_stub.platforms.interface import Platform
 
 _PLATFORMS: dict[str, Platform] = {"cpu": CpuPlatform(), "cuda": CudaPlatform()}
-
-__all__ = [
-    "ForwardTimer",
-    "Platform",
-    "copy_to_device",
-    "platform_of",
-    "resolve_device",
-    "resolve_dtype",
-    "to_device",
-    "to_host",
-]
 
 
 def platform_of(device: torch.device | str) -> Platform:
@@ -40,17 +30,37 @@ def to_device(
     """Returns a tensor of `values` on `device`; the host does not wait for the copy."""
     if not values:
         return torch.empty(0, dtype=dtype, device=device)
-    return _PLATFORMS[device.type].to_device(values, device, dtype)
+    return _host_tensor(values, dtype, device).to(device, non_blocking=True)
 
 
 def copy_to_device(values: Sequence[int], destination: Tensor) -> None:
     """Copies `values` to an int64 tensor of the same length; the host does not wait."""
-    _PLATFORMS[destination.device.type].copy_to_device(values, destination)
+    # The allocator of pinned memory reuses it only after the copy is done.
+    source = _host_tensor(values, torch.int64, destination.device)
+    destination.copy_(source, non_blocking=True)
 
 
 def to_host(*tensors: Tensor) -> list[list[Any]]:
     """Returns what `tolist` gives for each of `tensors`, all on one device; waits once."""
-    return _PLATFORMS[tensors[0].device.type].to_host(tensors)
+    # torch places the copies in pinned memory.
+    copies = [each.to("cpu", non_blocking=True) for each in tensors]
+    platform_of(tensors[0].device).synchronize(tensors[0].device)
+    return [each.tolist() for each in copies]
+
+
+def host_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Returns zeros in host memory from which `device` copies without waiting."""
+    is_pinned = platform_of(device).has_own_memory and 0 not in shape
+    return torch.zeros(*shape, dtype=dtype, pin_memory=is_pinned)
+
+
+def _host_tensor(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
+    if dtype is torch.int64:
+        # Right after a forward pass, `torch.tensor` takes three times as long.
+        tensor = torch.frombuffer(array("q", values), dtype=dtype)
+    else:
+        tensor = torch.tensor(values, dtype=dtype)
+    return tensor.pin_memory() if platform_of(device).has_own_memory else tensor
 
 
 def resolve_device(name: str) -> str:
@@ -64,7 +74,9 @@ def resolve_device(name: str) -> str:
     kind = name.partition(":")[0]
     if kind not in _PLATFORMS:
         raise ValueError(f"device must be auto, {' or '.join(_PLATFORMS)}, got {name!r}")
-    _PLATFORMS[kind].check_device(name)
+    count = _PLATFORMS[kind].device_count()
+    if (torch.device(name).index or 0) >= count:
+        raise ValueError(f"device {name} was asked for, but torch sees {count} of them")
     return name
 
 

@@ -54,14 +54,7 @@ def _attend(
     scale,
     window,
     num_splits,
-    q_token_stride,
-    q_head_stride,
-    pool_block_stride,
-    pool_slot_stride,
-    pool_head_stride,
-    out_token_stride,
-    out_head_stride,
-    out_split_stride,
+    q_stride,
     HEADS_PER_KV: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -79,7 +72,7 @@ def _attend(
     is_query = rows // HEADS_PER_KV < tl.load(num_queries + tile)
     dims = tl.arange(0, DIMS)
     in_head = (dims < HEAD_DIM)[None, :]
-    q_at = q + (tokens * q_token_stride + heads * q_head_stride)[:, None] + dims[None, :]
+    q_at = q + (tokens * q_stride + heads * HEAD_DIM)[:, None] + dims[None, :]
     query = tl.load(q_at, mask=is_query[:, None] & in_head, other=0.0)
     position = tl.load(positions + tokens, mask=is_query, other=-1).to(tl.int32)
 
@@ -98,8 +91,8 @@ def _attend(
         exists = key < end
         # 64 bits: a pool may have more than 2**31 numbers.
         block = tl.load(table + key // BLOCK_SIZE, mask=exists, other=0).to(tl.int64)
-        slot = block * pool_block_stride + key % BLOCK_SIZE * pool_slot_stride
-        kv_at = pool + (slot + kv_head * pool_head_stride)[:, None] + dims[None, :]
+        kv_row = (block * BLOCK_SIZE + key % BLOCK_SIZE) * tl.num_programs(1) + kv_head
+        kv_at = pool + (kv_row * 2 * HEAD_DIM)[:, None] + dims[None, :]
         is_kv = exists[:, None] & in_head
         keys = tl.load(kv_at, mask=is_kv, other=0.0)
         scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
@@ -117,17 +110,15 @@ def _attend(
         best = new_best
 
     safe_total = tl.where(total > 0, total, 1.0)
-    out_at = out + tokens * out_token_stride + heads * out_head_stride + split * out_split_stride
+    out_row = (tokens * tl.num_programs(1) * HEADS_PER_KV + heads) * num_splits + split
     tl.store(
-        out_at[:, None] + dims[None, :],
+        out + (out_row * HEAD_DIM)[:, None] + dims[None, :],
         attended / safe_total[:, None],
         mask=is_query[:, None] & in_head,
     )
     if IS_SPLIT:
         log_sum = tl.where(total > 0, best + tl.log(safe_total), -float("inf"))
-        num_heads = tl.num_programs(1) * HEADS_PER_KV
-        at = (tokens * num_heads + heads) * num_splits + split
-        tl.store(log_sums + at, log_sum, mask=is_query)
+        tl.store(log_sums + out_row, log_sum, mask=is_query)
 
 
 @triton.jit(do_not_specialize=["num_splits"])
@@ -155,7 +146,10 @@ def _combine(
 
 
 def paged_attention(q: Tensor, pool: Tensor, tiles: QueryTiles, window: int | None) -> Tensor:
-    """Computes attention to keys and values of the pool; see `PagedKernel`."""
+    """Computes attention to keys and values of the pool; see `AttentionKernels.paged`.
+
+    The numbers of a token are contiguous, in `q` and in `pool`.
+    """
     num_tokens, num_heads, head_dim = q.shape
     _, block_size, num_kv_heads, _ = pool.shape
     heads_per_kv = num_heads // num_kv_heads
@@ -163,7 +157,7 @@ def paged_attention(q: Tensor, pool: Tensor, tiles: QueryTiles, window: int | No
     dims = max(triton.next_power_of_2(head_dim), _LEAST_SIDE)
     splits = splits_of(num_tiles * num_kv_heads)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    parts, log_sums = out[:, :, None], out
+    parts = log_sums = out
     if splits > 1:
         shape = (num_tokens, num_heads, splits)
         parts = torch.empty((*shape, head_dim), dtype=torch.float32, device=q.device)
@@ -181,9 +175,7 @@ def paged_attention(q: Tensor, pool: Tensor, tiles: QueryTiles, window: int | No
         head_dim**-0.5,
         _NO_WINDOW if window is None else window,
         splits,
-        *q.stride()[:2],
-        *pool.stride()[:3],
-        *parts.stride()[:3],
+        q.stride(0),
         HEADS_PER_KV=heads_per_kv,
         HEAD_DIM=head_dim,
         BLOCK_SIZE=block_size,

@@ -9,27 +9,21 @@ the pool's scratch block and attend to nothing.
 
 Steps that contain prompts, whose shapes hardly repeat, run without a graph, and so do steps with
 drafts of unequal lengths.
-
-On a platform that cannot capture (in tests on a CPU), `DecodeGraph.run` computes its step anew.
 """
 
 from __future__ import annotations
 
-import logging
-from time import perf_counter
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from engine_stub.model_executor.attention import PagedKVCache
+from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.model import Decoder
 from engine_stub.platforms import copy_to_device, platform_of
-from engine_stub.platforms.interface import CapturedStep
+from engine_stub.platforms.interface import Computation
 from engine_stub.worker.step_inputs import DeviceInputs, StepInputs, device_inputs
 from seqtop.sequence import IntermediateTensors
-
-_logger = logging.getLogger(__name__)
 
 
 class DecodeGraph:
@@ -37,42 +31,32 @@ class DecodeGraph:
 
     Args:
         numbers: The memory for the inputs of a step, int64; see `StepInputs.numbers`.
+        capture: Makes the step quick to repeat; see `Platform.graph_capture`.
     """
 
     def __init__(
-        self, model: Decoder, cache: PagedKVCache, num_seqs: int, num_queries: int, numbers: Tensor
+        self,
+        model: Decoder,
+        cache: PagedKVCache,
+        num_seqs: int,
+        num_queries: int,
+        numbers: Tensor,
+        capture: Callable[[Computation], Computation],
     ) -> None:
-        self._model = model
         self._numbers = numbers
         self._padding_slot = cache.scratch_block * cache.block_size
         tile_size = min(cache.tile_size, num_queries)
-        self._num_tokens = num_seqs * num_queries
-        self._num_tiles = num_seqs * -(-num_queries // tile_size)
-        self._inputs = device_inputs(cache, numbers, self._num_tokens, self._num_tiles, tile_size)
+        self._sizes = num_seqs * num_queries, num_seqs * -(-num_queries // tile_size)
+        self._inputs = inputs = device_inputs(cache, numbers, *self._sizes, tile_size, [])
         self._received: IntermediateTensors | None = None
         if not model.stage.is_first:
-            states = cache.pool.new_zeros(self._num_tokens, model.config.hidden_size)
+            states = cache.pool.new_zeros(self._sizes[0], model.config.hidden_size)
             self._received = IntermediateTensors({"hidden_states": states})
-        self._captured: CapturedStep | None = None
-
-    def capture(self, memory: Any) -> None:
-        """Captures the step, with its intermediate results in the `memory` that graphs share.
-
-        Raises:
-            RuntimeError: The device cannot capture the step.
-        """
-        self.load(StepInputs([], [], []))
-        device = self._numbers.device
-        try:
-            self._captured = platform_of(device).capture(self._step, device, memory)
-        except RuntimeError as error:
-            raise RuntimeError(
-                f"decodes cannot be captured as a graph ({error}); use --enforce-eager"
-            ) from error
+        self._replay = capture(lambda: model(*inputs, self._received))
 
     def load(self, inputs: StepInputs) -> DeviceInputs:
         """Copies the inputs of a step of at most as many sequences to the device."""
-        numbers = inputs.numbers(self._num_tokens, self._num_tiles, self._padding_slot)
+        numbers = inputs.numbers(*self._sizes, self._padding_slot)
         copy_to_device(numbers, self._numbers[: len(numbers)])
         return self._inputs
 
@@ -88,13 +72,7 @@ class DecodeGraph:
         if self._received is not None:
             assert received is not None
             self._received["hidden_states"][:num_tokens].copy_(received["hidden_states"])
-        output = self._step() if self._captured is None else self._captured.replay()
-        return output[:num_tokens]
-
-    def _step(self) -> Tensor:
-        """Runs the model on the contents of the input memory alone."""
-        hidden: Tensor = self._model(*self._inputs, self._received)
-        return hidden
+        return self._replay()[:num_tokens]
 
 
 class DecodeGraphs:
@@ -104,6 +82,7 @@ class DecodeGraphs:
         by_shape: The graphs by their numbers of sequences and of queries of each.
 
     Args:
+        cache: The pool, which is not in use yet: capturing writes to it.
         max_num_seqs: The most sequences of a step.
         max_model_len: The longest sequence, in tokens.
         num_draft_tokens: The length of the drafts that steps with drafts may be replayed with.
@@ -112,6 +91,7 @@ class DecodeGraphs:
         RuntimeError: The device cannot capture the steps.
     """
 
+    @torch.inference_mode()
     def __init__(
         self,
         model: Decoder,
@@ -120,26 +100,23 @@ class DecodeGraphs:
         max_model_len: int,
         num_draft_tokens: int = 0,
     ) -> None:
-        begin = perf_counter()
         self._sizes = batch_sizes(max_num_seqs)
         num_blocks = self._sizes[-1] * -(-max_model_len // cache.block_size)
         num_numbers = 6 * self._sizes[-1] * (1 + num_draft_tokens) + num_blocks
+        # Zeros are the inputs of a step, too: its tiles have no queries.
         numbers = torch.zeros(num_numbers, dtype=torch.int64, device=cache.pool.device)
-        # The largest ones first: the others find room in their memory.
-        self.by_shape = {
-            (size, num_queries): DecodeGraph(model, cache, size, num_queries, numbers)
-            for num_queries in dict.fromkeys([1 + num_draft_tokens, 1])
-            for size in reversed(self._sizes)
-        }
-        memory = platform_of(cache.pool.device).new_graph_memory()
-        if memory is not None:
-            with torch.inference_mode():
-                for graph in self.by_shape.values():
-                    graph.capture(memory)
-            _logger.info(
-                "captured decodes of up to %d sequences as %d graphs in %.1f s",
-                *(self._sizes[-1], len(self.by_shape), perf_counter() - begin),
-            )
+        capture = platform_of(cache.pool.device).graph_capture(cache.pool.device)
+        try:
+            # The largest ones first: the others find room in their memory.
+            self.by_shape = {
+                (size, num_queries): DecodeGraph(model, cache, size, num_queries, numbers, capture)
+                for num_queries in dict.fromkeys([1 + num_draft_tokens, 1])
+                for size in reversed(self._sizes)
+            }
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"decodes cannot be captured as a graph ({error}); use --enforce-eager"
+            ) from error
 
     def fitting(self, num_seqs: int, num_queries: int = 1) -> DecodeGraph | None:
         """Returns the smallest graph for so many sequences; None without any."""

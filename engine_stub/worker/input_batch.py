@@ -15,7 +15,12 @@ from itertools import chain
 
 from torch import Tensor
 
-from engine_stub.model_executor.attention import AttentionSegment, PagedAttention, PagedKVCache
+from engine_stub.model_executor.attention import (
+    AttentionSegment,
+    PagedAttention,
+    attention_contexts,
+)
+from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.model import Attend
 from engine_stub.platforms import to_device
 from engine_stub.spec_decode.speculation import NO_DRAFT, Draft
@@ -84,7 +89,7 @@ def prepare_batch(
     for rows in decodes.values():
         rows.sort(key=lambda row: len(row.block_table))
 
-    inputs = StepInputs([], [], [])
+    inputs = StepInputs()
     sampling_rows: list[BatchRow] = []
     sample_indices: list[int] = []
     prompt_logprobs_rows: list[tuple[int, BatchRow]] = []
@@ -184,7 +189,8 @@ def _prompt_segments(
         start = end
     for row in chunks:
         end = start + row.end - row.start
-        (context,) = cache.contexts([row.block_table], positions[None, start:end], [1])
+        own_positions = positions[None, start:end]
+        (context,) = attention_contexts(cache, [row.block_table], own_positions, [1])
         segments.append(AttentionSegment(start, end, 1, context))
         start = end
     return segments
@@ -199,7 +205,7 @@ def _decode_segments(
     sizes = _segment_sizes(tables, cache)
     num_queries = rows[0].end - rows[0].start
     own_positions = positions[start : start + len(rows) * num_queries].view(len(rows), -1)
-    contexts = cache.contexts(tables, own_positions, sizes)
+    contexts = attention_contexts(cache, tables, own_positions, sizes)
     for size, context in zip(sizes, contexts, strict=True):
         end = start + size * num_queries
         segments.append(AttentionSegment(start, end, size, context))

@@ -1,7 +1,7 @@
-"""Measures how much of a device's memory the KV pool may use: what the largest steps leave.
+"""The steps that take the most memory, which are run once to measure what they leave for the pool.
 
-The largest steps are run once before the pool is allocated, on a pool of a single block that all
-tables refer to. Their results do not matter, only the memory that they take.
+They run before the pool is allocated, on one of a single block that all tables refer to. Their
+results do not matter.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import torch
 
 from engine_stub.config import EngineConfig
-from engine_stub.model_executor.attention import PagedKVCache
+from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.model import Decoder
 from engine_stub.model_executor.sampler import Sampler, SamplingMetadata
-from engine_stub.platforms import platform_of
 from engine_stub.worker.input_batch import prepare_batch
 from seqtop.sequence import (
     IntermediateTensors,
@@ -21,36 +20,17 @@ from seqtop.sequence import (
     SequenceGroupMetadata,
 )
 
-# The share of the memory left over that the pool gets. The rest is for graphs of decodes (whose
-# intermediate results are smaller than those of the largest steps), for other users of the device,
-# and for what allocators leave unused.
-_SHARE = 0.9
-
 
 @torch.inference_mode()
-def available_bytes(
+def run_largest_steps(
     model: Decoder, cache: PagedKVCache, config: EngineConfig, max_model_len: int
-) -> int:
-    """Returns the bytes that the model's device can spare for the pool; 0 or less if none.
+) -> None:
+    """Runs the steps that take the most memory besides weights, pool and graphs.
 
     Args:
         cache: A cache with the shape to run with, but of one block.
         max_model_len: The longest sequence, in tokens.
     """
-    device = cache.pool.device
-    platform = platform_of(device)
-    if platform.kv_pool_bytes is not None:
-        return platform.kv_pool_bytes
-    taken = platform.peak_bytes(
-        lambda: _run_largest_steps(model, cache, config, max_model_len), device
-    )
-    return int((platform.free_bytes(device) - taken) * _SHARE)
-
-
-def _run_largest_steps(
-    model: Decoder, cache: PagedKVCache, config: EngineConfig, max_model_len: int
-) -> None:
-    """Runs the steps that take the most memory besides weights, pool and graphs."""
     # Prompts from their beginning, and the ends of prompts.
     for end in (min(config.max_num_batched_tokens, max_model_len), max_model_len):
         groups = _prompts(config.max_num_batched_tokens, end, cache.block_size)

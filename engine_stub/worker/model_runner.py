@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine_stub.core.beam_search import beam_search_params, is_beam_search, num_candidates
 from engine_stub.core.metadata import snapshot
-from engine_stub.model_executor.attention import PagedKVCache
+from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.model import Decoder
 from engine_stub.model_executor.pooler import Pooler
 from engine_stub.model_executor.sampler import (
@@ -98,7 +98,7 @@ class ModelRunner:
         self.pooler = pooler
         self.device = cache.pool.device
         self.sampler = Sampler(torch.Generator(self.device).manual_seed(seed))
-        self._timer = platform_of(self.device).make_timer(self.device)
+        self._platform = platform_of(self.device)
         self.rejection_sampler = RejectionSampler(self.sampler)
         self.speculator = speculator
         self.graphs = graphs
@@ -127,12 +127,12 @@ class ModelRunner:
         stage, received = self.model.stage, None
         if self.pipeline_comm is not None and not stage.is_first:
             received = self.pipeline_comm.receive(len(batch.input_ids))
-        self._timer.start()
+        start = self._platform.mark()
         hidden = self._forward(batch, received)
-        self._timer.stop()
+        stop = self._platform.mark()
         if self.pipeline_comm is not None and not stage.is_last:
             self.pipeline_comm.send(IntermediateTensors({"hidden_states": hidden}))
-            return ModelOutput(outputs, self._timer.seconds())
+            return ModelOutput(outputs, self._platform.seconds_between(start, stop))
         if batch.sampling_rows:
             # The indices are distinct: as many as there are tokens means all, in order.
             all_sample = len(batch.sample_indices) == len(hidden)
@@ -148,7 +148,8 @@ class ModelRunner:
             own_drafts = (drafts.get(group.get_first_seq_id(), NO_DRAFT) for group in groups)
             num_draft_tokens = [len(draft.token_ids) for draft in own_drafts]
         pooler_output = self._pool(hidden, batch, len(groups), errors)
-        return ModelOutput(outputs, self._timer.seconds(), pooler_output, num_draft_tokens, errors)
+        seconds = self._platform.seconds_between(start, stop)
+        return ModelOutput(outputs, seconds, pooler_output, num_draft_tokens, errors)
 
     def _forward(self, batch: InputBatch, received: IntermediateTensors | None) -> Tensor:
         if batch.graph is not None:

@@ -70,7 +70,7 @@ class Pipeline:
                 f"pipeline_parallel_size={size} is more than the model's "
                 f"{model_config.num_hidden_layers} layers"
             )
-        platform_of(config.device).check_num_stages(size)
+        platform_of(config.device).stage_device(size - 1)  # there is one for each stage
         self._rendezvous = tempfile.TemporaryDirectory(prefix="engine-stub-")
         context = multiprocessing.get_context("spawn")
         self._connections: list[Connection] = []

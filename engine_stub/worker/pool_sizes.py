@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from engine_stub.config import EngineConfig
-from engine_stub.model_executor.attention import PagedKVCache
+from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.platforms import platform_of
 
@@ -41,8 +41,8 @@ def with_pool_sizes(
     num_blocks = config.num_gpu_blocks
     if num_blocks is None:
         num_blocks = worker.determine_num_available_blocks()
-        if platform_of(config.device).kv_pool_bytes is not None:
-            # A device's spare memory is of use to the prefix cache only; a host's to all processes.
+        if not platform_of(config.device).has_own_memory:
+            # Other processes can use what the sequences do not need; else it is prefix cache.
             most_useful = config.max_num_seqs * -(-longest // config.block_size)
             num_blocks = min(num_blocks, most_useful)
     num_cpu_blocks = config.num_cpu_blocks

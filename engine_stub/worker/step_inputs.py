@@ -1,4 +1,4 @@
-"""The inputs of a step as numbers, which attention kernels get in one copy."""
+"""The inputs of a step for attention kernels, which go to the device in one copy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from engine_stub.model_executor.attention import KernelAttention, PackedPrompts, PagedKVCache
+from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.platforms import to_device
 from engine_stub.platforms.interface import QueryTiles
 from engine_stub.worker.batch_row import BatchRow
@@ -28,9 +28,9 @@ class StepInputs:
         tile_size, first_tokens, num_queries, table_starts, block_tables: See `QueryTiles`.
     """
 
-    input_ids: list[int]
-    positions: list[int]
-    slots: list[int]
+    input_ids: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
     prompt_lengths: list[int] = field(default_factory=list)
     tile_size: int = 1
     first_tokens: list[int] = field(default_factory=list)
@@ -68,35 +68,58 @@ class StepInputs:
 
     def numbers(self, num_tokens: int, num_tiles: int, padding_slot: int) -> list[int]:
         """Returns everything in one list, padded to so many tokens and tiles."""
-        no_tokens = [0] * (num_tokens - len(self.input_ids))
-        no_tiles = [0] * (num_tiles - len(self.first_tokens))
-        return [
-            *self.input_ids,
-            *no_tokens,
-            *self.positions,
-            *no_tokens,
-            *self.slots,
-            *[padding_slot] * len(no_tokens),
-            *self.first_tokens,
-            *no_tiles,
-            *self.num_queries,
-            *no_tiles,
-            *self.table_starts,
-            *no_tiles,
-            *self.block_tables,
-        ]
+        num_padding = num_tokens - len(self.input_ids)
+        numbers = self.input_ids + [0] * num_padding + self.positions + [0] * num_padding
+        numbers += self.slots + [padding_slot] * num_padding
+        for column in (self.first_tokens, self.num_queries, self.table_starts):
+            numbers += column + [0] * (num_tiles - len(column))
+        return numbers + self.block_tables
 
     def to_device(self, cache: PagedKVCache) -> DeviceInputs:
         """Copies everything to the device of the pool."""
-        device, num_tiles = cache.pool.device, len(self.first_tokens)
-        numbers = self.numbers(len(self.input_ids), num_tiles, 0)
-        prompts = None
-        if self.prompt_lengths:
-            starts = [*accumulate(self.prompt_lengths, initial=0)]
-            on_device = to_device(starts, device, torch.int32)
-            prompts = PackedPrompts(starts[-1], on_device, max(self.prompt_lengths))
-        sizes = len(self.input_ids), num_tiles, self.tile_size
-        return device_inputs(cache, to_device(numbers, device), *sizes, prompts)
+        num_tokens, num_tiles = len(self.input_ids), len(self.first_tokens)
+        numbers = to_device(self.numbers(num_tokens, num_tiles, 0), cache.pool.device)
+        sizes = num_tokens, num_tiles, self.tile_size
+        return device_inputs(cache, numbers, *sizes, self.prompt_lengths)
+
+
+class KernelAttention:
+    """The attention of one step by the kernels of a device; see `PagedAttention`.
+
+    Args:
+        cache: The pool, with kernels; the step's keys and values are written to it.
+        slots: ``[T]``, the row of `PagedKVCache.slot_rows` for each token's keys and values.
+        tiles: All tokens but those of `prompt_lengths`, counted from the first of them.
+        prompt_lengths: The lengths of the prompts at the beginning, for the kernel for prompts.
+    """
+
+    def __init__(
+        self, cache: PagedKVCache, slots: Tensor, tiles: QueryTiles, prompt_lengths: list[int]
+    ) -> None:
+        self.cache = cache
+        self.slots = slots
+        self.tiles = tiles
+        self._prompt_lengths = prompt_lengths
+        if prompt_lengths:
+            starts = [*accumulate(prompt_lengths, initial=0)]
+            self._prompt_starts = to_device(starts, cache.pool.device, torch.int32)
+
+    def __call__(self, layer_idx: int, q: Tensor, kv: Tensor) -> Tensor:
+        """Writes the step's keys and values, then attends; see `PagedAttention.__call__`."""
+        cache, kernels, window = self.cache, self.cache.kernels, self.cache.windows[layer_idx]
+        assert kernels is not None
+        cache.slot_rows[layer_idx].index_copy_(0, self.slots, kv)
+        outputs = []
+        first_tiled = sum(self._prompt_lengths)
+        if self._prompt_lengths:
+            assert kernels.prompts is not None
+            k, v = kv[:first_tiled].chunk(2, dim=-1)
+            prompts = self._prompt_starts, max(self._prompt_lengths)
+            outputs.append(kernels.prompts(q[:first_tiled], k, v, *prompts, window))
+        if len(self.tiles.first_tokens):
+            pool = cache.pool[layer_idx]
+            outputs.append(kernels.paged(q[first_tiled:], pool, self.tiles, window))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
 DeviceInputs: TypeAlias = tuple[Tensor, Tensor, KernelAttention]
@@ -109,14 +132,12 @@ def device_inputs(
     num_tokens: int,
     num_tiles: int,
     tile_size: int,
-    prompts: PackedPrompts | None = None,
+    prompt_lengths: list[int],
 ) -> DeviceInputs:
     """Returns the inputs as views of `numbers`, which is in the order of `StepInputs.numbers`."""
     sizes = [num_tokens] * 3 + [num_tiles] * 3
     parts = torch.split(numbers, [*sizes, len(numbers) - sum(sizes)])
     input_ids, positions, slots, first_tokens, num_queries, table_starts, block_tables = parts
-    tiles = None
-    if num_tiles:
-        tiled = positions[prompts.num_tokens :] if prompts else positions
-        tiles = QueryTiles(tile_size, first_tokens, num_queries, table_starts, tiled, block_tables)
-    return input_ids, positions, KernelAttention(cache, slots, prompts, tiles)
+    tiled = positions[sum(prompt_lengths) :]
+    tiles = QueryTiles(tile_size, first_tokens, num_queries, table_starts, tiled, block_tables)
+    return input_ids, positions, KernelAttention(cache, slots, tiles, prompt_lengths)

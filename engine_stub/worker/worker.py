@@ -7,7 +7,7 @@ import torch
 
 from engine_stub.config import EngineConfig
 from engine_stub.core.metadata import snapshot
-from engine_stub.model_executor.attention import PagedKVCache
+from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.loader import load_model
 from engine_stub.model_executor.model import WHOLE
 from engine_stub.model_executor.model_config import ModelConfig
@@ -18,7 +18,7 @@ from engine_stub.spec_decode.draft_head import DraftHeadProposer, load_draft_hea
 from engine_stub.spec_decode.ngram import NgramProposer
 from engine_stub.spec_decode.speculation import Proposer, Speculator
 from engine_stub.worker.decode_graphs import DecodeGraphs
-from engine_stub.worker.memory_profile import available_bytes
+from engine_stub.worker.memory_profile import run_largest_steps
 from engine_stub.worker.model_runner import ModelOutput, ModelRunner
 from engine_stub.worker.multi_step import run_steps
 from engine_stub.worker.pool_sizes import bytes_per_block
@@ -75,7 +75,11 @@ class Worker:
         Raises:
             ValueError: There is no room for any.
         """
-        available = available_bytes(self.model, self._cache(1), self.config, self._max_model_len)
+        cache = self._cache(1)
+        available = self.platform.kv_pool_bytes(
+            self.device,
+            lambda: run_largest_steps(self.model, cache, self.config, self._max_model_len),
+        )
         # One block more is allocated: the scratch block, which padding rows write to.
         per_block = bytes_per_block(self.config, self.model_config, len(self.layers))
         num_blocks = available // per_block - 1
@@ -90,8 +94,7 @@ class Worker:
         """Allocates the KV pool, and the pool in host memory to swap to."""
         self.cache = self._cache(num_gpu_blocks, num_cpu_blocks)
         graphs = None
-        is_captured = self.platform.captures_graphs and not self.config.enforce_eager
-        if is_captured and self.cache.kernels is not None:
+        if self.cache.kernels is not None and not self.config.enforce_eager:
             graphs = DecodeGraphs(
                 self.model,
                 self.cache,

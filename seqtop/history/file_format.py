@@ -177,7 +177,7 @@ def unpack_index(content: bytes, checksum: int, *, max_length: int) -> list[Fram
     )
 
 
-def compress(content: bytes, compressor: zstandard.ZstdCompressor) -> bytes:
+def compress(content: bytes | bytearray, compressor: zstandard.ZstdCompressor) -> bytes:
     """Returns the zstd frame of `content`, padded with a skippable frame if it is very small."""
     data = compressor.compress(content)
     required = -(-(len(content) - FREE_BYTES) // MAX_BYTES_PER_BYTE)

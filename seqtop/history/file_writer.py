@@ -86,7 +86,7 @@ class FileWriter(SegmentBuilder):
             self.num_steps += 1
         self._last_step = entry.step
 
-    def _store_batch(self, batch: EventColumns, payloads: bytes) -> None:
+    def _store_batch(self, batch: EventColumns, payloads: bytearray) -> None:
         self._write_frame(EventsHeader(size=0, length=0, columns=batch), payloads)
 
     def _store_finished(self, first: int, requests: list[FinishedRequest]) -> None:
@@ -108,7 +108,7 @@ class FileWriter(SegmentBuilder):
         )
         self._write_frame(header, keyframe.data)
 
-    def _write_frame(self, header: AnyHeader, content: bytes) -> None:
+    def _write_frame(self, header: AnyHeader, content: bytes | bytearray) -> None:
         data = file_format.compress(content, self._compressor)
         header.size, header.length = len(data), len(content)
         try:

@@ -71,7 +71,7 @@ class MemoryStore(Timeline, SegmentBuilder):
     def _add_entry(self, entry: IndexEntry) -> None:
         self.index.append(*entry)
 
-    def _store_batch(self, batch: EventColumns, payloads: bytes) -> None:
+    def _store_batch(self, batch: EventColumns, payloads: bytearray) -> None:
         stored = CompressedBatch(batch.position, batch.sizes, self._store(payloads))
         self._segments[-1].batches.append(stored)
 
@@ -118,7 +118,7 @@ class MemoryStore(Timeline, SegmentBuilder):
     def _finished_request(self, number: int) -> FinishedRequest:
         return self._newest_finished.get(number) or super()._finished_request(number)
 
-    def _store(self, data: bytes) -> CompressedData:
+    def _store(self, data: bytes | bytearray) -> CompressedData:
         # `compress` would return bytes that still occupy memory for the worst case.
         stream = self._compressor.compressobj(size=len(data))
         compressed = stream.compress(data) + stream.flush()

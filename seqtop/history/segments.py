@@ -163,6 +163,7 @@ class SegmentBuilder(ABC):
         return IndexEntry(self._number, state.time, _clamp(state.step), kind)
 
     def _try_keyframe(self, state: EngineState) -> None:
+        self._end_batch()  # before the state takes memory, too
         self._weight = 0
         # A state that cannot be encoded is reached by applying events to an earlier keyframe.
         with contextlib.suppress(WireError):
@@ -170,7 +171,6 @@ class SegmentBuilder(ABC):
             self._begin_segment(keyframe, self._entry(state, ORDINARY), None)
 
     def _begin_segment(self, keyframe: EncodedKeyframe, entry: IndexEntry, gap: Gap | None) -> None:
-        self._end_batch()
         for start in range(0, len(keyframe.finished), _FINISHED_GROUP):
             requests = keyframe.finished[start : start + _FINISHED_GROUP]
             self._store_finished(keyframe.first_finished + start, requests)
@@ -182,14 +182,14 @@ class SegmentBuilder(ABC):
         batch, self._batch = self._batch, None
         payloads, self._batch_payloads = self._batch_payloads, bytearray()
         if batch is not None:
-            self._store_batch(batch, bytes(payloads))
+            self._store_batch(batch, payloads)
 
     @abstractmethod
     def _add_entry(self, entry: IndexEntry) -> None:
         """Adds the index entry of `position`."""
 
     @abstractmethod
-    def _store_batch(self, batch: EventColumns, payloads: bytes) -> None:
+    def _store_batch(self, batch: EventColumns, payloads: bytearray) -> None:
         """Stores a complete batch and its joined payloads."""
 
     @abstractmethod

@@ -12,6 +12,7 @@ from seqtop.sequence.adapters import LoRARequest, PromptAdapterRequest, UsesAdap
 from seqtop.sequence.data import SequenceData, SequenceDataDelta
 from seqtop.sequence.errors import SequenceError
 from seqtop.sequence.inputs import MultiModalKwargs, MultiModalPlaceholderDict
+from seqtop.sequence.names import Name
 from seqtop.sequence.params import PoolingParams, SamplingParams
 from seqtop.sequence.privacy import Private, Public
 
@@ -39,7 +40,7 @@ class SequenceGroupMetadataDelta(msgspec.Struct, tag=True, array_like=True, omit
     """
 
     seq_data_delta: Public[dict[int, SequenceDataDelta]]
-    request_id: Public[str]
+    request_id: Public[Name]
     block_tables: Public[dict[int, list[int]]]
     is_prompt: Public[bool]
     do_sample: Public[bool] = True
@@ -74,7 +75,7 @@ class SequenceGroupMetadata(
         SequenceError: A prompt has neither sequences nor a `token_chunk_size`.
     """
 
-    request_id: Public[str]
+    request_id: Public[Name]
     is_prompt: Public[bool]
     seq_data: Public[dict[int, SequenceData]]
     sampling_params: Public[SamplingParams | None]

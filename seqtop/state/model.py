@@ -17,6 +17,7 @@ from seqtop.sequence import (
     SamplingParams,
     SequenceStatus,
 )
+from seqtop.sequence.names import Name
 from seqtop.sequence.privacy import Masked, Private, Public
 from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.messages import EngineInfo, PreemptionMode, StepStats, WaitReason
@@ -44,22 +45,22 @@ class WaitTimes(msgspec.Struct, omit_defaults=True, frozen=True):
 
     total: Public[float] = 0.0
     """Seconds of all waits before `since`."""
-    by_cause: Public[dict[str, float]] = {}
+    by_cause: Public[dict[Name, float]] = {}
     """The part of `total` whose cause is known, by `WaitCause` or the engine's name for it."""
     named: Public[float] = 0.0
     """Seconds in which the scheduler named this request itself, rather than one before it."""
     since: Public[float | None] = None
     """The beginning of the present wait, epoch seconds; `None` while it does not wait."""
-    blocked_before: Public[dict[str, float]] = {}
+    blocked_before: Public[dict[Name, float]] = {}
     """`BlockedTimes.by_cause` at that time."""
 
 
 class BlockedTimes(msgspec.Struct, omit_defaults=True, frozen=True):
     """The times in which the head of the queue was left waiting."""
 
-    by_cause: Public[dict[str, float]] = {}
+    by_cause: Public[dict[Name, float]] = {}
     """Seconds by the cause given for it, up to `since`."""
-    cause: Public[str | None] = None
+    cause: Public[Name | None] = None
     """The cause from `since` on; `None` if the last step gave none."""
     since: Public[float] = 0.0
     """The start of the last step, epoch seconds."""
@@ -69,7 +70,7 @@ class SequenceState(msgspec.Struct, omit_defaults=True):
     """A sequence after the last applied step."""
 
     seq_id: Public[int]
-    request_id: Public[str]
+    request_id: Public[Name]
     status: Public[SequenceStatus] = SequenceStatus.WAITING
     num_prompt_tokens: Public[int] = 0
     num_computed_tokens: Public[int] = 0
@@ -94,7 +95,7 @@ class SequenceState(msgspec.Struct, omit_defaults=True):
     parent_seq_id: Public[int | None] = None
     last_step: Public[int] = -1
     """The last step that changed this sequence."""
-    engine_status: Public[str] = ""
+    engine_status: Public[Name] = ""
     """The engine's own name for the status, where it makes finer distinctions."""
     num_draft_tokens: Public[int | None] = None
     """Speculative tokens verified so far; `None` without speculative decoding."""
@@ -124,7 +125,7 @@ class SequenceState(msgspec.Struct, omit_defaults=True):
 class CachedBlock(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A block in the prefix cache, identified by the sequence that wrote it."""
 
-    request_id: Public[str]
+    request_id: Public[Name]
     seq_id: Public[int]
     position: Public[int]
     """The logical position of the block in the table of that sequence."""
@@ -133,7 +134,7 @@ class CachedBlock(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class RequestState(msgspec.Struct, omit_defaults=True):
     """A request: its parameters, its progress and the ids of its sequences."""
 
-    request_id: Public[str]
+    request_id: Public[Name]
     metrics: Public[RequestMetrics]
     seq_ids: Public[list[int]]
     num_prompt_tokens: Public[int] = 0
@@ -151,12 +152,12 @@ class RequestState(msgspec.Struct, omit_defaults=True):
     num_lost_tokens: Public[int] = 0
     """Computed tokens that preemptions discarded."""
     last_preemption_mode: Public[PreemptionMode | None] = None
-    preempted_for: Public[str | None] = None
+    preempted_for: Public[Name | None] = None
     """Id of the request that the last preemption made room for."""
     wait_reason: Public[WaitReason | None] = None
     """The reason that the last step gave for leaving this request waiting."""
     wait: Public[WaitTimes] = WaitTimes()
-    finish_reason: Public[str | None] = None
+    finish_reason: Public[Name | None] = None
     """`stop`, `length` or `abort`, as in the OpenAI API; `None` while unfinished."""
     preemption_steps: Public[list[int]] = []
     queue_turn: Public[int] = 0
@@ -164,7 +165,7 @@ class RequestState(msgspec.Struct, omit_defaults=True):
 
     Each arrival takes the next positive number, each preemption the next negative one.
     """
-    lora: Public[str] = ""
+    lora: Public[Name] = ""
     """The name of the LoRA adapter; empty without one."""
 
 
@@ -180,10 +181,10 @@ class EngineData(msgspec.Struct):
     time: Public[float] = 0.0
     """The engine's clock at the last event, epoch seconds."""
     stats: Public[StepStats | None] = None
-    requests: Public[dict[str, RequestState]] = {}
+    requests: Public[dict[Name, RequestState]] = {}
     """Unfinished and recently finished requests, in order of arrival."""
     sequences: Public[dict[int, SequenceState]] = {}
-    finished: Public[list[str]] = []
+    finished: Public[list[Name]] = []
     """Ids of the finished requests in `requests`, in the order in which they finished."""
     max_finished: Public[int] = DEFAULT_MAX_FINISHED
     num_by_status: Public[list[int]] = msgspec.field(
@@ -202,7 +203,7 @@ class EngineData(msgspec.Struct):
     """Prompt tokens computed since the first applied step."""
     num_finished: Public[int] = 0
     """Requests finished since the first applied event, whether or not they are still here."""
-    wait_reason_ids: Public[list[str]] = []
+    wait_reason_ids: Public[list[Name]] = []
     """Ids of the requests that the last step gave a reason to wait."""
     blocked: Public[BlockedTimes] = BlockedTimes()
     num_queued: Public[int] = 0

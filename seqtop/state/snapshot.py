@@ -10,6 +10,7 @@ import msgspec
 
 from seqtop import garbage_collection
 from seqtop.sequence import SequenceStatus
+from seqtop.sequence.names import Name
 from seqtop.state import EngineState
 from seqtop.state.model import CachedBlock, RequestState, SequenceState
 from seqtop.wire import codec
@@ -23,7 +24,7 @@ _Entry = TypeVar("_Entry")
 class StatePart(msgspec.Struct):
     """A further part of a state: more entries of its dictionaries."""
 
-    requests: dict[str, RequestState] = {}
+    requests: dict[Name, RequestState] = {}
     sequences: dict[int, SequenceState] = {}
     cached_blocks: dict[int, CachedBlock] = {}
 

@@ -21,6 +21,7 @@ from seqtop.transport.curve_keys import EngineKeys
 from seqtop.transport.token_bucket import TokenBucket
 from seqtop.wire import codec, frames, parsing
 from seqtop.wire.errors import WireError
+from seqtop.wire.message_tag import tag
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
     Abort,
@@ -168,7 +169,7 @@ class RequestHandler:
 
     def _refusal(self, request: zmq.Frame) -> str | None:
         """Returns the reason why a request is not even decoded, or `None`."""
-        if parsing.tag(request.buffer) in _CONTROL_TAGS:
+        if tag(request.buffer) in _CONTROL_TAGS:
             return self._control_refusal(request)
         if len(request) > MAX_REQUEST_BYTES:
             return f"the request cannot be read: it has {len(request):,} bytes"

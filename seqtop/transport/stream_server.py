@@ -160,6 +160,8 @@ class StreamServer:
         self._update_replica(payload, Event)
 
     def _update_replica(self, payload: bytes, expected: Any) -> None:
+        # Also if it cannot be decoded: a viewer needs a snapshot with a number after it.
+        self._requests.invalidate_snapshot()
         # Decoding the sent bytes ensures that the replica is what a viewer has.
         try:
             event = codec.decode(payload, expected, max_elements=MAX_STATE_ELEMENTS)
@@ -168,7 +170,6 @@ class StreamServer:
             self.num_undecodable += 1
             return
         self._replica.apply(event)
-        self._requests.invalidate_snapshot()
         if isinstance(event, Step):
             self._step = event.step
 

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import zmq
 
 from seqtop.connection import ConnectionState
@@ -25,6 +26,7 @@ from seqtop.transport.pending_messages import PendingMessages
 from seqtop.wire import codec, frames, parsing
 from seqtop.wire.errors import WireError
 from seqtop.wire.frames import Frame, Welcome
+from seqtop.wire.message_tag import tag
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
     EngineStopped,
@@ -245,7 +247,7 @@ class Subscriber(BaseSubscriber[EventSink]):
     def _add_pending(self, frame: Frame) -> None:
         self._pending.add(frame)
         self._pending_stop = None
-        if parsing.tag(frame.payload) == EngineStopped.__name__:
+        if tag(frame.payload) == EngineStopped.__name__:
             with contextlib.suppress(WireError):
                 stop = parsing.event(frame.payload)
                 self._pending_stop = (isinstance(stop, EngineStopped) and stop.reason) or _STOPPED
@@ -264,24 +266,30 @@ class Subscriber(BaseSubscriber[EventSink]):
             except zmq.Again:
                 return
             try:
-                self._handle_reply([part.buffer for part in parts])
+                snapshot = self._handle_reply([part.buffer for part in parts])
+                # Its memory is not needed any more, and the sink may encode the state again.
+                del parts
+                if snapshot is not None:
+                    self._restore(snapshot)
             except WireError as error:
                 self._partial = None
                 self._report_error(WireError(f"its snapshot cannot be used: {error}"))
 
-    def _handle_reply(self, parts: list[memoryview]) -> None:
+    def _handle_reply(self, parts: list[memoryview]) -> Snapshot | None:
+        """Handles a reply; returns the snapshot that is complete by it, without its content."""
         message, *state = frames.unseal(parts, max(len(parts) - 1, 1))
         reply = parsing.reply(message)
         if isinstance(reply, Refused):
             self._set_state(ConnectionState.INCOMPATIBLE, reply.error)
         elif self._is_synced:
-            return
+            return None
         elif isinstance(reply, Snapshot):
-            self._begin_snapshot(reply)
+            return self._begin_snapshot(reply)
         elif isinstance(reply, SnapshotPart) and len(state) == 1:
-            self._add_part(reply, state[0])
+            return self._add_part(reply, state[0])
+        return None
 
-    def _begin_snapshot(self, snapshot: Snapshot) -> None:
+    def _begin_snapshot(self, snapshot: Snapshot) -> Snapshot | None:
         self._partial = None
         if snapshot.protocol_version != PROTOCOL_VERSION:
             raise frames.ProtocolVersionError(
@@ -289,28 +297,30 @@ class Subscriber(BaseSubscriber[EventSink]):
             )
         same_engine = snapshot.incarnation == self._incarnation
         if same_engine and snapshot.sequence_number < self._last_number:
-            return  # a late reply to an earlier request
+            return None  # a late reply to an earlier request
         self._requested_at = time.monotonic()
         self._sink.load(memoryview(snapshot.state), is_first=True)
-        if snapshot.has_parts:
-            self._partial = _PartialSnapshot(snapshot)
-        else:
-            self._restore(snapshot)
+        snapshot.state = msgspec.Raw()
+        if not snapshot.has_parts:
+            return snapshot
+        self._partial = _PartialSnapshot(snapshot)
+        return None
 
-    def _add_part(self, part: SnapshotPart, state: memoryview) -> None:
+    def _add_part(self, part: SnapshotPart, state: memoryview) -> Snapshot | None:
         partial = self._partial
         if partial is None or part.index != partial.next_index:
             self._partial = None  # a part was lost, and the whole snapshot is requested again
-            return
+            return None
         partial.next_index += 1
         partial.num_bytes += len(state)
         if partial.num_bytes > frames.MAX_SNAPSHOT_BYTES:
             raise WireError(f"the snapshot has more than {frames.MAX_SNAPSHOT_BYTES:,} bytes")
         self._requested_at = time.monotonic()
         self._sink.load(state, is_first=False)
-        if part.is_last:
-            self._partial = None
-            self._restore(partial.snapshot)
+        if not part.is_last:
+            return None
+        self._partial = None
+        return partial.snapshot
 
     def _restore(self, snapshot: Snapshot) -> None:
         self._sink.restore(snapshot)

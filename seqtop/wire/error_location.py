@@ -16,11 +16,14 @@ from typing import Any, Final, Union, get_args, get_origin
 import msgspec
 from msgspec import inspect
 
+from seqtop.wire.message_tag import tag
+
 _AT_PATH: Final = re.compile(r"(?P<reason>.*) - at (?P<key>`key` in )?`\$(?P<path>.*)`", re.DOTALL)
 _STEP: Final = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+|\.\.\.)\]")
 _MAX_DEPTH: Final = 64  # no valid value is nested deeper
 _MAX_PLAIN_BYTES: Final = 4 * 1024
-"""The largest data that are decoded a second time, untyped, to name the members of unions."""
+"""The largest data that are decoded a second time, untyped, to name the members of unions. Of
+larger data, only the tag is read."""
 _MAX_REASON: Final = 1_000
 """The largest error in characters. It may quote a value from the data."""
 _UNKNOWN: Final = object()
@@ -95,7 +98,7 @@ def _parts(obj: Any) -> Iterator[tuple[str, Any]]:
 
 def _plain(data: Any) -> Any:
     if memoryview(data).nbytes > _MAX_PLAIN_BYTES:
-        return _UNKNOWN
+        return [tag(data)]
     try:
         return msgspec.msgpack.decode(data)
     except Exception:  # noqa: BLE001 - malformed elsewhere, too: the location has fewer names

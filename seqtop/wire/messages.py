@@ -19,6 +19,7 @@ from seqtop.sequence import (
     SamplingParams,
     SequenceStatus,
 )
+from seqtop.sequence.names import Name
 from seqtop.sequence.privacy import Masked, Private, Public
 
 PROTOCOL_VERSION = 2
@@ -41,15 +42,15 @@ class EngineInfo(Message, tag="EngineInfo"):
     """The description of an engine, sent when it starts and in every snapshot."""
 
     protocol_version: Public[int]
-    engine_id: Public[str]
+    engine_id: Public[Name]
     """The user's name for the engine, which distinguishes engines in one viewer."""
-    incarnation: Public[str]
+    incarnation: Public[Name]
     """A random id, new with each start of the engine."""
-    engine: Public[str]
+    engine: Public[Name]
     """Software and version, such as `engine_stub 0.1.0`."""
-    model: Public[str]
-    dtype: Public[str]
-    device: Public[str]
+    model: Public[Name]
+    dtype: Public[Name]
+    device: Public[Name]
     start_time: Public[float]
     block_size: Public[int]
     """Slots (tokens) per KV-cache block."""
@@ -77,18 +78,18 @@ class EngineInfo(Message, tag="EngineInfo"):
     """The order of the waiting queue: preempted requests first, then by priority and arrival; or
     (`fcfs`) by arrival, with the latest preempted request first; or (`priority`) by priority and
     arrival only."""
-    tokenizer: Public[str | None] = None
+    tokenizer: Public[Name | None] = None
     """The model's tokenizer: a directory or an id of the Hugging Face hub."""
     data_parallel_rank: Public[int | None] = None
     """The rank among several engines that serve one model together."""
-    kv_cache_groups: Public[list[str]] = []
+    kv_cache_groups: Public[list[Name]] = []
     """The kind of layers of each block table, if sequences have several."""
 
 
 class RequestArrived(Message, tag="RequestArrived"):
     """A request that joined the waiting queue. None of it is scheduled yet."""
 
-    request_id: Public[str]
+    request_id: Public[Name]
     arrival_time: Public[float]
     seq_ids: Public[list[int]]
     num_prompt_tokens: Public[int]
@@ -99,9 +100,9 @@ class RequestArrived(Message, tag="RequestArrived"):
     priority: Public[int] = 0
     metrics: Public[RequestMetrics | None] = None
     """The initial metrics. By default only the arrival time is known."""
-    engine_status: Public[str] = ""
+    engine_status: Public[Name] = ""
     """The engine's own name for the status, if the request waits for more than its turn."""
-    lora: Public[str] = ""
+    lora: Public[Name] = ""
     """The name of the request's LoRA adapter; empty without one."""
 
 
@@ -112,7 +113,7 @@ class StreamingUpdate(Message, tag="StreamingUpdate"):
     again. The block table is unchanged.
     """
 
-    request_id: Public[str]
+    request_id: Public[Name]
     time: Public[float]
     num_computed_tokens: Public[int]
     num_prompt_tokens: Public[int]
@@ -145,8 +146,8 @@ class SequenceUpdate(Message):
     parent_seq_id: Public[int | None] = None
     """The sequence that this one was forked from; sent once, with `request_id` and `block_table`.
     The fork starts with the output that its parent has before the parent's own update."""
-    request_id: Public[str | None] = None
-    engine_status: Public[str] = ""
+    request_id: Public[Name | None] = None
+    engine_status: Public[Name] = ""
     """The engine's own name for the status, if it is more specific than `status`, such as
     `WAITING_FOR_REMOTE_KVS`."""
     num_draft_tokens: Public[int | None] = None
@@ -165,11 +166,11 @@ class SequenceUpdate(Message):
 class Preemption(Message):
     """A running request that was preempted in this step."""
 
-    request_id: Public[str]
+    request_id: Public[Name]
     mode: Public[PreemptionMode]
     num_lost_tokens: Public[int]
     """Computed tokens that have to be computed again; 0 for a swap."""
-    for_request_id: Public[str | None] = None
+    for_request_id: Public[Name | None] = None
     """The request that needed the blocks."""
 
 
@@ -179,7 +180,7 @@ class WaitReason(Message):
     A waiting request that a step does not name waits behind one that it names.
     """
 
-    request_id: Public[str]
+    request_id: Public[Name]
     cause: Public[WaitCause]
     num_missing: Public[int] = 0
     """Missing blocks for `no_blocks`, tokens of the budget for `token_budget`, sequences for
@@ -218,7 +219,7 @@ class StepStats(Message):
 class CachedBlocks(Message):
     """Full, computed blocks that were added to the prefix cache: neighbours in one table."""
 
-    request_id: Public[str]
+    request_id: Public[Name]
     """The request whose tokens they hold."""
     seq_id: Public[int]
     position: Public[int]
@@ -274,7 +275,7 @@ class Step(Message, tag="Step"):
     execute: Public[ExecuteModelRequest]
     sequences: Public[list[SequenceUpdate]]
     stats: Public[StepStats]
-    metrics: Public[dict[str, RequestMetrics]] = {}
+    metrics: Public[dict[Name, RequestMetrics]] = {}
     preemptions: Public[list[Preemption]] = []
     wait_reasons: Public[list[WaitReason]] = []
     newly_cached_blocks: Public[list[CachedBlocks] | None] = None
@@ -290,7 +291,7 @@ class Step(Message, tag="Step"):
 class RequestFinished(Message, tag="RequestFinished"):
     """A request that left the engine. Sent after the step that ended it."""
 
-    request_id: Public[str]
+    request_id: Public[Name]
     time: Public[float]
     status: Public[SequenceStatus]
     """The final status of all sequences of the request that have not finished before."""
@@ -365,7 +366,7 @@ class Submit(Message, tag="Submit"):
 class Abort(Message, tag="Abort"):
     """A command to end a request. The reply is `Accepted` or `Refused`."""
 
-    request_id: str
+    request_id: Name
 
 
 Command: TypeAlias = SnapshotRequest | Submit | Abort
@@ -375,7 +376,7 @@ class Snapshot(Message, tag="Snapshot"):
     """The state after message `sequence_number` of `incarnation`."""
 
     protocol_version: int
-    incarnation: str
+    incarnation: Name
     sequence_number: int
     state: msgspec.Raw
     """An encoded `seqtop.state.EngineState`."""
@@ -395,7 +396,7 @@ class SnapshotPart(Message, tag="SnapshotPart"):
 class Accepted(Message, tag="Accepted"):
     """The reply to a command that the engine carried out."""
 
-    request_id: str
+    request_id: Name
 
 
 class Refused(Message, tag="Refused"):

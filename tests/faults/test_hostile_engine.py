@@ -10,6 +10,7 @@ import pytest
 import zmq
 
 from seqtop.connection import ConnectionState
+from seqtop.sequence.names import MAX_NAME_LENGTH
 from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.transport.endpoints import snapshot_endpoint
@@ -19,7 +20,7 @@ from seqtop.wire.messages import PROTOCOL_VERSION, Heartbeat, Snapshot
 from tests.support.hand_driven import arrival, engine_info
 from tests.support.waiting import SECONDS, wait_until
 
-LONG = 10 * 2**20
+LONG = 60 * 2**20
 
 
 class Shown(NamedTuple):
@@ -53,18 +54,41 @@ def plain_peak(tmp_path_factory: pytest.TempPathFactory) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's figures")
-@pytest.mark.parametrize("letter", ["x", "狐", "\x1b"])
-def test_names_of_ten_megabytes(endpoint: str, plain_peak: int, letter: str) -> None:
-    name = letter * (LONG // len(letter.encode()))
-    info = msgspec.structs.replace(engine_info(), engine_id=name, model=name, engine=name)
-    event = msgspec.structs.replace(arrival(1), request_id=name, prompt=name)
-    num_bytes = len(codec.encode(info)) + len(codec.encode(event))
-    with Publisher(endpoint, info, EngineState()) as publisher:
+@pytest.mark.parametrize(("letter", "megabytes"), [("x", 16), ("\x1b", 16), ("狐", 80)])
+def test_a_text_takes_twice_its_bytes(
+    endpoint: str, plain_peak: int, letter: str, megabytes: int
+) -> None:
+    """The text, and the history's copy before it is compressed; Python caches others than ASCII."""
+    event = msgspec.structs.replace(arrival(1), prompt=letter * (LONG // len(letter.encode())))
+    num_bytes = len(codec.encode(event))
+    with Publisher(endpoint, engine_info(), EngineState()) as publisher:
         publisher.publish(event)
         shown = show(endpoint)
     assert max(map(len, shown.lines)) < 5_000
-    # The bytes, the texts, and the history's copy before it is compressed, each once.
-    assert shown.peak - plain_peak < 5 * num_bytes
+    assert shown.peak - plain_peak < 2 * num_bytes + megabytes * 2**20
+
+
+@pytest.mark.parametrize(
+    ("field", "letter"), [("request_id", "x"), ("lora", "狐"), ("engine_status", "\x1b")]
+)
+def test_names_of_ten_megabytes_are_refused_by_name(endpoint: str, field: str, letter: str) -> None:
+    name = letter * (10 * 2**20 // len(letter.encode()))
+    event = msgspec.structs.replace(arrival(1), **{field: name})
+    with (
+        Publisher(endpoint, engine_info(), EngineState()) as publisher,
+        Session(endpoint) as session,
+    ):
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        publisher.publish(event)
+        wait_until(lambda: session.connection.num_errors == 1)
+        reason = f"{field}: Expected `str` of length <= {MAX_NAME_LENGTH}"
+        assert session.connection.last_error.endswith(reason)
+        publisher.publish(arrival(2))
+        wait_until(lambda: session.state.requests)
+        assert [*session.state.requests] == [arrival(2).request_id]
+        assert session.connection.num_errors == 1
+        assert publisher.last_error is not None
+        assert publisher.last_error.endswith(reason)
 
 
 def test_messages_of_many_frames_are_counted_and_the_stream_goes_on(endpoint: str) -> None:

@@ -313,9 +313,5 @@ def simulated_cuda(
     monkeypatch.setattr(torch, "Generator", DeviceGenerator)
     on_device = device.kernels(kernels)
     monkeypatch.setattr(CudaPlatform, "attention_kernels", lambda *_: on_device)
-    has_cudnn = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
-    try:
-        with device:
-            yield device
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(has_cudnn)
+    with device:
+        yield device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any, Final
 
 from seqtop.adapters.vllm.observations import Arrived, UnfinishedRequest
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
+from seqtop.sequence.names import MAX_NAME_LENGTH
 
 _RANDOM_SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
 _MAX_NAMES: Final = 100_000
@@ -110,12 +112,20 @@ class Names:
 
     def of(self, request_id: str) -> str:
         """Returns the name for vLLM's internal request id, which is unique."""
-        name = request_id
+        name = _shortened(request_id)
         if self._has_random_suffix:
-            name = _RANDOM_SUFFIX.sub("", request_id)
+            name = _shortened(_RANDOM_SUFFIX.sub("", request_id))
         if name in self._assigned:
-            name = request_id
+            name = _shortened(request_id)
         self._assigned[name] = None
         if len(self._assigned) > _MAX_NAMES:
             self._assigned.popitem(last=False)
         return name
+
+
+def _shortened(request_id: str) -> str:
+    """Returns an id that viewers accept; of a longer one, which clients may send, its beginning."""
+    if len(request_id) <= MAX_NAME_LENGTH:
+        return request_id
+    digest = hashlib.sha256(request_id.encode(errors="replace")).hexdigest()
+    return f"{request_id[: MAX_NAME_LENGTH - len(digest)]}{digest}"

@@ -2,6 +2,7 @@
 
 from seqtop.adapters.vllm.request import Names, end_status, engine_status, sampling_params
 from seqtop.sequence import SequenceStatus
+from seqtop.sequence.names import MAX_NAME_LENGTH
 
 
 def test_names_are_the_users_own_and_never_given_twice() -> None:
@@ -10,6 +11,16 @@ def test_names_are_the_users_own_and_never_given_twice() -> None:
     assert names.of("cmpl-12-0-99999999") == "cmpl-12-0-99999999"
     assert names.of("no suffix here") == "no suffix here"
     assert Names(has_random_suffix=False).of("x-0a1b2c3d") == "x-0a1b2c3d"
+
+
+def test_names_that_viewers_would_refuse_are_shortened_and_still_differ() -> None:
+    names = Names(has_random_suffix=True)
+    long = "x" * 2 * MAX_NAME_LENGTH
+    ids = [f"{long}-0a1b2c3d", f"{long}-99999999", f"{long}y-0a1b2c3d", long[:MAX_NAME_LENGTH]]
+    given = [names.of(each) for each in ids]
+    assert [len(each) for each in given] == [MAX_NAME_LENGTH] * 4
+    assert len({*given}) == 4
+    assert given[3] == ids[3]
 
 
 def test_statuses_of_v1() -> None:

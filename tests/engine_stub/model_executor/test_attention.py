@@ -3,31 +3,26 @@
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine_stub.model_executor.attention import AttentionSegment, PagedAttention, PagedKVCache
+from engine_stub.model_executor.attention import (
+    AttentionSegment,
+    PagedAttention,
+    attention_contexts,
+)
+from engine_stub.model_executor.kv_cache import PagedKVCache
 
 CPU = torch.device("cpu")
 
 
-def make_cache(window: int | None = None, num_cpu_blocks: int = 0) -> PagedKVCache:
-    return PagedKVCache(
-        *(1, 8, 2, 4, 16),
-        device=CPU,
-        dtype=torch.float32,
-        windows=(window,),
-        num_cpu_blocks=num_cpu_blocks,
-    )
-
-
 def attend_in_two_steps(window: int | None, length: int, table: list[int]) -> torch.Tensor:
     """Attends to a prompt of all tokens but the last, then to the last one through the table."""
-    cache = make_cache(window)
+    cache = PagedKVCache(1, 8, 2, 4, 16, device=CPU, dtype=torch.float32, windows=(window,))
     torch.manual_seed(0)
     q, kv = torch.randn(length, 4, 16), torch.randn(length, 2, 32)
     slots = torch.tensor([table[i // 4] * 4 + i % 4 for i in range(length)])
     prompt = AttentionSegment(0, length - 1, 1, None)
     first = PagedAttention(cache, slots[:-1], [prompt])(0, q[:-1], kv[:-1])
     positions = torch.tensor([[length - 1]])
-    (context,) = cache.contexts([table], positions, [1])
+    (context,) = attention_contexts(cache, [table], positions, [1])
     decode = AttentionSegment(0, 1, 1, context)
     last = PagedAttention(cache, slots[-1:], [decode])(0, q[-1:], kv[-1:])
     found = torch.cat((first, last))
@@ -50,17 +45,3 @@ def test_a_prompt_and_a_decode() -> None:
 def test_a_sliding_window_hides_what_lies_before_it() -> None:
     with_window = attend_in_two_steps(6, 11, [5, 0, 3])
     assert not torch.allclose(with_window, attend_in_two_steps(None, 11, [5, 0, 3]))
-
-
-def test_blocks_are_copied_and_swapped_as_a_whole() -> None:
-    cache = make_cache(num_cpu_blocks=2)
-    cache.pool.normal_()
-    before = cache.pool.clone()
-    cache.copy_blocks([(1, 4)])
-    assert torch.equal(cache.pool[:, 4], before[:, 1])
-    cache.swap_out([(2, 1), (3, 0)])
-    cache.pool.zero_()
-    cache.swap_in([(1, 6), (0, 7)])
-    assert torch.equal(cache.pool[:, 6], before[:, 2])
-    assert torch.equal(cache.pool[:, 7], before[:, 3])
-    assert not cache.pool[:, :6].any()

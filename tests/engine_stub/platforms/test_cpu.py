@@ -3,33 +3,26 @@
 import pytest
 import torch
 
-from engine_stub.platforms import platform_of
-from engine_stub.platforms.interface import host_tensor
+from engine_stub.platforms import copy_to_device, host_zeros, platform_of, to_device, to_host
 
 CPU = torch.device("cpu")
 
 
-def test_values_go_to_the_device_and_come_back() -> None:
-    platform = platform_of(CPU)
-    ids = platform.to_device([1, 2**40, -3], CPU, torch.int64)
-    figures = platform.to_device([0.5, 1.5], CPU, torch.float32)
-    assert platform.to_host([ids, figures]) == [[1, 2**40, -3], [0.5, 1.5]]
-    buffer = platform.host_zeros([2], torch.int64)
-    platform.copy_to_device([7, 8], buffer)
-    assert platform.to_host([buffer]) == [[7, 8]]
-
-
-def test_what_a_cpu_does_not_have_is_an_error() -> None:
-    platform = platform_of(CPU)
-    assert not platform.captures_graphs
-    with pytest.raises(RuntimeError, match="captures no graphs"):
-        platform.capture(lambda: torch.zeros(1), CPU, None)
-    with pytest.raises(RuntimeError, match="memory"):
-        platform.free_bytes(CPU)
-
-
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32])
-def test_host_tensors_hold_their_values(dtype: torch.dtype) -> None:
-    tensor = host_tensor([1, 2, 3], dtype)
-    assert tensor.dtype is dtype
-    assert tensor.tolist() == [1, 2, 3]
+def test_values_go_to_the_device_and_come_back(dtype: torch.dtype) -> None:
+    tensor = to_device([1, 2, -3], CPU, dtype)
+    assert tensor.dtype is to_device([], CPU, dtype).dtype is dtype
+    large = to_device([2**40], CPU)
+    assert to_host(tensor, large) == [[1, 2, -3], [2**40]]
+    buffer = host_zeros([2], torch.int64, CPU)
+    copy_to_device([7, 8], buffer)
+    assert to_host(buffer) == [[7, 8]]
+
+
+def test_nothing_is_captured_and_all_memory_is_shared() -> None:
+    platform = platform_of(CPU)
+    assert not platform.has_own_memory
+    numbers = torch.ones(2)
+    again = platform.graph_capture(CPU)(lambda: numbers * 2)
+    numbers.fill_(3)
+    assert again().tolist() == [6, 6]

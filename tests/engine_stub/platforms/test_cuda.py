@@ -1,5 +1,6 @@
 """The engine's CUDA path on a device that the CPU plays: tokens, placement, waiting, replays."""
 
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.model_executor.model_config import ModelConfig
 from engine_stub.model_executor.stages import Stage
-from engine_stub.platforms import copy_to_device, to_device, to_host
+from engine_stub.platforms import copy_to_device, platform_of, to_device, to_host
 from engine_stub.platforms.cuda import CudaPlatform
 from engine_stub.worker.model_runner import ModelOutput
 from engine_stub.worker.worker import Worker
@@ -27,7 +28,7 @@ from tests.support.running import greedy, run, tokens
 from tests.support.simulated_cuda import DEVICE, DeviceError, Graph, simulated_cuda
 
 # On the bundled engine's own account, at the end of a step.
-READ = "to_host: a stream is waited for"
+READ = "synchronize: a stream is waited for"
 
 PROMPTS = [[index + 1, *range(3, 3 + 4 * index), 7, 8, 7, 8] for index in range(9)]
 PARAMS: list[Any] = [
@@ -72,7 +73,6 @@ def test_tokens_are_those_of_the_cpu_and_only_they_are_waited_for(
     expected, _ = run(make_engine(checkpoint, "cpu", **settings), PROMPTS[:8], *PARAMS[:8])
     with simulated_cuda(monkeypatch) as device:
         engine = make_engine(checkpoint, "cuda", **settings)
-        assert not torch.backends.cuda.cudnn_sdp_enabled()
         device.waits.clear()
         groups, records = run(engine, PROMPTS[:8], *PARAMS[:8])
     assert tokens(groups) == tokens(expected)
@@ -191,16 +191,22 @@ def test_memory_that_sequences_do_not_need_becomes_prefix_cache(
     assert config.num_gpu_blocks > 10 * config.max_model_len // config.block_size
 
 
-def test_without_kernels_blocks_are_gathered(
+def test_a_device_without_triton_is_refused(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where Triton is not installed."""
-    expected, _ = run(make_engine(checkpoint, "cpu"), PROMPTS[:8], *PARAMS[:8])
-    with simulated_cuda(monkeypatch) as device:
-        monkeypatch.setattr(CudaPlatform, "attention_kernels", lambda *_: None)
-        groups, _ = run(make_engine(checkpoint, "cuda"), PROMPTS[:8], *PARAMS[:8])
-    assert tokens(groups) == tokens(expected)
-    assert device.graphs == []
+    attention_kernels = CudaPlatform.attention_kernels
+    with simulated_cuda(monkeypatch):
+        monkeypatch.setattr(CudaPlatform, "attention_kernels", attention_kernels)
+        monkeypatch.setitem(sys.modules, "engine_stub.platforms.triton_attention", None)
+        with pytest.raises(ValueError, match="cuda needs Triton, which is not installed"):
+            make_engine(checkpoint, "cuda")
+
+
+def test_stages_without_a_device_each_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with simulated_cuda(monkeypatch):
+        assert platform_of("cuda").stage_device(0) == DEVICE
+        with pytest.raises(ValueError, match="needs a CUDA device, and torch sees 1"):
+            platform_of("cuda").stage_device(1)
 
 
 def test_a_device_without_room_for_a_pool_is_named(

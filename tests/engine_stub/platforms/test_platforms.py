@@ -31,8 +31,8 @@ def test_only_the_platforms_contain_code_for_one_kind_of_device() -> None:
 def test_each_device_has_its_platform() -> None:
     assert platform_of("cpu") is platform_of(torch.device("cpu"))
     assert platform_of("cuda") is platform_of(torch.device("cuda", 1))
-    assert not platform_of("cpu").captures_graphs
-    assert platform_of("cuda").captures_graphs
+    assert not platform_of("cpu").has_own_memory
+    assert platform_of("cuda").has_own_memory
 
 
 def test_an_unknown_device_or_dtype_is_refused() -> None:

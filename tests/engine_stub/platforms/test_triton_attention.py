@@ -17,9 +17,11 @@ from torch import Tensor
 
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
-from engine_stub.model_executor.attention import KernelAttention, PagedAttention, PagedKVCache
+from engine_stub.model_executor.attention import PagedAttention
+from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.platforms.interface import AttentionKernels
 from engine_stub.worker.input_batch import prepare_batch
+from engine_stub.worker.step_inputs import KernelAttention
 from seqtop.sequence import SequenceData, SequenceGroupMetadata
 from tests.engine_stub.platforms.test_cuda import PROMPTS
 from tests.support.attention_kernels import PAGED_ONLY
@@ -105,7 +107,6 @@ class Case:
         batch = prepare_batch(self.groups, self.cache, {})
         assert isinstance(batch.attend, KernelAttention)
         tiles = batch.attend.tiles
-        assert tiles is not None
         self.cache.slot_rows[0].index_copy_(0, batch.attend.slots, self.kv)
         out = torch.zeros_like(self.q, dtype=torch.float64)
         slots = self.cache.slot_rows[0].double()

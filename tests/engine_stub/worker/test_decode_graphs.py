@@ -10,7 +10,12 @@ import torch
 from engine_stub.config import EngineConfig
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
-from engine_stub.model_executor.attention import AttentionSegment, PagedAttention, PagedKVCache
+from engine_stub.model_executor.attention import (
+    AttentionSegment,
+    PagedAttention,
+    attention_contexts,
+)
+from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.model_executor.loader import load_model
 from engine_stub.model_executor.stages import Stage
 from engine_stub.platforms.interface import AttentionKernels
@@ -119,7 +124,8 @@ def test_only_the_steps_own_slots_and_the_scratch_block_are_written(
         cache.pool.copy_(before)
         segments = []
         for row, table in enumerate(tables):
-            (context,) = cache.contexts([table], torch.tensor([[positions[row]]]), [1])
+            position = torch.tensor([[positions[row]]])
+            (context,) = attention_contexts(cache, [table], position, [1])
             # Each has to be read before the next one's is gathered to the same memory.
             segments.append((row, AttentionSegment(0, 1, 1, context)))
         alone = [

@@ -2,7 +2,7 @@
 
 import torch
 
-from engine_stub.model_executor.attention import PagedKVCache
+from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.worker.input_batch import InputBatch, prepare_batch
 from seqtop.sequence import SamplingParams, SequenceData, SequenceGroupMetadata
 
