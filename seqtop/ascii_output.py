@@ -1,4 +1,4 @@
-"""ASCII forms of characters that the encoding of a terminal or a pipe does not have.
+"""ASCII forms of characters that a terminal or a pipe does not have.
 
 In a locale without UTF-8, Python would end a command with an error, or write the number of a
 character in its place. An ASCII form takes as many cells as its character, so that tables and
@@ -19,10 +19,11 @@ _SIGNS = {
     "…": "~", "·": ".", "•": "*", "–": "-", "—": "-", "‘": "'", "’": "'", "“": '"', "”": '"',
     "°": "'", "µ": "u", "μ": "u", "×": "x", "≠": "!", "≤": "<", "≥": ">", "≡": "=", "∞": "*",
     "‖": "|", "←": "<", "→": ">", "↑": "^", "↓": "v", "⇡": "^", "⇣": "v", "⇄": "%", "↵": "$",
-    "↺": "@", "↻": "@", "∅": "/", "⊘": "/", "⌘": "#", "■": "#", "▲": "^", "▼": "v", "▷": ">",
-    "▸": ">", "▾": "v", "○": "o", "◌": "o", "◐": "o", "●": "*", "✓": "+", "✗": "x",
+    "↺": "@", "↻": "@", "∅": "/", "⊘": "/", "⌘": "#", "⏎": "$", "⌫": "<",
+    "■": "#", "▲": "^", "▼": "v", "▷": ">", "▸": ">", "▾": "v", "○": "o", "◌": "o", "◐": "o",
+    "●": "*", "✓": "+", "✗": "x",
     "▁": "_", "▂": ".", "▃": ":", "▄": "-", "▅": "=", "▆": "+", "▇": "*", "█": "#",
-    "░": ":", "▒": "~", "▓": "&", "▚": "%", "▔": "-", "━": "=", "═": "+",
+    "░": ":", "▒": "~", "▓": "&", "▚": "%", "▔": "-", "▀": "-", "▌": ">", "━": "=", "═": "+",
 }  # fmt: skip
 """Forms of the signs on the screens. In the block map and in a bar, no two signs have one form."""
 
@@ -33,6 +34,13 @@ def replace_unencodable(*streams: TextIO) -> None:
         if isinstance(stream, io.TextIOWrapper) and not _is_unicode(stream.encoding):
             codecs.register_error(_ERROR_HANDLER, _replace)
             stream.reconfigure(errors=_ERROR_HANDLER)
+
+
+def use_ascii(stream: TextIO) -> None:
+    """Makes `stream` write the ASCII form of every character that is not ASCII."""
+    if isinstance(stream, io.TextIOWrapper):
+        codecs.register_error(_ERROR_HANDLER, _replace)
+        stream.reconfigure(encoding="ascii", errors=_ERROR_HANDLER)
 
 
 def ascii_form(text: str) -> str:

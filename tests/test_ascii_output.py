@@ -1,11 +1,14 @@
 """What is written where the encoding is not Unicode."""
 
+import ast
 import io
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
-from seqtop.ascii_output import ascii_form, replace_unencodable
+import seqtop
+from seqtop.ascii_output import ascii_form, replace_unencodable, use_ascii
 from seqtop.tui.screens.blocks import cells
 
 
@@ -16,7 +19,7 @@ from seqtop.tui.screens.blocks import cells
         ("a … b · c", "a ~ b . c"),
         ("━━━╸ ├─┬╷ │", "===- +-+| |"),
         ("┃ ┼ ╭╮ ┊ ╌", "| + ++ | -"),
-        ("▁▂▃▄▅▆▇█▌", "_.:-=+*##"),
+        ("▁▂▃▄▅▆▇█▌▐", "_.:-=+*#>#"),
         ("Zoë café ½ ﬁ", "Zoe cafe ? ?"),
         ("Ａ猫が", "??????"),
         ("e\u0301", "e"),
@@ -43,6 +46,17 @@ def test_the_signs_of_the_block_map_differ() -> None:
     assert not forms.intersection(cells.LETTERS), "letters are owners"
 
 
+def test_every_sign_that_the_app_draws_has_a_form() -> None:
+    drawn: set[str] = set()
+    for path in Path(seqtop.__file__).parent.joinpath("tui").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                drawn.update(node.value)
+    assert "━" in drawn
+    assert [sign for sign in sorted(drawn) if "?" in ascii_form(sign)] == ["?"]
+
+
 @pytest.mark.parametrize(
     ("encoding", "written"),
     [
@@ -59,3 +73,13 @@ def test_only_what_an_encoding_lacks_is_replaced(encoding: str, written: bytes) 
     stream.write("café …")
     stream.flush()
     assert raw.getvalue() == written
+
+
+def test_a_unicode_stream_can_be_told_to_write_ascii() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="utf-8")
+    stream.write("…")
+    use_ascii(stream)
+    stream.write("café ━")
+    stream.flush()
+    assert raw.getvalue() == "…".encode() + b"cafe ="

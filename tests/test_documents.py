@@ -74,8 +74,9 @@ def test_the_cells_of_the_block_map() -> None:
         pool_cells.SELECTED_SHARED,
     ):
         assert f"`{glyph}`" in listed
-    for glyph in cell_map._REVERSED.values():
-        assert f"`{glyph}`" in listed
+    for sign, glyph in cell_map._REVERSED.items():
+        assert f"`{glyph}`" in listed or sign == cell_map.EDGE
+    assert f"`{pool_cells.SHADES}`" in listed
 
 
 def test_the_cells_and_figures_of_a_prefix_cache() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from seqtop.ascii_output import use_ascii
 from seqtop.cli.messages import fail, print_document
 from seqtop.cli.run_app import NO_TERMINAL, has_terminal
 from seqtop.tokenizer_file import TokenizerError, read_tokenizer
@@ -70,6 +72,8 @@ def attach(options: argparse.Namespace) -> int:
     settings, problems = read(options.config or paths.config_file())
     saved = SavedState(paths.state_file())
     theme = settings.over(saved.settings).theme
+    if options.ascii or settings.ascii:
+        use_ascii(sys.stderr)
     with source:
         app = KvApp(source, decode=decode, theme_name=theme, problems=problems)
         status = app.run()

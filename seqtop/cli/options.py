@@ -113,6 +113,12 @@ def add_view_options(parser: argparse.ArgumentParser) -> None:
         help="objectives for ttft, itl, tpot, queue and e2e, such as ttft=0.5,itl=50ms",
     )
     group.add_argument(
+        "--ascii",
+        action="store_true",
+        default=None,
+        help="draw everything in ASCII, for fonts and terminals without other signs",
+    )
+    group.add_argument(
         "--config",
         type=_existing_file,
         metavar="FILE",

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from seqtop import garbage_collection
+from seqtop.ascii_output import use_ascii
 from seqtop.cli.messages import fail
 
 if TYPE_CHECKING:
@@ -49,13 +50,17 @@ def run_app(
         columns=options.columns,
         sort=options.sort,
         filter=options.filter,
+        ascii=options.ascii,
         slo=options.slo and dict(options.slo.limits),
     )
     from_file, problems = read(options.config or paths.config_file())
     saved = SavedState(paths.state_file())
+    settings = from_options.over(from_file).over(saved.settings)
+    if settings.ascii:
+        use_ascii(sys.stderr)
     app = SeqtopApp(
         *sources,
-        settings=from_options.over(from_file).over(saved.settings),
+        settings=settings,
         # The preferences of a page are its own: they are not saved for other pages.
         saved_state=None if is_served() else saved,
         problems=[*notices, *problems, *saved.problems],

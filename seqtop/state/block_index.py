@@ -78,6 +78,15 @@ class BlockIndex:
             return self.device_owners(block)
         return self._host.of(block - self.num_device)
 
+    def held(self, blocks: range) -> list[Mapping[int, int]]:
+        """Returns the owners of each of `blocks`, all in one pool, that a sequence holds."""
+        if blocks.start >= self.num_device:
+            first = self.num_device
+            return self._host.among(range(blocks.start - first, blocks.stop - first))
+        if self._groups.num_blocks:
+            return [owners for owners in map(self.device_owners, blocks) if owners]
+        return self._device.among(blocks)
+
     def device_owners(self, block: int) -> Mapping[int, int]:
         """Returns the owners of a block of the device, even one beyond the size of the pool."""
         return self._device.of(block) or self._groups.of(block)
@@ -185,6 +194,10 @@ class BlockOwners:
         if limit > len(self._owners):
             return (owners for block, owners in self._owners.items() if block < limit)
         return (self._owners[block] for block in range(limit) if block in self._owners)
+
+    def among(self, blocks: range) -> list[Mapping[int, int]]:
+        """Returns the owners of each of `blocks` that a sequence holds."""
+        return [owners for owners in map(self._owners.get, blocks) if owners]
 
     def of(self, block: int) -> Mapping[int, int]:
         """Returns the sequences that hold `block`, each with the position in its table."""

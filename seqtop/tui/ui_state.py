@@ -128,6 +128,8 @@ class UiState(Observable):
         """The block under the cursor of the block map, numbered as in `BlockMap`.
 
         While it is `None`, the cursor stays on the first block of the selected sequence."""
+        self.single_blocks = False
+        """Whether the block map has a cell for every block even if the pool does not fit then."""
         self.finding: int | None = None
         """Number of the finding under the cursor of the checks screen."""
         self.pending_selection: str | None = None
@@ -146,6 +148,8 @@ class UiState(Observable):
         self._block_index = BlockIndex()
         self._is_indexed = False
         """True if `_block_index` follows the state on display, as it does once it was used."""
+        self._changed_blocks: set[int] | None = None
+        """Blocks whose owners changed since the last `take_changed_blocks`; `None` means all."""
         self._restart: Restart | None = None
         self._newest = source.state
         """The newest state of the source that a listener has seen."""
@@ -273,8 +277,13 @@ class UiState(Observable):
         """Updates and returns the index of the blocks of the state on display."""
         if not self._is_indexed or not self._block_index.fits(self.state):
             self._block_index.rebuild(self.state)
-            self._is_indexed = True
+            self._is_indexed, self._changed_blocks = True, None
         return self._block_index
+
+    def take_changed_blocks(self) -> set[int] | None:
+        """Returns the blocks whose owners changed since the last call; `None` means all."""
+        changed, self._changed_blocks = self._changed_blocks, set()
+        return changed
 
     def take_changes(self) -> Changes:
         """Returns the changes since the last call."""
@@ -387,7 +396,9 @@ class UiState(Observable):
             return EVERYTHING
         if self._is_indexed:
             # Frame by frame: to catch up with many frames at once would delay one of them.
-            self._block_index.update(self.state, touched)
+            changed = self._block_index.update(self.state, touched)
+            if self._changed_blocks is not None:
+                self._changed_blocks |= changed
         moved = self.view.update(self.state, touched)
         if ticked:
             self.view.tick(self.state)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -51,8 +52,8 @@ def test_documents_are_whole(recording: str) -> None:
     assert ET.fromstring(junit.encode()).get("name") == "seqtop check"
 
 
-def test_the_app_is_drawn_in_ascii(recording: str) -> None:
-    app = Terminal(sys.executable, "-m", "seqtop", "replay", recording)
+def assert_drawn_in_ascii(*options: str) -> None:
+    app = Terminal(sys.executable, "-m", "seqtop", "replay", *options)
     try:
         app.wait_until(lambda: "Request" in app.text and "length" in app.text)
         app.press("2")
@@ -64,3 +65,18 @@ def test_the_app_is_drawn_in_ascii(recording: str) -> None:
         assert b"\\u" not in app.output
     finally:
         app.close()
+
+
+def test_the_app_is_drawn_in_ascii(recording: str) -> None:
+    assert_drawn_in_ascii(recording)
+
+
+def test_the_app_is_drawn_in_ascii_on_demand(
+    recording: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    monkeypatch.setenv("PYTHONUTF8", "1")
+    assert_drawn_in_ascii("--ascii", recording)
+    config = tmp_path / "config.toml"
+    config.write_text("ascii = true\n")
+    assert_drawn_in_ascii("--config", str(config), recording)

@@ -23,6 +23,7 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.strip import Strip
 
+from seqtop.ascii_output import ascii_form
 from seqtop.tui.theme import LIGHT
 
 _SHOWN_ON_BLANKS = ("underline", "underline2", "reverse", "strike", "overline")
@@ -55,8 +56,11 @@ class Snapshots:
         terminal_size: tuple[int, int] = (80, 24),
         run_before: Act | None = None,
         run_after: Act | None = None,
+        in_ascii: bool = False,
     ) -> bool:
         """Run `app` in a terminal of `terminal_size`, and compare its screen with the snapshot.
+
+        With `in_ascii`, the text is what a terminal with `--ascii` gets.
 
         Before, `run_before` is called and the keys `press` are pressed; afterwards `run_after` is
         called. The test fails with the lines that differ; the return value is always true, so
@@ -71,7 +75,8 @@ class Snapshots:
                 await pilot.press(*press)
                 await pilot.wait_for_scheduled_animations()
                 await pilot.pause()
-                self._compare(picture(app))
+                text, separator, styles = picture(app).partition(_SEPARATOR)
+                self._compare((ascii_form(text) if in_ascii else text) + separator + styles)
                 if run_after is not None:
                     await run_after(pilot)
 

@@ -1,4 +1,4 @@
-"""How every screen looks in one recorded run: small, large, in light colours and without any.
+"""Snapshots of every screen: three sizes, in light colours, without colour and in ASCII.
 
 More of the block map, the checks and the dialogs is in `test_snapshots.py`, the screens for
 KV-cache events are in `screens/kv/test_screens.py`.
@@ -22,6 +22,7 @@ KEYS = {
     "timeline": ["p", "3"],
     "steps": ["p", "4"],
     "checks": ["5", "down"],
+    "overview": ["6"],
     "help": ["question_mark"],
     "fleet": ["F", "down"],
 }
@@ -48,7 +49,7 @@ async def turn_to(name: str, pilot: Pilot[int]) -> None:
     await pilot.press(*others)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids="{0[0]}x{0[1]}".format)
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids="{0[0]}x{0[1]}".format)
 @pytest.mark.parametrize("name", KEYS)
 def test_screen(snap_compare: Snapshots, name: str, size: tuple[int, int]) -> None:
     app = recorded(num_engines=3 if name == "fleet" else 1)
@@ -67,3 +68,9 @@ def test_without_colour(
     monkeypatch.setenv("NO_COLOR", "1")
     app = recorded(num_engines=3 if name == "fleet" else 1)
     assert snap_compare(app, run_before=partial(turn_to, name))
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_in_ascii(snap_compare: Snapshots, name: str) -> None:
+    app = recorded(num_engines=3 if name == "fleet" else 1)
+    assert snap_compare(app, run_before=partial(turn_to, name), in_ascii=True)

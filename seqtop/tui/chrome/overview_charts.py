@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from textual.message import Message
 
@@ -56,6 +56,18 @@ class Chart(NamedTuple):
     """Returns the end of the scale."""
 
 
+class SharedAxis(Protocol):
+    """Another view of the screen, below whose axis the charts are drawn."""
+
+    @property
+    def window(self) -> TimeWindow: ...
+
+    @property
+    def bar_column(self) -> int:
+        """The column of the screen in which the window begins."""
+        ...
+
+
 class Charts(DraggableView, can_focus=True, inherit_bindings=False):
     """Charts on one time axis, with a cursor at the moment on display.
 
@@ -64,6 +76,7 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
         viewport: The time to show.
         charts: The charts from top to bottom.
         has_axis: Whether the time axis and a legend are below the charts.
+        shared: The view whose axis the charts have; `None` for one of their own.
     """
 
     class TimeChosen(Message):
@@ -81,13 +94,16 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
         *,
         id: str,  # noqa: A002 (Textual's own name)
         has_axis: bool = True,
+        shared: SharedAxis | None = None,
     ) -> None:
         super().__init__(id=id)
+        self._shared = shared
         self._ui = ui
         self._viewport = viewport
         self._charts = charts
         self._has_axis = has_axis
         self._window = TimeWindow(0.0, 1.0, 1)
+        self._gutter = _GUTTER
         self._cached: dict[int, Interval] = {}
         """Figures of complete columns, by their number since the epoch."""
         self._cached_cell = 0.0
@@ -127,10 +143,14 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
             return
         extent = self.extent
         held = self._ui.paused or self._ui.is_recorded
-        if held and extent.now != self._shown_at:
-            self._viewport.reveal(extent, width - gutter)
-        self._shown_at = extent.now
-        self._window = window = self._viewport.window(extent, width - gutter)
+        if self._shared is not None:
+            gutter, self._window = self._shared.bar_column - 1, self._shared.window
+        else:
+            if held and extent.now != self._shown_at:
+                self._viewport.reveal(extent, width - gutter)
+            self._shown_at = extent.now
+            self._window = self._viewport.window(extent, width - gutter)
+        self._gutter, window = gutter, self._window
         values = self._values(series, extent)
         cursor = window.column(min(extent.now, window.end - window.cell / 2)) if held else None
         here = series.before(extent.now, max(window.cell, _RECENT))
@@ -149,7 +169,7 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
             self.update()
 
     def drag_to(self, x: int) -> None:
-        column = x - (self.size.width - 1 - self._window.width)
+        column = x - (self._gutter + 1)
         if 0 <= column < self._window.width:
             self.post_message(
                 self.TimeChosen(self._window.start + (column + _ALMOST) * self._window.cell)
@@ -368,5 +388,7 @@ ALL_CHARTS = (
     Chart("Time", 3, _draw_time, _time_figure, lambda _, __: "100%"),
 )
 """The charts of the overview screen."""
+RATE_CHARTS = (_DECODE, _PREFILL)
+"""The charts above the bars of the timeline."""
 STRIP_CHARTS = (_DECODE, _PREFILL, _WAITING, _KV, _PREEMPTIONS)
 """The charts above the sequence table."""

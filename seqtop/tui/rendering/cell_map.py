@@ -17,8 +17,10 @@ from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 
 GROUP = 10
 """The cells from one gap to the next, so that tens can be counted."""
-_REVERSED = {"█": "■", "▓": "≡"}
-"""Replacements under the cursor: in reverse video these signs would be blank."""
+EDGE = "▀"
+"""The last line of a high cell: it leaves half a line between a cell and the one below."""
+_REVERSED = {"█": "■", "▓": "≡", EDGE: "▄"}
+"""Replacements under the cursor: in reverse video these signs would be blank, or the wrong half."""
 
 CellKey = TypeVar("CellKey")
 
@@ -36,7 +38,7 @@ def move_bindings(*rows: tuple[str, str, str, str]) -> list[BindingType]:
 
 
 class CellMap(LineView, Generic[CellKey], can_focus=True, inherit_bindings=False):
-    """Rows of cells, one character each. Only the visible rows are made.
+    """Rows of cells. Only the visible lines are made.
 
     The first column marks the row with the cursor. The columns of the cells begin right of it.
     """
@@ -63,13 +65,18 @@ class CellMap(LineView, Generic[CellKey], can_focus=True, inherit_bindings=False
     def cursor(self) -> CellKey | None:
         """The cell under the cursor; `None` if there are no cells."""
 
+    @property
+    def cell_size(self) -> tuple[int, int]:
+        """The columns and the lines of a cell."""
+        return 1, 1
+
     @abstractmethod
     def go_to(self, key: CellKey) -> None:
         """Puts the cursor on a cell, or on the nearest cell that exists."""
 
     @abstractmethod
     def _position(self, key: CellKey) -> tuple[int, int]:
-        """Returns the line and the column of a cell."""
+        """Returns the first line and the first column of a cell."""
 
     @abstractmethod
     def _key_at(self, x: int, y: int) -> CellKey | None:
@@ -105,52 +112,48 @@ class CellMap(LineView, Generic[CellKey], can_focus=True, inherit_bindings=False
         if (cursor := self.cursor) is None:
             return
         line, top, height = self._position(cursor)[0], self.scroll_offset.y, self.size.height
+        last = line + self.cell_size[1] - 1
         if line - self.LINES_ABOVE < top:
             self.scroll_to(y=max(line - self.LINES_ABOVE, 0), animate=False)
-        elif height and line >= top + height:
-            self.scroll_to(y=line - height + 1, animate=False, force=True)
+        elif height and last >= top + height:
+            self.scroll_to(y=last - height + 1, animate=False, force=True)
 
     def _line(self, y: int) -> Line:
         line, cursor = self._cells(y), self.cursor
         if line and cursor is not None:
             cursor_line, column = self._position(cursor)
-            if y == cursor_line:
-                return ((CURSOR_MARK, "accent"), *with_cursor(line, column))
+            width, height = self.cell_size
+            if cursor_line <= y < cursor_line + height:
+                return ((CURSOR_MARK, "accent"), *with_cursor(line, column, width))
         return ((" ", PLAIN), *line)
 
 
-def cell_row(first: int, label: int, pitch: int, cells: Iterable[StyledText]) -> Line:
-    """Returns a row of cells: the number of the first in `label` columns, then the cells in groups.
+def cell_row(label: str, cells: Iterable[Line]) -> Line:
+    """Returns a line of a row of cells: its label, then the cells in groups.
 
     Args:
-        first: The number of the first cell.
-        label: The columns for that number.
-        pitch: The columns from one cell to the next.
-        cells: The sign and the style of each cell.
+        label: The text before the first cell.
+        cells: This line of each cell, with the gap after it.
     """
-    spans: list[StyledText] = [(f"{first:>{label - 1}} ", "dim")]
-    space = " " * (pitch - 1)
-    for column, (glyph, style) in enumerate(cells):
-        text = glyph + space
+    spans: list[StyledText] = [(label, "dim")]
+    for column, cell in enumerate(cells):
         if column and column % GROUP == 0:
             spans.append((" ", PLAIN))
-        if spans[-1][1] == style:
-            spans[-1] = (spans[-1][0] + text, style)
-        else:
-            spans.append((text, style))
+        for text, style in cell:
+            if spans[-1][1] == style:
+                spans[-1] = (spans[-1][0] + text, style)
+            else:
+                spans.append((text, style))
     return tuple(spans)
 
 
-def with_cursor(line: Line, x: int) -> Line:
-    """Returns `line` with the cell at column `x` in the style of the cursor."""
+def with_cursor(line: Line, x: int, width: int = 1) -> Line:
+    """Returns `line` with `width` cells from column `x` in the style of the cursor."""
     spans: list[StyledText] = []
     at = 0
     for text, style in line:
-        if at <= x < at + len(text):
-            before, cell, after = text[: x - at], text[x - at], text[x - at + 1 :]
-            cursor = _REVERSED.get(cell, cell)
-            spans += [(before, style), (cursor, "marked"), (after, style)]
-        else:
-            spans.append((text, style))
+        start, end = (min(max(edge - at, 0), len(text)) for edge in (x, x + width))
+        cursor = "".join(_REVERSED.get(sign, sign) for sign in text[start:end])
+        spans += [(text[:start], style), (cursor, "marked"), (text[end:], style)]
         at += len(text)
     return tuple(span for span in spans if span[0])

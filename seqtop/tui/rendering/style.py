@@ -23,7 +23,9 @@ STYLES = frozenset(
         "badge-live", "badge-paused", "badge-wait", "badge-alert", "cursor", "header", "tab",
         "marked", "match", "unsure", "unlikely",
         "owner-0", "owner-1", "owner-2", "owner-3", "owner-4", "owner-5",
-        "selected", "selected-shared",
+        "owner-0-edge", "owner-1-edge", "owner-2-edge", "owner-3-edge", "owner-4-edge",
+        "owner-5-edge", "selected", "selected-shared", "selected-edge", "unheld", "unheld-edge",
+        "unheld-cached", "unheld-cached-edge",
     }
 )  # fmt: skip
 STYLE_CLASSES = {f"style--{name}" for name in STYLES}

@@ -17,7 +17,7 @@ from seqtop.tui.rendering.time_axis import TimeWindow
 KINDS = {
     "queued": ("░", "waiting"),
     "prefill": ("█", "prefill"),
-    "decode": ("━", "running"),
+    "decode": ("▆", "running"),
     "preempted": ("▒", "preempted"),
     "swapped": ("▚", "swapped"),
 }

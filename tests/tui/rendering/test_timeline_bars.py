@@ -36,17 +36,17 @@ def test_a_bar_shows_each_stretch_where_it_was() -> None:
         Span("decode", START + 9, START + 10),
         finished=START + 10,
     )
-    assert drawn(life) == " ░░█━━↺▒█━✓ "
-    assert drawn(life, cell=2.0, width=6) == "░░━↺█✓"
+    assert drawn(life) == " ░░█▆▆↺▒█▆✓ "
+    assert drawn(life, cell=2.0, width=6) == "░░▆↺█✓"
     assert drawn(request(Span("queued", START + 9, None))) == "         ░  "
     swapped = request(Span("decode", START, START + 2), Span("swapped", START + 2, None))
-    assert drawn(swapped, now=START + 5) == "━━⇄▚▚       "
+    assert drawn(swapped, now=START + 5) == "▆▆⇄▚▚       "
 
 
 def test_an_end_stands_behind_the_bar_and_within_the_line() -> None:
     life = request(Span("decode", START, START + 11.5), finished=START + 11.5)
-    assert drawn(life) == "━" * 11 + "✓"
-    assert drawn(life, width=8) == "━" * 8
+    assert drawn(life) == "▆" * 11 + "✓"
+    assert drawn(life, width=8) == "▆" * 8
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, 1e300])

@@ -9,8 +9,8 @@ from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.block_index import BlockIndex
 from seqtop.state.fields import sequence_name, status_word
 from seqtop.state.model import CachedBlock
-from seqtop.tui.rendering.bars import row, rows
-from seqtop.tui.rendering.style import PLAIN, Line, StyledText
+from seqtop.tui.rendering.bars import bar, row
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
 from seqtop.tui.rendering.wrapped_text import wrap, wrapped
 from seqtop.tui.screens.blocks.cells import CACHED, SELECTED, mark, owner_mark
 from seqtop.tui.screens.sequences.cells import glyph
@@ -97,14 +97,70 @@ def facts(
     return [*lines, *_tokens(shown, block_size, width)]
 
 
-def names(state: EngineState, owners: Iterable[int], width: int) -> list[Line]:
-    """Returns the visible owners with their letters."""
-    items: list[Line] = []
+def cell_facts(state: EngineState, index: BlockIndex, blocks: range, width: int) -> list[Line]:
+    """Returns a headline for a cell that stands for several blocks; nothing for one block."""
+    if len(blocks) < 2:
+        return []
+    held = index.held(blocks)
+    cached = sum(block in index.cached and not index.owners(block) for block in blocks)
+    first = blocks.start - (index.num_device if blocks.start >= index.num_device else 0)
+    where = "Host blocks" if blocks.start >= index.num_device else "Blocks"
+    figures = [(len(held), "in use"), (sum(len(owners) > 1 for owners in held), "shared")]
+    if state.cached_blocks is not None:
+        figures.append((cached, "cached"))
+    figures.append((len(blocks) - len(held) - cached, unheld_word(state)))
+    name = f"{where} {first} to {first + len(blocks) - 1}"
+    items: list[tuple[int, Line]] = [(0, ((name, "title"),))]
+    items += [(1, ((fmt.count(number), "strong"), (f" {word}", "dim"))) for number, word in figures]
+    return [row(items, width, gap=3)]
+
+
+def names(state: EngineState, owners: Iterable[int], width: int) -> Line:
+    """Returns the visible owners with their letters, as many as there is room for."""
+    items: list[tuple[int, Line]] = []
     for seq_id in sorted(owners)[:MOST_NAMES]:
-        if sequence := state.sequences.get(seq_id):
-            name = sequence_name(state.requests[sequence.request_id], sequence)
-            items.append((owner_mark(seq_id), (f" {safe_text(name)}", PLAIN)))
-    return rows([(("visible", "dim"),), *items], width, gap=2) if items else []
+        if name := _name(state, seq_id):
+            items.append((len(items), (owner_mark(seq_id), (f" {name}", PLAIN))))
+    return row(items, width)
+
+
+def owner_table(
+    state: EngineState, index: BlockIndex, owners: Iterable[int], selected: int | None, width: int
+) -> list[Line]:
+    """Returns a line per visible owner: letter, name, number of blocks and their share."""
+    lines: list[Line] = []
+    known = [seq_id for seq_id in owners if seq_id in state.sequences]
+    counts = {seq_id: len(index.blocks(seq_id)) for seq_id in known}
+    known.sort(key=lambda seq_id: (-counts[seq_id], seq_id))
+    most = max(counts.values(), default=0)
+    for seq_id in known[:MOST_NAMES]:
+        if name := _name(state, seq_id):
+            own, style = owner_mark(seq_id)
+            chosen = SELECTED if seq_id == selected else (own, style)
+            room = max(width - 32, 8)
+            lines.append(
+                (
+                    chosen,
+                    (" ", PLAIN),
+                    *fitted(((name, "strong"),), room),
+                    (f" {fmt.count(counts[seq_id]):>7} ", PLAIN),
+                    *bar(20, most, [(counts[seq_id], f"{style}-edge", "━")]),
+                )
+            )
+    if len(known) > MOST_NAMES:
+        lines.append(((f"and {fmt.count(len(known) - MOST_NAMES)} more", "dim"),))
+    if lines:
+        title = fitted((("  Owners on the map", "dim"),), max(width - 32, 8) + 2)
+        lines.insert(0, (*title, (f" {'Blocks':>7}", "dim")))
+    return lines
+
+
+def _name(state: EngineState, seq_id: int) -> str:
+    """Returns the name of a sequence; empty if it is not in the state."""
+    sequence = state.sequences.get(seq_id)
+    if sequence is None:
+        return ""
+    return safe_text(sequence_name(state.requests[sequence.request_id], sequence))
 
 
 def _headline(

@@ -3,8 +3,11 @@
 from seqtop.state.block_index import BlockIndex
 from seqtop.tui.rendering.cell_map import CellMap, move_bindings
 from seqtop.tui.rendering.style import Line
-from seqtop.tui.screens.blocks.cells import BlockGrid, cursor_column, grid, pool_line
+from seqtop.tui.screens.blocks.cells import BlockGrid, grid, pool_line, shown_owners
 from seqtop.tui.ui_state import Changes, UiState
+
+MAX_LINES = 1_000
+"""The most lines of cells that the map keeps."""
 
 
 class BlockMap(CellMap[int]):
@@ -17,15 +20,20 @@ class BlockMap(CellMap[int]):
         ("end", "row_end(1)", "Last block of the row", "row-end"),
         ("g", "pool_end(-1)", "First block of the pool", "first"),
         ("G", "pool_end(1)", "Last block of the pool", "last"),
+        ("z", "zoom", "The whole pool, or a cell for every block", "zoom"),
     )
 
     def __init__(self, ui: UiState) -> None:
         super().__init__(ui.lock)
         self.index = BlockIndex()
         """The index of the last frame."""
-        self.block_grid = BlockGrid(0, 0, 10, 1, 2)
+        self.block_grid = grid(0, 0, 0, 0)
         """The arrangement of the blocks in the last frame."""
         self._ui = ui
+        self._lines_of_cells: dict[int, tuple[Line, set[int]]] = {}
+        """The lines of cells of one column by number, each with the owners that it shows."""
+        self._lines_for: tuple[BlockGrid, int | None] | None = None
+        """The grid and the selected sequence for which they were made."""
 
     @property
     def cursor(self) -> int:
@@ -37,25 +45,31 @@ class BlockMap(CellMap[int]):
         return max(0, min(chosen or 0, len(self.index) - 1))
 
     def show(self, changes: Changes) -> None:
-        """Draws the changes of a changes. Called under the lock of `ui`."""
+        """Draws changes. Called under the lock of `ui`."""
         before = self.cursor
         self.index = self._ui.block_index()
+        changed = self._ui.take_changed_blocks()
+        # Blocks leave the prefix cache without a change of owners, too.
+        if changed is None or changes.touched is None or changes.ticked:
+            self._lines_of_cells.clear()
+        else:
+            for block in changed:
+                self._lines_of_cells.pop(self.block_grid.line(block), None)
         if changes.touched is None or not self.block_grid.fits(self.index):
             self._arrange()
         if self.cursor != before:
             self.reveal()
         self.refresh_changed()
 
+    @property
+    def cell_size(self) -> tuple[int, int]:
+        return self.block_grid.width, self.block_grid.lines
+
     def visible_owners(self) -> set[int]:
-        """Returns the sequences that hold visible blocks."""
-        top = self.scroll_offset.y
-        lines = range(top, top + self.size.height)
-        return {
-            seq_id
-            for y in lines
-            for block in self.block_grid.blocks(y)
-            for seq_id in self.index.owners(block)
-        }
+        """Returns the sequences whose styles visible cells have."""
+        top, lines = self.scroll_offset.y, self.block_grid.lines
+        rows = range(top - top % lines, top + self.size.height, lines)
+        return set().union(*map(self._owners_on, rows))
 
     def go_to(self, key: int) -> None:
         with self._ui.lock:
@@ -70,7 +84,22 @@ class BlockMap(CellMap[int]):
             self.reveal()
 
     def action_move(self, by: int) -> None:
-        self.go_to(self.cursor + by)
+        if self.block_grid.span == 1:
+            self.go_to(self.cursor + by)
+        elif len(self.index):
+            cell = self.block_grid.cell(self.cursor)
+            self.go_to(self._first_held(cell.start - 1 if by < 0 else cell.stop))
+
+    def action_zoom(self) -> None:
+        with self._ui.lock:
+            if self.block_grid.span == 1 and not self._ui.single_blocks:
+                self.notify("Every block has a cell of its own.", timeout=2, markup=False)
+                return
+            self._ui.single_blocks = not self._ui.single_blocks
+            self._arrange()
+            self.reveal()
+            self.refresh_changed()
+        self.post_message(self.Moved())
 
     def action_row_end(self, direction: int) -> None:
         blocks = self.block_grid.blocks(self.block_grid.line(self.cursor))
@@ -84,17 +113,47 @@ class BlockMap(CellMap[int]):
         """Lays out the grid for the sizes of the pools and of the widget."""
         num_device, num_host = self.index.num_device, self.index.num_host
         width, height = max(self.text_width - 1, 1), self.size.height
-        self.block_grid = grid(num_device, num_host, width, height)
+        single = self._ui.single_blocks
+        self.block_grid = grid(num_device, num_host, width, height, single=single)
         self.set_height(self.block_grid.height)
 
+    def _first_held(self, block: int) -> int:
+        """Returns the first block in use of the cell with `block`, or else the cell's first."""
+        if self.block_grid.span == 1 or not 0 <= block < len(self.index):
+            return block
+        blocks = self.block_grid.cell(block)
+        return next(filter(self.index.owners, blocks), blocks.start)
+
     def _position(self, key: int) -> tuple[int, int]:
-        return self.block_grid.line(key), cursor_column(self.block_grid, key)
+        return self.block_grid.line(key), self.block_grid.column(key)
 
     def _key_at(self, x: int, y: int) -> int | None:
-        return self.block_grid.block_at(x, y)
+        blocks = self.block_grid.cell_at(x, y)
+        return None if blocks is None else self._first_held(blocks.start)
 
     def _rows_away(self, key: int, lines: int) -> int:
-        return self.block_grid.moved(key, lines)
+        return self._first_held(self.block_grid.moved(key, lines))
 
     def _cells(self, y: int) -> Line:
-        return pool_line(self.block_grid, self.index, y, self._ui.selected)
+        drawn, selected = self.block_grid, self._ui.selected
+        if drawn.width > 1:  # such cells show the filled slots, which change at every step
+            return pool_line(drawn, self._ui.state, self.index, y, selected)
+        return self._line_of_cells(y)[0]
+
+    def _owners_on(self, y: int) -> set[int]:
+        """Returns the owners that a line shows."""
+        if self.block_grid.width > 1:
+            return shown_owners(self.block_grid, self.index, y)
+        return self._line_of_cells(y)[1]
+
+    def _line_of_cells(self, y: int) -> tuple[Line, set[int]]:
+        """Returns a line of cells of one column, and the owners that it shows."""
+        key = self.block_grid, self._ui.selected
+        if self._lines_for != key or len(self._lines_of_cells) > MAX_LINES:
+            self._lines_of_cells.clear()
+            self._lines_for = key
+        found = self._lines_of_cells.get(y)
+        if found is None:
+            line = pool_line(key[0], self._ui.state, self.index, y, key[1])
+            found = self._lines_of_cells[y] = line, shown_owners(key[0], self.index, y)
+        return found

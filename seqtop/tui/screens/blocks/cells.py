@@ -1,7 +1,8 @@
 """The block pool as lines of cells, as pure functions.
 
-A block that one sequence holds is filled with that sequence's colour and shows its letter, so that
-neighbours differ without colour too. Other states have signs of their own.
+A block that sequences hold is filled with the colour of the first of them, as far as its slots are
+filled, and shows a letter for its owner, so that neighbours differ without colour too. Other states
+have signs of their own. If a pool has more blocks than cells fit, a cell stands for several.
 """
 
 import string
@@ -9,24 +10,34 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from seqtop import format as fmt
+from seqtop.state import EngineState
 from seqtop.state.block_index import BlockIndex
 from seqtop.tui.rendering.bars import row
-from seqtop.tui.rendering.cell_map import GROUP, cell_row
+from seqtop.tui.rendering.cell_map import EDGE, GROUP, cell_row
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
 
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
 OWNER_STYLES = tuple(f"owner-{number}" for number in range(6))
 """The styles of owners, which fill the cells. With 52 letters there are 156 different pairs."""
-MAX_PITCH = 8
-"""The most columns of a cell."""
+MAX_PITCH = 16
+"""The most columns of a cell, with the gap after it."""
+MAX_EXAMINED = 100_000
+"""The most blocks that cells for several blocks show at once; of larger pools, a part is visible.
 
-FREE = ("·", "track")
-CACHED = ("°", "cached")
-SHARED = ("≡", "shared")
-SWAPPED = ("⇄", "swapped")
-RESERVED = ("∅", "dim")
+A frame examines each of them, in about 50 ns.
+"""
+
+FREE = ("·", "unheld")
+CACHED = ("°", "unheld-cached")
+SHARED = ("≡", OWNER_STYLES[0])
+"""The sign of a block with several owners; its style is that of the first."""
+SWAPPED = ("⇄", OWNER_STYLES[0])
+"""The sign of a swapped-out block in host memory; its style is that of its owner."""
+RESERVED = ("∅", "unheld")
 SELECTED = ("█", "selected")
 SELECTED_SHARED = ("▓", "selected-shared")
+SHADES = "░▒▓█"
+"""Shares of the blocks of one cell that are in use, up to a quarter, a half, less than all, all."""
 
 
 class BlockGrid(NamedTuple):
@@ -35,8 +46,13 @@ class BlockGrid(NamedTuple):
     num_device: int
     num_host: int
     per_row: int
+    """Cells in a row."""
     pitch: int
-    """The columns of a cell: as many as let the whole pool be visible, at most `MAX_PITCH`."""
+    """The columns of a cell and the gap after it."""
+    lines: int
+    """The lines of a cell."""
+    span: int
+    """The blocks of a cell."""
     label: int
     """The columns for the number at the beginning of a row, and the gap after it."""
 
@@ -45,65 +61,105 @@ class BlockGrid(NamedTuple):
         return (self.num_device, self.num_host) == (index.num_device, index.num_host)
 
     @property
-    def device_rows(self) -> int:
-        return -(-self.num_device // self.per_row)
+    def width(self) -> int:
+        """The columns of a cell without the gap after it, which narrow cells do not have."""
+        return self.pitch - (self.pitch > 2)
+
+    @property
+    def row_blocks(self) -> int:
+        """The blocks of a row."""
+        return self.per_row * self.span
+
+    @property
+    def device_lines(self) -> int:
+        return -(-self.num_device // self.row_blocks) * self.lines
 
     @property
     def height(self) -> int:
         """The lines of the whole grid."""
-        host_rows = -(-self.num_host // self.per_row)
-        return self.device_rows + (host_rows + 1 if host_rows else 0)
+        host_lines = -(-self.num_host // self.row_blocks) * self.lines
+        return self.device_lines + (host_lines + 1 if host_lines else 0)
 
     def blocks(self, y: int) -> range:
         """Returns the blocks on line `y`; none on the host's title and below the end."""
-        if y < self.device_rows:
-            start, end = y * self.per_row, self.num_device
+        if y < self.device_lines:
+            start, end = y // self.lines * self.row_blocks, self.num_device
         else:
-            start = self.num_device + (y - self.device_rows - 1) * self.per_row
-            end = self.num_device + self.num_host
-        is_title = y >= self.device_rows and start < self.num_device
-        return range(0) if y < 0 or is_title else range(start, min(start + self.per_row, end))
+            row = (y - self.device_lines - 1) // self.lines
+            start, end = self.num_device + row * self.row_blocks, self.num_device + self.num_host
+        is_title = y >= self.device_lines and start < self.num_device
+        return range(0) if y < 0 or is_title else range(start, min(start + self.row_blocks, end))
+
+    def cells(self, y: int) -> list[range]:
+        """Returns the blocks of each cell on line `y`."""
+        blocks = self.blocks(y)
+        return [blocks[at : at + self.span] for at in range(0, len(blocks), self.span)]
 
     def line(self, block: int) -> int:
-        """Returns the line of a block."""
+        """Returns the first line of a block's cell."""
         if block < self.num_device:
-            return block // self.per_row
-        return self.device_rows + 1 + (block - self.num_device) // self.per_row
+            return block // self.row_blocks * self.lines
+        return self.device_lines + 1 + (block - self.num_device) // self.row_blocks * self.lines
 
-    def block_at(self, x: int, y: int) -> int | None:
-        """Returns the block at column `x` of line `y`."""
+    def column(self, block: int) -> int:
+        """Returns the first column of a block's cell."""
+        cell = (block - self.blocks(self.line(block)).start) // self.span
+        return self.label + cell * self.pitch + cell // GROUP
+
+    def cell(self, block: int) -> range:
+        """Returns the blocks of the cell with `block`."""
+        blocks = self.blocks(self.line(block))
+        at = (block - blocks.start) // self.span * self.span
+        return blocks[at : at + self.span]
+
+    def cell_at(self, x: int, y: int) -> range | None:
+        """Returns the blocks of the cell at column `x` of line `y`."""
         group, rest = divmod(x - self.label, GROUP * self.pitch + 1)
         column = group * GROUP + rest // self.pitch
-        row_of_blocks = self.blocks(y)
-        if x < self.label or rest >= GROUP * self.pitch or column >= len(row_of_blocks):
+        cells = self.cells(y)
+        if x < self.label or rest >= GROUP * self.pitch or column >= len(cells):
             return None
-        return row_of_blocks[column]
+        return cells[column]
 
-    def moved(self, block: int, lines: int) -> int:
-        """Returns the block `lines` below (above, if negative), or the nearest that exists."""
+    def moved(self, block: int, rows: int) -> int:
+        """Returns the block `rows` below (above, if negative), or the nearest that exists."""
         line = self.line(block)
         column = block - self.blocks(line).start
-        target = max(0, min(line + lines, self.height - 1))
+        target = max(0, min(line + rows * self.lines, self.height - 1))
         if not self.blocks(target):  # the cursor skips the host's title
-            target += 1 if lines > 0 else -1
+            target += 1 if rows > 0 else -1
         reached = self.blocks(target)
         return reached[min(column, len(reached) - 1)] if reached else block
 
 
-def grid(num_device: int, num_host: int, width: int, height: int) -> BlockGrid:
-    """Returns the grid of two pools in `width` columns, with the widest cells that fit.
+def grid(
+    num_device: int, num_host: int, width: int, height: int, *, single: bool = False
+) -> BlockGrid:
+    """Returns the grid of two pools in `width` columns, with the largest cells that fit.
 
-    If the pools do not fit into `height` lines, cells have one column.
+    If the pools do not fit into `height` lines, a cell has one column, and stands for as many
+    blocks as let all be visible; with `single`, for one.
     """
     label = len(str(max(num_device, num_host, 1) - 1)) + 2
-    room = width - label + 1
-    for pitch in range(min(MAX_PITCH, max((room - 1) // GROUP, 1)), 1, -1):
-        per_row = max(room // (GROUP * pitch + 1), 1) * GROUP
-        found = BlockGrid(num_device, num_host, per_row, pitch, label)
-        if found.height <= height:
-            return found
-    per_row = max(room // (GROUP + 1), 1) * GROUP
-    return BlockGrid(num_device, num_host, per_row, 1, label)
+    room = max(width - label + 1, GROUP + 1)
+    best = None
+    for groups in range(1, room // (GROUP + 1) + 1):
+        pitch = min((room // groups - 1) // GROUP, MAX_PITCH)
+        flat = BlockGrid(num_device, num_host, groups * GROUP, pitch, 1, 1, label)
+        has_host = flat.height - flat.device_lines > 0
+        rows = max(flat.height - has_host, 1)
+        # The characters of a terminal are about twice as high as wide: no cell is upright.
+        lines = min((height - has_host) // rows, max(pitch * 2 // 3, 1))
+        if lines > 0 and (best is None or pitch * lines > best.pitch * best.lines):
+            best = flat._replace(lines=lines)
+    if best is not None:
+        return best
+    condensed = BlockGrid(num_device, num_host, room // (GROUP + 1) * GROUP, 1, 1, 1, label)
+    most = 1 if single else -(-MAX_EXAMINED // (condensed.per_row * max(height, 1)))
+    span = max((num_device + num_host) // (condensed.per_row * max(height, 1)), 1)
+    while span < most and condensed._replace(span=span).height > height:
+        span += 1
+    return condensed._replace(span=max(min(span, most), 1))
 
 
 def owner_mark(seq_id: int) -> StyledText:
@@ -120,26 +176,107 @@ def mark(index: BlockIndex, block: int, selected: int | None) -> StyledText:
         return CACHED if block in index.cached else FREE
     if selected in owners:
         return SELECTED if len(owners) == 1 else SELECTED_SHARED
+    letter, style = owner_mark(next(iter(owners)))
     if len(owners) > 1:
-        return SHARED
-    return SWAPPED if block >= index.num_device else owner_mark(next(iter(owners)))
+        return SHARED[0], style
+    return (SWAPPED[0] if block >= index.num_device else letter), style
 
 
-def pool_line(grid: BlockGrid, index: BlockIndex, y: int, selected: int | None) -> Line:
-    """Returns line `y` of the map: the first block's number, then the cells."""
+def condensed_mark(index: BlockIndex, blocks: range, selected: int | None) -> StyledText:
+    """Returns the sign of a cell for several blocks: the share in use, in the first owner's style.
+
+    The selected sequence comes before the others.
+    """
+    held = index.held(blocks)
+    if not held:
+        is_cached = any(block in index.cached for block in blocks) if index.cached else False
+        return CACHED if is_cached else FREE
+    full = len(held) == len(blocks)
+    shade = SHADES[-1] if full else SHADES[min(len(held) * 4 // len(blocks), 2)]
+    if selected is not None and any(selected in owners for owners in held):
+        return shade, "selected-edge"
+    return shade, f"{owner_mark(next(iter(held[0])))[1]}-edge"
+
+
+def fill(state: EngineState, index: BlockIndex, block: int) -> float:
+    """Returns the largest share of a block's slots that one of its owners has computed.
+
+    It is 1 for a block that nothing holds, and if the share is unknown.
+    """
+    owners = index.owners(block)
+    size = state.info.block_size if state.info else 0
+    most = 0
+    for seq_id, position in owners.items():
+        sequence = state.sequences.get(seq_id)
+        table = sequence.block_table if sequence is not None else ()
+        if sequence is None or not (position < len(table) and table[position] == block):
+            return 1.0  # in host memory, or in a table of another group
+        most = max(most, sequence.num_computed_tokens - position * size)
+        if most >= size:
+            return 1.0
+    return most / size if owners else 1.0
+
+
+def pool_line(
+    grid: BlockGrid, state: EngineState, index: BlockIndex, y: int, selected: int | None
+) -> Line:
+    """Returns line `y` of the map: in a row's first line the first block's number, then cells."""
     blocks = grid.blocks(y)
     if not blocks:
-        is_title = bool(grid.num_host) and y == grid.device_rows
+        is_title = bool(grid.num_host) and y == grid.device_lines
         return ((" " * grid.label + "host memory, to swap to", "dim"),) if is_title else ()
-    first = blocks.start - (grid.num_device if blocks.start >= grid.num_device else 0)
-    marks = (mark(index, block, selected) for block in blocks)
-    return cell_row(first, grid.label, grid.pitch, marks)
+    pool = grid.num_device if blocks.start >= grid.num_device else 0
+    sub_line = y - grid.line(blocks.start)
+    label = f"{blocks.start - pool if sub_line == 0 else '':>{grid.label - 1}} "
+    if grid.span > 1:
+        return cell_row(label, [(condensed_mark(index, each, selected),) for each in grid.cells(y)])
+    return cell_row(
+        label,
+        [
+            cell(
+                mark(index, block, selected),
+                fill(state, index, block) if grid.width > 1 else 1.0,
+                block - pool,
+                grid,
+                sub_line,
+            )
+            for block in blocks
+        ],
+    )
 
 
-def cursor_column(grid: BlockGrid, block: int) -> int:
-    """Returns the column of a block's cell in its line."""
-    column = block - grid.blocks(grid.line(block)).start
-    return grid.label + column * grid.pitch + column // GROUP
+def shown_owners(grid: BlockGrid, index: BlockIndex, y: int) -> set[int]:
+    """Returns the sequences whose styles the cells of line `y` have."""
+    if grid.span == 1:
+        return {next(iter(owners)) for owners in index.held(grid.blocks(y))}
+    return {next(iter(owners)) for cell in grid.cells(y) for owners in index.held(cell)[:1]}
+
+
+def cell(sign: StyledText, fill: float, number: int, grid: BlockGrid, sub_line: int) -> Line:
+    """Returns a line of a block's cell, with the gap after it.
+
+    Args:
+        sign: The sign and the style of the block.
+        fill: The share of its slots that are filled; that share of the cell has its colour.
+        number: The number of the block, which wide cells show.
+        grid: The grid, with the size of a cell.
+        sub_line: The number of the line in the cell.
+    """
+    glyph, style = sign
+    width, gap = grid.width, " " * (grid.pitch - grid.width)
+    filled = width if fill >= 1 else max(round(width * fill), 1)
+    if grid.lines > 1 and sub_line == grid.lines - 1:
+        base = "selected" if style.startswith("selected") else style
+        parts = [(EDGE * filled, f"{base}-edge"), (EDGE * (width - filled), "unheld-edge")]
+    elif sub_line > 0:
+        parts = [(" " * filled, style), (" " * (width - filled), "unheld")]
+    else:
+        digits = grid.label - 2
+        text = f" {number}" if width >= digits + 3 else ""
+        text = f"{text:<{width - 1}}"
+        over = "selected-shared" if style == "selected" else style
+        parts = [(glyph, style), (text[: filled - 1], over), (text[filled - 1 :], "unheld")]
+    return tuple(part for part in (*parts, (gap, PLAIN)) if part[0])
 
 
 def summary(index: BlockIndex, counts: Mapping[str, int | None], width: int) -> Line:
@@ -154,18 +291,21 @@ def summary(index: BlockIndex, counts: Mapping[str, int | None], width: int) -> 
 
 
 def legend(
-    index: BlockIndex, free_word: str, width: int, *, publishes_cached: bool = False
+    index: BlockIndex, free_word: str, width: int, *, span: int, publishes_cached: bool = False
 ) -> Line:
-    """Returns the meanings of the signs that can occur."""
+    """Returns the meanings of the signs that can occur in cells of `span` blocks."""
+    single = span == 1
+    first = OWNER_STYLES[0]
     signs: Iterable[tuple[int, StyledText, str, bool]] = (
-        (0, ("A", OWNER_STYLES[0]), "owner", True),
+        (0, (SHADES, f"{first}-edge"), f"used of {span} blocks a cell", not single),
+        (0, ("A", first), "owner", single),
         (1, SELECTED, "selected", True),
-        (2, SELECTED_SHARED, "and shared", True),
-        (1, SHARED, "shared", True),
+        (2, SELECTED_SHARED, "and shared", single),
+        (1, SHARED, "shared", single),
         (1, CACHED, "cached", publishes_cached),
         (0, FREE, free_word, True),
-        (2, SWAPPED, "swapped", index.num_host > 0),
-        (3, RESERVED, "reserved", index.num_reserved > 0),
+        (2, SWAPPED, "swapped", single and index.num_host > 0),
+        (3, RESERVED, "reserved", single and index.num_reserved > 0),
     )
     return row(
         [

@@ -11,7 +11,13 @@ from textual.widget import Widget
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.blocks import TAB
-from seqtop.tui.screens.blocks.block_details import facts, names, unheld_word
+from seqtop.tui.screens.blocks.block_details import (
+    cell_facts,
+    facts,
+    names,
+    owner_table,
+    unheld_word,
+)
 from seqtop.tui.screens.blocks.block_map import BlockMap
 from seqtop.tui.screens.blocks.cells import legend, summary
 from seqtop.tui.screens.engine_screen import EngineScreen
@@ -127,10 +133,21 @@ class BlocksScreen(EngineScreen):
             "cached": stats.num_cached_blocks if stats else None,
         }
         publishes_cached = state.cached_blocks is not None
-        signs = legend(index, unheld_word(state), width, publishes_cached=publishes_cached)
-        lines = summary(index, counts, width), signs
+        drawn = self._pool.block_grid
+        signs = legend(
+            index, unheld_word(state), width, span=drawn.span, publishes_cached=publishes_cached
+        )
+        lines = [summary(index, counts, width), signs]
+        beside = self.has_class("-beside")
+        owners = self._pool.visible_owners()
+        if not beside:
+            lines.append(names(state, owners, width))
         self._legend.set_lines([((" ", ""), *line) for line in lines])
         if self._facts.size:
-            room = self._facts.text_width
-            about = facts(state, index, self._pool.cursor, self.ui.selected, room)
-            self._facts.set_lines([*about, (), *names(state, self._pool.visible_owners(), room)])
+            room, cursor, selected = self._facts.text_width, self._pool.cursor, self.ui.selected
+            about = facts(state, index, cursor, selected, room)
+            if len(index):
+                about = [*cell_facts(state, index, drawn.cell(cursor), room), *about]
+            if beside:
+                about = [*about, (), *owner_table(state, index, owners, selected, room)]
+            self._facts.set_lines(about)

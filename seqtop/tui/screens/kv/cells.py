@@ -11,9 +11,10 @@ from seqtop.kv_events.cache import CachedKvBlock, Key, KvCache, Tier, merged_tre
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.cell_map import GROUP, cell_row
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
-from seqtop.tui.screens.blocks.cells import FREE, SELECTED, owner_mark
+from seqtop.tui.screens.blocks.cells import SELECTED, owner_mark
 
 FORK = ("≡", "shared")
+EMPTIED = ("·", "track")
 PATH = SELECTED
 UNNAMED = "unknown tier"
 
@@ -114,7 +115,7 @@ def grid(tiers: dict[str, Tier], width: int, height: int) -> KvGrid:
 def mark(cache: KvCache, block: CachedKvBlock | None, path: set[Key]) -> StyledText:
     """Returns the sign of a cell and its style."""
     if block is None:
-        return FREE
+        return EMPTIED
     if block.key in path:
         return PATH
     if cache.num_children(block.key) > 1:
@@ -134,8 +135,10 @@ def line(grid: KvGrid, cache: KvCache, y: int, path: set[Key]) -> Line:
     if not cells:
         return title(medium, tier)
     blocks = (tier.cells[cell] if cell < len(tier.cells) else None for cell in cells)
+    space = " " * (grid.pitch - 1)
     marks = (mark(cache, block, path) for block in blocks)
-    return cell_row(cells.start, grid.label, grid.pitch, marks)
+    label = f"{cells.start:>{grid.label - 1}} "
+    return cell_row(label, (((sign + space, style),) for sign, style in marks))
 
 
 def title(medium: str, tier: Tier) -> Line:
@@ -153,7 +156,7 @@ def legend(width: int) -> Line:
         (0, ("A", "running"), "prefix tree"),
         (0, PATH, "chosen prefix"),
         (1, FORK, "continued in several ways"),
-        (2, FREE, "emptied"),
+        (2, EMPTIED, "emptied"),
     )
     return row(
         [

@@ -24,7 +24,7 @@ from seqtop.tui.ui_state import Changes, UiState
 POSITION_MARK: StyledText = ("│", "accent")
 """The mark of the position on display, unless that is the newest."""
 _FIGURE = 7
-_NAME, _LONG_NAME = 10, 18
+_NAME, _LONG_NAME = 12, 20
 _WIDE = 120
 _LEAST_STEP = 3
 """The fewest cells between two steps for which steps have ticks."""
@@ -69,6 +69,11 @@ class TimelineRows(SequenceRows):
     def window(self) -> TimeWindow:
         """The window of time of the last changes."""
         return self._window
+
+    @property
+    def bar_column(self) -> int:
+        """The column of the screen in which bars begin."""
+        return MARGIN + self.layout_columns.name + 3
 
     @property
     def position_column(self) -> int | None:

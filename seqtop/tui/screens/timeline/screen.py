@@ -6,6 +6,7 @@ from textual.binding import Binding
 from textual.widget import Widget
 
 from seqtop.tui import seek
+from seqtop.tui.chrome.overview_charts import RATE_CHARTS, Charts
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
 from seqtop.tui.rendering.line_view import LineView
@@ -17,6 +18,8 @@ from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
 TALL = 20
 """From this height on, a legend is shown."""
+TALL_FOR_CHARTS = 24
+"""From this height on, charts of the throughput are shown."""
 
 
 class TimelineScreen(ViewportScreen):
@@ -36,6 +39,10 @@ class TimelineScreen(ViewportScreen):
         super().__init__(ui, title=title, tabs=tabs)
         self._axis = TimeAxis(ui)
         self._rows = TimelineRows(ui, self.viewport)
+        self._charts = Charts(
+            ui, self.viewport, RATE_CHARTS, id="rates", has_axis=False, shared=self._rows
+        )
+        self._charts.can_focus = False
         self._hint = EmptyHint(ui)
         self._legend = LineView(id="legend")
         self._is_drawn = False
@@ -45,6 +52,7 @@ class TimelineScreen(ViewportScreen):
         return self._rows
 
     def body(self) -> Iterable[Widget]:
+        yield self._charts
         yield self._axis
         yield self._hint
         yield self._rows
@@ -55,7 +63,10 @@ class TimelineScreen(ViewportScreen):
 
     def on_resize(self) -> None:
         super().on_resize()
-        self._legend.display = self.app.size.height >= TALL
+        height = self.app.size.height
+        self._legend.display = height >= TALL
+        self._charts.display = self.ui.step_series is not None and height >= TALL_FOR_CHARTS
+        self._charts.styles.height = min(max(height // 6, 3), 10)
         self._legend.set_lines([((" ", ""), *legend(max(self.app.size.width - 2, 1)))])
         self.show_all()
 
@@ -70,6 +81,7 @@ class TimelineScreen(ViewportScreen):
         if (pending := self.ui.take_pending_selection()) is not None:
             self._rows.select(pending)
         self._axis.update(self._rows)
+        self._charts.update()
 
     def _begin(self) -> None:
         """Shows the first requests that overlap the visible time.

@@ -9,7 +9,6 @@ from seqtop.sequence import SequenceStatus
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.blocks.block_map import BlockMap
-from seqtop.tui.screens.blocks.cells import cursor_column
 from seqtop.tui.screens.sequences.table import Rows
 from tests.support.block_screen import pool, table
 from tests.support.drawing import drawn
@@ -25,7 +24,7 @@ def test_a_changed_block_among_a_hundred_thousand_is_one_line(lines: Counter[Lin
         script.step(prefill={"runs": 4_000})
         app = SeqtopApp(source, clock=lambda: 0.0)
         async with app.run_test(size=(120, 24)) as pilot:
-            await pilot.press("2")
+            await pilot.press("2", "z")
             script.time = int(script.time) + 0.5
             script.step()
             await drawn(app, pilot, lines)
@@ -89,7 +88,7 @@ def test_a_click_moves_the_cursor(app: SeqtopApp) -> None:
         await pilot.press("2")
         await pilot.pause()
         grid = pool(app).block_grid
-        await pilot.click(BlockMap, offset=(1 + cursor_column(grid, 47), grid.line(47)))
+        await pilot.click(BlockMap, offset=(1 + grid.column(47), grid.line(47)))
         assert pool(app).cursor == 47
         await pilot.click(BlockMap, offset=(1, 0))
         assert pool(app).cursor == 47
@@ -135,5 +134,72 @@ def test_the_selection_moves_with_the_cursor_of_the_table(app: SeqtopApp) -> Non
         await pilot.pause()
         assert pool(app).has_focus
         assert pool(app).cursor == table(app, "req-2")[0]
+
+    play(app, act, (80, 24))
+
+
+def test_a_large_pool_is_seen_at_once_and_cell_by_cell() -> None:
+    source = ScriptedSource()
+    script = Script(source, num_gpu_blocks=20_000)
+    for name in ("one", "two"):
+        script.arrive(name, num_prompt=48_000)
+        script.step(prefill={name: 48_000}, decode=[])
+    app = SeqtopApp(source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("2")
+        await pilot.pause()
+        drawn = pool(app).block_grid
+        assert drawn.span > 1
+        assert drawn.height <= pool(app).size.height
+        assert f"used of {drawn.span} blocks a cell" in screen(app)
+        assert pool(app).visible_owners() == {1, 2}
+        own = table(app, "two")
+        await pilot.press("b", *str(own[0]), "enter")
+        await pilot.pause()
+        assert pool(app).cursor == own[0]
+        await pilot.press("right", "left")
+        cell = drawn.cell(own[0])
+        assert pool(app).cursor == next(filter(pool(app).index.owners, cell))
+        await pilot.pause()
+        assert f"Blocks {cell[0]} to {cell[-1]}" in screen(app)
+        await pilot.click(BlockMap, offset=(1 + drawn.column(own[-1]), drawn.line(own[-1])))
+        assert pool(app).cursor in drawn.cell(own[-1])
+        await pilot.press("g", "down", "right", "z")
+        await pilot.pause()
+        cursor = pool(app).cursor
+        assert pool(app).block_grid.span == 1
+        assert "Blocks" not in screen(app).split("Block ")[-1]
+        await pilot.press("right")
+        assert pool(app).cursor == cursor + 1
+        await pilot.press("z")
+        assert pool(app).block_grid == drawn
+
+    play(app, act, (80, 24))
+
+
+def test_a_release_is_seen_in_a_large_pool(lines: Counter[LineView]) -> None:
+    async def run() -> None:
+        source = ScriptedSource()
+        script = Script(source, num_gpu_blocks=20_000)
+        script.arrive("ends", num_prompt=4_000)
+        script.step(prefill={"ends": 4_000})
+        app = SeqtopApp(source, clock=lambda: 0.0)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await pilot.press("2")
+            await drawn(app, pilot, lines)
+            assert "█" in screen(app).split("blocks a cell")[1]
+            script.step(stop={"ends": SequenceStatus.FINISHED_LENGTH_CAPPED})
+            await drawn(app, pilot, lines)
+            assert pool(app).visible_owners() == set()
+
+    asyncio.run(run())
+
+
+def test_a_small_pool_has_no_larger_cells_to_zoom_to(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("2", "z")
+        await pilot.pause()
+        assert "Every block has a cell of its own." in screen(app)
 
     play(app, act, (80, 24))

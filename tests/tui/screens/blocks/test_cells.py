@@ -3,32 +3,95 @@
 import pytest
 from textual.pilot import Pilot
 
+from seqtop.state.block_index import BlockIndex
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.style import plain
-from seqtop.tui.screens.blocks.cells import cursor_column, grid
+from seqtop.tui.screens.blocks.cells import FREE, cell, condensed_mark, grid, owner_mark
 from tests.support.block_screen import pool, sequence
 from tests.support.piloting import play, screen
-from tests.support.scripted import ScriptedSource, scene
+from tests.support.scripted import Script, ScriptedSource, scene
 
 
-@pytest.mark.parametrize("num_device", [1, 16, 256, 4_000, 100_000])
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("num_device", [1, 16, 64, 256, 4_000, 20_000, 1_000_000])
 @pytest.mark.parametrize("num_host", [0, 7, 300])
-@pytest.mark.parametrize("size", [(80, 10), (160, 44), (12, 3)])
-def test_every_block_has_one_cell(num_device: int, num_host: int, size: tuple[int, int]) -> None:
-    drawn = grid(num_device, num_host, *size)
-    blocks = [block for y in range(drawn.height) for block in drawn.blocks(y)]
-    assert blocks == list(range(num_device + num_host))
+@pytest.mark.parametrize("size", [(80, 10), (160, 44), (12, 3), (1, 0)])
+def test_every_block_is_in_one_cell(
+    num_device: int, num_host: int, size: tuple[int, int], *, single: bool
+) -> None:
+    drawn = grid(num_device, num_host, *size, single=single)
+    rows = {drawn.blocks(y) for y in range(drawn.height)} - {range(0)}
+    assert sum(map(len, rows)) == num_device + num_host
+    assert {0, num_device + num_host - 1} <= {at for each in rows for at in (each[0], each[-1])}
     assert not drawn.blocks(-1)
     assert not drawn.blocks(drawn.height)
-    for block in {*blocks[:200], *blocks[-200:]}:
-        line, column = drawn.line(block), cursor_column(drawn, block)
-        assert drawn.block_at(column, line) == block
+    count = num_device + num_host
+    for block in {*range(min(count, 200)), *range(max(count - 200, 0), count)}:
+        line, column = drawn.line(block), drawn.column(block)
+        cell = drawn.cell(block)
+        assert block in cell
+        assert len(cell) <= drawn.span
+        assert drawn.cell_at(column, line) == cell
+        assert drawn.cell_at(column + drawn.width - 1, line + drawn.lines - 1) == cell
         assert drawn.moved(block, 0) == block
-        assert 0 <= drawn.moved(block, 1) < len(blocks)
-        assert 0 <= drawn.moved(block, -1) < len(blocks)
+        assert 0 <= drawn.moved(block, 1) < count
+        assert 0 <= drawn.moved(block, -1) < count
     if size[0] > 20:
-        assert cursor_column(drawn, drawn.blocks(0)[-1]) < size[0]
+        assert drawn.column(drawn.blocks(0)[-1]) + drawn.width <= size[0]
     assert drawn.moved(0, -5) == 0
+
+
+@pytest.mark.parametrize("num_device", [1, 64, 256, 1_000, 4_000, 20_000, 90_000])
+@pytest.mark.parametrize("size", [(78, 10), (118, 25), (130, 50)])
+def test_a_pool_fits_its_window(num_device: int, size: tuple[int, int]) -> None:
+    drawn = grid(num_device, 0, *size)
+    assert drawn.height <= size[1]
+    if drawn.span > 1:  # with fewer blocks in a cell, it would not
+        assert drawn._replace(span=drawn.span - 1).height > size[1]
+    elif num_device >= 64:  # the cells cover most of the lines and of the columns
+        assert drawn.height > size[1] * 0.6
+        assert drawn.per_row * drawn.pitch > size[0] * 0.6
+
+
+def test_with_single_cells_a_large_pool_scrolls() -> None:
+    drawn = grid(20_000, 0, 78, 10, single=True)
+    assert drawn.span == 1
+    assert drawn.height > 10
+
+
+def test_a_cell_for_several_blocks_shows_how_many_are_used() -> None:
+    source = ScriptedSource()
+    script = Script(source, num_gpu_blocks=20)
+    for name, num_tokens in (("one", 16), ("two", 48)):
+        script.arrive(name, num_prompt=num_tokens)
+        script.step(prefill={name: num_tokens}, decode=[])
+    index = BlockIndex()
+    index.rebuild(source.state)
+    one, two = (source.state.requests[name].seq_ids[0] for name in ("one", "two"))
+    blocks = range(20)
+    first = min(index.blocks(one) + index.blocks(two))
+    owner = next(iter(index.owners(first)))
+    style = owner_mark(owner)[1]
+    assert condensed_mark(index, blocks, None) == ("░", f"{style}-edge")
+    assert condensed_mark(index, blocks, two) == ("░", "selected-edge")
+    run = range(min(index.blocks(two)), max(index.blocks(two)) + 1)
+    assert condensed_mark(index, run, None) == ("█", f"{owner_mark(two)[1]}-edge")
+    unheld = range(max(index.blocks(one) + index.blocks(two)) + 1, 20) or range(first)
+    assert condensed_mark(index, unheld, None) == FREE
+
+
+def test_a_wide_cell_is_coloured_as_far_as_its_slots_are_filled() -> None:
+    drawn = grid(64, 0, 130, 50)
+    assert (drawn.width, drawn.lines) == (11, 7)
+    first, second, last = (
+        cell(("A", "owner-0"), 0.25, 17, drawn, sub_line) for sub_line in (0, 1, drawn.lines - 1)
+    )
+    assert first[:2] == (("A", "owner-0"), (" 1", "owner-0"))
+    assert plain(first) == "A 17        "
+    assert second[:2] == (("   ", "owner-0"), (" " * 8, "unheld"))
+    assert last[:2] == (("▀" * 3, "owner-0-edge"), ("▀" * 8, "unheld-edge"))
+    full = cell(("█", "selected"), 1.0, 17, drawn, 0)
+    assert full[:2] == (("█", "selected"), (" 17       ", "selected-shared"))
 
 
 def test_what_cells_say(source: ScriptedSource, app: SeqtopApp) -> None:
@@ -40,14 +103,14 @@ def test_what_cells_say(source: ScriptedSource, app: SeqtopApp) -> None:
         assert len(shown) == 256
         own = sequence(app, "req-1")
         assert app.ui.selected == own
-        for block, cell in enumerate(shown):
+        for block, sign in enumerate(shown):
             owners = pool(app).index.owners(block)
             if own in owners:
-                assert cell == ("█" if len(owners) == 1 else "▓")
+                assert sign == ("█" if len(owners) == 1 else "▓")
             elif owners:
-                assert cell.isalpha() if len(owners) == 1 else cell == "≡"
+                assert sign.isalpha() if len(owners) == 1 else sign == "≡"
             else:
-                assert cell == "·"
+                assert sign == "·"
         await pilot.press("1", "down", "down", "2")
         await pilot.pause()
         assert "≡" in screen(app).split("free or cached")[1]

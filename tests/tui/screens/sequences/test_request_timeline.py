@@ -27,7 +27,7 @@ def test_a_scale_is_true() -> None:
         Span("decode", 3.0, 6.0),
         Span("preempted", 6.0, None),
     ]
-    assert plain(scale(spans, 0.0, 10.0, 20)) == "░" * 4 + "█" * 2 + "━" * 6 + "▒" * 8
-    assert plain(scale(spans, 0.0, 10.0, 5)) == "░█━▒▒"
+    assert plain(scale(spans, 0.0, 10.0, 20)) == "░" * 4 + "█" * 2 + "▆" * 6 + "▒" * 8
+    assert plain(scale(spans, 0.0, 10.0, 5)) == "░█▆▒▒"
     assert plain(scale(spans, 0.0, math.nan, 5)) == "·····"
     assert plain(scale([], 0.0, 10.0, 5)) == "·····"

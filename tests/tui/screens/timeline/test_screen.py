@@ -19,7 +19,7 @@ def test_rows_are_those_of_the_table_and_the_selection_carries_over(app: SeqtopA
         assert rows.page(0, 100) == app.ui.view.page(0, 100)
         assert "░█" in line_of(app, "req-2")
         assert "↺▒" in line_of(app, "req-7")
-        assert "━✓" in line_of(app, "done-1")
+        assert "▆✓" in line_of(app, "done-1")
         await pilot.press("j", "j", "k", "enter")
         await pilot.pause()
         assert isinstance(app.screen, SequencesScreen)
