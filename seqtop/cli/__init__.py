@@ -14,6 +14,7 @@ COMMANDS = (
     "export",
     "check",
     "diff",
+    "explain",
     "serve",
     "keygen",
     "completion",

@@ -13,6 +13,7 @@ from seqtop.transport.endpoints import DEFAULT_ENDPOINT, with_scheme
 if TYPE_CHECKING:
     from seqtop.state.filter import Filter, UnknownFieldError
     from seqtop.state.ordering import Sort
+    from seqtop.state.slo import Slo
     from seqtop.transport.curve_keys import ViewerKeys
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -108,7 +109,7 @@ def add_view_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--slo",
-        type=_setting("parse_slo"),
+        type=parse_slo,
         metavar="FIGURE=TIME,…",
         help="objectives for ttft, itl, tpot, queue and e2e, such as ttft=0.5,itl=50ms",
     )
@@ -157,6 +158,12 @@ def parse_sort(text: str) -> Sort:
     """Parses a sort key. Raises `argparse.ArgumentTypeError`."""
     sort: Sort = _setting("parse_sort")(text)
     return sort
+
+
+def parse_slo(text: str) -> Slo:
+    """Parses objectives. Raises `argparse.ArgumentTypeError`."""
+    slo: Slo = _setting("parse_slo")(text)
+    return slo
 
 
 def parse_columns(text: str) -> list[str]:

@@ -18,7 +18,7 @@ from seqtop.wire.messages import Step
 MAX_CAUSES = 16
 """The most causes that are told apart for one request; an engine may invent names."""
 _OTHER = "other"
-_BLOCKS_NOBODY = frozenset({"lora_slots", "unknown"})
+BLOCKS_NOBODY = frozenset({"lora_slots", "unknown"})
 """Causes for which a scheduler passes over a request and examines the next one."""
 NOT_A_CAUSE = frozenset({"", "PREEMPTED", "WAITING", "SWAPPED"})
 """Statuses of an engine in which a request waits for its turn."""
@@ -79,7 +79,7 @@ def advance(state: EngineData, step: Step) -> None:
 
 def block(state: EngineData, step: Step) -> None:
     """Sets the cause for which the head of the queue waits from the start of `step` on."""
-    causes = (reason.cause for reason in step.wait_reasons if reason.cause not in _BLOCKS_NOBODY)
+    causes = (reason.cause for reason in step.wait_reasons if reason.cause not in BLOCKS_NOBODY)
     state.blocked = replace(state.blocked, cause=next(causes, None))
 
 

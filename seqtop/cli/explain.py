@@ -1,0 +1,93 @@
+"""`seqtop explain`: explains the latency of a request, or what the slow requests share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from seqtop.cli.messages import fail, print_document
+from seqtop.cli.options import Commands, parse_slo
+
+if TYPE_CHECKING:
+    from seqtop.history import FileStore
+
+_FIGURES = ("e2e", "ttft", "itl", "tpot", "queue")
+
+
+def add_command(commands: Commands) -> None:
+    """Adds the command's parser."""
+    explain = commands.add_parser(
+        "explain",
+        help="explain the latency of a request",
+        description="Explain the latency of a recorded request: its time to first token and its"
+        " end-to-end latency as a chain of parts that add up to them, each with its cause and the"
+        " step in which it begins. With --slow, list the slow requests, and the fields in which"
+        " they differ from the others.",
+        epilog="example: seqtop explain run.seqtop req-7",
+    )
+    explain.add_argument("source", metavar="FILE", help="the recording")
+    explain.add_argument("request", nargs="?", metavar="REQUEST", help="the id of the request")
+    explain.add_argument(
+        "--slow",
+        action="store_true",
+        help="list the slow requests and the fields in which they differ, instead of REQUEST",
+    )
+    explain.add_argument(
+        "--slo",
+        type=parse_slo,
+        metavar="FIGURE=TIME,…",
+        help="with --slow: requests that missed one of these are slow, such as ttft=0.5,itl=50ms"
+        " (default: the slowest tenth)",
+    )
+    explain.add_argument(
+        "--by",
+        choices=_FIGURES,
+        default=_FIGURES[0],
+        help=f"with --slow: the figure for the slowest tenth (default: {_FIGURES[0]})",
+    )
+    explain.add_argument("--json", action="store_true", help="the result as JSON")
+    explain.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the command and returns the exit status."""
+    from seqtop.cli.recordings import open_recording
+    from seqtop.history import RecordingError
+
+    if options.slow is (options.request is not None):
+        return fail("give either the id of a request or --slow", status=2)
+    try:
+        with open_recording(options.source) as recording:
+            return _slow(recording, options) if options.slow else _request(recording, options)
+    except RecordingError as error:
+        return fail(str(error), status=2)
+
+
+def _request(recording: FileStore, options: argparse.Namespace) -> int:
+    from seqtop.explain.explanation import explain, find_request
+    from seqtop.explain.report import as_json, as_text
+
+    found = find_request(recording, options.request)
+    if found is None:
+        return fail(f"the recording has no request {options.request!r}")
+    request, position = found
+    now = recording.index[position].time
+    parts = explain(recording, request, position).parts(now)
+    if options.json:
+        print_document(as_json(request, parts, now))
+    else:
+        print(as_text(request, parts, now))
+    return 0
+
+
+def _slow(recording: FileStore, options: argparse.Namespace) -> int:
+    from seqtop.explain.outliers import find_outliers
+    from seqtop.explain.report import outliers_as_json, outliers_as_text
+    from seqtop.state.slo import Slo
+
+    outliers = find_outliers(recording, options.slo or Slo(), options.by)
+    if options.json:
+        print_document(outliers_as_json(outliers))
+    else:
+        print(outliers_as_text(outliers))
+    return 0

@@ -1,0 +1,415 @@
+"""The time of a request as a chain of parts that add up to its latency.
+
+The time from the arrival to the end is divided at the start and the end of each step. A piece
+belongs to a part by what the request did in it and, where it did nothing, by the cause. The time in
+a step is prefill or decode if the request was in its batch. The time between two steps is that of
+the host while the request runs, and belongs to the cause that the step before gave while it waits,
+as in `seqtop.state.waits`. A part ends where the request starts or stops running, and at its first
+token: the parts before that add up to the TTFT.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from seqtop.sequence import SequenceStatus
+from seqtop.state.model import RequestState, Span
+from seqtop.state.waits import BLOCKS_NOBODY, NOT_A_CAUSE
+from seqtop.wire.messages import (
+    EngineInfo,
+    Event,
+    Preemption,
+    RequestArrived,
+    Step,
+    StreamingUpdate,
+)
+
+Kind: TypeAlias = Literal[
+    "queued", "preempted", "swapped", "prefill", "decode", "unscheduled", "host", "unknown"
+]
+"""What a request does in a part.
+
+`preempted` and `swapped` are waits after a preemption. `unscheduled` is the time of steps without
+the request although it runs, `host` the time between steps while it runs."""
+
+ARRIVING = "arriving"
+"""The cause of the time before the request joined the waiting queue."""
+BETWEEN_STEPS = "between_steps"
+"""The cause of a wait in which no step ran, and the step before gave no reason."""
+MIXED_BATCH = "mixed_batch"
+"""The cause of decodes in one batch with prefills of other requests."""
+RECOMPUTE = "recompute"
+"""The cause of a prefill after a preemption."""
+NOT_RECORDED = "not_recorded"
+"""The cause of a part whose steps are not recorded."""
+IN_PROGRESS = "in_progress"
+"""The cause of the time since the last step: a step is reported when it ends."""
+UNKNOWN = "unknown"
+
+MAX_PHASES = 256
+"""The most times that a request starts or stops running whose parts are told apart."""
+_MAX_OTHERS = 1_000
+"""The most other requests that are counted for one part."""
+
+
+class Holder(msgspec.Struct):
+    """The request that held the most blocks while another waited for blocks."""
+
+    request_id: str
+    num_blocks: int
+    """The blocks in its tables."""
+    num_used_blocks: int
+    """The blocks in all tables."""
+    num_prompt_tokens: int
+    admitted_step: int | None
+    """The step in which it was last admitted; `None` if that is not recorded."""
+
+
+class Part(msgspec.Struct):
+    """A part of a request's time. Pieces of the same kind and cause are one part."""
+
+    kind: Kind
+    cause: str
+    """A `WaitCause`, an engine's own status, or one of the constants above; empty if `kind` is
+    enough."""
+    start: float
+    """Seconds from the arrival to its first piece."""
+    step: int | None
+    """The step in which it begins, for `host` the one that its longest piece delayed.
+
+    `None` if that is not recorded."""
+    position: int | None
+    """The position of that step on the timeline."""
+    seconds: float = 0.0
+    num_steps: int = 0
+    num_tokens: int = 0
+    """Tokens of the request computed in this part."""
+    longest: float = 0.0
+    """The seconds of its longest piece."""
+    before_first_token: bool = False
+    others: Counter[str] = msgspec.field(default_factory=Counter)
+    """Other requests: those at the head of the queue before it, with the number of steps; those
+    whose prefills were in its batches, with the number of their tokens."""
+    is_behind: bool = False
+    """Whether the cause was given for a request before it in the queue."""
+    num_missing: int = 0
+    """The amount that was missing at its beginning, as in `WaitReason`; 0 if unknown."""
+    preemption: Preemption | None = None
+    """The preemption that began the wait."""
+    holder: Holder | None = None
+    """For a wait for blocks, the request that held the most at its beginning, if known."""
+    has_holder: bool = False
+    """Whether `holder` has been looked up."""
+
+
+class _Place(NamedTuple):
+    """A step, and its position on the timeline."""
+
+    step: int | None
+    position: int | None
+
+
+class _Batch(NamedTuple):
+    """The request's part of a batch."""
+
+    is_prompt: bool
+    token_chunk_size: int
+
+
+class _Cause(NamedTuple):
+    """The cause of a wait since a step."""
+
+    cause: str
+    place: _Place
+    head: str | None = None
+    """The request for which the cause was given, if it is another."""
+    num_missing: int = 0
+
+
+_NOWHERE = _Place(None, None)
+
+
+class Chain:
+    """Divides the time of one request; fed with the events from before its arrival on.
+
+    Args:
+        request: The request, with its metrics as far as they are known.
+    """
+
+    def __init__(self, request: RequestState) -> None:
+        metrics = request.metrics
+        self.request_id = request.request_id
+        self.arrival_time = metrics.arrival_time
+        self.first_token_time = metrics.first_token_time
+        self.finished_time = metrics.finished_time
+        self.is_finished = False
+        """Whether all time up to the end is divided."""
+        self.budget: int | None = None
+        """The token budget of a step, if it is known."""
+        self._parts: dict[tuple[object, ...], Part] = {}
+        self._seq_ids = {*request.seq_ids}
+        self._time = metrics.arrival_time
+        """The time up to which the chain is complete, epoch seconds."""
+        self._phase = 0
+        self._wait: Kind | None = "queued"
+        """The kind of the present wait; `None` while the request runs."""
+        self._preemption: Preemption | None = None
+        self._has_arrived = False
+        self._own_status = ""
+        """The engine's own name for what the request waits for."""
+        self._computed: dict[int, int] = {}
+        """Computed tokens of each sequence after the last step that named them."""
+        self._cause: _Cause | None = None
+        """The cause of the present wait since the last step."""
+        self._last_place = _NOWHERE
+
+    @property
+    def parts(self) -> list[Part]:
+        """The parts so far, in order of their beginnings."""
+        return list(self._parts.values())
+
+    def open_part(self, now: float) -> Part | None:
+        """Returns the part from the end of the last step to `now`, epoch seconds."""
+        end = now if self.finished_time is None else self.finished_time
+        if self.is_finished or not 0 < end - self._time < math.inf:
+            return None
+        seconds, start = end - self._time, self._time - self.arrival_time
+        kind: Kind = self._wait or "unknown"
+        known = self._cause if self._wait is not None else None
+        part = Part(
+            kind, known.cause if known else IN_PROGRESS, start, *(known or _OPEN).place, seconds
+        )
+        part.longest, part.before_first_token = seconds, self.first_token_time is None
+        if known is not None and known.head is not None:
+            part.is_behind, part.others = True, Counter((known.head,))
+        return part
+
+    def resume(self, request: RequestState | None, time: float) -> None:
+        """Continues from a state that the events so far do not lead to.
+
+        The time up to there is divided by the spans of the request.
+
+        Args:
+            request: The request in that state; `None` if it is not there.
+            time: The time of that state, epoch seconds.
+        """
+        if request is None:
+            return
+        self._fill(request.spans, time)
+        self._has_arrived = True
+        self._cause = None
+        self._computed.clear()
+        kind = request.spans[-1].kind if request.spans else "queued"
+        waits = kind not in ("prefill", "decode")
+        self._wait = kind if waits else None
+        if request.finish_reason is not None:
+            self.end()
+
+    def apply(self, position: int, event: Event) -> None:
+        """Divides the time up to the end of `event`, which is at `position` on the timeline."""
+        match event:
+            case Step():
+                self._step(position, event)
+            case EngineInfo():
+                self.budget = event.max_num_batched_tokens
+            case RequestArrived() if event.request_id == self.request_id:
+                self._has_arrived = True
+                self._own_status = event.engine_status
+                self._seq_ids.update(event.seq_ids)
+            case StreamingUpdate() if event.request_id == self.request_id:
+                self._until(event.time, "unknown", "", self._last_place)
+                self._start_wait("queued", None)
+        if self.finished_time is not None and self._time >= self.finished_time:
+            self.is_finished = True
+
+    def end(self) -> None:
+        """Divides the time after the last step, if the request has finished."""
+        if self.finished_time is not None:
+            self._gap(self.finished_time, self._last_place)
+            self.is_finished = True
+
+    def _step(self, position: int, step: Step) -> None:
+        place = _Place(step.step, position)
+        begin = max(step.start_time, self._time)
+        self._gap(begin, place)
+        for update in step.sequences:
+            if update.request_id == self.request_id:
+                self._seq_ids.add(update.seq_id)
+            if update.seq_id in self._seq_ids:
+                self._own_status = update.engine_status
+        for preemption in step.preemptions:
+            if preemption.request_id == self.request_id:
+                kind: Kind = "swapped" if preemption.mode == "swap" else "preempted"
+                self._start_wait(kind, preemption)
+        batch = self._find_batch(step)
+        if batch is not None:
+            self._run(step, place, batch)
+        elif self._wait is None:
+            tokens = step.stats.num_prefill_tokens + step.stats.num_decode_tokens
+            is_spent = self.budget is not None and tokens >= self.budget
+            cause = "token_budget" if is_spent else UNKNOWN
+            self._until(step.time, "unscheduled", cause, place, num_steps=1)
+        else:
+            self._cause = self._wait_cause(step, place)
+            found = self._cause
+            if found is None:
+                cause = UNKNOWN if self._has_arrived else ARRIVING
+                found = _Cause(cause, place)
+            self._until_waiting(step.time, found, num_steps=1)
+        self._last_place = place
+
+    def _gap(self, end: float, place: _Place) -> None:
+        """Divides the time between two steps, the later of which is at `place`."""
+        if self._wait is None:
+            self._until(end, "host", "", place)
+            return
+        found = self._cause
+        if found is None:
+            own = self._own_status not in NOT_A_CAUSE
+            cause = self._own_status if own else BETWEEN_STEPS if self._has_arrived else ARRIVING
+            found = _Cause(cause, place)
+        self._until_waiting(end, found)
+
+    def _run(self, step: Step, place: _Place, batch: _Batch) -> None:
+        num_tokens = self._count_tokens(step, batch.token_chunk_size)
+        if self._wait is not None:
+            self._phase += 1
+            self._wait, self._cause = None, None
+        kind: Kind = "prefill" if batch.is_prompt else "decode"
+        others: Counter[str] = Counter()
+        cause = ""
+        if batch.is_prompt and self._preemption and self._preemption.mode == "recompute":
+            cause = RECOMPUTE
+        if not batch.is_prompt and step.stats.num_prefill_tokens > 0:
+            for group in step.execute.seq_group_metadata_list:
+                if group.is_prompt:
+                    others[group.request_id] += group.token_chunk_size or 1
+            cause = MIXED_BATCH if others else ""
+        self._until(
+            step.time, kind, cause, place, num_steps=1, num_tokens=num_tokens, others=others
+        )
+
+    def _find_batch(self, step: Step) -> _Batch | None:
+        """Returns the request's part of the batch of a step; `None` if it has none."""
+        for group in step.execute.seq_group_metadata_list:
+            if group.request_id == self.request_id:
+                return _Batch(group.is_prompt, group.token_chunk_size or 1)
+        if step.decodes is not None and not self._seq_ids.isdisjoint(step.decodes.seq_ids):
+            return _Batch(False, 1)
+        for update in step.sequences:
+            waits = update.status in (SequenceStatus.WAITING, SequenceStatus.SWAPPED)
+            if update.seq_id in self._seq_ids and not waits:
+                return _Batch(False, 1)
+        return None
+
+    def _count_tokens(self, step: Step, chunk: int) -> int:
+        """Returns the tokens of the request that a step computed."""
+        is_admitted = self._wait in ("queued", "preempted")
+        num_tokens = 0
+        for update in step.sequences:
+            if update.seq_id in self._seq_ids:
+                now = update.num_computed_tokens
+                known = now - chunk if self._wait is None else None
+                before = self._computed.get(update.seq_id, known)
+                if is_admitted or before is None:
+                    before = update.num_cached_tokens
+                num_tokens += max(now - before, 0)
+                self._computed[update.seq_id] = now
+        for seq_id in step.decodes.seq_ids if step.decodes is not None else ():
+            if seq_id in self._seq_ids:
+                num_tokens += 1
+                if seq_id in self._computed:
+                    self._computed[seq_id] += 1
+        return num_tokens
+
+    def _wait_cause(self, step: Step, place: _Place) -> _Cause | None:
+        """Returns the cause of the wait since the start of `step`, if it gives one."""
+        if self._own_status not in NOT_A_CAUSE:
+            return _Cause(self._own_status, place)
+        head = None
+        for reason in step.wait_reasons:
+            if reason.request_id == self.request_id:
+                return _Cause(reason.cause, place, num_missing=max(reason.num_missing, 0))
+            if head is None and reason.cause not in BLOCKS_NOBODY:
+                head = reason
+        if head is None:
+            return None
+        return _Cause(head.cause, place, head.request_id, max(head.num_missing, 0))
+
+    def _start_wait(self, kind: Kind, preemption: Preemption | None) -> None:
+        self._phase += 1
+        self._wait, self._preemption, self._cause = kind, preemption, None
+
+    def _until_waiting(self, end: float, found: _Cause, *, num_steps: int = 0) -> None:
+        assert self._wait is not None, "the request waits"
+        others = Counter((found.head,) if found.head is not None and num_steps else ())
+        self._until(
+            end,
+            self._wait,
+            found.cause,
+            found.place,
+            is_behind=found.head is not None,
+            num_steps=num_steps,
+            others=others,
+            num_missing=found.num_missing,
+        )
+
+    def _until(
+        self,
+        end: float,
+        kind: Kind,
+        cause: str,
+        place: _Place,
+        *,
+        is_behind: bool = False,
+        num_steps: int = 0,
+        num_tokens: int = 0,
+        num_missing: int = 0,
+        others: Counter[str] | None = None,
+    ) -> None:
+        """Adds the piece from the end of the last one to `end`, epoch seconds."""
+        if self.finished_time is not None:
+            end = min(end, self.finished_time)
+        first = self.first_token_time
+        if first is not None and self._time < first < end:
+            self._until(first, kind, cause, place, is_behind=is_behind, num_missing=num_missing)
+        seconds = end - self._time
+        if not 0 < seconds < math.inf:
+            return
+        before_first = first is None or end <= first
+        key = (min(self._phase, MAX_PHASES), kind, cause, is_behind, before_first)
+        part = self._parts.get(key)
+        if part is None:
+            start = self._time - self.arrival_time
+            part = self._parts[key] = Part(kind, cause, start, *place)
+            part.before_first_token, part.is_behind = before_first, is_behind
+            part.num_missing = num_missing
+            part.preemption = self._preemption if kind == self._wait else None
+        if seconds > part.longest:
+            part.longest = seconds
+            if kind == "host":
+                part.step, part.position = place
+        part.seconds += seconds
+        part.num_steps += num_steps
+        part.num_tokens += num_tokens
+        if others and len(part.others) < _MAX_OTHERS:
+            part.others.update(others)
+        self._time = end
+
+    def _fill(self, spans: Sequence[Span], end: float) -> None:
+        """Divides the time up to `end`, whose steps are not recorded, by `spans`."""
+        for span in spans:
+            if span.end is not None and span.end <= self._time:
+                continue
+            self._until(min(span.start, end), "unknown", NOT_RECORDED, _NOWHERE)
+            close = end if span.end is None else min(span.end, end)
+            self._until(close, span.kind, NOT_RECORDED, _NOWHERE)
+        self._until(end, "unknown", NOT_RECORDED, _NOWHERE)
+
+
+_OPEN = _Cause(IN_PROGRESS, _NOWHERE)

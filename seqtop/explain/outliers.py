@@ -1,0 +1,223 @@
+"""The slow requests of a run, and the fields in which they differ from the others.
+
+Fields are ranked by the distance of their distributions among the slow requests and among the
+others, from 0 to 1: for numbers, the largest difference of the two cumulative distributions (the
+statistic D of Kolmogorov and Smirnov), for words, half the sum of the differences of their shares.
+A field is reported if D is so large that equal distributions reach it in one of twenty samples
+only: D > 1.36 √((n + m) / (n m)), for n and m requests (Smirnov 1948).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from seqtop import format as fmt
+from seqtop.history.timeline import Timeline
+from seqtop.sequence import SequenceStatus
+from seqtop.state.fields import FIELDS, Field, Value, cause_word
+from seqtop.state.model import RequestState, SequenceState
+from seqtop.state.slo import FIGURES, Slo, measured, missed
+from seqtop.wire.messages import RequestFinished
+
+_MAX_WORDS = 20
+"""Different words of a field, above which it is a name and not a property."""
+_MAX_SHOWN_WORDS = 3
+_CRITICAL = 1.36
+_SLOW_SHARE = 10
+"""One of so many requests is slow without objectives."""
+_NOT_COMPARED = {"seq", "computed", "blocks"}
+"""Fields that are a number of the sequence, or always the same at its end."""
+_FIELD_OF = {"ttft": "ttft", "itl": "itl", "queue": "queue", "e2e": "e2e", "tpot": "itl"}
+"""The field that has a figure of `seqtop.state.slo`."""
+
+
+class SlowRequest(msgspec.Struct):
+    """A slow request."""
+
+    request_id: str
+    seconds: float
+    """The figure by which it is slow, or the first objective that it missed."""
+    missed: dict[str, float]
+    """The objectives that it missed, with its figures in seconds."""
+
+
+class FieldDifference(msgspec.Struct):
+    """A field that slow requests and the others have differently."""
+
+    field: str
+    title: str
+    distance: float
+    """The distance of the distributions, from 0 to 1."""
+    slow: str
+    """The median of the slow requests, or their most frequent words."""
+    others: str
+
+
+class Outliers(msgspec.Struct):
+    """The slow requests of a run."""
+
+    rule: str
+    """The rule by which requests are slow."""
+    slow: list[SlowRequest]
+    """The slow requests, the slowest first."""
+    num_others: int
+    differences: list[FieldDifference]
+    """The fields in which they differ, the most different first."""
+
+
+class _Row(msgspec.Struct):
+    """The fields of a finished request."""
+
+    request_id: str
+    figures: dict[str, float | None]
+    missed: dict[str, float]
+    values: dict[str, Value]
+
+
+def find_outliers(timeline: Timeline, slo: Slo, by: str = "e2e") -> Outliers:
+    """Finds the slow requests among those that finish on a timeline.
+
+    Args:
+        timeline: The timeline.
+        slo: The objectives whose miss makes a request slow. Without any, the slowest tenth is slow.
+        by: The figure for the slowest tenth, a key of `FIGURES`.
+
+    Raises:
+        RecordingError: The timeline cannot be read.
+    """
+    rows = list(_rows(timeline, slo))
+    if slo:
+        slow = [row for row in rows if row.missed]
+        key: Callable[[_Row], float] = lambda row: next(iter(row.missed.values()))  # noqa: E731
+        rule = f"they missed {slo}"
+        excluded = {_FIELD_OF[each] for each in slo.limits}
+    else:
+        known = [row for row in rows if row.figures[by] is not None]
+        key = lambda row: row.figures[by] or 0.0  # noqa: E731
+        slow = sorted(known, key=key)[len(known) - math.ceil(len(known) / _SLOW_SHARE) :]
+        rule = f"the slowest tenth by {FIGURES[by]}"
+        excluded = {_FIELD_OF[by]}
+    slow.sort(key=key, reverse=True)
+    names = {id(row) for row in slow}
+    others = [row for row in rows if id(row) not in names]
+    found = [SlowRequest(row.request_id, key(row), row.missed) for row in slow]
+    return Outliers(rule, found, len(others), _differences(slow, others, excluded))
+
+
+def _rows(timeline: Timeline, slo: Slo) -> Iterable[_Row]:
+    state = timeline.at(timeline.first)
+    begin = state.time
+    for position, event in timeline.events(timeline.first, timeline.last):
+        if event is None:
+            state = timeline.at(position)
+            continue
+        state.apply(event)
+        if not isinstance(event, RequestFinished):
+            continue
+        request = state.requests.get(event.request_id)
+        sequence = state.sequences.get(request.seq_ids[0]) if request and request.seq_ids else None
+        if request is None or sequence is None or not SequenceStatus.is_finished(sequence.status):
+            continue
+        now = event.time
+        values = {
+            key: field.value(request, sequence, now)
+            for key, field in FIELDS.items()
+            if key not in _NOT_COMPARED
+        }
+        values |= _more_values(request, sequence, begin)
+        yield _Row(
+            request.request_id,
+            measured(request, sequence, now),
+            missed(slo, request, sequence, now),
+            values,
+        )
+
+
+def _more_values(request: RequestState, sequence: SequenceState, begin: float) -> dict[str, Value]:
+    """Returns values that no field has: the arrival, the adapter, waits by cause, and phases."""
+    found: dict[str, Value] = {
+        "arrived": request.metrics.arrival_time - begin,
+        "lora": request.lora,
+    }
+    for cause, seconds in request.wait.by_cause.items():
+        found[f"waited: {cause_word(cause)}"] = seconds
+    for span in request.spans:
+        if span.end is not None and span.kind in ("prefill", "decode"):
+            before = found.get(f"time: {span.kind}")
+            found[f"time: {span.kind}"] = (
+                (before if isinstance(before, float) else 0.0) + span.end - span.start
+            )
+    return found
+
+
+def _differences(slow: list[_Row], others: list[_Row], excluded: set[str]) -> list[FieldDifference]:
+    if not slow or not others:
+        return []
+    critical = _CRITICAL * math.sqrt((len(slow) + len(others)) / (len(slow) * len(others)))
+    keys = dict.fromkeys(key for row in (*slow, *others) for key in row.values)
+    found = []
+    for key in keys:
+        if key in excluded:
+            continue
+        difference = _difference(key, _column(slow, key), _column(others, key))
+        if difference is not None and difference.distance > critical:
+            found.append(difference)
+    return sorted(found, key=lambda each: -each.distance)
+
+
+def _column(rows: list[_Row], key: str) -> list[Value]:
+    is_time = ":" in key  # a cause that a request did not wait for
+    return [row.values.get(key, 0.0 if is_time else None) for row in rows]
+
+
+def _difference(key: str, slow: list[Value], others: list[Value]) -> FieldDifference | None:
+    title = FIELDS[key].help if key in FIELDS else key
+    words = {each for each in (*slow, *others) if isinstance(each, str)}
+    if words:
+        if len(words) > _MAX_WORDS:
+            return None
+        counts = Counter(slow), Counter(others)
+        distance = sum(
+            abs(counts[0][each] / len(slow) - counts[1][each] / len(others))
+            for each in {*counts[0], *counts[1]}
+        )
+        return FieldDifference(key, title, distance / 2, *map(_most_common, counts))
+    numbers = _numbers(slow), _numbers(others)
+    if not all(numbers):
+        return None
+    return FieldDifference(
+        key, title, _ks_distance(*numbers), *(_median(key, each) for each in numbers)
+    )
+
+
+def _numbers(values: list[Value]) -> list[float]:
+    return sorted(
+        float(each) for each in values if isinstance(each, int | float) and math.isfinite(each)
+    )
+
+
+def _ks_distance(one: list[float], other: list[float]) -> float:
+    """Returns the largest difference of the cumulative distributions of two sorted samples."""
+    return max(
+        abs(bisect_right(one, value) / len(one) - bisect_right(other, value) / len(other))
+        for value in {*one, *other}
+    )
+
+
+def _median(key: str, values: list[float]) -> str:
+    field: Field | None = FIELDS.get(key)
+    show = fmt.seconds if field is None else field.format
+    return f"median {show(values[len(values) // 2])}"
+
+
+def _most_common(counts: Counter[Value]) -> str:
+    total = counts.total()
+    return ", ".join(
+        f"{word if word else 'none'} {fmt.percent(number, total)}"
+        for word, number in counts.most_common(_MAX_SHOWN_WORDS)
+    )

@@ -1,0 +1,182 @@
+"""Explanations as sentences, as a table and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from seqtop import format as fmt
+from seqtop.explain import chain
+from seqtop.explain.chain import Holder, Part
+from seqtop.explain.outliers import Outliers
+from seqtop.sanitize import safe_json, safe_line
+from seqtop.sequence import latency
+from seqtop.state.model import RequestState
+from seqtop.state.step_summary import preemption_cause
+
+_MAX_NAMED = 4
+_MAX_SLOW = 10
+"""Slow requests that a text names."""
+_CAUSES = {
+    "no_blocks": "no free blocks",
+    "token_budget": "the token budget of the step was spent",
+    "seq_limit": "all places for running sequences were taken",
+    "lora_slots": "no LoRA slot",
+    "paused": "the scheduler was paused",
+    chain.UNKNOWN: "the reason is unknown",
+    chain.ARRIVING: "had not joined the waiting queue yet",
+    chain.BETWEEN_STEPS: "until the next step began",
+    chain.MIXED_BATCH: "in one batch with prefills of others",
+    chain.RECOMPUTE: "again after the preemption",
+    chain.NOT_RECORDED: "its steps are not recorded",
+    chain.IN_PROGRESS: "since the last step that has ended",
+}
+_UNITS = {"no_blocks": "block", "token_budget": "token", "seq_limit": "place"}
+
+
+def describe(part: Part, request_id: str) -> str:
+    """Describes the cause of a part of the time of a request in a few words."""
+    clauses: list[str] = []
+    if part.preemption is not None:
+        cause = preemption_cause(request_id, part.preemption.for_request_id)
+        lost = part.preemption.num_lost_tokens
+        loss = f", {fmt.plural(lost, 'computed token')} lost" if lost else ""
+        clauses.append(f"preempted{cause}{loss}")
+    if part.kind == "host":
+        clauses.append(f"between steps, the longest {fmt.seconds(part.longest)} before this one")
+    if part.cause:
+        missing = ""
+        if part.num_missing and part.cause in _UNITS:
+            missing = f" ({fmt.plural(part.num_missing, _UNITS[part.cause])} missing)"
+        cause = f"{_CAUSES.get(part.cause, f'waited for {part.cause}')}{missing}"
+        if part.is_behind:
+            cause = f"behind {_names(part)} in the queue: {cause}"
+        elif part.others:
+            cause = f"{cause}: {_names(part)}"
+        clauses.append(cause)
+    if part.holder is not None:
+        clauses.append(_describe_holder(part.holder))
+    if part.num_tokens:
+        clauses.append(f"{fmt.plural(part.num_tokens, 'token')}")
+    if part.num_steps > 1:
+        clauses.append(fmt.plural(part.num_steps, "step"))
+    return "; ".join(clauses)
+
+
+def _names(part: Part) -> str:
+    names = [name for name, _ in part.others.most_common(_MAX_NAMED)]
+    more = len(part.others) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def _describe_holder(holder: Holder) -> str:
+    admitted = (
+        f"admitted at step {holder.admitted_step:,}"
+        if holder.admitted_step is not None
+        else "admitted at a step that is not recorded"
+    )
+    return (
+        f"{holder.request_id} held the most, {holder.num_blocks:,} of {holder.num_used_blocks:,}"
+        f" used, {admitted} with a prompt of {fmt.plural(holder.num_prompt_tokens, 'token')}"
+    )
+
+
+def headline(request: RequestState, now: float) -> str:
+    """Returns the TTFT and the end-to-end latency of a request, up to `now` if it is unfinished."""
+    metrics = request.metrics
+    first, end = latency.ttft(metrics), latency.e2e_latency(metrics)
+    ttft = "no first token yet" if first is None else f"TTFT {fmt.seconds(first)}"
+    if end is None:
+        return f"{ttft}, {fmt.seconds(now - metrics.arrival_time)} since its arrival"
+    if first is None:
+        ttft = "no first token"
+    return f"{ttft}, end to end {fmt.seconds(end)} ({request.finish_reason})"
+
+
+def as_text(request: RequestState, parts: Sequence[Part], now: float) -> str:
+    """Returns a table of the parts of the time of a request, up to `now` if it is unfinished."""
+    total = sum(part.seconds for part in parts)
+    lines = [
+        f"{request.request_id}: {headline(request, now)}",
+        f"{'after':>9} {'step':>8} {'time':>9} {'share':>6}  part",
+    ]
+    is_first_told = not any(part.before_first_token for part in parts)
+    for part in parts:
+        if not part.before_first_token and not is_first_told:
+            lines.append(f"{fmt.seconds(latency.ttft(request.metrics)):>9}  first token")
+            is_first_told = True
+        step = fmt.UNKNOWN if part.step is None else f"{part.step:,}"
+        lines.append(
+            f"{fmt.seconds(part.start):>9} {step:>8} {fmt.seconds(part.seconds):>9}"
+            f" {fmt.percent(part.seconds, total):>6}  {part.kind:<11}"
+            f" {describe(part, request.request_id)}".rstrip()
+        )
+    return "\n".join(map(safe_line, lines))
+
+
+def as_json(request: RequestState, parts: Sequence[Part], now: float) -> str:
+    """Returns the parts of the time of a request as JSON; times in seconds."""
+    metrics = request.metrics
+    document = {
+        "request": request.request_id,
+        "arrival_time": metrics.arrival_time,
+        "ttft": latency.ttft(metrics),
+        "e2e": latency.e2e_latency(metrics),
+        "since_arrival": (metrics.finished_time or now) - metrics.arrival_time,
+        "finish_reason": request.finish_reason,
+        "parts": [_part(part, request.request_id) for part in parts],
+    }
+    return _formatted(document)
+
+
+def _part(part: Part, request_id: str) -> dict[str, Any]:
+    return {
+        "kind": part.kind,
+        "cause": part.cause or None,
+        "start": part.start,
+        "seconds": part.seconds,
+        "step": part.step,
+        "num_steps": part.num_steps,
+        "num_tokens": part.num_tokens,
+        "longest": part.longest,
+        "before_first_token": part.before_first_token,
+        "is_behind": part.is_behind,
+        "requests": [name for name, _ in part.others.most_common(_MAX_NAMED)],
+        "num_missing": part.num_missing,
+        "preemption": part.preemption and msgspec.structs.asdict(part.preemption),
+        "holder": part.holder,
+        "text": describe(part, request_id),
+    }
+
+
+def outliers_as_text(outliers: Outliers) -> str:
+    """Returns the slow requests, and a table of the fields in which they differ."""
+    num_slow, num_others = len(outliers.slow), outliers.num_others
+    lines = [
+        f"{fmt.plural(num_slow, 'slow request')} of {num_slow + num_others:,}: {outliers.rule}"
+    ]
+    lines += [
+        f"  {each.request_id}: {fmt.seconds(each.seconds)}" for each in outliers.slow[:_MAX_SLOW]
+    ]
+    if num_slow > _MAX_SLOW:
+        lines.append(f"  and {num_slow - _MAX_SLOW:,} more")
+    if not outliers.differences:
+        lines.append("No field differs by more than chance explains.")
+        return "\n".join(map(safe_line, lines))
+    lines.append(f"{'field':<22} {'differ':>6}  {'slow':<24} others")
+    lines += [
+        f"{each.title:<22} {fmt.percent(each.distance):>6}  {each.slow:<24} {each.others}"
+        for each in outliers.differences
+    ]
+    return "\n".join(map(safe_line, lines))
+
+
+def outliers_as_json(outliers: Outliers) -> str:
+    """Returns the slow requests and the fields in which they differ as JSON."""
+    return _formatted(outliers)
+
+
+def _formatted(document: object) -> str:
+    return safe_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())

@@ -1,0 +1,65 @@
+"""`seqtop explain`."""
+
+import json
+
+import pytest
+
+from seqtop.cli.main import main
+from tests.support.broken_recordings import record
+from tests.support.diff_runs import payloads
+from tests.support.mutants import events
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("explain") / "run.seqtop"
+    record(path, tuple(events(payloads())))
+    return str(path)
+
+
+def test_a_request(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", recording, "req-4"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("req-4: TTFT ")
+    assert "behind req-3, req-2 in the queue: no free blocks" in said
+    assert main(["explain", recording, "req-4", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    parts = document["parts"]
+    assert sum(each["seconds"] for each in parts) == pytest.approx(document["e2e"], abs=0.001)
+    ttft = sum(each["seconds"] for each in parts if each["before_first_token"])
+    assert ttft == pytest.approx(document["ttft"], abs=0.001)
+
+
+def test_slow_requests(recording: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", recording, "--slow"]) == 0
+    assert "1 slow request of 7: the slowest tenth by E2E\n  req-6: " in capsys.readouterr().out
+    assert main(["explain", recording, "--slow", "--by", "ttft"]) == 0
+    assert "the slowest tenth by TTFT" in capsys.readouterr().out
+    assert main(["explain", recording, "--slow", "--slo", "ttft=0.5", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {each["request_id"] for each in document["slow"]} == {"req-4", "req-5", "req-6"}
+    assert document["num_others"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "sentence"),
+    [
+        (["req-99"], 1, "the recording has no request 'req-99'"),
+        ([], 2, "give either the id of a request or --slow"),
+        (["req-1", "--slow"], 2, "give either the id of a request or --slow"),
+    ],
+)
+def test_what_cannot_be_explained(
+    recording: str,
+    arguments: list[str],
+    status: int,
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["explain", recording, *arguments]) == status
+    assert sentence in capsys.readouterr().err
+
+
+def test_recording_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "/nonexistent", "req-1"]) == 2
+    assert "/nonexistent cannot be opened" in capsys.readouterr().err

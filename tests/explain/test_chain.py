@@ -1,0 +1,182 @@
+"""The parts of a request's time in a run whose causes are known."""
+
+import math
+
+import pytest
+
+from seqtop.explain.chain import MAX_PHASES, Chain, Part
+from seqtop.explain.explanation import explain
+from seqtop.history.memory_store import MemoryStore
+from seqtop.sequence import RequestMetrics, SequenceStatus
+from seqtop.state import RequestState, Span
+from seqtop.wire.messages import RequestArrived, WaitReason
+from tests.support.hand_driven import step
+from tests.support.scripted import STEP_TIME, Script, ScriptedSource
+
+
+def no_blocks(name: str) -> list[WaitReason]:
+    return [WaitReason(request_id=name, cause="no_blocks", num_missing=3)]
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script(ScriptedSource(history=MemoryStore()))
+
+
+def parts_of(script: Script, name: str) -> list[Part]:
+    history = script.source.history
+    assert history is not None
+    request = script.source.state.requests[name]
+    return explain(history, request, history.last).parts(script.source.state.time)
+
+
+def summary(parts: list[Part]) -> list[tuple[str, str, int | None, float]]:
+    return [(part.kind, part.cause, part.step, round(part.seconds, 3)) for part in parts]
+
+
+def test_a_wait_for_blocks_names_their_holder(script: Script) -> None:
+    script.arrive("long", num_prompt=100)
+    script.step(prefill={"long": 60})
+    script.step(prefill={"long": 40})
+    script.arrive("short")
+    for _ in range(3):
+        script.step(decode=["long"], waits=no_blocks("short"))
+    script.time += 0.5  # the host
+    script.step(prefill={"short": 40}, decode=["long"])
+    script.step(stop={"short": SequenceStatus.FINISHED_STOPPED})
+    parts = parts_of(script, "short")
+    assert summary(parts) == [
+        ("queued", "between_steps", 2, 0.002),
+        ("queued", "no_blocks", 2, 3 * STEP_TIME + 0.5),
+        ("prefill", "", 5, STEP_TIME),
+        ("decode", "", 6, STEP_TIME),
+    ]
+    assert [part.before_first_token for part in parts] == [True, True, True, False]
+    wait = parts[1]
+    assert (wait.num_steps, wait.num_missing, wait.is_behind) == (3, 3, False)
+    assert wait.holder is not None
+    assert (wait.holder.request_id, wait.holder.admitted_step) == ("long", 0)
+    assert (wait.holder.num_blocks, wait.holder.num_prompt_tokens) == (7, 100)
+    # The other one was slowed by that prefill, and by the host.
+    assert summary(parts_of(script, "long"))[2:] == [
+        ("host", "", 5, 0.502),
+        ("decode", "", 2, 4 * STEP_TIME),
+        ("decode", "mixed_batch", 5, STEP_TIME),
+    ]
+    assert parts_of(script, "long")[-1].others == {"short": 40}
+
+
+def test_a_wait_behind_another_and_one_without_a_reason(script: Script) -> None:
+    for name in ("runs", "head", "behind"):
+        script.arrive(name)
+    script.step(prefill={"runs": 40}, waits=no_blocks("head"))
+    script.step(decode=["runs"])
+    parts = parts_of(script, "behind")
+    assert summary(parts)[1:] == [
+        ("queued", "no_blocks", 0, STEP_TIME),
+        ("queued", "unknown", 1, STEP_TIME),
+    ]
+    assert parts[1].is_behind
+    assert parts[1].others == {"head": 1}
+
+
+def test_a_preemption_and_the_recomputation(script: Script) -> None:
+    script.arrive("victim")
+    script.arrive("other")
+    script.step(prefill={"victim": 40, "other": 40})
+    script.step()
+    script.step(preempt={"victim": "other"}, waits=no_blocks("victim"))
+    script.step(prefill={"victim": 41}, decode=["other"])
+    parts = parts_of(script, "victim")
+    assert summary(parts)[-2:] == [
+        ("preempted", "no_blocks", 2, STEP_TIME),
+        ("prefill", "recompute", 3, STEP_TIME),
+    ]
+    assert parts[-2].preemption is not None
+    assert parts[-2].preemption.for_request_id == "other"
+
+
+def test_a_running_request_that_is_left_out_of_a_batch(script: Script) -> None:
+    script.arrive("a")
+    script.arrive("b")
+    script.step(prefill={"a": 20, "b": 20})
+    script.step(prefill={"b": 256}, decode=[])  # all of the budget
+    script.step(decode=["b"])
+    assert summary(parts_of(script, "a"))[-2:] == [
+        ("unscheduled", "token_budget", 1, STEP_TIME),
+        ("unscheduled", "unknown", 2, STEP_TIME),
+    ]
+
+
+def test_time_without_recorded_steps_is_divided_by_the_spans(script: Script) -> None:
+    script.arrive("a")
+    script.step(prefill={"a": 40})
+    late = ScriptedSource(history=MemoryStore())
+    late.replace(script.source.state)
+    script.source = late
+    script.step()
+    script.step()
+    assert summary(parts_of(script, "a")) == [
+        ("queued", "not_recorded", None, 0.002),
+        ("prefill", "not_recorded", None, STEP_TIME),
+        ("decode", "", 1, 2 * STEP_TIME),
+    ]
+    script.step()
+    late.replace(late.state, num_missed=3)
+    script.time += 1.0
+    script.step()
+    assert [part.cause for part in parts_of(script, "a")] == [
+        "not_recorded",
+        "not_recorded",
+        "",
+        "",
+    ]
+
+
+def test_missed_steps_after_the_last_span_are_unknown() -> None:
+    metrics = RequestMetrics(10.0, 10.0, None, None, None)
+    chain = Chain(RequestState("a", metrics, [1]))
+    spans = [Span("queued", 10.0, 12.0), Span("prefill", 13.0, 14.0)]
+    chain.resume(RequestState("a", metrics, [1], spans=spans), 15.0)
+    assert summary(chain.parts) == [
+        ("queued", "not_recorded", None, 2.0),
+        ("unknown", "not_recorded", None, 2.0),
+        ("prefill", "not_recorded", None, 1.0),
+    ]
+
+
+def test_an_unfinished_request_has_an_open_part(script: Script) -> None:
+    script.arrive("a")
+    script.step(prefill={"a": 40})
+    history = script.source.history
+    assert history is not None
+    explanation = explain(history, script.source.state.requests["a"], history.last)
+    parts = explanation.parts(script.source.state.time + 2.0)
+    assert summary(parts)[-1] == ("unknown", "in_progress", None, 2.0)
+
+
+@pytest.mark.parametrize("time", [math.nan, math.inf, -math.inf, 0.0])
+def test_times_that_no_clock_measures(time: float) -> None:
+    """They add nothing, and nothing is less than nothing."""
+    arrival = RequestArrived(request_id="a", arrival_time=100.0, seq_ids=[1], num_prompt_tokens=3)
+    chain = Chain(RequestState("a", RequestMetrics(100.0, 100.0, None, None, None), [1]))
+    chain.apply(1, arrival)
+    for number in range(3):
+        event = step(number)
+        event.start_time = event.time = time
+        chain.apply(number + 2, event)
+    assert chain.parts == []
+    assert chain.open_part(time) is None
+
+
+def test_the_number_of_parts_is_limited(script: Script) -> None:
+    """A request that is preempted again and again has one part for all later phases."""
+    script.arrive("a")
+    for _ in range(MAX_PHASES):
+        script.step(prefill={"a": 40})
+        script.step(preempt={"a": "a"}, decode=[])
+    parts = parts_of(script, "a")
+    assert len(parts) < MAX_PHASES + 10
+    assert sum(part.seconds for part in parts) == pytest.approx(
+        script.source.state.time - script.source.state.requests["a"].metrics.arrival_time
+    )

@@ -1,0 +1,50 @@
+"""The parts of a request's time, read from recorded runs of the bundled engine."""
+
+from collections import defaultdict
+
+import pytest
+
+from seqtop.explain.explanation import explain, find_request
+from seqtop.sequence import latency
+from tests.support.random_runs import random_run
+
+MILLISECOND = 0.001
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [0, 1, 2, *(pytest.param(n, marks=pytest.mark.release("many seeds")) for n in range(3, 50))],
+)
+def test_the_parts_add_up(seed: int) -> None:
+    """To the TTFT, to the end-to-end latency, and to the waits that the state adds up by cause."""
+    run = random_run(seed)
+    assert run.state.finished
+    for request in run.state.requests.values():
+        found = find_request(run.history, request.request_id)
+        assert found is not None
+        parts = explain(run.history, *found).parts(run.state.time)
+        total = sum(part.seconds for part in parts)
+        assert total == pytest.approx(latency.e2e_latency(request.metrics), abs=MILLISECOND)
+        ttft = latency.ttft(request.metrics)
+        if ttft is not None:
+            before = sum(part.seconds for part in parts if part.before_first_token)
+            assert before == pytest.approx(ttft, abs=MILLISECOND)
+        assert not any(part.kind == "unknown" for part in parts)
+        waits: defaultdict[str, float] = defaultdict(float)
+        for part in parts:
+            assert part.step is not None or not request.num_scheduled_steps
+            if part.kind in ("queued", "preempted", "swapped"):
+                waits[part.cause] += part.seconds
+        assert sum(waits.values()) == pytest.approx(request.wait.total, abs=MILLISECOND)
+        for cause, seconds in request.wait.by_cause.items():
+            assert waits[cause] == pytest.approx(seconds, abs=MILLISECOND), cause
+        if len(request.seq_ids) == 1 and not request.num_preemptions and ttft is not None:
+            sequence = run.state.sequences[request.seq_ids[0]]
+            computed = {
+                kind: sum(part.num_tokens for part in parts if part.kind == kind)
+                for kind in ("prefill", "decode")
+            }
+            assert computed["prefill"] == request.num_prompt_tokens - sequence.num_prompt_hits
+            assert computed["prefill"] + computed["decode"] == (
+                sequence.num_computed_tokens - sequence.num_prompt_hits
+            )

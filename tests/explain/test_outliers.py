@@ -1,0 +1,76 @@
+"""Slow requests, and the fields in which they differ."""
+
+import random
+
+import pytest
+
+from seqtop.explain.outliers import find_outliers
+from seqtop.explain.report import outliers_as_text
+from seqtop.history.memory_store import MemoryStore
+from seqtop.sequence import SequenceStatus
+from seqtop.state import slo
+from seqtop.wire.messages import WaitReason
+from tests.support.scripted import Script, ScriptedSource
+
+
+def run(*, num_slow: int = 5, num_others: int = 45) -> MemoryStore:
+    """Requests one after another, of which some have to wait for blocks. Prompts are alike."""
+    rng = random.Random(0)
+    script = Script(ScriptedSource(history=MemoryStore()))
+    kinds = ["slow"] * num_slow + ["other"] * num_others
+    rng.shuffle(kinds)
+    for number, kind in enumerate(kinds):
+        name = f"{kind}-{number}"
+        script.arrive(name, num_prompt=rng.randrange(20, 60))
+        for _ in range(rng.randrange(4, 9) if kind == "slow" else 0):
+            script.step(
+                decode=[], waits=[WaitReason(request_id=name, cause="no_blocks", num_missing=1)]
+            )
+        script.step(prefill={name: 60})
+        script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
+    history = script.source.history
+    assert history is not None
+    return history
+
+
+def test_the_slowest_tenth_waited_for_blocks() -> None:
+    found = find_outliers(run(), slo.Slo())
+    assert {each.request_id.split("-")[0] for each in found.slow} == {"slow"}
+    assert (len(found.slow), found.num_others) == (5, 45)
+    seconds = [each.seconds for each in found.slow]
+    assert seconds == sorted(seconds, reverse=True)
+    fields = {each.field: each for each in found.differences}
+    assert {"waited", "waited: blocks", "why", "ttft"} <= {*fields}
+    assert not {"e2e", "prompt", "out", "seq"} & {*fields}
+    assert fields["waited: blocks"].distance == 1.0
+    assert fields["why"].slow == "blocks 100%"
+    distances = [each.distance for each in found.differences]
+    assert distances == sorted(distances, reverse=True)
+    text = outliers_as_text(found)
+    assert text.startswith("5 slow requests of 50: the slowest tenth by E2E\n  slow-")
+
+
+def test_objectives_mark_slow_requests() -> None:
+    found = find_outliers(run(), slo.parse("ttft=0.2"))
+    assert len(found.slow) == 5
+    assert found.rule == "they missed TTFT ≤ 200 ms"
+    assert all(each.missed["ttft"] == each.seconds > 0.2 for each in found.slow)
+    assert "ttft" not in {each.field for each in found.differences}
+
+
+def test_few_requests_differ_by_chance_only() -> None:
+    found = find_outliers(run(num_slow=1, num_others=3), slo.Slo())
+    assert len(found.slow) == 1
+    assert found.differences == []
+    assert outliers_as_text(found).endswith("No field differs by more than chance explains.")
+
+
+@pytest.mark.parametrize("objectives", ["", "e2e=1h"])
+def test_no_slow_requests(objectives: str) -> None:
+    history = run() if objectives else MemoryStore()
+    if not objectives:
+        script = Script(ScriptedSource(history=history))
+        script.arrive("a")
+    found = find_outliers(history, slo.parse(objectives))
+    assert found.slow == []
+    assert outliers_as_text(found).startswith("0 slow requests of ")

@@ -1,0 +1,75 @@
+"""Explanations as text and as JSON."""
+
+import json
+
+from seqtop.explain.chain import Part
+from seqtop.explain.explanation import explain
+from seqtop.explain.report import as_json, as_text
+from seqtop.history.memory_store import MemoryStore
+from seqtop.sequence import SequenceStatus
+from seqtop.state import RequestState
+from seqtop.wire.messages import WaitReason
+from tests.support.scripted import Script, ScriptedSource
+
+
+def known_run() -> tuple[RequestState, list[Part], float]:
+    """A request that waits for blocks, is preempted, and finishes."""
+    script = Script(ScriptedSource(history=MemoryStore()))
+    script.arrive("long", num_prompt=100)
+    script.step(prefill={"long": 100})
+    script.arrive("short")
+    waits = [WaitReason(request_id="short", cause="no_blocks", num_missing=3)]
+    script.step(decode=["long"], waits=waits)
+    script.step(prefill={"short": 40}, decode=["long"])
+    script.step(preempt={"short": "long"}, decode=["long"], waits=waits)
+    script.step(prefill={"short": 41}, decode=["long"])
+    script.step(decode=["short"], stop={"short": SequenceStatus.FINISHED_STOPPED})
+    state, history = script.source.state, script.source.history
+    assert history is not None
+    request = state.requests["short"]
+    return request, explain(history, request, history.last).parts(state.time), state.time
+
+
+def test_text() -> None:
+    lines = as_text(*known_run()).splitlines()
+    assert lines[0] == "short: TTFT 102 ms, end to end 252 ms (stop)"
+    held = "long held the most, 7 of 7 used, admitted at step 0 with a prompt of 100 tokens"
+    missing = "no free blocks (3 blocks missing)"
+    assert lines[3].split() == [
+        "2.00", "ms", "1", "50.0", "ms", "20%", "queued", *f"{missing}; {held}".split()
+    ]  # fmt: skip
+    assert lines[5].split() == ["102", "ms", "first", "token"]
+    assert lines[6].endswith(
+        f"preempted   preempted to make room for long, 40 computed tokens lost; {missing}; {held}"
+    )
+    assert lines[7].endswith("prefill     again after the preemption; 41 tokens")
+
+
+def test_json() -> None:
+    request, parts, now = known_run()
+    document = json.loads(as_json(request, parts, now))
+    assert document["request"] == "short"
+    assert sum(each["seconds"] for each in document["parts"]) - document["e2e"] < 1e-6
+    wait = document["parts"][1]
+    assert (wait["kind"], wait["cause"], wait["step"]) == ("queued", "no_blocks", 1)
+    assert wait["holder"] == {
+        "request_id": "long", "num_blocks": 7, "num_used_blocks": 7, "num_prompt_tokens": 100,
+        "admitted_step": 0,
+    }  # fmt: skip
+    preempted = next(each for each in document["parts"] if each["kind"] == "preempted")
+    assert preempted["preemption"]["num_lost_tokens"] == 40
+
+
+def test_text_is_safe() -> None:
+    script = Script(ScriptedSource(history=MemoryStore()))
+    script.arrive("head\x1b[2J")
+    script.arrive("b")
+    script.step(
+        decode=[], waits=[WaitReason(request_id="head\x1b[2J", cause="no_blocks", num_missing=0)]
+    )
+    history, state = script.source.history, script.source.state
+    assert history is not None
+    request = state.requests["b"]
+    parts = explain(history, request, history.last).parts(state.time)
+    assert "\x1b" not in as_text(request, parts, state.time)
+    assert "\x1b" not in as_json(request, parts, state.time)
