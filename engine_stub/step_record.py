@@ -7,12 +7,13 @@ are tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from engine_stub.config import PreemptionMode
 from seqtop.sequence import ExecuteModelRequest, Logprob, Sequence, SequenceGroup
+from seqtop.state.prefix_misses import PrefixLookup
 
 WaitCause: TypeAlias = Literal["no_blocks", "token_budget", "seq_limit"]
 
@@ -91,6 +92,47 @@ class BlockStats:
     free_cpu: int
 
 
+class RemovedBlock(NamedTuple):
+    """A block that the prefix cache evicted.
+
+    Attributes:
+        block_hash: The hash of the content that was lost.
+        seq_id: The sequence that got the block.
+    """
+
+    block: int
+    block_hash: bytes
+    seq_id: int
+
+
+class StoredBlock(NamedTuple):
+    """A full, computed block that was added to the prefix cache.
+
+    Attributes:
+        token_hash: The hash that the block would have without adapters.
+        seq_id: The sequence that computed it.
+        position: Its logical position in the table of that sequence.
+    """
+
+    block: int
+    block_hash: bytes
+    token_hash: bytes
+    seq_id: int
+    position: int
+
+
+class AdmissionLookup(NamedTuple):
+    """The lookup in the prefix cache with which a sequence was admitted.
+
+    Attributes:
+        num_removed: Blocks that were removed in this step before it.
+    """
+
+    seq_id: int
+    num_removed: int
+    lookup: PrefixLookup
+
+
 @dataclass(frozen=True, slots=True)
 class CacheChanges:
     """Changes of the prefix cache in a step; vLLM's ``BlockRemoved`` and ``BlockStored``.
@@ -98,11 +140,14 @@ class CacheChanges:
     Attributes:
         removed: Blocks removed from the cache. They were removed before `stored` were added, which
             may contain one of them again.
-        stored: ``(block, sequence id, logical position)`` of each block added.
+        stored: Blocks added.
+        lookups: Lookups of the sequences admitted, those of one group together. All of them were
+            made before `stored` were added.
     """
 
-    removed: list[int]
-    stored: list[tuple[int, int, int]]
+    removed: list[RemovedBlock]
+    stored: list[StoredBlock]
+    lookups: list[AdmissionLookup]
 
 
 class TableChanges(msgspec.Struct):

@@ -21,8 +21,15 @@ from itertools import takewhile
 
 from engine_stub.core.block_pool import BlockPool
 from engine_stub.core.block_table import BlockTable, common_prefix
-from engine_stub.step_record import BlockStats, CacheChanges, TableChanges
+from engine_stub.step_record import (
+    AdmissionLookup,
+    BlockStats,
+    CacheChanges,
+    StoredBlock,
+    TableChanges,
+)
 from seqtop.sequence import Sequence
+from seqtop.state.prefix_misses import PrefixLookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +40,13 @@ class Placement:
         hits: Cached blocks that hold the first tokens of all the sequences.
         num_new: Further blocks to allocate.
         num_unused_hits: Those of `hits` that are in no table, and so count as available.
+        use_cache: Whether the prefix cache was looked up.
     """
 
     hits: list[int]
     num_new: int
     num_unused_hits: int
+    use_cache: bool
 
     @property
     def num_blocks(self) -> int:
@@ -71,7 +80,8 @@ class BlockManager:
         self._host_tables: dict[int, list[int]] = {}
         self._prefix_queries = 0
         self._prefix_hits = 0
-        self._stored: list[tuple[int, int, int]] = []
+        self._stored: list[StoredBlock] = []
+        self._lookups: list[AdmissionLookup] = []
         self._changes = TableChanges()
 
     @property
@@ -131,6 +141,7 @@ class BlockManager:
             hits=hits,
             num_new=num_new,
             num_unused_hits=sum(self.device.ref_count(block) == 0 for block in hits),
+            use_cache=use_cache,
         )
 
     def num_missing_blocks(self, num_blocks: int, reserve: int = 0) -> int:
@@ -142,19 +153,21 @@ class BlockManager:
 
         No block may have been taken or released since `placement` was made.
         """
+        if self.enable_prefix_caching:
+            self._lookups += [self._admission_lookup(seq, placement) for seq in seqs]
         taken: dict[object, int] = {}
         for seq in seqs:
             table = self._tables.setdefault(seq.seq_id, BlockTable())
             blocks = [self.device.share(block) for block in placement.hits]
             num_new = seq.n_blocks - len(placement.hits)
             if len(seqs) == 1:
-                blocks += [self.device.take() for _ in range(num_new)]
+                blocks += [self.device.take(seq.seq_id) for _ in range(num_new)]
             else:
                 for key in self._keys(seq)[len(placement.hits) :]:
                     if key in taken:
                         self.device.share(taken[key])
                     else:
-                        taken[key] = self.device.take()
+                        taken[key] = self.device.take(seq.seq_id)
                     blocks.append(taken[key])
             table.blocks, table.registered = blocks, placement.hits
             if self.enable_prefix_caching:
@@ -191,11 +204,11 @@ class BlockManager:
             for index in self._writable_indices(seq, blocks):
                 shared = blocks[index]
                 if self.device.ref_count(shared) > 1:
-                    blocks[index] = self.device.take()
+                    blocks[index] = self.device.take(seq.seq_id)
                     self.device.release(shared)
                     copies.append((shared, blocks[index]))
             while len(blocks) < self._num_blocks(seq, num_lookahead_slots):
-                blocks.append(self.device.take())
+                blocks.append(self.device.take(seq.seq_id))
             if len(copies) > num_copies:
                 self._changes.replace(seq.seq_id, blocks)
             else:
@@ -212,9 +225,13 @@ class BlockManager:
         if num_full <= len(table.registered):
             return
         table.hash_blocks(seq, num_full)
+        token_hashes = table.hash_tokens(seq, num_full)
         for index in range(len(table.registered), num_full):
-            if self.device.register(table.blocks[index], table.hashes[index]):
-                self._stored.append((table.blocks[index], seq.seq_id, index))
+            block, block_hash = table.blocks[index], table.hashes[index]
+            if self.device.register(block, block_hash):
+                self._stored.append(
+                    StoredBlock(block, block_hash, token_hashes[index], seq.seq_id, index)
+                )
         table.registered = table.blocks[:num_full]
 
     @property
@@ -233,14 +250,17 @@ class BlockManager:
         when it has been computed.
         """
         stored, self._stored = self._stored, []
-        return CacheChanges(self.device.take_removed(), stored)
+        lookups, self._lookups = self._lookups, []
+        return CacheChanges(self.device.take_removed(), stored, lookups)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Makes a forked sequence share all blocks of its parent."""
         table = self._tables[parent.seq_id]
         for block in table.blocks:
             self.device.share(block)
-        self._tables[child.seq_id] = BlockTable(table.blocks, table.registered, table.hashes.copy())
+        self._tables[child.seq_id] = BlockTable(
+            table.blocks, table.registered, table.hashes.copy(), table.token_hashes.copy()
+        )
         self._changes.replace(child.seq_id, table.blocks)
         table.capacity = 0  # the last block is shared now
 
@@ -272,7 +292,7 @@ class BlockManager:
                 if block in host_block:
                     self.host.share(host_block[block])
                 else:
-                    host_block[block] = self.host.take()
+                    host_block[block] = self.host.take(seq.seq_id)
             self._host_tables[seq.seq_id] = [
                 host_block[block] for block in self._computed_blocks(seq)
             ]
@@ -300,7 +320,7 @@ class BlockManager:
                 if block in device_block:
                     self.device.share(device_block[block])
                 else:
-                    device_block[block] = self.device.take()
+                    device_block[block] = self.device.take(seq.seq_id)
                 blocks.append(device_block[block])
                 self.host.release(block)
             self._tables[seq.seq_id].blocks = blocks
@@ -324,6 +344,21 @@ class BlockManager:
         table.hash_blocks(seq, (seq.get_len() - 1) // self.block_size)
         found = takewhile(lambda block: block is not None, map(self.device.find, table.hashes))
         return [block for block in found if block is not None]
+
+    def _admission_lookup(self, seq: Sequence, placement: Placement) -> AdmissionLookup:
+        """Returns the lookup that found `placement`, before any block is taken for it."""
+        table = self._tables.setdefault(seq.seq_id, BlockTable())
+        num_hits, num_blocks = len(placement.hits), (seq.get_len() - 1) // self.block_size
+        table.hash_blocks(seq, num_blocks)
+        lookup = PrefixLookup(
+            block_size=self.block_size,
+            num_tokens=seq.get_len(),
+            num_hit_tokens=num_hits * self.block_size,
+            hashes=table.hashes[num_hits:num_blocks],
+            token_hashes=table.hash_tokens(seq, num_blocks)[num_hits:num_blocks],
+            is_cacheable=placement.use_cache,
+        )
+        return AdmissionLookup(seq.seq_id, self.device.num_removed, lookup)
 
     def _keys(self, seq: Sequence) -> list[object]:
         """Returns a key for each block of a sequence; blocks with equal keys may be shared."""

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 
+from engine_stub.step_record import RemovedBlock
+
 
 class BlockPool:
     """Counts references to blocks, and finds computed ones by the hash of their content.
@@ -29,7 +31,7 @@ class BlockPool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._block_of_hash: dict[bytes, int] = {}
         self._hash_of_block: dict[int, bytes] = {}
-        self._removed: list[int] = []
+        self._removed: list[RemovedBlock] = []
 
     @property
     def num_free(self) -> int:
@@ -54,14 +56,15 @@ class BlockPool:
         """Returns the block with the content of this hash; None if there is none."""
         return self._block_of_hash.get(block_hash)
 
-    def take(self) -> int:
-        """Takes a free block, or evicts a cached one, for one table."""
+    def take(self, seq_id: int) -> int:
+        """Takes a free block, or evicts a cached one, for the table of one sequence."""
         if self._free:
             block = self._free.popleft()
         else:
             block, _ = self._cached.popitem(last=False)
-            del self._block_of_hash[self._hash_of_block.pop(block)]
-            self._removed.append(block)
+            block_hash = self._hash_of_block.pop(block)
+            del self._block_of_hash[block_hash]
+            self._removed.append(RemovedBlock(block, block_hash, seq_id))
         self._ref_counts[block] = 1
         return block
 
@@ -94,7 +97,12 @@ class BlockPool:
         self._hash_of_block[block] = block_hash
         return True
 
-    def take_removed(self) -> list[int]:
+    @property
+    def num_removed(self) -> int:
+        """Blocks that were removed from the cache since the last call of `take_removed`."""
+        return len(self._removed)
+
+    def take_removed(self) -> list[RemovedBlock]:
         """Returns the blocks that were removed from the cache since the last call."""
         removed, self._removed = self._removed, []
         return removed

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +28,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceGroupMetadataLike,
 )
+from seqtop.state.prefix_misses import PrefixHistory
 from seqtop.wire import messages
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
@@ -34,6 +36,7 @@ from seqtop.wire.messages import (
     EngineInfo,
     Event,
     InFlight,
+    PrefixMiss,
     RequestArrived,
     RequestFinished,
 )
@@ -89,6 +92,7 @@ class StepPublisher:
 
     def __init__(self, publisher: MessageSink) -> None:
         self._publisher = publisher
+        self._history = PrefixHistory()
         # Unfinished groups by request id.
         self._groups: dict[str, SequenceGroup] = {}
         # Request ids of unfinished groups by sequence id.
@@ -139,6 +143,7 @@ class StepPublisher:
         self._num_preemptions += len(record.preemptions)
         self._step = record.step
         self._last_stats = _stats(record, self._num_preemptions)
+        misses = self._prefix_misses(record)
         preempted = (update for each in record.preemptions for update in self._preempted(each))
         self._publisher.publish(
             messages.Step(
@@ -146,13 +151,13 @@ class StepPublisher:
                 start_time=record.start_time,
                 time=record.time,
                 execute=_execute(record),
-                sequences=[*preempted, *self._updates(record)],
+                sequences=[*preempted, *self._updates(record, misses)],
                 stats=self._last_stats,
                 metrics=_changed_metrics(record),
                 preemptions=[_preemption(each) for each in record.preemptions],
                 wait_reasons=_wait_reasons(record),
                 newly_cached_blocks=self._newly_cached(record),
-                uncached_blocks=record.cache_changes.removed,
+                uncached_blocks=[each.block for each in record.cache_changes.removed],
                 decodes=_decodes(record),
             )
         )
@@ -162,7 +167,30 @@ class StepPublisher:
         for group in record.finished:
             self._ended(group, record.time)
 
-    def _updates(self, record: StepRecord) -> Iterator[messages.SequenceUpdate]:
+    def _prefix_misses(self, record: StepRecord) -> dict[int, list[PrefixMiss]]:
+        """Returns the causes of the misses of each sequence that was admitted, by its id."""
+        changes, history, request_ids = record.cache_changes, self._history, self._request_ids
+        misses: dict[int, list[PrefixMiss]] = {}
+        num_removed = 0
+
+        def evict_up_to(end: int) -> None:
+            nonlocal num_removed
+            for _, block_hash, seq_id in changes.removed[num_removed:end]:
+                history.evict(record.step, request_ids.get(seq_id), block_hash)
+            num_removed = end
+
+        groups = groupby(changes.lookups, key=lambda each: request_ids[each.seq_id])
+        for request_id, lookups in groups:
+            of_group = list(lookups)
+            evict_up_to(of_group[0].num_removed)
+            found = history.look_up(record.step, request_id, [each.lookup for each in of_group])
+            misses |= zip((each.seq_id for each in of_group), found, strict=True)
+        evict_up_to(len(changes.removed))
+        return misses
+
+    def _updates(
+        self, record: StepRecord, misses: dict[int, list[PrefixMiss]]
+    ) -> Iterator[messages.SequenceUpdate]:
         """Yields an update for each sequence that is not in `Step.decodes`."""
         changes, groups = record.table_changes, record.execute_model_req.seq_group_metadata_list
         in_full_metadata = {
@@ -182,17 +210,18 @@ class StepPublisher:
             elif seq_id not in in_full_metadata:  # which contains the tables
                 new_blocks = changes.appended.get(seq_id, [])
                 table = changes.replaced.get(seq_id)
-            yield self._update(update, new_blocks, table)
+            yield self._update(update, new_blocks, table, misses.get(seq_id))
 
     def _newly_cached(self, record: StepRecord) -> list[CachedBlocks]:
         """Returns the blocks added to the prefix cache, as runs of neighbours in one table."""
         cached, request_ids = self._cached, self._request_ids
-        for block in record.cache_changes.removed:
-            cached.pop(block, None)
+        for removed in record.cache_changes.removed:
+            cached.pop(removed.block, None)
         runs: list[CachedBlocks] = []
         neighbour = None
-        for block, seq_id, position in record.cache_changes.stored:
+        for block, block_hash, token_hash, seq_id, position in record.cache_changes.stored:
             request_id = request_ids[seq_id]
+            self._history.store(record.step, request_id, block_hash, token_hash)
             cached[block] = request_id, seq_id, position
             if (seq_id, position) == neighbour:
                 runs[-1].blocks.append(block)
@@ -205,7 +234,11 @@ class StepPublisher:
         return runs
 
     def _update(
-        self, update: SequenceRecord, new_blocks: list[int], block_table: list[int] | None
+        self,
+        update: SequenceRecord,
+        new_blocks: list[int],
+        block_table: list[int] | None,
+        prefix_misses: list[PrefixMiss] | None,
     ) -> messages.SequenceUpdate:
         seq = update.seq
         wants_candidates = _wants_candidates(self._groups[update.request_id])
@@ -226,6 +259,7 @@ class StepPublisher:
             num_draft_tokens=update.num_draft_tokens,
             num_accepted_tokens=update.num_accepted_tokens,
             is_removed=update.is_removed,
+            prefix_misses=prefix_misses,
         )
 
     def _full_update(

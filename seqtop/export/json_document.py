@@ -31,6 +31,7 @@ def document(state: EngineState, connection: Connection) -> dict[str, Any]:
         "step": state.step,
         "time": state.time,
         "stats": msgspec.structs.asdict(state.stats) if state.stats else None,
+        "num_missed_tokens": state.num_missed_tokens,
         "requests": [_request(state, lifecycle) for lifecycle in lifecycles(state)],
     }
 
@@ -54,7 +55,12 @@ def _wait(wait: WaitTimes) -> dict[str, Any]:
 
 
 def _sequence(sequence: SequenceState) -> dict[str, Any]:
-    return {**_plain(sequence), "status": sequence.status.name}
+    misses = sequence.prefix_misses
+    return {
+        **_plain(sequence),
+        "status": sequence.status.name,
+        "prefix_misses": None if misses is None else list(map(msgspec.structs.asdict, misses)),
+    }
 
 
 def _plain(struct: RequestState | SequenceState) -> dict[str, Any]:

@@ -152,6 +152,11 @@ def _figures(a: EngineData, b: EngineData) -> Iterator[FigureChange]:
     ):
         before, after = (getattr(state.stats, attribute, None) for state in (a, b))
         yield FigureChange(name, before, after)
+    for cause in a.num_missed_tokens | b.num_missed_tokens:
+        name = f"missed: {cause.replace('_', ' ')}"
+        yield FigureChange(
+            name, a.num_missed_tokens.get(cause, 0), b.num_missed_tokens.get(cause, 0)
+        )
 
 
 def _change(figure: FigureChange) -> str:

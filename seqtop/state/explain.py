@@ -9,7 +9,7 @@ from seqtop.state.model import EngineData, RequestState, SequenceState
 from seqtop.state.ordering import SequenceView
 from seqtop.state.step_summary import preemption_cause
 from seqtop.state.waits import wait_until
-from seqtop.wire.messages import WaitReason
+from seqtop.wire.messages import PrefixMiss, WaitReason
 
 _SHORTEST_WAIT = 0.05
 """Seconds below which a wait is not worth a sentence."""
@@ -45,12 +45,14 @@ def explain(state: EngineData, view: SequenceView, sequence: SequenceState) -> s
     if SequenceStatus.is_finished(sequence.status):
         redacted = state.info is not None and state.info.redacted
         end = _finished(request, sequence, redacted=redacted)
-        return " ".join(filter(None, (end, describe_waits(state, request))))
+        parts = [end, describe_misses(sequence), describe_waits(state, request)]
+        return " ".join(filter(None, parts))
     if sequence.status == SequenceStatus.RUNNING:
         parts = [
             _running(request, sequence),
             _prefix_hits(state, request, sequence),
             _external_hits(sequence),
+            describe_misses(sequence),
         ]
     else:
         parts = [_preempted(request, sequence), _waiting(state, view, request, sequence)]
@@ -79,6 +81,49 @@ def describe_waits(state: EngineData, request: RequestState) -> str:
     if behind >= wait.total / 100:
         sentence += f"; {fmt.seconds(behind)} of it behind others"
     return f"{sentence}."
+
+
+def describe_misses(sequence: SequenceState) -> str:
+    """Describes which tokens the prefix cache did not have at the last admission, and why.
+
+    Returns:
+        A sentence; empty if nothing is known.
+    """
+    misses = sequence.prefix_misses
+    if not misses:
+        return ""
+    if misses[0].cause == "not_cacheable":
+        return "All its tokens have to be computed, so it does not use the prefix cache."
+    parts = [_miss(miss) for miss in misses[:_MAX_NAMED]]
+    if others := sum(miss.num_tokens for miss in misses[_MAX_NAMED:]):
+        parts.append(f"{others:,} more")
+    return (
+        f"Not in the prefix cache from token {sequence.num_cached_tokens:,} on: {', '.join(parts)}."
+    )
+
+
+def _miss(miss: PrefixMiss) -> str:
+    """Describes consecutive tokens that were not found."""
+    by, at = miss.request_id, "" if miss.step is None else f" at step {miss.step:,}"
+    match miss.cause:
+        case "new_tokens":
+            why = "new"
+        case "evicted":
+            why = f"evicted{at}" + (f" for {by}" if by else "")
+        case "not_stored":
+            why = f"not stored by {by}, which was admitted{at}" if by else "not stored so far"
+        case "extra_keys":
+            why = f"of {by or 'others'} with another adapter or salt"
+        case "broken_prefix":
+            why = "cached behind missing ones"
+        case "partial_block":
+            why = "in the last block"
+        case "not_cacheable":
+            why = "that have to be computed"
+        case "unknown":
+            since = "" if miss.step is None else f"; no request had them since step {miss.step:,}"
+            why = f"for an unknown reason{since}"
+    return f"{miss.num_tokens:,} {why}"
 
 
 def _running(request: RequestState, sequence: SequenceState) -> str:

@@ -20,7 +20,14 @@ from seqtop.sequence import (
 from seqtop.sequence.names import Name
 from seqtop.sequence.privacy import Masked, Private, Public
 from seqtop.wire.columns import Floats, Ints
-from seqtop.wire.messages import EngineInfo, PreemptionMode, StepStats, WaitReason
+from seqtop.wire.messages import (
+    EngineInfo,
+    MissCause,
+    PreemptionMode,
+    PrefixMiss,
+    StepStats,
+    WaitReason,
+)
 
 DEFAULT_MAX_FINISHED = 1_000
 """Finished requests in a state, unless a viewer sets another number."""
@@ -115,6 +122,9 @@ class SequenceState(msgspec.Struct, omit_defaults=True):
     Tokens that arrived together have -1, except the last of them, which has the sum. Lengths
     take one byte each, which offsets would not.
     """
+    prefix_misses: Public[list[PrefixMiss] | None] = None
+    """The tokens that were not in the prefix cache when it was last admitted, by cause and in
+    order; `None` before, and where the engine does not report them."""
 
     @property
     def num_tokens(self) -> int:
@@ -213,6 +223,9 @@ class EngineData(msgspec.Struct):
 
     `None` where the engine does not report the content of its prefix cache.
     """
+    num_missed_tokens: Public[dict[MissCause, int]] = {}
+    """Tokens that were not in the prefix cache at admissions since the first applied step, by
+    cause."""
 
     def report_anomaly(self, text: str) -> None:
         """Counts an event that contradicts the state, and stores `text` as the last one."""

@@ -7,7 +7,7 @@ from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import waits
 from seqtop.state.model import EngineData, RequestState, SequenceState, Span
 from seqtop.wire.columns import Floats, Ints
-from seqtop.wire.messages import SequenceUpdate
+from seqtop.wire.messages import PrefixMiss, SequenceUpdate
 
 _LEFT_THE_BATCH = ("WAITING_FOR_STREAMING_REQ",)
 """Statuses of running sequences that joined the end of the queue without being preempted."""
@@ -38,6 +38,9 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
     if update.status is SequenceStatus.RUNNING and not request.num_preemptions:
         sequence.num_prompt_hits = min(update.num_cached_tokens, sequence.num_prompt_tokens)
     sequence.num_external_tokens = update.num_external_tokens
+    if update.prefix_misses is not None:
+        sequence.prefix_misses = update.prefix_misses
+        _count_misses(state, update.prefix_misses)
     if update.block_table is not None:
         sequence.block_table = update.block_table
     else:
@@ -61,6 +64,14 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
     set_status(state, sequence, update.status)
     if update.is_removed:
         remove_sequence(state, sequence)
+
+
+def _count_misses(state: EngineData, misses: list[PrefixMiss]) -> None:
+    """Adds the tokens that were not found in the prefix cache to the totals by cause."""
+    totals = state.num_missed_tokens.copy()  # frozen states share the dictionary
+    for miss in misses:
+        totals[miss.cause] = totals.get(miss.cause, 0) + miss.num_tokens
+    state.num_missed_tokens = totals
 
 
 def _fork(state: EngineData, sequence: SequenceState, parent_seq_id: int | None) -> None:

@@ -32,6 +32,17 @@ WaitCause: TypeAlias = Literal[
 ]
 """The scheduler's reason to leave a request waiting. `unknown` says that it gave none that the
 engine's publisher can observe."""
+MissCause: TypeAlias = Literal[
+    "new_tokens",
+    "evicted",
+    "not_stored",
+    "extra_keys",
+    "broken_prefix",
+    "partial_block",
+    "not_cacheable",
+    "unknown",
+]
+"""The reason why tokens were not found in the prefix cache, as `docs/protocol.md` defines them."""
 
 
 class Message(msgspec.Struct, array_like=True, kw_only=True):
@@ -123,6 +134,19 @@ class StreamingUpdate(Message, tag="StreamingUpdate"):
     prompt_token_ids: Private[list[int]] = []
 
 
+class PrefixMiss(Message):
+    """Consecutive tokens that were not found in the prefix cache, for one reason."""
+
+    cause: Public[MissCause]
+    num_tokens: Public[int]
+    step: Public[int | None] = None
+    """The step of the eviction for `evicted`, of the other admission for `not_stored`, the step
+    since which no request had these tokens for `unknown`."""
+    request_id: Public[str | None] = None
+    """The request that the eviction made room for, or the other one that had these tokens; `None`
+    if it is unknown."""
+
+
 class SequenceUpdate(Message):
     """The changes of one sequence by one step. The state is that *after* the step."""
 
@@ -161,6 +185,10 @@ class SequenceUpdate(Message):
     the sequence."""
     num_external_tokens: Public[int] = 0
     """The part of `num_cached_tokens` that a KV connector loaded from elsewhere."""
+    prefix_misses: Public[list[PrefixMiss] | None] = None
+    """If this step admitted the sequence: its tokens after those that were found in the prefix
+    cache, in order. After 32 runs of tokens, the others are added up by cause. `None` otherwise,
+    and from engines that do not know."""
 
 
 class Preemption(Message):

@@ -3,6 +3,8 @@
 from seqtop.sequence import SequenceStatus
 from seqtop.state.compare import MAX_LISTED, compare, describe
 from seqtop.state.freeze import freeze
+from seqtop.wire.messages import PrefixMiss, SequenceUpdate
+from tests.support.reducer_events import step
 from tests.support.scripted import Script, ScriptedSource
 
 
@@ -91,3 +93,20 @@ def test_a_crowd_is_counted_and_a_request_that_was_dropped_has_ended() -> None:
     assert f"  …and {MAX_LISTED - 6} more" in describe(compare(before, source.state))
     gone = compare(first, source.state).ended[0]
     assert (gone.request_id, gone.reason) == ("dropped", None)
+
+
+def test_prefix_misses_are_compared_by_cause() -> None:
+    source, _ = two_moments()
+    before = freeze(source.state)
+    for number, cause in enumerate(("evicted", "new_tokens", "evicted")):
+        update = SequenceUpdate(
+            seq_id=1,
+            status=SequenceStatus.RUNNING,
+            num_computed_tokens=1,
+            prefix_misses=[PrefixMiss(cause=cause, num_tokens=16 + number)],
+        )
+        source.apply(step(100 + number, sequences=[update]))
+    text = [line.split() for line in describe(compare(before, source.state))]
+    assert ["missed:", "evicted", "0", "34", "+34"] in text
+    assert ["missed:", "new", "tokens", "0", "17", "+17"] in text
+    assert before.num_missed_tokens == {}, "a frozen state does not change"

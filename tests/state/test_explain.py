@@ -7,7 +7,7 @@ from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.explain import explain
 from seqtop.state.model import CachedBlock, WaitTimes
 from seqtop.state.ordering import SequenceView
-from seqtop.wire.messages import WaitReason
+from seqtop.wire.messages import PrefixMiss, WaitReason
 from tests.support.hand_driven import engine_info
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
@@ -38,6 +38,11 @@ def sentence(
 
 def reason(cause: str, missing: int = 0) -> dict[str, object]:
     return {"wait_reason": WaitReason(request_id="req-2", cause=cause, num_missing=missing)}
+
+
+def misses(*runs: tuple[str, int, int | None, str | None]) -> dict[str, object]:
+    fields = ("cause", "num_tokens", "step", "request_id")
+    return {"prefix_misses": [PrefixMiss(**dict(zip(fields, run, strict=True))) for run in runs]}
 
 
 PREEMPTED = {
@@ -168,6 +173,49 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
             RUNNING,
             {},
             {"num_prompt_tokens": 10, "num_computed_tokens": 10, "output_token_ids": [1]},
+        ),
+        (
+            (
+                "Decoding: 1 token so far. Not in the prefix cache from token 0 on: 16 evicted at"
+                " step 40 for req-9, 32 not stored by req-1, which was admitted at step 41,"
+                " 48 of req-0 with another adapter or salt, 16 cached behind missing ones,"
+                " 21 more."
+            ),
+            RUNNING,
+            {},
+            DECODING
+            | misses(
+                ("evicted", 16, 40, "req-9"),
+                ("not_stored", 32, 41, "req-1"),
+                ("extra_keys", 48, None, "req-0"),
+                ("broken_prefix", 16, None, None),
+                ("new_tokens", 16, None, None),
+                ("partial_block", 5, None, None),
+            ),
+        ),
+        (
+            (
+                "Finished: it reached its limit of tokens. Not in the prefix cache from token 32"
+                " on: 16 new, 16 for an unknown reason; no request had them since step 7,"
+                " 3 in the last block."
+            ),
+            SequenceStatus.FINISHED_LENGTH_CAPPED,
+            {},
+            {"num_cached_tokens": 32}
+            | misses(
+                ("new_tokens", 16, None, None),
+                ("unknown", 16, 7, None),
+                ("partial_block", 3, None, None),
+            ),
+        ),
+        (
+            (
+                "Finished: it reached its limit of tokens. All its tokens have to be computed, so"
+                " it does not use the prefix cache."
+            ),
+            SequenceStatus.FINISHED_LENGTH_CAPPED,
+            {},
+            misses(("not_cacheable", 10, None, None)),
         ),
         (
             "Finished at the end-of-text token after 2 tokens.",

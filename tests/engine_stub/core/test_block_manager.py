@@ -192,7 +192,7 @@ def test_check_notices_damage(damage: str) -> None:
     manager = make_manager(4)
     allocate(manager, make_seq(0, [1] * 5))
     if damage == "lost":
-        manager.device.take()
+        manager.device.take(0)
     elif damage == "miscounted":
         manager.device.share(0)
     else:
@@ -260,7 +260,8 @@ class Blocks(RuleBasedStateMachine):
     @invariant()
     def changes_of_the_cache_add_up(self) -> None:
         changes = self.manager.take_cache_changes()
-        removed, stored = changes.removed, {block for block, _, _ in changes.stored}
+        removed = [each.block for each in changes.removed]
+        stored = {each.block for each in changes.stored}
         assert len(set(removed)) == len(removed)
         assert len(stored) == len(changes.stored)
         assert self.cached.issuperset(removed)

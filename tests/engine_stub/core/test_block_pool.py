@@ -3,38 +3,39 @@
 from collections import Counter
 
 from engine_stub.core.block_pool import BlockPool
+from engine_stub.step_record import RemovedBlock
 
 
 def test_free_blocks_are_taken_before_cached_ones() -> None:
     pool = BlockPool(3)
-    first, second = pool.take(), pool.take()
+    first, second = pool.take(7), pool.take(7)
     assert pool.register(first, b"first")
     pool.release(first)
     pool.release(second)
     assert (pool.num_free, pool.num_cached, pool.num_available) == (2, 1, 3)
-    taken = {pool.take(), pool.take()}
+    taken = {pool.take(7), pool.take(7)}
     assert first not in taken
     assert pool.find(b"first") == first
-    assert pool.take() == first
+    assert pool.take(7) == first
     assert pool.find(b"first") is None
-    assert pool.take_removed() == [first]
+    assert pool.take_removed() == [RemovedBlock(first, b"first", 7)]
     assert pool.take_removed() == []
 
 
 def test_the_least_recently_used_cached_block_is_evicted_first() -> None:
     pool = BlockPool(2)
-    blocks = [pool.take(), pool.take()]
+    blocks = [pool.take(7), pool.take(7)]
     for block in blocks:
         pool.register(block, bytes([block]))
         pool.release(block)
     pool.share(blocks[0])
     pool.release(blocks[0])
-    assert pool.take() == blocks[1]
+    assert pool.take(7) == blocks[1]
 
 
 def test_equal_contents_are_registered_once() -> None:
     pool = BlockPool(2)
-    first, second = pool.take(), pool.take()
+    first, second = pool.take(7), pool.take(7)
     assert pool.register(first, b"same")
     assert not pool.register(second, b"same")
     pool.release(second)
@@ -44,7 +45,7 @@ def test_equal_contents_are_registered_once() -> None:
 
 def test_a_block_is_released_by_its_last_table() -> None:
     pool = BlockPool(1)
-    block = pool.take()
+    block = pool.take(7)
     assert pool.share(block) == block
     assert pool.ref_count(block) == 2
     pool.release(block)

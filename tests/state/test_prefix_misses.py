@@ -1,0 +1,175 @@
+"""The causes of prefix misses, from a history that is written by hand."""
+
+import pytest
+
+from seqtop.state import EngineState
+from seqtop.state.prefix_misses import MAX_RUNS, PrefixHistory, PrefixLookup
+from seqtop.wire.messages import PrefixMiss, SequenceUpdate
+from tests.support.reducer_events import RUNNING, arrived, step
+
+SIZE = 4
+
+
+def lookup(*hashes: bytes, hits: int = 0, rest: int = 1, **more: object) -> PrefixLookup:
+    """A sequence of `hits` found blocks, the blocks of `hashes`, and `rest` tokens."""
+    fields = {"token_hashes": hashes, "is_cacheable": True} | more
+    num_tokens = (hits + len(hashes)) * SIZE + rest
+    return PrefixLookup(SIZE, num_tokens, hits * SIZE, hashes, **fields)
+
+
+def misses(
+    history: PrefixHistory, *hashes: bytes, step: int = 9, name: str = "now", **more: object
+) -> list[tuple[object, ...]]:
+    (found,) = history.look_up(step, name, [lookup(*hashes, **more)])
+    return [(each.cause, each.num_tokens, each.step, each.request_id) for each in found]
+
+
+LAST = ("partial_block", 1, None, None)
+
+
+def test_tokens_that_nobody_had_are_new() -> None:
+    assert misses(PrefixHistory(), b"a", b"b") == [("new_tokens", 8, None, None), LAST]
+
+
+def test_a_whole_last_block_has_to_be_computed_too() -> None:
+    assert misses(PrefixHistory(), rest=4) == [("partial_block", 4, None, None)]
+    assert misses(PrefixHistory(), b"a", rest=4) == [
+        ("new_tokens", 4, None, None),
+        ("partial_block", 4, None, None),
+    ]
+
+
+def test_evicted_blocks_have_the_step_and_the_request_that_got_them() -> None:
+    history = PrefixHistory()
+    history.store(1, "one", b"a", b"a")
+    history.store(1, "one", b"b", b"b")
+    history.evict(3, "two", b"b")
+    history.evict(4, None, b"a")
+    assert misses(history, b"a", b"b", b"c") == [
+        ("evicted", 4, 4, None),
+        ("evicted", 4, 3, "two"),
+        ("new_tokens", 4, None, None),
+        LAST,
+    ]
+    # Stored again, it would have been found.
+    history.store(10, "now", b"a", b"a")
+    assert misses(history, b"b", hits=1)[0] == ("evicted", 4, 3, "two")
+
+
+def test_a_cache_that_is_emptied_evicts_for_no_request() -> None:
+    history = PrefixHistory()
+    history.store(1, "one", b"a", b"a")
+    history.store(1, "one", b"b", b"b")
+    history.evict(2, "two", b"b")
+    history.evict_all(5)
+    assert misses(history, b"a", b"b") == [
+        ("evicted", 4, 5, None),
+        ("evicted", 4, 2, "two"),
+        LAST,
+    ]
+
+
+def test_a_request_that_has_not_stored_its_blocks_yet_is_named() -> None:
+    history = PrefixHistory()
+    assert misses(history, b"a", name="first", step=7)[0] == ("new_tokens", 4, None, None)
+    assert misses(history, b"a", name="next")[0] == ("not_stored", 4, 7, "first")
+
+
+def test_sequences_of_one_request_do_not_count_for_one_another() -> None:
+    found = PrefixHistory().look_up(1, "beams", [lookup(b"a"), lookup(b"a", b"b")])
+    assert [each[0].cause for each in found] == ["new_tokens", "new_tokens"]
+
+
+def test_the_same_tokens_with_other_extra_keys() -> None:
+    history = PrefixHistory()
+    history.store(1, "plain", b"a", b"a")
+    salted = {"token_hashes": (b"a", b"b")}
+    assert misses(history, b"a+salt", b"b+salt", name="salted", **salted) == [
+        ("extra_keys", 4, None, "plain"),
+        ("new_tokens", 4, None, None),
+        LAST,
+    ]
+    assert misses(history, b"b")[0] == ("extra_keys", 4, None, "salted")
+    history.store(10, "salted", b"c+salt", b"c")
+    assert misses(history, b"c+other", token_hashes=(b"c",))[0] == (
+        "extra_keys", 4, None, "salted",
+    )  # fmt: skip
+    assert misses(history, b"c+other", token_hashes=(b"c",))[0][0] == "not_stored"
+
+
+def test_a_cached_block_is_missed_only_behind_another() -> None:
+    history = PrefixHistory()
+    history.store(1, "one", b"b", b"b")
+    assert misses(history, b"a", b"b") == [
+        ("new_tokens", 4, None, None),
+        ("broken_prefix", 4, None, None),
+        LAST,
+    ]
+    assert misses(history, b"b")[0] == ("unknown", 4, None, None), "no reason was observed"
+
+
+def test_a_request_that_may_not_use_the_cache() -> None:
+    history = PrefixHistory()
+    assert misses(history, b"a", is_cacheable=False) == [("not_cacheable", 5, None, None)]
+    assert misses(history, b"a", name="other")[0][0] == "not_stored"
+
+
+def test_what_has_been_forgotten_is_unknown() -> None:
+    history = PrefixHistory(max_blocks=2)
+    for number, name in enumerate((b"a", b"b", b"c")):
+        history.store(number, "one", name, name)
+        history.evict(number, "two", name)
+    assert misses(history, b"c", name="again")[0] == ("evicted", 4, 2, "two")
+    assert misses(history, b"a")[0] == ("unknown", 4, 1, None)
+    history.forget(12)
+    assert misses(history, b"c", step=12)[0] == ("unknown", 4, 12, None)
+
+
+def test_a_history_that_began_late_knows_no_new_tokens() -> None:
+    assert misses(PrefixHistory(known_since=0), b"a")[0] == ("unknown", 4, 0, None)
+
+
+def test_blocks_beyond_the_hashes_are_unknown() -> None:
+    cut = PrefixLookup(SIZE, 4 * SIZE + 2, SIZE, [b"b"], [b"b"])
+    (found,) = PrefixHistory().look_up(1, "long", [cut])
+    assert [(each.cause, each.num_tokens) for each in found] == [
+        ("new_tokens", 4),
+        ("unknown", 8),
+        ("partial_block", 2),
+    ]
+
+
+def test_many_runs_are_added_up_by_cause() -> None:
+    history = PrefixHistory()
+    hashes = [bytes([number]) for number in range(100)]
+    for number, block_hash in enumerate(hashes):
+        history.store(0, "one", block_hash, block_hash)
+        history.evict(number, "two", block_hash)
+    found = misses(history, *hashes)
+    assert found[:MAX_RUNS] == [("evicted", 4, number, "two") for number in range(MAX_RUNS)]
+    assert found[MAX_RUNS:] == [("evicted", 4 * (100 - MAX_RUNS), None, None), LAST]
+
+
+def test_a_state_has_the_misses_of_the_last_admission_and_all_totals() -> None:
+    state = EngineState()
+    state.apply(arrived("a", 1))
+    first = [
+        PrefixMiss(cause="new_tokens", num_tokens=8),
+        PrefixMiss(cause="unknown", num_tokens=2),
+    ]
+    again = [PrefixMiss(cause="new_tokens", num_tokens=3)]
+    for number, found in enumerate((first, None, again)):
+        update = SequenceUpdate(
+            seq_id=1, status=RUNNING, num_computed_tokens=number, prefix_misses=found
+        )
+        before = state.num_missed_tokens
+        state.apply(step(number, sequences=[update]))
+        assert state.sequences[1].prefix_misses == (again if number == 2 else first)
+        assert (state.num_missed_tokens == before) == (found is None)
+    assert state.num_missed_tokens == {"new_tokens": 11, "unknown": 2}
+
+
+@pytest.mark.parametrize("hits", [0, 3])
+def test_the_tokens_of_a_result_add_up(hits: int) -> None:
+    (found,) = PrefixHistory().look_up(1, "one", [lookup(b"a", b"b", hits=hits, rest=3)])
+    assert sum(each.num_tokens for each in found) == 2 * SIZE + 3
