@@ -291,11 +291,14 @@ def _serve(options: argparse.Namespace) -> int:
         try:
             server.run(_stop_signal(watch_stdin=options.until_stdin_closes))
         except StageError as error:
+            publisher.close("a pipeline stage has failed; see the engine's log", failed=True)
             return _fail(str(error))
         except Exception as error:
             # Not caused by one request, so that the engine's state is unknown.
             logging.getLogger("engine_stub").exception("the engine cannot continue")
-            return _fail(f"the engine has stopped: {type(error).__name__}: {error}")
+            name = type(error).__name__  # the message may contain a part of a prompt
+            publisher.close(f"the engine has failed with {name}; see its log", failed=True)
+            return _fail(f"the engine has stopped: {name}: {error}")
     return 0
 
 

@@ -14,7 +14,7 @@ from seqtop.checks.thresholds import Thresholds
 from seqtop.format import plural
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
-from seqtop.state.model import RequestState
+from seqtop.state.model import RequestState, SequenceState
 from seqtop.wire.messages import (
     EngineInfo,
     Event,
@@ -31,6 +31,8 @@ _OTHER_CAUSES = ("paused", "lora_slots")
 """Reasons to wait that do not depend on the requests before in the queue."""
 _MAX_COMPARED = 64
 """Waiting requests of a kind that are compared with each admission."""
+_SWEEPS = 4
+"""Looks at every running sequence in as many steps as make one stalled."""
 _STEPS_TO_REFUSE = 2
 """Steps in which an engine may still refuse a request that it has announced."""
 
@@ -54,8 +56,18 @@ class _Gain(msgspec.Struct):
     num_output_tokens: int
 
 
+class _Progress(msgspec.Struct):
+    """The progress of a running sequence at the last sweep in which it had advanced."""
+
+    amount: tuple[int, int, int]
+    """Computed tokens, output tokens, preemptions."""
+    num_batches: int
+    time: float
+    is_reported: bool = False
+
+
 class LivenessRules(RuleGroup):
-    """Rules on requests that wait.
+    """Rules on requests that do not advance.
 
     Args:
         state: The state of the engine.
@@ -79,6 +91,10 @@ class LivenessRules(RuleGroup):
         """The last preemptions of each unfinished request."""
         self._oversized: dict[str, int] = {}
         """Unfinished requests whose prompt is larger than the pool, with the step of arrival."""
+        self._num_batches = self._swept_at = 0
+        """Steps that computed something, and their number at the last sweep."""
+        self._running: dict[int, _Progress] = {}
+        """The progress of each running sequence, as of the last sweep."""
         for request in state.requests.values():
             if request.finish_reason is None:
                 self._add(request)
@@ -116,6 +132,7 @@ class LivenessRules(RuleGroup):
         has_tokens = stats.num_prefill_tokens + stats.num_decode_tokens > 0
         if has_batch or has_tokens or not self._num_unfinished:
             self._restart_clock(step.time)
+            self._num_batches += has_batch or has_tokens
         else:
             self._num_empty_steps += 1
             if self._num_empty_steps >= self._thresholds.no_progress_steps:
@@ -125,6 +142,10 @@ class LivenessRules(RuleGroup):
                 yield from self._thrash(request, step)
                 self._preempted[request.request_id] = _Waiting(step.time, step.step)
         yield from self._never_fits(step)
+        # Seldom, so that not every step takes time for each sequence.
+        if self._num_batches - self._swept_at >= self._thresholds.stalled_steps / _SWEEPS:
+            self._swept_at = self._num_batches
+            yield from self._stalled()
 
     def _admit(self, step: Step) -> list[RequestState]:
         """Removes the requests in the batch of a step from those that wait, and returns them."""
@@ -192,6 +213,40 @@ class LivenessRules(RuleGroup):
         return any(each is not None and each.engine_status in _OWN_TURN for each in sequences)
 
     # --- One request does not advance
+
+    @rule("stalled", "a running sequence does not advance while others do", "warning")
+    def _stalled(self) -> Iterator[Finding]:
+        before, self._running = self._running, {}
+        for request in self.state.requests.values():
+            for seq_id in request.seq_ids if request.finish_reason is None else ():
+                sequence = self.state.sequences[seq_id]
+                if sequence.status is SequenceStatus.RUNNING:
+                    yield from self._advance(request, sequence, before.get(seq_id))
+
+    def _advance(
+        self, request: RequestState, sequence: SequenceState, last: _Progress | None
+    ) -> Iterator[Finding]:
+        """Compares a running sequence with its progress at an earlier sweep."""
+        num_computed, num_output = sequence.num_computed_tokens, len(sequence.output_token_ids)
+        amount = (num_computed, num_output, request.num_preemptions)
+        if last is None or last.amount != amount:
+            last = _Progress(amount, self._num_batches, self.state.time)
+        self._running[sequence.seq_id] = last
+        seconds, num_batches = self.state.time - last.time, self._num_batches - last.num_batches
+        if (
+            last.is_reported
+            or sequence.engine_status not in _OWN_TURN
+            or seconds < self._thresholds.stalled_seconds
+            or num_batches < self._thresholds.stalled_steps
+        ):
+            return
+        last.is_reported = True
+        total = sequence.num_prompt_tokens + num_output
+        yield self.of_sequence(
+            sequence,
+            f"no token computed for {seconds:.1f} s, in which {plural(num_batches, 'step')}"
+            f" computed others; {num_computed:,} of {plural(total, 'token')} computed",
+        )
 
     @rule(
         "overtaken",

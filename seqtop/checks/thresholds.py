@@ -20,6 +20,10 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     """Steps in a row that compute nothing while requests are unfinished."""
     no_progress_seconds: float = 60.0
     """Seconds without a computed token while requests are unfinished."""
+    stalled_steps: float = 100
+    """Steps that compute something while a running sequence does not advance."""
+    stalled_seconds: float = 60.0
+    """Seconds in which this sequence does not advance."""
     overtaken_requests: float = 10
     """Later requests that are admitted while a request waits."""
     overtaken_seconds: float = 5.0

@@ -286,12 +286,18 @@ class Publisher:
                 pending.append(PendingCommand(command, functools.partial(self._reply, identity)))
         return pending
 
-    def close(self, reason: str = "") -> None:
-        """Publishes `EngineStopped` and waits until all messages are handed to the network."""
+    def close(self, reason: str = "", *, failed: bool = False) -> None:
+        """Publishes `EngineStopped` and waits until all messages are handed to the network.
+
+        Args:
+            reason: The reason for the end, in one sentence.
+            failed: Says that the engine cannot continue.
+        """
         if self._is_closed:
             return
         self._is_closed = True
-        self._encode_and_enqueue(EngineStopped(time=self._clock(), reason=reason))
+        stopped = EngineStopped(time=self._clock(), reason=reason, failed=failed)
+        self._encode_and_enqueue(stopped)
         self._outbound_queue.end()
         self._thread.join(timeout=5)
         if not self._thread.is_alive():

@@ -344,6 +344,8 @@ class EngineStopped(Message, tag="EngineStopped"):
 
     time: Public[float]
     reason: Public[str] = ""
+    failed: Public[bool] = False
+    """True if the engine cannot continue; false if somebody has ended it."""
 
 
 Event: TypeAlias = (

@@ -44,6 +44,14 @@ def test_heartbeats_without_steps_are_no_progress_unless_others_are_waited_for(
     assert [each.rule for each in found] == ["no-progress"] * num_found
 
 
+def test_stalled_prefill_is_proven_by_figures_and_reported_once(tape: list[bytes]) -> None:
+    (finding,) = check(mutated(tape, "stalled"))
+    assert (finding.severity, finding.request_id, finding.seq_id) == ("warning", "req-1", 1)
+    assert finding.message == (
+        "no token computed for 100.0 s, in which 100 steps computed others; 1 of 3 tokens computed"
+    )
+
+
 def test_an_idle_engine_is_not_stuck() -> None:
     beats = [Heartbeat(time=100.0 + second, step=-1) for second in range(200)]
     assert check([engine_info(), *beats, arrival(1)]) == []

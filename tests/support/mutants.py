@@ -251,6 +251,24 @@ def preempt_thrice_more(run: Run) -> None:
     step.preemptions += step.preemptions[:1] * 3
 
 
+def leave_a_prefill(run: Run) -> None:
+    """A prefill is not continued, while another request decodes."""
+    run[:] = [engine_info(block_size=512), hand_driven.arrival(1), hand_driven.arrival(2)]
+    figures = stats(num_used_blocks=2, num_free_blocks=62, num_prefill_tokens=1, num_running=2)
+    running = SequenceStatus.RUNNING
+    for number in range(150):
+        decoded = SequenceUpdate(
+            seq_id=2, status=running, num_computed_tokens=3 + number, new_token_ids=[5]
+        )
+        updates = [decoded]
+        if number == 0:
+            decoded.new_blocks = [1]
+            updates += [
+                SequenceUpdate(seq_id=1, status=running, num_computed_tokens=1, new_blocks=[0])
+            ]
+        run.append(hand_driven.step(number, sequences=updates, stats=figures))
+
+
 def in_blocks_of_four(run: Run, *num_prompt_tokens: int) -> None:
     """Replaces the run by one of requests that share a prompt, in a pool of eight blocks."""
     run[:] = [engine_info(block_size=4, num_gpu_blocks=8)]
@@ -340,6 +358,7 @@ LIVENESS_MUTANTS: list[Mutant] = [
     ("never-fits", ask_too_much),
     ("overtaken", overlook),
     ("thrash", preempt_thrice_more),
+    ("stalled", leave_a_prefill),
 ]
 MESSAGE_MUTANTS: list[Mutant] = [
     ("step-number", count_backwards),

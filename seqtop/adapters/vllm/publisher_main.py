@@ -97,10 +97,10 @@ def publish(publisher: Publisher, translator: Translator, receiver: ObservationR
     An observation that cannot be read or translated is a gap: nothing is published until the engine
     has sent the current state of all requests.
     """
-    reason = "vLLM's EngineCore process has ended"
+    reason, failed = "vLLM's EngineCore process has ended without announcing it", True
     for observation in receiver:
         if isinstance(observation, EngineStopping):
-            reason = observation.reason
+            reason, failed = observation.reason, False
             break
         try:
             if isinstance(observation, UnreadableObservation):
@@ -118,7 +118,7 @@ def publish(publisher: Publisher, translator: Translator, receiver: ObservationR
             publisher.lose(1, str(error))
         if translator.is_incomplete or publisher.wants_in_flight():
             receiver.request_all()
-    publisher.close(reason)
+    publisher.close(reason, failed=failed)
 
 
 class ViewerWatch:
