@@ -48,7 +48,6 @@ class Request:
         self.stop_reason = None
         self.num_computed_tokens = 0
         self.num_preemptions = 0
-        self.num_external_computed_tokens = 0
         self.lora_request: Any = None
         self.resumable = False
         self.inputs: deque[Request] = deque()
@@ -132,7 +131,11 @@ class KVCacheManager:
         return hits, len(hits) * BLOCK_SIZE
 
     def allocate_slots(
-        self, request: Request, num_new_tokens: int, delay_cache_blocks: bool = False
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_external_computed_tokens: int = 0,
+        delay_cache_blocks: bool = False,
     ) -> list[Any] | None:
         self.remove_skipped_blocks(request.request_id)
         return self._scheduler.allocate(request, num_new_tokens)
@@ -260,15 +263,17 @@ class Scheduler:
                 self.pool.touch(hits)
                 self.tables[request.request_id] = hits
                 request.num_computed_tokens = num_hits
-                if self.connector is not None and not request.num_preemptions:
-                    request.num_external_computed_tokens = len(request.tokens) - 1 - num_hits
-                    if manager.allocate_slots(
-                        request, len(request.tokens), delay_cache_blocks=True
-                    ):
-                        request.num_computed_tokens = len(request.tokens) - 1
-                        request.status = RequestStatus.WAITING_FOR_REMOTE_KVS
-                        self.skipped_waiting.append(self.waiting.popleft())
-                        continue
+                is_loaded = self.connector is not None and not request.num_preemptions
+                if is_loaded and manager.allocate_slots(
+                    request,
+                    len(request.tokens),
+                    num_external_computed_tokens=len(request.tokens) - 1 - num_hits,
+                    delay_cache_blocks=True,
+                ):
+                    request.num_computed_tokens = len(request.tokens) - 1
+                    request.status = RequestStatus.WAITING_FOR_REMOTE_KVS
+                    self.skipped_waiting.append(self.waiting.popleft())
+                    continue
             chunk = min(budget, len(request.tokens) - request.num_computed_tokens)
             if manager.allocate_slots(request, chunk) is None:
                 self._give_back(request)

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,6 +25,7 @@ from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
+from seqtop.transport.endpoints import rank_endpoint
 from seqtop.wire import parsing
 from seqtop.wire.messages import Step
 
@@ -38,6 +39,7 @@ RUNS = {
     "async, model runner V2": (["--async-scheduling"], {"VLLM_USE_V2_MODEL_RUNNER": "1"}),
     "priority": (["--policy", "priority"], {}),
     "drafts": (["--draft"], {}),
+    "two ranks": (["--data-parallel-size", "2"], {}),
 }
 
 
@@ -153,48 +155,60 @@ def directory() -> Iterator[Path]:
 def test_viewer_shows_what_the_scheduler_holds_at_every_step(run: str, directory: Path) -> None:
     arguments, environ = RUNS[run]
     endpoint = f"ipc://{directory}/e"
-    seen = Seen()
-    with vllm(directory, *arguments, SEQTOP_BIND=endpoint, **environ) as process:
-        session = Session(endpoint)
-        session.add_listener(seen.note)
-        with session:
+    num_ranks = 2 if run == "two ranks" else 1
+    watched = [Seen() for _ in range(num_ranks)]
+    with (
+        vllm(directory, *arguments, SEQTOP_BIND=endpoint, **environ) as process,
+        ExitStack() as stack,
+    ):
+        sessions = [Session(rank_endpoint(endpoint, rank)) for rank in range(num_ranks)]
+        for session, seen in zip(sessions, watched, strict=True):
+            session.add_listener(seen.note)
+            stack.enter_context(session)
             assert session.wait_for(ConnectionState.LIVE, timeout=60)
-            ended = serve(process, directory)
+        ended = serve(process, directory)
+        for session in sessions:
             assert session.wait_for(ConnectionState.STOPPED, timeout=60)
-    truth = [spied(line) for line in (directory / "spy").read_text().splitlines()]
-    assert len(seen.steps) == len(truth)
-    for number, (is_shown, is_true) in enumerate(zip(seen.steps, truth, strict=True)):
-        assert is_shown == is_true, f"step {number} of {len(truth)}"
-    state = session.state
-    assert state.num_anomalies == 0, state.last_anomaly
-    assert session.connection.num_missed == session.connection.num_errors == 0
-    assert_ended_as_users_saw(state, ended)
-    assert seen.findings == []
-    preempted = [each for each in state.requests.values() if each.num_preemptions]
-    num_preemptions = sum(each.num_preemptions for each in preempted)
-    assert preempted, "the pool was meant to be too small"
-    assert any(each.preempted_for not in (None, each.request_id) for each in preempted)
-    assert state.stats is not None
-    assert state.stats.prefix_cache_hits > 0, "prompts were meant to share prefixes"
-    print(  # the figures that docs/vllm.md quotes
-        f"\n{state.info.engine if state.info else ''}, {run}: {len(truth)} steps,"
-        f" {NUM_REQUESTS} requests, {num_preemptions} preemptions,"
-        f" {state.stats.prefix_cache_hits} of {state.stats.prefix_cache_queries} tokens cached:"
-        f" the viewer's state was the scheduler's at every step; {len(seen.findings)} findings"
-    )
+    states = [session.state for session in sessions]
+    for rank, (session, seen) in enumerate(zip(sessions, watched, strict=True)):
+        truth = [spied(line) for line in (directory / f"spy{rank}").read_text().splitlines()]
+        assert len(seen.steps) == len(truth)
+        for number, (is_shown, is_true) in enumerate(zip(seen.steps, truth, strict=True)):
+            assert is_shown == is_true, f"step {number} of {len(truth)}"
+        state = session.state
+        assert state.num_anomalies == 0, state.last_anomaly
+        assert session.connection.num_missed == session.connection.num_errors == 0
+        assert seen.findings == []
+        preempted = [each for each in state.requests.values() if each.num_preemptions]
+        num_preemptions = sum(each.num_preemptions for each in preempted)
+        assert preempted, "the pool was meant to be too small"
+        assert any(each.preempted_for not in (None, each.request_id) for each in preempted)
+        assert state.stats is not None
+        assert state.stats.prefix_cache_hits > 0, "prompts were meant to share prefixes"
+        assert state.info is not None
+        assert state.info.data_parallel_rank == rank
+        print(  # the figures that docs/vllm.md quotes
+            f"\n{state.info.engine}, {run}: {len(truth)} steps,"
+            f" {len(state.requests)} requests, {num_preemptions} preemptions,"
+            f" {state.stats.prefix_cache_hits} of {state.stats.prefix_cache_queries} tokens cached:"
+            f" the viewer's state was the scheduler's at every step; {len(seen.findings)} findings"
+        )
+    assert_ended_as_users_saw(states, ended)
     if run == "drafts":
-        drafted = [each.num_draft_tokens or 0 for each in state.sequences.values()]
-        accepted = [each.num_accepted_tokens or 0 for each in state.sequences.values()]
+        drafted = [each.num_draft_tokens or 0 for each in states[0].sequences.values()]
+        accepted = [each.num_accepted_tokens or 0 for each in states[0].sequences.values()]
         assert 0 < sum(accepted) < sum(drafted)
 
 
-def assert_ended_as_users_saw(state: EngineState, ended: list[dict[str, Any]]) -> None:
+def assert_ended_as_users_saw(states: list[EngineState], ended: list[dict[str, Any]]) -> None:
     """Nothing is left, and everything ended as its client was told."""
-    assert len(ended) == len(state.finished) == NUM_REQUESTS
-    assert state.stats is not None
-    assert (state.stats.num_running, state.stats.num_waiting) == (0, 0)
-    assert state.stats.num_used_blocks == 0
+    assert len(ended) == sum(len(state.finished) for state in states) == NUM_REQUESTS
+    for state in states:
+        assert state.stats is not None
+        assert (state.stats.num_running, state.stats.num_waiting) == (0, 0)
+        assert state.stats.num_used_blocks == 0
     for each in ended:
+        (state,) = [state for state in states if each["id"] in state.requests]
         request = state.requests[each["id"]]
         sequence = state.sequences[request.seq_ids[0]]
         assert request.finish_reason == each["reason"]

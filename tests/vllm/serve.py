@@ -1,6 +1,7 @@
 """A real AsyncLLM with its EngineCore process, a made-up model, and requests to serve.
 
     python tests/vllm/serve.py [--async-scheduling] [--policy fcfs|priority] [--draft]
+        [--data-parallel-size N]
 
 Says `ready to serve` when it has started, waits for a line on its standard input, serves, and
 prints how each request ended, as JSON.
@@ -64,6 +65,7 @@ def engine_arguments(options: argparse.Namespace) -> Any:
         enforce_eager=True,
         async_scheduling=options.async_scheduling,
         scheduling_policy=options.policy,
+        data_parallel_size=options.data_parallel_size,
         disable_log_stats=False,
         **more,
     )
@@ -108,6 +110,7 @@ def main() -> None:
     parser.add_argument("--async-scheduling", action="store_true")
     parser.add_argument("--policy", default="fcfs")
     parser.add_argument("--draft", action="store_true")
+    parser.add_argument("--data-parallel-size", type=int, default=1)
     options = parser.parse_args()
     sys.path.insert(0, str(HERE))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])

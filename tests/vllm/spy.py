@@ -13,16 +13,20 @@ from typing import Any, TextIO
 
 
 def install(path: str) -> None:
-    """Have every scheduler of this process observed."""
+    """Have every scheduler of this process observed. The rank is appended to the path."""
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    file = Path(path).open("w")  # noqa: SIM115 - until the process ends
+    files: dict[int, TextIO] = {}
     original = Scheduler.update_from_output
 
     @functools.wraps(original)
     def update(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        _write(self, file)
+        parallel = self.vllm_config.parallel_config
+        rank = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
+        if rank not in files:
+            files[rank] = Path(f"{path}{rank}").open("w")  # noqa: SIM115 - until the process ends
+        _write(self, files[rank])
         return result
 
     Scheduler.update_from_output = update

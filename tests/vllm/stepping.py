@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,7 @@ from typing import Any
 
 from seqtop.adapters.vllm.hook import follow
 from seqtop.adapters.vllm.settings import AdapterSettings
-from seqtop.checks import Checker, Finding
+from seqtop.checks import Checker, Finding, Thresholds
 from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
@@ -26,6 +26,8 @@ from seqtop.wire import parsing
 
 MODEL = Path(__file__).resolve().parents[2] / "engine_stub" / "weights"
 SECONDS = 60.0
+THRESHOLDS = Thresholds(overtaken_seconds=1e-6)
+"""Of those with a unit of time, none is left to the speed of the machine."""
 QUEUES = ("kv_holding_waiting", "skipped_waiting", "waiting")
 
 
@@ -59,18 +61,18 @@ class Watch:
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
-        self._checker = Checker()
+        self._checker = Checker(thresholds=THRESHOLDS)
 
     def note(self, change: StateChange) -> None:
         if change.event is not None:
             self.findings += self._checker.apply(parsing.event(change.payload))
         elif change.state.info is not None:
-            self._checker = Checker()
+            self._checker = Checker(thresholds=THRESHOLDS)
             self._checker.apply(change.state.info)
 
 
 class AllocationSpy:
-    """Records which requests the last call of `schedule` found no blocks for.
+    """Records what `allocate_slots` was called with, and the requests that it found no blocks for.
 
     It wraps the classes, and before the adapter wraps the instances.
     """
@@ -79,15 +81,24 @@ class AllocationSpy:
         self.refused: list[str] = []
         self.num_running = 0
         self.preempted: set[str] = set()
+        self.cached: dict[str, tuple[int, int]] = {}
+        """By request, the cached tokens of its last admission, and those of a KV connector."""
         self._classes = type(scheduler.kv_cache_manager), type(scheduler)
         manager, scheduler_class = self._classes
         self._originals = allocate, schedule = manager.allocate_slots, scheduler_class.schedule
 
         @functools.wraps(allocate)
         def allocated(this: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            is_lookup = not request.num_computed_tokens and request.status.name != "RUNNING"
             result = allocate(this, request, *args, **kwargs)
-            if this is scheduler.kv_cache_manager and result is None:
+            if this is not scheduler.kv_cache_manager:
+                return result
+            if result is None:
                 self.refused.append(request.request_id)
+            elif is_lookup:
+                external = kwargs["num_external_computed_tokens"]
+                cached = kwargs["num_new_computed_tokens"] + external
+                self.cached[request.request_id] = cached, external
             return result
 
         @functools.wraps(schedule)
@@ -122,6 +133,8 @@ class SteppedEngine:
         self.num_steps = 0
         self.differences: list[str] = []
         self.reasons: dict[str, int] = {}
+        self.is_queue_known = True
+        """False if the scheduler does not keep to the order that its policy promises."""
         self._spy = spy
 
     def add(self, name: str, prompt: list[int], *, max_tokens: int = 20, **more: Any) -> None:
@@ -175,6 +188,8 @@ class SteppedEngine:
         while True:
             with self.session.lock:
                 shown = self.shown()
+            if shown is not None and not self.is_queue_known:
+                shown["waiting"] = truth["waiting"]
             if shown == truth:
                 break
             if time.monotonic() > deadline:
@@ -202,6 +217,9 @@ class SteppedEngine:
                     "preemptions": request.num_preemptions,
                     "priority": request.priority,
                     "lora": request.lora_request.lora_name if request.lora_request else "",
+                    "cached": self._spy.cached[request.request_id]
+                    if request.status.name == "RUNNING"
+                    else None,
                 }
                 for request in scheduler.requests.values()
             },
@@ -242,6 +260,9 @@ class SteppedEngine:
                     "preemptions": request.num_preemptions,
                     "priority": request.priority,
                     "lora": request.lora,
+                    "cached": (sequence.num_cached_tokens, sequence.num_external_tokens)
+                    if sequence.status is SequenceStatus.RUNNING
+                    else None,
                 }
                 for name, (request, sequence) in rows.items()
             },
@@ -322,8 +343,8 @@ def difference(shown: dict[str, Any] | None, truth: dict[str, Any]) -> str:
 
 
 @contextmanager
-def stepped(core: Any) -> Iterator[SteppedEngine]:
-    """A viewer of an EngineCore."""
+def stepped(core: Any, rules: Collection[str] = ()) -> Iterator[SteppedEngine]:
+    """A viewer of an EngineCore, in which `seqtop check` finds something by these rules alone."""
     with TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{directory}/e"
         spy = AllocationSpy(core.scheduler)
@@ -338,7 +359,7 @@ def stepped(core: Any) -> Iterator[SteppedEngine]:
             try:
                 yield engine
                 assert not engine.differences, engine.differences
-                assert not watch.findings, watch.findings
+                assert {each.rule for each in watch.findings} == set(rules), watch.findings
                 assert session.state.num_anomalies == 0, session.state.last_anomaly
                 assert attachment.is_attached
             finally:

@@ -39,10 +39,13 @@ class Admission:
 
     Attributes:
         loading: Requests that got blocks to load their KV cache into, until they are taken.
+        num_external: By request, the prompt tokens that a KV connector loads or has loaded for its
+            next admission.
     """
 
     def __init__(self, scheduler: Any, wrap: Wrap) -> None:
         self.loading: list[Any] = []
+        self.num_external: dict[str, int] = {}
         self._scheduler = scheduler
         self._is_observing = False
         self._num_cached: dict[str, int] = {}
@@ -69,7 +72,12 @@ class Admission:
     def _after_allocate(self, blocks: Any, request: Any, *_: Any, **options: Any) -> None:
         if blocks is None:
             self._refused = request.request_id
-        elif options.get("delay_cache_blocks"):
+            return
+        if num_external := options.get("num_external_computed_tokens"):
+            self.num_external[request.request_id] = num_external
+        elif not request.num_computed_tokens:
+            self.num_external.pop(request.request_id, None)  # of a load that has failed
+        if options.get("delay_cache_blocks"):
             self.loading.append(request)
 
     def take_reasons(self, output: Any, *, has_preempted: bool) -> list[tuple[str, str]]:

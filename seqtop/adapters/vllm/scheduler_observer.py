@@ -190,10 +190,7 @@ class SchedulerObserver:
         self._in_flight.append((output, observation, ended))
 
     def _admitted(self, request_id: str, num_computed: int, tables: Tables) -> Admitted:
-        external = 0
-        if getattr(self._scheduler, "connector", None) is not None:
-            request = self._scheduler.requests[request_id]
-            external = getattr(request, "num_external_computed_tokens", 0)
+        external = self._admission.num_external.pop(request_id, 0)
         return Admitted(
             request_id, num_computed, self._ordered(tables), min(external, num_computed)
         )
@@ -224,6 +221,7 @@ class SchedulerObserver:
         request_id = request.request_id
         self._blocked.pop(request_id, None)
         self._sessions.pop(request_id, None)
+        self._admission.num_external.pop(request_id, None)
         self._ended.append(
             RequestEnded(
                 request_id=request_id,
