@@ -70,13 +70,11 @@ def _request(recording: FileStore, options: argparse.Namespace) -> int:
     found = find_request(recording, options.request)
     if found is None:
         return fail(f"the recording has no request {options.request!r}")
-    request, position = found
-    now = recording.index[position].time
-    parts = explain(recording, request, position).parts(now)
+    explanation = explain(recording, *found)
     if options.json:
-        print_document(as_json(request, parts, now))
+        print_document(as_json(explanation))
     else:
-        print(as_text(request, parts, now))
+        print(as_text(explanation))
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from seqtop.explain.chain import Chain, Holder, Part
 from seqtop.history.timeline import RecordingError, Timeline
@@ -28,6 +29,8 @@ class Explanation:
 
     def __init__(self, timeline: Timeline, request: RequestState, position: int) -> None:
         self.request_id = request.request_id
+        self.metrics = replace(request.metrics)
+        self.finish_reason = request.finish_reason
         self.error = ""
         """One sentence if the timeline could not be read to the end."""
         self._timeline = timeline
@@ -50,20 +53,32 @@ class Explanation:
         has_end = chain.is_finished or bool(self.error) or self.position >= self._stop
         return has_end and self._next_held() is None
 
-    def fits(self, request: RequestState, position: int) -> bool:
-        """Returns whether the explanation can go on to `request` as it is at `position`."""
-        chain, metrics = self._chain, request.metrics
-        return (
-            request.request_id == self.request_id
-            and position >= min(self.position, self._stop)
-            and chain.arrival_time == metrics.arrival_time
-            and chain.first_token_time == metrics.first_token_time
-            and chain.finished_time == metrics.finished_time
-        )
+    @property
+    def now(self) -> float:
+        """The time up to which an unfinished request is explained, epoch seconds."""
+        return self._timeline.index[min(self._stop, self._timeline.last)].time
 
-    def extend(self, position: int) -> None:
-        """Explains the time up to a later position."""
-        self._stop = max(self._stop, position)
+    def extend(self, request: RequestState, position: int) -> bool:
+        """Explains the time up to `position` too, if that is later.
+
+        Args:
+            request: The request, as it is at `position`.
+            position: A position of the same run of the engine.
+
+        Returns:
+            False if another explanation is needed: for another request, or one whose times of the
+            first token or the end have become known.
+        """
+        chain, metrics = self._chain, request.metrics
+        is_same = request.request_id == self.request_id
+        if not is_same or metrics.arrival_time != chain.arrival_time:
+            return False
+        if position > self._stop:
+            times = metrics.first_token_time, metrics.finished_time
+            if times != (chain.first_token_time, chain.finished_time):
+                return False
+            self._stop = position
+        return True
 
     def advance(self, seconds: float) -> bool:
         """Reads for about this many seconds; returns whether there is more to read."""
@@ -78,9 +93,9 @@ class Explanation:
                     break
         return not self.is_complete
 
-    def parts(self, now: float) -> list[Part]:
-        """Returns the parts in order of time; the last one may go up to `now`, epoch seconds."""
-        last = self._chain.open_part(now)
+    def parts(self) -> list[Part]:
+        """Returns the parts in order of time; that of an unfinished request go up to `now`."""
+        last = self._chain.open_part(self.now) if self.is_complete else None
         return [*self._chain.parts, *([last] if last is not None else [])]
 
     def _read_next(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -10,10 +9,10 @@ import msgspec
 from seqtop import format as fmt
 from seqtop.explain import chain
 from seqtop.explain.chain import Holder, Part
+from seqtop.explain.explanation import Explanation
 from seqtop.explain.outliers import Outliers
 from seqtop.sanitize import safe_json, safe_line
 from seqtop.sequence import latency
-from seqtop.state.model import RequestState
 from seqtop.state.step_summary import preemption_cause
 
 _MAX_NAMED = 4
@@ -83,50 +82,51 @@ def _describe_holder(holder: Holder) -> str:
     )
 
 
-def headline(request: RequestState, now: float) -> str:
-    """Returns the TTFT and the end-to-end latency of a request, up to `now` if it is unfinished."""
-    metrics = request.metrics
+def headline(explanation: Explanation) -> str:
+    """Returns the TTFT and the end-to-end latency of a request, as far as they are known."""
+    metrics = explanation.metrics
     first, end = latency.ttft(metrics), latency.e2e_latency(metrics)
-    ttft = "no first token yet" if first is None else f"TTFT {fmt.seconds(first)}"
+    ttft = "no first token" if first is None else f"TTFT {fmt.seconds(first)}"
     if end is None:
-        return f"{ttft}, {fmt.seconds(now - metrics.arrival_time)} since its arrival"
-    if first is None:
-        ttft = "no first token"
-    return f"{ttft}, end to end {fmt.seconds(end)} ({request.finish_reason})"
+        since = fmt.seconds(explanation.now - metrics.arrival_time)
+        return f"{ttft}{' yet' if first is None else ''}, {since} since its arrival"
+    return f"{ttft}, end to end {fmt.seconds(end)} ({explanation.finish_reason})"
 
 
-def as_text(request: RequestState, parts: Sequence[Part], now: float) -> str:
-    """Returns a table of the parts of the time of a request, up to `now` if it is unfinished."""
+def as_text(explanation: Explanation) -> str:
+    """Returns a table of the parts of the time of a request."""
+    parts = explanation.parts()
     total = sum(part.seconds for part in parts)
     lines = [
-        f"{request.request_id}: {headline(request, now)}",
+        f"{explanation.request_id}: {headline(explanation)}",
         f"{'after':>9} {'step':>8} {'time':>9} {'share':>6}  part",
     ]
-    is_first_told = not any(part.before_first_token for part in parts)
+    has_first_token = not any(part.before_first_token for part in parts)
     for part in parts:
-        if not part.before_first_token and not is_first_told:
-            lines.append(f"{fmt.seconds(latency.ttft(request.metrics)):>9}  first token")
-            is_first_told = True
+        if not part.before_first_token and not has_first_token:
+            lines.append(f"{fmt.seconds(latency.ttft(explanation.metrics)):>9}  first token")
+            has_first_token = True
         step = fmt.UNKNOWN if part.step is None else f"{part.step:,}"
         lines.append(
             f"{fmt.seconds(part.start):>9} {step:>8} {fmt.seconds(part.seconds):>9}"
             f" {fmt.percent(part.seconds, total):>6}  {part.kind:<11}"
-            f" {describe(part, request.request_id)}".rstrip()
+            f" {describe(part, explanation.request_id)}".rstrip()
         )
     return "\n".join(map(safe_line, lines))
 
 
-def as_json(request: RequestState, parts: Sequence[Part], now: float) -> str:
+def as_json(explanation: Explanation) -> str:
     """Returns the parts of the time of a request as JSON; times in seconds."""
-    metrics = request.metrics
+    metrics = explanation.metrics
+    end = metrics.finished_time
     document = {
-        "request": request.request_id,
+        "request": explanation.request_id,
         "arrival_time": metrics.arrival_time,
         "ttft": latency.ttft(metrics),
         "e2e": latency.e2e_latency(metrics),
-        "since_arrival": (metrics.finished_time or now) - metrics.arrival_time,
-        "finish_reason": request.finish_reason,
-        "parts": [_part(part, request.request_id) for part in parts],
+        "since_arrival": (explanation.now if end is None else end) - metrics.arrival_time,
+        "finish_reason": explanation.finish_reason,
+        "parts": [_part(part, explanation.request_id) for part in explanation.parts()],
     }
     return _formatted(document)
 

@@ -9,6 +9,7 @@ A filter is a list of words separated by spaces. All of them must match:
     status:waiting          the field holds this text; `status:waiting,swapped` for either
     request=req-7           the field is exactly this
     prompt>1000  itl<=50ms  comparisons; numbers take k, M, G, and durations us, ms, s, m, h
+    hit<50%                 a share takes a percent sign
     -status:stop  !preempt  a leading - or ! negates a word
 
 A field with an unknown value matches no comparison.
@@ -18,10 +19,11 @@ import difflib
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from seqtop import format as fmt
 from seqtop.state.fields import FIELDS, Field, status_words
 from seqtop.state.model import RequestState, SequenceState
 
@@ -105,12 +107,7 @@ def parse(source: str) -> Filter:
     searches: list[TextSearch] = []
     patterns: list[re.Pattern[str]] = []
     grows = False
-    position = 0
-    while (position := _skip_spaces(source, position)) < len(source):
-        word = _WORD.match(source, position)
-        if word is None:
-            raise FilterError(f"cannot parse {source[position:].split()[0]!r}")
-        position = word.end()
+    for word in words(source):
         test = _test(word)
         if isinstance(test, TextSearch):
             searches.append(test)
@@ -120,6 +117,21 @@ def parse(source: str) -> Filter:
         field = FIELDS.get((word["field"] or "").lower())
         grows = grows or (field is not None and field.grows is not None)
     return Filter(source.strip(), tuple(tests), grows, tuple(patterns), tuple(searches))
+
+
+def words(source: str) -> Iterator[re.Match[str]]:
+    """Yields the words of a filter.
+
+    Raises:
+        FilterError: The rest cannot be parsed.
+    """
+    position = 0
+    while (position := _skip_spaces(source, position)) < len(source):
+        word = _WORD.match(source, position)
+        if word is None:
+            raise FilterError(f"cannot parse {source[position:].split()[0]!r}")
+        position = word.end()
+        yield word
 
 
 class TextSearch:
@@ -225,10 +237,13 @@ def _field(name: str, comparison: str, wanted: str) -> Test:
 
 
 def _compare(column: Field, comparison: str, wanted: str) -> Test:
-    number = quantity(wanted)
+    number = share(wanted) if column.format is fmt.percent else quantity(wanted)
     if number is None and comparison in {"<", "<=", ">", ">="}:
         raise FilterError(f"{column.key}{comparison} needs a number, not {wanted!r}")
     whole = comparison in {"=", "==", "!="}
+    # "preempted" is "preempt", and "stopped" is "stop".
+    begun = (each for each in column.values if wanted.casefold().startswith(each))
+    wanted = next(begun, wanted)
     if column.values and not any(
         wanted.casefold() == each if whole else wanted.casefold() in each for each in column.values
     ):
@@ -274,6 +289,33 @@ def quantity(text: str) -> float | None:
         raise FilterError(f"no unit {word['unit']!r}: there are {', '.join(UNITS)}")
     number = float(word["number"]) * scale
     return number if math.isfinite(number) else None
+
+
+def share(text: str) -> float | None:
+    """Returns the value of a share, such as `0.95` or `95%`; `None` for other texts.
+
+    Raises:
+        FilterError: The unit is unknown.
+    """
+    number = quantity(text.removesuffix("%"))
+    return number / 100 if number is not None and text.endswith("%") else number
+
+
+def number_test(name: str, comparison: str, wanted: float | None) -> Callable[[float], bool]:
+    """Returns a test that compares a number with `wanted`.
+
+    Args:
+        name: The name of the field, for the error.
+        comparison: One of the operators of the filter language.
+        wanted: The number; `None` if the user did not type one.
+
+    Raises:
+        FilterError: There is no number.
+    """
+    if wanted is None:
+        raise FilterError(f"{name}{comparison} needs a number")
+    compare = _COMPARISONS[comparison]
+    return lambda value: compare(value, wanted)
 
 
 def _negated(test: Test) -> Test:

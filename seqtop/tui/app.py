@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from textual import events
 from textual.app import SystemCommand
 from textual.binding import Binding
 from textual.notifications import SeverityLevel
@@ -72,11 +73,26 @@ TIME_KEYS = [
             ("ctrl+left", "scrub(-1)", "A twentieth of the history back", "scrub-back"),
             ("ctrl+right", "scrub(1)", "A twentieth of the history forward", "scrub-on"),
             ("colon", "seek", "Go to a step or a time", "step"),
+            ("semicolon", "seek_condition", "Go to where a condition holds", "condition"),
             ("v", "check(-1)", "Back to the last failed check", "check-before"),
             ("V", "check(1)", "Forward to the next failed check", "check-after"),
             ("0", "oldest", "Go to the oldest moment", "oldest"),
             ("L", "newest", "Back to now; in a recording, to its end", "newest"),
         )
+    ),
+    Binding(
+        "u",
+        "repeat_seek(-1)",
+        "Match before",
+        id="time.match-before",
+        tooltip="Back to the last match of the condition",
+    ),
+    Binding(
+        "U",
+        "repeat_seek(1)",
+        "Next match",
+        id="time.match-after",
+        tooltip="Forward to the next match of it",
     ),
 ]
 """Keys that move through the history. All but `L` pause, if they find a position."""
@@ -171,7 +187,13 @@ class SeqtopApp(BaseApp):
             self.switch_mode(FLEET.name)
         self.theme_changed_signal.subscribe(self, lambda theme: self.remember(theme=theme.name))
 
-    def on_key(self) -> None:
+    def on_key(self, event: events.Key) -> None:
+        with self.ui.lock:
+            if self.ui.cancel_search() and event.key == "escape":
+                event.prevent_default()  # it only ends the search
+                self.ui.time_travel.key_message = ""
+                self.ui.changed()
+                return
         if self.ui.time_travel.key_message:
             self.ui.time_travel.key_message = ""
             self.ui.changed()
@@ -293,6 +315,28 @@ class SeqtopApp(BaseApp):
                 self.draw()
 
         self.push_screen(SeekPrompt(), go)
+
+    def action_seek_condition(self) -> None:
+        from seqtop.tui.dialogs.condition_prompt import ConditionPrompt
+
+        def go(condition: str | None) -> None:
+            if condition is not None:
+                self.ui.condition = condition
+                # From the newest moment there is no way but back.
+                self.action_repeat_seek(1 if self.ui.paused else -1)
+
+        if self.ui.source.history is None:
+            self._go(seek.to_end(1), "")  # sets the message that there is no history
+        else:
+            self.push_screen(ConditionPrompt(self.ui.condition), go)
+
+    def action_repeat_seek(self, direction: int) -> None:
+        if not self.ui.condition:
+            self.action_seek_condition()
+            return
+        with self.ui.lock:
+            self.ui.search_condition(direction)
+        self.draw()
 
     def start_checking(self) -> BackgroundChecker | None:
         """Checks the history from now on; returns `None` if there is no history."""

@@ -4,7 +4,7 @@ Positions are those of `seqtop.history.event_index`.
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from seqtop import format as fmt
@@ -89,6 +89,21 @@ def to_step(step: int, *, near: int | None = None) -> Seek:
 def to_position(position: int) -> Seek:
     """Finds `position`, or the oldest position if it has been dropped."""
     return lambda timeline, _: max(position, timeline.first)
+
+
+def to_next(positions: Iterable[int], direction: int) -> Seek:
+    """Finds the next of some positions, or the previous one if `direction` is negative."""
+    choose = min if direction > 0 else max
+
+    def seek(timeline: Timeline, position: int) -> int | None:
+        beyond = (
+            each
+            for each in positions
+            if each >= timeline.first and (each - position) * direction > 0
+        )
+        return choose(beyond, default=None)
+
+    return seek
 
 
 def to_end(direction: int) -> Seek:

@@ -13,12 +13,15 @@ from typing import NamedTuple
 
 from seqtop.checks.background import BackgroundChecker, LocatedFinding
 from seqtop.connection import ConnectionState
+from seqtop.explain.explanation import Explanation
+from seqtop.history.condition_search import ConditionSearch
 from seqtop.history.step_series import StepSeries
 from seqtop.history.timeline import RecordingError
 from seqtop.observable import Observable
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.block_index import BlockIndex
+from seqtop.state.condition import parse_condition
 from seqtop.state.filter import NO_FILTER, Filter, parse
 from seqtop.state.freeze import freeze
 from seqtop.state.latency import Latencies, Measured
@@ -52,6 +55,8 @@ EVERYTHING = Changes(None, ticked=True)
 NOTHING = Changes(set(), ticked=False)
 
 
+READ_SECONDS = 0.01
+"""Seconds of a frame for reading the history on behalf of the user."""
 RESTART_SECONDS = 120.0
 """Seconds by this machine's clock for which a restart of the engine is announced."""
 
@@ -140,6 +145,12 @@ class UiState(Observable):
         """Id of the sequence that `pending_selection` selected: its row stays visible while it
         waits."""
 
+        self.condition = ""
+        """The condition that was last searched for, as the user typed it; empty before."""
+        self.condition_search: ConditionSearch | None = None
+        """The search in progress, which each frame continues."""
+        self._explanation: Explanation | None = None
+        """The explanation of the request for which one was last wanted."""
         self._thresholds = parse_thresholds(settings.checks or {})
         self._changes = EVERYTHING
         """Changes since the last `take_changes`."""
@@ -259,6 +270,7 @@ class UiState(Observable):
     def update(self) -> None:
         """Updates the state on display, the view and the rates."""
         self.update_rates()
+        self._continue_search()
         if self.step_series is not None and not self.step_series.update():
             self.changed()  # the next frame reads on
         touched = self.time_travel.take_touched()
@@ -342,6 +354,67 @@ class UiState(Observable):
             if seq_id in self.state.sequences:
                 self.select(seq_id)
                 break
+
+    def search_condition(self, direction: int) -> None:
+        """Starts to search for `condition`, forwards (1) or backwards (-1).
+
+        Raises:
+            FilterError: The condition is invalid.
+        """
+        timeline, position = self.source.history, self.time_travel.position
+        assert timeline is not None, "there is a history to search"
+        condition = parse_condition(self.condition)
+        self.condition_search = ConditionSearch(timeline, condition, position, direction)
+        self.changed()
+
+    def cancel_search(self) -> bool:
+        """Ends the search in progress; returns whether there was one."""
+        search, self.condition_search = self.condition_search, None
+        return search is not None
+
+    def _continue_search(self) -> None:
+        """Searches on for a hundredth of a second, and goes to what has been found."""
+        search, travel = self.condition_search, self.time_travel
+        if search is None:
+            return
+        if search.advance(READ_SECONDS):
+            self.changed()  # the next frame searches on
+            return
+        self.condition_search = None
+        where = "after" if search.direction > 0 else "before"
+        nothing = f"Nothing matches {self.condition} {where} this moment."
+        if search.found is None:
+            travel.key_message = search.error or nothing
+            return
+        travel.go(seek.to_position(search.found), nothing)
+        travel.seek_message = f"{self.condition} begins here. {travel.seek_message}".rstrip()
+        found = travel.state.sequences.get(
+            -1 if search.found_seq_id is None else search.found_seq_id
+        )
+        if found is not None:
+            self.pending_selection = found.request_id
+
+    @property
+    def is_explaining(self) -> bool:
+        """Whether the next frame has to read on for `explanation`."""
+        return self._explanation is not None and not self._explanation.is_complete
+
+    def explanation(self) -> Explanation | None:
+        """Returns the explanation of the selected request's latency, as far as it has been read.
+
+        It goes up to the moment on display, or to a later one for which it was read before. Each
+        call reads for a hundredth of a second at most.
+        """
+        found, timeline = self.selection, self.source.history
+        if found is None or timeline is None:
+            self._explanation = None
+            return None
+        position = self.time_travel.position
+        if self._explanation is None or not self._explanation.extend(found[0], position):
+            self._explanation = Explanation(timeline, found[0], position)
+        if self._explanation.advance(READ_SECONDS):
+            self.changed()  # the next frame reads on
+        return self._explanation
 
     def mark_moment(self) -> None:
         """Marks the moment on display as the first one of a comparison."""

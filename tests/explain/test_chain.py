@@ -9,7 +9,7 @@ from seqtop.explain.explanation import explain
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, Span
-from seqtop.wire.messages import RequestArrived, WaitReason
+from seqtop.wire.messages import Heartbeat, RequestArrived, WaitReason
 from tests.support.hand_driven import step
 from tests.support.scripted import STEP_TIME, Script, ScriptedSource
 
@@ -27,7 +27,7 @@ def parts_of(script: Script, name: str) -> list[Part]:
     history = script.source.history
     assert history is not None
     request = script.source.state.requests[name]
-    return explain(history, request, history.last).parts(script.source.state.time)
+    return explain(history, request, history.last).parts()
 
 
 def summary(parts: list[Part]) -> list[tuple[str, str, int | None, float]]:
@@ -148,11 +148,8 @@ def test_missed_steps_after_the_last_span_are_unknown() -> None:
 def test_an_unfinished_request_has_an_open_part(script: Script) -> None:
     script.arrive("a")
     script.step(prefill={"a": 40})
-    history = script.source.history
-    assert history is not None
-    explanation = explain(history, script.source.state.requests["a"], history.last)
-    parts = explanation.parts(script.source.state.time + 2.0)
-    assert summary(parts)[-1] == ("unknown", "in_progress", None, 2.0)
+    script.source.apply(Heartbeat(time=script.time + 2.0, step=0))
+    assert summary(parts_of(script, "a"))[-1] == ("unknown", "in_progress", None, 2.0)
 
 
 @pytest.mark.parametrize("time", [math.nan, math.inf, -math.inf, 0.0])

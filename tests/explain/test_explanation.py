@@ -22,7 +22,7 @@ def test_the_parts_add_up(seed: int) -> None:
     for request in run.state.requests.values():
         found = find_request(run.history, request.request_id)
         assert found is not None
-        parts = explain(run.history, *found).parts(run.state.time)
+        parts = explain(run.history, *found).parts()
         total = sum(part.seconds for part in parts)
         assert total == pytest.approx(latency.e2e_latency(request.metrics), abs=MILLISECOND)
         ttft = latency.ttft(request.metrics)

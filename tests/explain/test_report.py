@@ -2,36 +2,21 @@
 
 import json
 
-from seqtop.explain.chain import Part
-from seqtop.explain.explanation import explain
+from seqtop.explain.explanation import Explanation, explain
 from seqtop.explain.report import as_json, as_text
 from seqtop.history.memory_store import MemoryStore
-from seqtop.sequence import SequenceStatus
-from seqtop.state import RequestState
 from seqtop.wire.messages import WaitReason
+from tests.support.latency_run import latency_run
 from tests.support.scripted import Script, ScriptedSource
 
 
-def known_run() -> tuple[RequestState, list[Part], float]:
-    """A request that waits for blocks, is preempted, and finishes."""
-    script = Script(ScriptedSource(history=MemoryStore()))
-    script.arrive("long", num_prompt=100)
-    script.step(prefill={"long": 100})
-    script.arrive("short")
-    waits = [WaitReason(request_id="short", cause="no_blocks", num_missing=3)]
-    script.step(decode=["long"], waits=waits)
-    script.step(prefill={"short": 40}, decode=["long"])
-    script.step(preempt={"short": "long"}, decode=["long"], waits=waits)
-    script.step(prefill={"short": 41}, decode=["long"])
-    script.step(decode=["short"], stop={"short": SequenceStatus.FINISHED_STOPPED})
-    state, history = script.source.state, script.source.history
-    assert history is not None
-    request = state.requests["short"]
-    return request, explain(history, request, history.last).parts(state.time), state.time
+def known_run() -> Explanation:
+    source, history = latency_run()
+    return explain(history, source.state.requests["short"], history.last)
 
 
 def test_text() -> None:
-    lines = as_text(*known_run()).splitlines()
+    lines = as_text(known_run()).splitlines()
     assert lines[0] == "short: TTFT 102 ms, end to end 252 ms (stop)"
     held = "long held the most, 7 of 7 used, admitted at step 0 with a prompt of 100 tokens"
     missing = "no free blocks (3 blocks missing)"
@@ -46,8 +31,7 @@ def test_text() -> None:
 
 
 def test_json() -> None:
-    request, parts, now = known_run()
-    document = json.loads(as_json(request, parts, now))
+    document = json.loads(as_json(known_run()))
     assert document["request"] == "short"
     assert sum(each["seconds"] for each in document["parts"]) - document["e2e"] < 1e-6
     wait = document["parts"][1]
@@ -69,7 +53,6 @@ def test_text_is_safe() -> None:
     )
     history, state = script.source.history, script.source.state
     assert history is not None
-    request = state.requests["b"]
-    parts = explain(history, request, history.last).parts(state.time)
-    assert "\x1b" not in as_text(request, parts, state.time)
-    assert "\x1b" not in as_json(request, parts, state.time)
+    explanation = explain(history, state.requests["b"], history.last)
+    assert "\x1b" not in as_text(explanation)
+    assert "\x1b" not in as_json(explanation)

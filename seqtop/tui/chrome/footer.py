@@ -34,7 +34,8 @@ class KeyFooter(Footer):
         """Hides the keys of actions that are disabled."""
         if actions != self._hidden:
             self._hidden = actions
-            self.refresh(recompose=True)
+            if self.is_mounted:
+                self.refresh(recompose=True)
 
     def compose(self) -> ComposeResult:
         self._width = self.app.size.width

@@ -70,7 +70,16 @@ def notice_text(ui: UiState, step_keys: str) -> str:
         moment = _paused_text(ui, step_keys)
     else:
         moment = _restart_text(ui, step_keys)
-    return " ".join(filter(None, (moment, reason)))
+    return " ".join(filter(None, (_search_text(ui), moment, reason)))
+
+
+def _search_text(ui: UiState) -> str:
+    """Describes the search for a condition in progress."""
+    search, timeline = ui.condition_search, ui.source.history
+    if search is None or timeline is None:
+        return ""
+    step = max(timeline.index[max(search.position, timeline.first)].step, 0)
+    return f"Searching for {ui.condition}: step {step:,}; Esc cancels."
 
 
 def _restart_text(ui: UiState, step_keys: str) -> str:

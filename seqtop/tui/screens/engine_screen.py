@@ -18,6 +18,8 @@ from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
 CONTROLS = frozenset({"submit", "abort"})
 """Actions that send a command to the engine."""
+REPEATS = frozenset({"repeat_seek(-1)", "repeat_seek(1)"})
+"""Actions that repeat a search for a condition."""
 
 
 class EngineScreen(TabbedScreen):
@@ -51,6 +53,7 @@ class EngineScreen(TabbedScreen):
         self._header = header
         self._notice = notice
         self._scrubber = scrubber
+        self._hide_actions()
 
     def update(self, changes: Changes) -> None:
         """Draws changes in the body. Called under the lock of `ui`."""
@@ -62,11 +65,15 @@ class EngineScreen(TabbedScreen):
         if travel.key_message and not travel.paused:
             self.notify(safe_line(travel.key_message), timeout=4, markup=False)
             travel.key_message = ""
-        self._footer.hide_actions(frozenset() if self.ui.may_be_controlled else CONTROLS)
+        self._hide_actions()
         self._header.update()
         self._notice.update()
         self._scrubber.update()
         self.update(changes)
+
+    def _hide_actions(self) -> None:
+        hidden = frozenset() if self.ui.may_be_controlled else CONTROLS
+        self._footer.hide_actions(hidden if self.ui.condition else hidden | REPEATS)
 
     def show_all(self) -> None:
         """Draws everything again, after a change of selection, preferences or size."""

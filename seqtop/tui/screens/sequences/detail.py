@@ -18,15 +18,16 @@ from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens.sequences.block_table import BlockTablePane
 from seqtop.tui.screens.sequences.cells import glyph
+from seqtop.tui.screens.sequences.latency_parts import LatencyParts
 from seqtop.tui.screens.sequences.raw_messages import RawMessages
 from seqtop.tui.screens.sequences.request_timeline import RequestTimeline
 from seqtop.tui.screens.sequences.text_pane import TextPane
 from seqtop.tui.screens.sequences.tokens import Tokens
 from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
-TABS = ("Text", "Blocks", "Timeline", "Tokens", "Raw")
-_TEXT, _TOKENS, _RAW = 0, 3, 4
-_ALTERNATIVES = (_TEXT, _TOKENS, _RAW)
+TABS = ("Text", "Blocks", "Timeline", "Tokens", "Latency", "Raw")
+_TEXT, _TOKENS, LATENCY, _RAW = 0, 3, 4, 5
+_ALTERNATIVES = (_TEXT, _TOKENS, LATENCY, _RAW)
 """The parts that are shown one at a time, even where all others are shown."""
 
 
@@ -57,6 +58,7 @@ class Detail(Vertical):
             BlockTablePane(ui),
             RequestTimeline(ui),
             Tokens(ui),
+            LatencyParts(ui),
             RawMessages(ui),
         )
 
@@ -64,12 +66,13 @@ class Detail(Vertical):
         yield self._summary
         yield self._tabs
         with Container(id="parts"):
-            text, blocks, timeline, tokens, raw = self._parts
+            text, blocks, timeline, tokens, latency, raw = self._parts
             with self._facts:
                 yield timeline
                 yield blocks
             yield text
             yield tokens
+            yield latency
             yield raw
 
     def show(self, changes: Changes) -> None:
@@ -84,10 +87,15 @@ class Detail(Vertical):
             or changes.ticked
             or is_another
             or self._sequence_shown in changes.touched
+            or (self._ui.is_explaining and self.is_shown(LATENCY))
         ):
             for part in self._parts:
                 if part.display:
                     part.update()
+
+    def is_shown(self, tab: int) -> bool:
+        """Returns whether a part, by its index in `TABS`, is visible."""
+        return self.display and self._parts[tab].display
 
     def turn_to(self, tab: int) -> None:
         """Shows another part, where they do not fit side by side."""

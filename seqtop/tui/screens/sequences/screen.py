@@ -11,6 +11,7 @@ from textual.widgets import Input
 from seqtop.state.fields import FIELDS
 from seqtop.state.filter import NO_FILTER
 from seqtop.state.ordering import Sort
+from seqtop.tui import seek
 from seqtop.tui.chrome.overview_charts import STRIP_CHARTS, Charts
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
@@ -18,10 +19,11 @@ from seqtop.tui.rendering.list_view import MARGIN
 from seqtop.tui.rendering.viewport import Viewport
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequences import TAB
-from seqtop.tui.screens.sequences.detail import Detail
+from seqtop.tui.screens.sequences.detail import LATENCY, Detail
 from seqtop.tui.screens.sequences.empty_hint import EmptyHint
 from seqtop.tui.screens.sequences.filter_bar import FilterBar
 from seqtop.tui.screens.sequences.latency_panel import LatencyPanel
+from seqtop.tui.screens.sequences.latency_parts import LatencyParts
 from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.screens.sequences.table import SequenceTable, Titles
 from seqtop.tui.screens.sequences.token_marks import NEXT, NOTICES
@@ -99,6 +101,8 @@ class SequencesScreen(EngineScreen):
         unlisted("enter", "open_detail", "Show the detail pane", "look.open-detail"),
         unlisted("left_square_bracket", "turn(-1)", "Previous part of the detail", "look.before"),
         unlisted("right_square_bracket", "turn(1)", "Next part of the detail", "look.after"),
+        unlisted("left_parenthesis", "part(-1)", "Latency: to the part before", "time.part-before"),
+        unlisted("right_parenthesis", "part(1)", "Latency: to the next part", "time.part-after"),
         unlisted("i", "mark", "Text: token borders, likelihood, plain", "look.tokens"),
         unlisted("plus,equals_sign", "resize(5)", "A larger detail pane", "look.larger"),
         unlisted("minus", "resize(-5)", "A smaller detail pane", "look.smaller"),
@@ -342,6 +346,25 @@ class SequencesScreen(EngineScreen):
             self._detail.turn(by)
         else:
             self.action_open_detail()
+
+    def action_part(self, direction: int) -> None:
+        """Goes to the next part of the selected request's latency; first shows the parts."""
+        if not self._detail.is_shown(LATENCY):
+            self.action_open_detail()
+            self._detail.turn_to(LATENCY)
+            return
+        with self.ui.lock:
+            explanation = self.ui.explanation()
+            parts = explanation.parts() if explanation is not None else []
+        positions = [part.position for part in parts if part.position is not None]
+        where = "after" if direction > 0 else "before"
+        self.go_to(
+            seek.to_next(positions, direction), f"No part of its latency {where} this moment."
+        )
+
+    def on_latency_parts_chosen(self, message: LatencyParts.Chosen) -> None:
+        self._keep_selected()
+        self.go_to(seek.to_position(message.position), "This is the moment on display.")
 
     def action_follow(self) -> None:
         self.ui.following = not self.ui.following

@@ -1,0 +1,149 @@
+"""A search for the moment at which a condition begins to hold, in slices of time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+from seqtop.history.timeline import RecordingError, Timeline
+from seqtop.state import EngineState
+from seqtop.state.condition import Condition
+from seqtop.wire.messages import Event, StreamingUpdate
+
+_ENGINE = -1
+"""Stands for the engine among the ids of matching sequences."""
+
+
+class ConditionSearch:
+    """Searches a timeline for a position at which a condition begins to hold.
+
+    That is where a sequence begins to match while the words on the engine hold, or where these
+    begin to hold while a sequence matches. Backwards, the first position of the history counts, if
+    the condition holds there.
+
+    Args:
+        timeline: The timeline, up to its present end.
+        condition: The condition; its filter is used by this search only.
+        position: The position from which to search, which is not found itself.
+        direction: 1 for forwards, -1 for backwards.
+    """
+
+    def __init__(
+        self, timeline: Timeline, condition: Condition, position: int, direction: int
+    ) -> None:
+        self.condition = condition
+        self.direction = direction
+        self.found: int | None = None
+        """The position that was found."""
+        self.found_seq_id: int | None = None
+        """A sequence that begins to match there; `None` if it is the engine that does."""
+        self.error = ""
+        """One sentence if a part of the timeline could not be read."""
+        self.is_done = False
+        self.position = position
+        """The position that the search has reached."""
+        self._timeline = timeline
+        self._state = EngineState()
+        self._matching: set[int] = set()
+        """The sequences that match the filter."""
+        self._holds = False
+        self._events: Iterator[tuple[int, Event | None]] | None = None
+        self._start = position
+        self._stop = timeline.last if direction > 0 else position - 1
+        self._last_found: tuple[int, int] | None = None
+        """The last position found in the part being read backwards, with its sequence."""
+
+    def advance(self, seconds: float) -> bool:
+        """Searches for about this many seconds; returns whether there is more to search."""
+        deadline = time.monotonic() + seconds
+        with self._timeline.lock:
+            while not self.is_done:
+                try:
+                    self._read_next()
+                except RecordingError as error:
+                    self.error = f"The history cannot be read: {error}."
+                    self.is_done = True
+                if time.monotonic() >= deadline:
+                    break
+        return not self.is_done
+
+    def _read_next(self) -> None:
+        if self._events is None:
+            self._open()
+            return
+        following = next(self._events, None)
+        if following is None:
+            self._end_part()
+            return
+        self.position, event = following
+        if event is None:
+            self._replace(self._timeline.at(self.position))
+            touched: Iterable[int] = self._state.sequences
+        else:
+            touched = self._state.apply(event)
+            if isinstance(event, StreamingUpdate) and self.condition.filter is not None:
+                for seq_id in touched:
+                    self.condition.filter.reset(seq_id)
+        if (found := self._update(touched)) is not None:
+            self._find(self.position, found)
+
+    def _open(self) -> None:
+        """Begins a part: all that is left forwards, or the events since a keyframe backwards."""
+        timeline = self._timeline
+        if self._stop < timeline.first:
+            self.is_done = True
+            return
+        if self.direction < 0:
+            self._start = timeline.keyframe_before(self._stop - 1)
+        self._start = max(self._start, timeline.first)
+        self._matching.clear()
+        self._holds = False
+        self._replace(timeline.at(self._start))
+        found = self._update(self._state.sequences)
+        if self.direction < 0 and self._start == timeline.first and found is not None:
+            self._find(self._start, found)
+        self.position = self._start
+        self._events = timeline.events(self._start, self._stop)
+
+    def _end_part(self) -> None:
+        if self._last_found is not None:
+            self._report(*self._last_found)
+        elif self.direction > 0 or self._start <= self._timeline.first:
+            self.is_done = True
+        else:  # whether it begins to hold at the keyframe is known from the part before
+            self._stop, self._events = self._start, None
+
+    def _find(self, position: int, seq_id: int) -> None:
+        if self.direction > 0:
+            self._report(position, seq_id)
+        else:
+            self._last_found = position, seq_id
+
+    def _report(self, position: int, seq_id: int) -> None:
+        self.found = position
+        self.found_seq_id = None if seq_id == _ENGINE else seq_id
+        self.is_done = True
+
+    def _replace(self, state: EngineState) -> None:
+        self._state = state
+        if self.condition.filter is not None:
+            self.condition.filter.reset()
+        self._matching &= {_ENGINE, *state.sequences}
+
+    def _update(self, touched: Iterable[int]) -> int | None:
+        """Updates the matches; returns a sequence that begins to match, or `_ENGINE`."""
+        condition, state, matching = self.condition, self._state, self._matching
+        first = None
+        if condition.filter is None:
+            matching.add(_ENGINE)
+        else:
+            for seq_id in state.sequences if condition.filter.grows else touched:
+                if not condition.matches(state, seq_id):
+                    matching.discard(seq_id)
+                elif seq_id not in matching:
+                    matching.add(seq_id)
+                    first = seq_id if first is None else first
+        held, self._holds = self._holds, bool(matching) and condition.holds_for_engine(state)
+        if not self._holds:
+            return None
+        return first if held else min(matching)

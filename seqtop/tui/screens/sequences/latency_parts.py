@@ -1,0 +1,124 @@
+"""The latency of the selected request as a chain of parts."""
+
+from textual import events
+from textual.message import Message
+
+from seqtop import format as fmt
+from seqtop.explain.chain import Part
+from seqtop.explain.explanation import Explanation
+from seqtop.explain.report import describe, headline
+from seqtop.sanitize import safe_line
+from seqtop.sequence import latency
+from seqtop.tui.rendering.style import PLAIN, Line, fitted
+from seqtop.tui.rendering.timeline_bars import KINDS
+from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.screens.sequences.pane import ScrollablePane
+from seqtop.tui.ui_state import UiState
+
+_INDENT = "   "
+_HERE = "▸"
+"""The mark of the parts that begin in the step on display."""
+
+
+class LatencyParts(ScrollablePane):
+    """The parts of the selected request's latency; a click on one goes to its step.
+
+    While the request runs, they are drawn once a second.
+    """
+
+    class Chosen(Message):
+        """A part was clicked."""
+
+        def __init__(self, position: int) -> None:
+            super().__init__()
+            self.position = position
+
+    def __init__(self, ui: UiState) -> None:
+        super().__init__(ui, id="latency-parts", title="Latency")
+        self._shown: tuple[object, ...] = ()
+        """The explanation, the progress, the time, the position and the width of the lines."""
+        self._positions: list[int | None] = []
+        """The position of the part of each line."""
+
+    def update(self) -> None:
+        if not self.outer_size:
+            return
+        explanation = self._ui.explanation()
+        if explanation is None:
+            self._shown, self._positions = (), []
+            self.set_lines([(("No history yet.", "dim"),)])
+            return
+        position = self._ui.time_travel.position if self._ui.paused else None
+        shown = (
+            explanation,
+            explanation.is_complete,
+            self._ui.second,
+            position,
+            self.text_width,
+        )
+        if shown != self._shown:
+            self._shown = shown
+            lines = latency_lines(explanation, position, self.text_width)
+            self._positions = [each for each, _ in lines]
+            self.set_lines([line for _, line in lines])
+
+    def on_click(self, event: events.Click) -> None:
+        row = event.y + self.scroll_offset.y
+        if row < len(self._positions) and (position := self._positions[row]) is not None:
+            self.post_message(self.Chosen(position))
+
+
+def latency_lines(
+    explanation: Explanation, position: int | None, width: int
+) -> list[tuple[int | None, Line]]:
+    """Returns the lines of an explanation, each with the position of its part.
+
+    Args:
+        explanation: The explanation, which may be incomplete.
+        position: The position on display; parts that begin later are dim. `None` for the newest.
+        width: The cells of a line.
+    """
+    if explanation.error:
+        return [(None, ((safe_line(explanation.error), "dim"),))]
+    lines: list[tuple[int | None, Line]] = [
+        (None, fitted(((headline(explanation), "strong"), ("  ( ) part", "dim")), width))
+    ]
+    if not explanation.is_complete:
+        lines.append((None, (("Reading the history…", "dim"),)))
+    parts = explanation.parts()
+    total = sum(part.seconds for part in parts)
+    ttft = latency.ttft(explanation.metrics)
+    has_first_token = ttft is None or not any(part.before_first_token for part in parts)
+    for part in parts:
+        if not part.before_first_token and not has_first_token:
+            lines.append((None, ((f"{_INDENT}{fmt.seconds(ttft):>8}  first token", "dim"),)))
+            has_first_token = True
+        lines += [
+            (part.position, line) for line in _part_lines(explanation, part, total, position, width)
+        ]
+    return lines
+
+
+def _part_lines(
+    explanation: Explanation, part: Part, total: float, position: int | None, width: int
+) -> list[Line]:
+    is_later = position is not None and part.position is not None and part.position > position
+    is_here = position is not None and part.position == position
+    sign, style = KINDS.get(part.kind, ("·", "dim"))
+    plain, strong = ("dim", "dim") if is_later else (PLAIN, "strong")
+    step = "" if part.step is None else f"step {part.step:,}"
+    first: Line = (
+        (f"{_HERE if is_here else ' '} ", "accent"),
+        (sign, "dim" if is_later else style),
+        (f"{fmt.seconds(part.start):>8}  ", "dim"),
+        (f"{part.kind:<11}", plain),
+        (f"{fmt.seconds(part.seconds):>8}", strong),
+        (f" {fmt.percent(part.seconds, total):>5}", plain),
+        (f"  {step}", "dim"),
+    )
+    text = safe_line(describe(part, explanation.request_id))
+    room = max(width - len(_INDENT) - 2, 10)
+    more: list[Line] = [
+        ((f"{_INDENT}  {text[start:end]}", "dim"),) for start, end in wrap(text, room) if text
+    ]
+    return [fitted(first, width), *more]
