@@ -97,9 +97,8 @@ def describe_misses(sequence: SequenceState) -> str:
     parts = [_miss(miss) for miss in misses[:_MAX_NAMED]]
     if others := sum(miss.num_tokens for miss in misses[_MAX_NAMED:]):
         parts.append(f"{others:,} more")
-    return (
-        f"Not in the prefix cache from token {sequence.num_cached_tokens:,} on: {', '.join(parts)}."
-    )
+    num_found = sequence.num_cached_tokens - sequence.num_external_tokens
+    return f"Not in the prefix cache from token {num_found:,} on: {', '.join(parts)}."
 
 
 def _miss(miss: PrefixMiss) -> str:

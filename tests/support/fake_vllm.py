@@ -9,6 +9,7 @@ needed.
 from __future__ import annotations
 
 import enum
+import hashlib
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -57,6 +58,14 @@ class Request:
         return len(self.tokens)
 
     @property
+    def block_hashes(self) -> list[bytes]:
+        lora = self.lora_request and self.lora_request.lora_int_id
+        return [
+            hashlib.sha256(repr((lora, self.tokens[:end])).encode()).digest()
+            for end in range(BLOCK_SIZE, len(self.tokens) + 1, BLOCK_SIZE)
+        ]
+
+    @property
     def output_token_ids(self) -> list[int]:
         return self.tokens[self.num_prompt_tokens :]
 
@@ -75,6 +84,17 @@ class BlockPool:
         ]
         self.free_queue = deque(self.blocks[1:])
         self.by_hash: dict[Any, Any] = {}
+        self.hash_block_size = BLOCK_SIZE
+        self.cached_block_hash_to_block = SimpleNamespace(get_one_block=self.by_hash.get)
+
+    def cache_full_blocks(
+        self, request: Request, blocks: list[Any], num_cached_blocks: int, num_full_blocks: int
+    ) -> None:
+        for position in range(num_cached_blocks, num_full_blocks):
+            block = blocks[position]
+            if not block.is_null:
+                block.block_hash = request.block_hashes[position]
+                self.by_hash.setdefault(block.block_hash, block)
 
     def get_num_free_blocks(self) -> int:
         return len(self.free_queue)
@@ -350,29 +370,40 @@ class Scheduler:
         needed = -(-(request.num_computed_tokens + chunk) // BLOCK_SIZE) - len(table)
         if needed > self.pool.get_num_free_blocks():
             return None
-        blocks = self.pool.get_new_blocks(max(0, needed))
+        blocks = self._new_blocks(request.request_id, max(0, needed))
         table += blocks
         return blocks
 
+    def _new_blocks(self, request_id: str, count: int) -> list[Any]:
+        return self.pool.get_new_blocks(count)
+
     def hits(self, request: Request) -> list[Any]:
         hits: list[Any] = []
-        for end in range(BLOCK_SIZE, len(request.tokens), BLOCK_SIZE):
-            block = self.pool.by_hash.get(tuple(request.tokens[:end]))
+        for block_hash in request.block_hashes[: (len(request.tokens) - 1) // BLOCK_SIZE]:
+            block = self.pool.by_hash.get(block_hash)
             if block is None:
                 break
             hits.append(block)
         return hits
 
     def _hash(self, request: Request) -> None:
-        for position, block in enumerate(self.tables[request.request_id]):
-            end = (position + 1) * BLOCK_SIZE
-            if (
-                not block.is_null
-                and block.block_hash is None
-                and end <= request.num_computed_tokens
-            ):
-                block.block_hash = tuple(request.tokens[:end])
-                self.pool.by_hash.setdefault(block.block_hash, block)
+        table = self.tables[request.request_id]
+        num_cached = next(
+            (
+                position
+                for position, block in enumerate(table)
+                if block.block_hash is None and not block.is_null
+            ),
+            len(table),
+        )
+        num_full = request.num_computed_tokens // BLOCK_SIZE
+        if num_full > num_cached:
+            self.pool.cache_full_blocks(
+                request=request,
+                blocks=table,
+                num_cached_blocks=num_cached,
+                num_full_blocks=num_full,
+            )
 
     def _give_back(self, request: Request) -> None:
         self.pool.free_blocks(reversed(self.tables.pop(request.request_id, [])))

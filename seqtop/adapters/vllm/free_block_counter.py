@@ -21,13 +21,21 @@ class FreeBlockCounter:
         pool: The pool.
         wrap: Wraps a method.
         freed: Called with the stack frame of each caller that is about to free blocks.
+        evicted: Called with the hash of each block that has left the prefix cache.
     """
 
     def __init__(
-        self, pool: Any, wrap: Wrap, freed: Callable[[FrameType], None] | None = None
+        self,
+        pool: Any,
+        wrap: Wrap,
+        freed: Callable[[FrameType], None] | None = None,
+        evicted: Callable[[Any], None] | None = None,
     ) -> None:
         self._pool = pool
         self._freed = freed
+        self._evicted = evicted
+        self._block_hash: Any = None
+        """The hash of the block that is about to be evicted."""
         # Once, as the engine may have run before.
         self._num_cached = sum(
             not block.ref_cnt and block.block_hash is not None and not block.is_null
@@ -35,7 +43,12 @@ class FreeBlockCounter:
         )
         wrap(pool, "touch", before=self._before_touch)
         wrap(pool, "free_blocks", before=self._before_free, after=self._after_free)
-        wrap(pool, "_maybe_evict_cached_block", after=self._after_evict)
+        wrap(
+            pool,
+            "_maybe_evict_cached_block",
+            before=self._before_evict if evicted is not None else None,
+            after=self._after_evict,
+        )
         wrap(pool, "reset_prefix_cache", after=self._after_reset)
 
     @property
@@ -64,9 +77,16 @@ class FreeBlockCounter:
             if not block.ref_cnt and block.block_hash is not None and not block.is_null:
                 self._num_cached += 1
 
+    def _before_evict(self, block: Any) -> None:
+        self._block_hash = block.block_hash
+
     def _after_evict(self, evicted: bool, block: Any) -> None:
-        if evicted and not block.ref_cnt:
+        if not evicted:
+            return
+        if not block.ref_cnt:
             self._num_cached -= 1
+        if self._evicted is not None:
+            self._evicted(self._block_hash)
 
     def _after_reset(self, done: bool) -> None:
         if done:

@@ -121,6 +121,43 @@ class WaitingRequest(Observation):
     tables: Tables
 
 
+class BlocksStored(Observation, tag="BlocksStored"):
+    """Full blocks of a request that were added to the prefix cache: neighbours in its table."""
+
+    request_id: str
+    position: int
+    """The logical position of the first one."""
+    hashes: list[bytes]
+    """The beginning of the hash of each block, here and below."""
+
+
+class BlocksEvicted(Observation, tag="BlocksEvicted"):
+    """Contents that left the prefix cache."""
+
+    request_id: str | None
+    """The request that got the blocks; `None` if that is unknown."""
+    hashes: list[bytes]
+
+
+class LookedUp(Observation, tag="LookedUp"):
+    """The lookup in the prefix cache with which a request was admitted."""
+
+    request_id: str
+    num_tokens: int
+    num_hit_tokens: int
+    hashes: list[bytes]
+    """Of the full blocks after the hits, as far as they can be found. The list may be cut."""
+    is_cacheable: bool
+    """False if all tokens have to be computed."""
+
+
+class CacheReset(Observation, tag="CacheReset"):
+    """The prefix cache was emptied."""
+
+
+AnyCacheEvent: TypeAlias = BlocksStored | BlocksEvicted | LookedUp | CacheReset
+
+
 class Stepped(Observation, tag="Stepped"):
     """One call of `update_from_output`, and everything since the previous call."""
 
@@ -154,6 +191,8 @@ class Stepped(Observation, tag="Stepped"):
     """Blocks in no table."""
     num_cached_blocks: int
     """The part of `num_free_blocks` that the prefix cache can still reuse."""
+    cache_events: list[AnyCacheEvent] = []
+    """What the prefix cache did since the previous call, in order."""
 
 
 class UnfinishedRequest(Observation):

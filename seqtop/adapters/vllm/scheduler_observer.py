@@ -29,6 +29,7 @@ from seqtop.adapters.vllm.observations import (
     UnfinishedRequest,
     WaitingRequest,
 )
+from seqtop.adapters.vllm.prefix_cache_observer import PrefixCacheObserver, can_observe
 from seqtop.adapters.vllm.wrapping import Wrap
 
 _SAMPLING_FIELDS: Final = (
@@ -70,8 +71,15 @@ class SchedulerObserver:
         self._scheduler = scheduler
         self._publisher = publisher
         self._layout = layout
-        freed = self._before_pool_frees if layout.whole_tables else None
-        self._pool = FreeBlockCounter(scheduler.kv_cache_manager.block_pool, wrap, freed)
+        self._cache = (
+            PrefixCacheObserver(scheduler, wrap) if can_observe(scheduler, layout) else None
+        )
+        self._pool = FreeBlockCounter(
+            scheduler.kv_cache_manager.block_pool,
+            wrap,
+            freed=self._before_pool_frees if layout.whole_tables else None,
+            evicted=self._cache.evicted if self._cache is not None else None,
+        )
         self._admission = Admission(scheduler, wrap)
         self._is_new = False
         self._blocked: dict[str, str] = {}
@@ -103,7 +111,7 @@ class SchedulerObserver:
             wrap(scheduler, "_free_blocks", before=self._before_free_blocks)
         if hasattr(scheduler, "_update_request_as_session"):
             wrap(scheduler, "_update_request_as_session", after=self._after_input)
-        if scheduler.requests:
+        if scheduler.requests or (self._cache is not None and self._cache.has_content):
             self._publisher.send(self.all_requests())
 
     def _before_add(self, request: Any, *_: Any, **__: Any) -> None:
@@ -185,6 +193,9 @@ class SchedulerObserver:
             appended=appended,
             wait_reasons=self._admission.take_reasons(output, has_preempted=self._has_preempted),
         )
+        if self._cache is not None:
+            requests = self._scheduler.requests
+            self._cache.admitted([requests[each.request_id] for each in admitted])
         self._preempted, self._has_preempted = [], False
         self._scheduled.append(observation)
         self._in_flight.append((output, observation, ended))
@@ -291,6 +302,7 @@ class SchedulerObserver:
             num_waiting=scheduler.get_request_counts()[1],
             num_free_blocks=self._pool.num_free,
             num_cached_blocks=self._pool.num_cached,
+            cache_events=self._cache.take() if self._cache is not None else [],
         )
         self._scheduled, self._ended, self._released = [], [], []
         self._changed_tables.clear()

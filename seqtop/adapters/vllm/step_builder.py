@@ -24,7 +24,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from seqtop.wire.messages import Decodes, Preemption, SequenceUpdate
+from seqtop.wire.messages import Decodes, Preemption, PrefixMiss, SequenceUpdate
 
 _WAITING: Final = SequenceStatus.WAITING
 _RUNNING: Final = SequenceStatus.RUNNING
@@ -90,8 +90,12 @@ class StepBuilder:
             finished_requests_ids=self._finished,
         )
 
-    def updates(self) -> list[SequenceUpdate]:
-        """Returns the changed sequences after the step. Those that lost their blocks are first."""
+    def updates(self, prefix_misses: dict[str, list[PrefixMiss]]) -> list[SequenceUpdate]:
+        """Returns the changed sequences after the step. Those that lost their blocks are first.
+
+        Args:
+            prefix_misses: Those of the requests that were admitted, by internal id.
+        """
         for request_id, update in self._updates.items():
             request = self._requests[request_id]
             update.status = request.status
@@ -99,6 +103,7 @@ class StepBuilder:
             update.num_computed_tokens = request.num_computed_tokens
             update.num_cached_tokens = request.num_cached_tokens
             update.num_external_tokens = request.num_external_tokens
+            update.prefix_misses = prefix_misses.get(request_id)
         return sorted(self._updates.values(), key=lambda update: update.block_table != [])
 
     def _update(self, request_id: str) -> SequenceUpdate:
@@ -207,6 +212,7 @@ class StepBuilder:
                 )
             is_first = not request.num_output_tokens
             request.num_output_tokens += len(token_ids)
+            request.token_ids += token_ids
             if request.status is _RUNNING:  # else a late output of one that was preempted
                 request.is_prefill = False
             metrics = request.metrics

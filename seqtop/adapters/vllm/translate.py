@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, cast
 
 import msgspec
@@ -13,8 +13,12 @@ from seqtop.adapters.vllm.observations import (
     AllRequests,
     AnyObservation,
     Arrived,
+    BlocksEvicted,
+    BlocksStored,
+    CacheReset,
     EngineStarted,
     EngineStopping,
+    LookedUp,
     Stepped,
     StreamingInput,
     UnfinishedRequest,
@@ -22,11 +26,13 @@ from seqtop.adapters.vllm.observations import (
 from seqtop.adapters.vllm.request import Names, Request, sampling_params
 from seqtop.adapters.vllm.step_builder import StepBuilder
 from seqtop.sequence import SamplingParams, SequenceStatus
+from seqtop.state.prefix_misses import PrefixHistory, PrefixLookup
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
     EngineInfo,
     Event,
     InFlight,
+    PrefixMiss,
     RequestArrived,
     RequestFinished,
     SequenceUpdate,
@@ -83,6 +89,7 @@ class Translator:
         self._running: list[str] = []
         self._num_seqs = self._num_steps = self._num_preemptions = 0
         self._num_queries = self._num_hits = 0
+        self._history = PrefixHistory()
         self.is_incomplete = False
         """True if an observation is missing, until the next `AllRequests`."""
 
@@ -132,8 +139,7 @@ class Translator:
         request = self._requests.get(observation.request_id)
         if request is None:
             return
-        request.num_prompt_tokens = len(observation.prompt_token_ids)
-        request.num_output_tokens = 0
+        request.set_prompt(observation.prompt_token_ids)
         request.num_computed_tokens = observation.num_computed_tokens
         request.is_prefill = True
         request.status, request.engine_status = SequenceStatus.WAITING, ""
@@ -171,6 +177,7 @@ class Translator:
             arrivals.append(arrival)
             updates.append(self._whole(request, each))
         self.is_incomplete = False
+        self._history.forget(self._num_steps)
         return InFlight(
             time=observation.time,
             step=self._num_steps - 1,
@@ -214,7 +221,7 @@ class Translator:
             start_time=observation.start_time,
             time=observation.time,
             execute=built.execute(),
-            sequences=built.updates(),
+            sequences=built.updates(self._prefix_misses(observation)),
             stats=self._stats(observation, built),
             metrics=built.metrics,
             preemptions=built.preemptions,
@@ -232,6 +239,51 @@ class Translator:
         for request_id in observation.released:
             if request := self._requests.get(request_id):
                 yield self._finished(request_id, request, observation.time)
+
+    def _prefix_misses(self, observation: Stepped) -> dict[str, list[PrefixMiss]]:
+        """Returns the causes of the misses of the admitted requests, by internal id."""
+        history, step = self._history, self._num_steps
+        misses: dict[str, list[PrefixMiss]] = {}
+        for event in observation.cache_events:
+            match event:
+                case BlocksStored():
+                    request = self._requests.get(event.request_id)
+                    name = request.name if request else event.request_id
+                    token_hashes = self._token_hashes(request, event.position, event.hashes)
+                    for hashes in zip(event.hashes, token_hashes, strict=True):
+                        history.store(step, name, *hashes)
+                case BlocksEvicted():
+                    request = self._requests.get(event.request_id or "")
+                    for block_hash in event.hashes:
+                        history.evict(step, request.name if request else None, block_hash)
+                case CacheReset():
+                    history.evict_all(step)
+                case LookedUp():
+                    request = self._requests.get(event.request_id)
+                    if request is None:
+                        continue
+                    first = event.num_hit_tokens // self._started.block_size
+                    lookup = PrefixLookup(
+                        block_size=self._started.block_size,
+                        num_tokens=event.num_tokens,
+                        num_hit_tokens=event.num_hit_tokens,
+                        hashes=event.hashes,
+                        token_hashes=self._token_hashes(request, first, event.hashes),
+                        is_cacheable=event.is_cacheable,
+                    )
+                    (found,) = history.look_up(step, request.name, [lookup])
+                    misses[event.request_id] = found
+        return misses
+
+    def _token_hashes(
+        self, request: Request | None, first: int, hashes: list[bytes]
+    ) -> Sequence[bytes]:
+        """Returns the hashes of the tokens of blocks from `first` on; `hashes` if unknown."""
+        if request is None:
+            return hashes
+        end = first + len(hashes)
+        of_tokens = request.hash_tokens(end, self._started.block_size)[first:]
+        return of_tokens if len(of_tokens) == len(hashes) else hashes
 
     def _finished(self, request_id: str, request: Request, time: float) -> RequestFinished:
         del self._requests[request_id]
