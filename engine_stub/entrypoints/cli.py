@@ -22,7 +22,9 @@ from engine_stub.config import CHOICES, DEFAULT_MODEL, EngineConfig
 from seqtop import __version__, garbage_collection, local_engines
 from seqtop.argparse_ext import SHELLS, CommandParser, completion_script, not_negative
 from seqtop.ascii_output import replace_unencodable
+from seqtop.flight_recorder import process as flight_recorder
 from seqtop.sanitize import safe_line
+from seqtop.signals import when_stdin_closes
 from seqtop.transport.curve_keys import EngineKeys, KeyFileError, engine_keys
 from seqtop.transport.endpoints import DEFAULT_ENDPOINT, EndpointError, check_bind, is_loopback
 from seqtop.transport.publisher import Publisher, PublishError
@@ -113,6 +115,18 @@ def _add_serve(serve: argparse.ArgumentParser) -> None:
         "--until-stdin-closes",
         action="store_true",
         help="exit at the end of standard input (for a parent process)",
+    )
+    serve.add_argument(
+        "--flight-recorder",
+        metavar="DIR",
+        help="start a flight recorder, which writes the last minutes to this directory when"
+        " something is wrong; without prompts and outputs",
+    )
+    serve.add_argument(
+        "--flight-recorder-options",
+        default="",
+        metavar="OPTIONS",
+        help="further options of seqtop record for it, such as '--slo ttft=1 --no-redact'",
     )
     engine = serve.add_argument_group("engine")
     engine.add_argument(
@@ -268,6 +282,14 @@ def _serve(options: argparse.Namespace) -> int:
         running.enter_context(publisher)
         if not options.until_stdin_closes:  # else it belongs to the program that started it
             running.enter_context(local_engines.announced(options.bind, info.engine_id))
+        if options.flight_recorder is not None:
+            try:
+                recorder = flight_recorder.started(
+                    options.bind, options.flight_recorder, options.flight_recorder_options
+                )
+                running.enter_context(recorder)
+            except flight_recorder.FlightRecorderError as error:
+                logging.getLogger("engine_stub").warning("%s", error)
         sources: list[RequestSource] = []
         if options.http is not None:
             try:
@@ -331,17 +353,9 @@ def _http_listener(options: argparse.Namespace, engine: LLMEngine, info: EngineI
 
 def _stop_signal(*, watch_stdin: bool) -> Callable[[], bool]:
     """Returns a function that tells whether SIGINT, SIGTERM or the end of stdin has occurred."""
-    stopped = threading.Event()
+    stopped = when_stdin_closes() if watch_stdin else threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
-    if watch_stdin:
-
-        def watch() -> None:
-            with contextlib.suppress(OSError, ValueError):
-                sys.stdin.buffer.read()
-            stopped.set()
-
-        threading.Thread(target=watch, name="stdin-watch", daemon=True).start()
     return stopped.is_set
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from seqtop.checks import RULES, Finding, Thresholds
 from seqtop.checks.background import BackgroundChecker
+from seqtop.checks.live_checker import LiveChecker
 from seqtop.checks.stream_checker import StreamChecker
 from seqtop.checks.thresholds import DEFAULT_THRESHOLDS
 from seqtop.connection import ConnectionState
@@ -22,10 +23,7 @@ from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sanitize import safe_json, safe_line
 from seqtop.session import Session
-from seqtop.state import EngineState
-from seqtop.state.listener import StateChange
 from seqtop.transport.curve_keys import ViewerKeys
-from seqtop.wire import codec, parsing
 
 
 class Report(msgspec.Struct):
@@ -100,36 +98,6 @@ def sentence(finding: Finding) -> str:
     return safe_line(f"{', '.join(where)}: {finding.rule}: {finding.message}")
 
 
-class _LiveChecker(StreamChecker):
-    """Checks the live stream of a session."""
-
-    def __init__(self, session: Session, *, thresholds: Thresholds) -> None:
-        super().__init__(stored="first", thresholds=thresholds)
-        self._session = session
-        self._num_errors = self._num_resyncs = 0
-
-    def observe_connection(self) -> None:
-        """Reports unreadable messages, and stops at a gap; a callback of the session."""
-        connection = self._session.connection
-        if connection.num_errors > self._num_errors:
-            self._num_errors = connection.num_errors
-            self.report_unreadable(connection.last_error)
-        if connection.num_resyncs > self._num_resyncs:
-            self._num_resyncs = connection.num_resyncs
-            self.stop()
-
-    def observe(self, change: StateChange) -> None:
-        """Checks an event, or starts again from a snapshot; a `Listener`.
-
-        Two states must not share parts of an event or a snapshot, so both are decoded again.
-        """
-        if change.event is None:
-            state = codec.decode(codec.encode(change.state), EngineState)
-            self.start(change.sequence_number, state)
-        else:
-            self.apply(change.sequence_number, parsing.event(change.payload))
-
-
 def check_recording(
     path: str | os.PathLike[str], *, thresholds: Thresholds = DEFAULT_THRESHOLDS
 ) -> Report:
@@ -177,14 +145,16 @@ def check_live(
         UnreachableError: No engine answered, or its messages cannot be read.
     """
     session = Session(endpoint, history=MemoryStore(max_bytes=0), keys=keys)
-    checker = _LiveChecker(session, thresholds=thresholds)
-    session.add_listener(checker.observe)  # before it starts, so that no message is missed
-    session.add_callback(checker.observe_connection)
-    with session:
+    checker = LiveChecker(session, thresholds=thresholds)
+    with checker.running(), session:
         session.await_engine(timeout)
         _wait(session, ended, duration)
-        session.remove_listener(checker.observe)
-        session.remove_callback(checker.observe_connection)
+    return report_live(session, checker)
+
+
+def report_live(session: Session, checker: LiveChecker) -> Report:
+    """Returns the report of a session that has been checked."""
+    endpoint = session.connection.endpoint
     report = _report(endpoint, checker)
     if checker.ends_in_gap:
         report.problem = f"the end of the stream was not read: {session.connection.detail}"

@@ -6,7 +6,14 @@ import argparse
 
 from seqtop.argparse_ext import positive
 from seqtop.cli.messages import INCOMPLETE, fail, print_document, warn
-from seqtop.cli.options import Commands, add_curve_keys, add_source, add_timeout, curve_keys
+from seqtop.cli.options import (
+    Commands,
+    add_curve_keys,
+    add_source,
+    add_thresholds,
+    add_timeout,
+    curve_keys,
+)
 
 
 def add_command(commands: Commands) -> None:
@@ -36,13 +43,7 @@ def add_command(commands: Commands) -> None:
         default="warning",
         help="the least severity of a finding for exit status 1 (default: warning)",
     )
-    check.add_argument(
-        "--threshold",
-        type=_thresholds,
-        default={},
-        metavar="NAME=NUMBER,…",
-        help="thresholds of warnings, such as no_progress_steps=50,overtaken_requests=3",
-    )
+    add_thresholds(check)
     add_timeout(check)
     add_curve_keys(check)
     check.set_defaults(run=run)
@@ -82,12 +83,3 @@ def run(options: argparse.Namespace) -> int:
     if report.num_errors or (report.num_warnings and options.fail_on == "warning"):
         return 1
     return 0 if report.complete else INCOMPLETE
-
-
-def _thresholds(text: str) -> dict[str, float]:
-    from seqtop.checks.thresholds import ThresholdError, parse
-
-    try:
-        return parse(text)
-    except ThresholdError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

@@ -85,6 +85,26 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_thresholds(parser: argparse._ActionsContainer) -> None:
+    """Adds `--threshold`."""
+    parser.add_argument(
+        "--threshold",
+        type=_thresholds,
+        default={},
+        metavar="NAME=NUMBER,…",
+        help="thresholds of warnings, such as no_progress_steps=50,overtaken_requests=3",
+    )
+
+
+def _thresholds(text: str) -> dict[str, float]:
+    from seqtop.checks.thresholds import ThresholdError, parse
+
+    try:
+        return parse(text)
+    except ThresholdError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def add_view_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options that set the app's first view."""
     group = parser.add_argument_group("view")

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqtop.argparse_ext import positive
 from seqtop.cli.messages import fail, warn
-from seqtop.cli.options import Commands, add_curve_keys, add_endpoint, add_timeout, curve_keys
+from seqtop.cli.options import (
+    Commands,
+    add_curve_keys,
+    add_endpoint,
+    add_thresholds,
+    add_timeout,
+    curve_keys,
+)
 from seqtop.sanitize import safe_line
+from seqtop.signals import when_stdin_closes
 
 if TYPE_CHECKING:
     import threading
@@ -20,10 +30,13 @@ if TYPE_CHECKING:
     from seqtop.connection import Connection
     from seqtop.history.recorder import Recorder
     from seqtop.session import Session
+    from seqtop.state.slo import Slo
 
 _STATUS_SECONDS = 0.5
 _SILENCE_SECONDS = 2.0
 """Time without a message, two heartbeats, after which the command warns about the engine."""
+_NICENESS = 10
+"""The priority of a flight recorder, so that the engine's processes have a higher one."""
 _ERASE_LINE = "\r\x1b[K"
 
 
@@ -33,23 +46,111 @@ def add_command(commands: Commands) -> None:
         "record",
         help="record a running engine",
         description="Record a running engine to a file that only you can read, until Ctrl-C. The"
-        " file contains prompts and outputs unless --redact is given.",
+        " file contains prompts and outputs unless --redact is given. With --flight-recorder, the"
+        " last minutes stay in memory, and are written when something is wrong.",
         epilog="example: seqtop record tcp://127.0.0.1:5557 -o run.seqtop --duration 60",
     )
     add_endpoint(record)
-    record.add_argument("-o", "--output", required=True, metavar="FILE", help="the file to write")
+    target = record.add_mutually_exclusive_group(required=True)
+    target.add_argument("-o", "--output", metavar="FILE", help="the file to write")
+    target.add_argument(
+        "--flight-recorder",
+        type=Path,
+        metavar="DIR",
+        help="write the last minutes to this directory when a check finds something, an objective"
+        " is missed, or the engine fails, ends or is silent",
+    )
     record.add_argument(
-        "--redact", action="store_true", help="leave out prompts, outputs and token ids"
+        "--redact",
+        action=argparse.BooleanOptionalAction,
+        help="leave out prompts, outputs and token ids; --flight-recorder does unless --no-redact"
+        " is given",
     )
     record.add_argument("--force", action="store_true", help="replace the file if it exists")
     record.add_argument("--duration", type=positive, metavar="SECONDS", help="stop after this time")
     add_timeout(record)
+    flight = record.add_argument_group("flight recorder", "with --flight-recorder")
+    add_thresholds(flight)
+    flight.add_argument(
+        "--slo",
+        type=_slo,
+        metavar="FIGURE=TIME,…",
+        help="objectives for ttft, itl, tpot, queue and e2e, such as ttft=0.5,itl=50ms",
+    )
+    flight.add_argument(
+        "--until-stdin-closes",
+        action="store_true",
+        help="standard input ends with the process that publishes; exit after it",
+    )
     add_curve_keys(record)
     record.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command and returns the exit status."""
+    if options.flight_recorder is None:
+        given = {
+            "--slo": options.slo,
+            "--threshold": options.threshold,
+            "--until-stdin-closes": options.until_stdin_closes,
+        }
+        if wrong := next((name for name, value in given.items() if value), None):
+            return fail(f"{wrong} is an option of --flight-recorder", status=2)
+        return _run_recorder(options)
+    if options.force:
+        return fail("--force is an option of --output", status=2)
+    return _run_flight_recorder(options)
+
+
+def _run_flight_recorder(options: argparse.Namespace) -> int:
+    from seqtop.checks.thresholds import from_values
+    from seqtop.flight_recorder import recorder
+    from seqtop.history import RecordingError
+    from seqtop.session import Session
+    from seqtop.signals import until_signalled
+    from seqtop.state.slo import Slo
+
+    redact = options.redact is not False
+    session = Session(
+        options.endpoint,
+        max_finished=recorder.MAX_FINISHED,
+        history=recorder.ring(),
+        keys=curve_keys(options),
+        redact=redact,
+    )
+    publisher_ended = None
+    if options.until_stdin_closes:
+        os.nice(_NICENESS)
+        publisher_ended = when_stdin_closes()
+    try:
+        flight_recorder = recorder.FlightRecorder(
+            session,
+            options.flight_recorder,
+            redact=redact,
+            thresholds=from_values(options.threshold),
+            slo=options.slo or Slo(),
+            log=warn,
+            publisher_ended=publisher_ended,
+        )
+    except RecordingError as error:
+        return fail(f"the flight recorder is off: {error}")
+    with flight_recorder.watching(), session, until_signalled() as ended:
+        flight_recorder.await_engine(options.timeout)
+        warn(f"the flight recorder of {options.endpoint} writes to {options.flight_recorder}")
+        flight_recorder.run(ended, options.duration or math.inf)
+    return 0
+
+
+def _slo(text: str) -> Slo:
+    from seqtop.state.slo import SloError, parse
+
+    try:
+        return parse(text)
+    except SloError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _run_recorder(options: argparse.Namespace) -> int:
     from seqtop.history import FileWriter, RecordingError
     from seqtop.history.memory_store import MemoryStore
     from seqtop.history.recorder import Recorder
@@ -62,7 +163,7 @@ def run(options: argparse.Namespace) -> int:
         max_finished=DEFAULT_MAX_FINISHED,
         history=MemoryStore(max_bytes=0),  # the file is the history
         keys=curve_keys(options),
-        redact=options.redact,
+        redact=bool(options.redact),
     )
     with session:
         session.await_engine(options.timeout)

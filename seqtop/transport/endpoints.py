@@ -62,6 +62,15 @@ def rank_endpoint(endpoint: str, rank: int) -> str:
     return f"{endpoint}.dp{rank}"
 
 
+def local_endpoint(endpoint: str) -> str:
+    """Returns the endpoint to connect to on the machine of an engine that binds `endpoint`."""
+    any_interface = re.fullmatch(r"tcp://(\*|0\.0\.0\.0|\[::\])(:\d+)", endpoint)
+    if any_interface is None:
+        return endpoint
+    host = "[::1]" if any_interface[1] == "[::]" else "127.0.0.1"
+    return f"tcp://{host}{any_interface[2]}"
+
+
 def check_bind(endpoint: str, *, insecure: bool, has_keys: bool = False) -> str:
     """Returns the endpoint if an engine may publish there.
 

@@ -164,3 +164,39 @@ def test_record_then_check_the_recording(engine: str, tmp_path: Path) -> None:
     shown = run(*SEQTOP, "show", file, "--json")
     assert json.loads(shown.stdout)["connection"]["state"] == "replay"
     assert "typed-1" in run(*SEQTOP, "show", file).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ("-o/--output", "--flight-recorder", "required")),
+        (["-o", "x", "--flight-recorder", "d"], ("not allowed with",)),
+        (["-o", "x", "--slo", "ttft=1"], ("--slo is an option of --flight-recorder",)),
+        (["--flight-recorder", "d", "--force"], ("--force is an option of --output",)),
+        (["--flight-recorder", "d", "--slo", "tft=1"], ("no objective 'tft'",)),
+        (["--flight-recorder", "d", "--threshold", "thrash=1"], ("no threshold 'thrash'",)),
+    ],
+)
+def test_options_of_a_file_and_of_a_flight_recorder_are_apart(
+    arguments: list[str], words: tuple[str, ...]
+) -> None:
+    assert_one_sentence(run(*SEQTOP, "record", *arguments), 2, *words)
+
+
+def test_flight_recorder_of_an_engine_that_runs_already(endpoint: str, tmp_path: Path) -> None:
+    with Publisher(endpoint, engine_info(), EngineState()) as engine:
+        recorder = command("record", endpoint, "--flight-recorder", tmp_path / "records")
+        try:
+            assert recorder.stderr is not None
+            assert "the flight recorder of" in recorder.stderr.readline()
+            engine.publish(arrival(1))
+            engine.publish(arrival(1))  # announced twice
+            assert ": unknown: " in f": {recorder.stderr.readline()}"
+            recorder.send_signal(signal.SIGTERM)
+            out, err = recorder.communicate(timeout=SECONDS)
+        finally:
+            recorder.kill()
+    assert (recorder.returncode, out, err) == (0, "", "")
+    (record,) = (tmp_path / "records").glob("*.seqtop")
+    done = run(*SEQTOP, "check", str(record))
+    assert done.stdout.startswith("step -1")

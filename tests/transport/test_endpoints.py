@@ -6,6 +6,7 @@ from seqtop.transport.endpoints import (
     EndpointError,
     check,
     check_bind,
+    local_endpoint,
     snapshot_endpoint,
     with_scheme,
 )
@@ -65,3 +66,17 @@ def test_snapshots_are_served_next_door() -> None:
 )
 def test_host_and_port_are_a_tcp_endpoint(text: str, endpoint: str) -> None:
     assert with_scheme(text) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("bound", "local"),
+    [
+        ("tcp://*:5557", "tcp://127.0.0.1:5557"),
+        ("tcp://0.0.0.0:5557", "tcp://127.0.0.1:5557"),
+        ("tcp://[::]:5557", "tcp://[::1]:5557"),
+        ("tcp://192.0.2.1:5557", "tcp://192.0.2.1:5557"),
+        ("ipc:///tmp/0.0.0.0:1", "ipc:///tmp/0.0.0.0:1"),
+    ],
+)
+def test_an_engine_on_all_interfaces_is_reached_on_its_own_machine(bound: str, local: str) -> None:
+    assert local_endpoint(bound) == local

@@ -30,6 +30,8 @@ from seqtop.adapters.vllm.observations import (
 )
 from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator, engine_info
+from seqtop.flight_recorder import process as flight_recorder
+from seqtop.signals import when_stdin_closes
 from seqtop.state import EngineState
 from seqtop.transport.curve_keys import KeyFileError
 from seqtop.transport.endpoints import EndpointError
@@ -58,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         signal.SIGINT, signal.SIG_IGN
     )  # Ctrl-C stops vLLM, and this process ends after it
     try:
-        with ObservationReceiver(options.observations, _when_stdin_ends()) as receiver:
+        with ObservationReceiver(options.observations, when_stdin_closes()) as receiver:
             return _run(receiver, options.endpoint, settings)
     finally:
         shutil.rmtree(_directory_of(options.observations), ignore_errors=True)
@@ -86,7 +88,17 @@ def _run(receiver: ObservationReceiver, endpoint: str, settings: AdapterSettings
         detokenizer = load_detokenizer(started.tokenizer, started.tokenizer_revision)
     if settings.is_dormant:
         receiver.is_unwanted = ViewerWatch(publisher).is_unwanted
-    with local_engines.announced(endpoint, started.engine_id, os.getppid()):
+    with contextlib.ExitStack() as running:
+        running.enter_context(local_engines.announced(endpoint, started.engine_id, os.getppid()))
+        if settings.flight_recorder:
+            try:
+                running.enter_context(
+                    flight_recorder.started(
+                        endpoint, settings.flight_recorder, settings.flight_recorder_options
+                    )
+                )
+            except flight_recorder.FlightRecorderError as error:
+                _log(f"seqtop: {error}")
         publish(publisher, Translator(started, detokenizer), receiver)
     return 0
 
@@ -203,18 +215,6 @@ def _directory_of(address: str) -> Path:
 
 def _log(line: str) -> None:
     print(line, file=sys.stderr)  # noqa: T201 - goes to vLLM's log
-
-
-def _when_stdin_ends() -> threading.Event:
-    ended = threading.Event()
-
-    def read() -> None:
-        while os.read(0, 1):  # sys.stdin would hold its lock at exit
-            pass
-        ended.set()
-
-    threading.Thread(target=read, name="seqtop-parent", daemon=True).start()
-    return ended
 
 
 if __name__ == "__main__":

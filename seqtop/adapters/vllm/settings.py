@@ -29,6 +29,11 @@ class AdapterSettings(msgspec.Struct, frozen=True):
     authorized_clients: str = ""
     """The viewers to admit: a public key file, or a directory of such files."""
 
+    flight_recorder: str = ""
+    """The directory of a flight recorder's records; empty for none."""
+    flight_recorder_options: str = ""
+    """Further options of `seqtop record` for the flight recorder."""
+
     @property
     def is_dormant(self) -> bool:
         """True if the engine publishes nothing until `seqtop attach` wakes it."""
@@ -55,11 +60,15 @@ def from_environment(bind: str, environ: Mapping[str, str] = os.environ) -> Adap
 
     Raises:
         KeyFileError: The engine's key is given without the viewers' keys, or the reverse.
+        ValueError: A dormant engine has a flight recorder, which would wake it.
     """
     secret_key = environ.get("SEQTOP_SERVER_SECRET_KEY", "")
     clients = environ.get("SEQTOP_AUTHORIZED_CLIENTS", "")
     if bool(secret_key) != bool(clients):
         raise KeyFileError("SEQTOP_SERVER_SECRET_KEY and SEQTOP_AUTHORIZED_CLIENTS belong together")
+    flight_recorder = environ.get("SEQTOP_FLIGHT_RECORDER", "")
+    if flight_recorder and bind == DORMANT:
+        raise ValueError("SEQTOP_FLIGHT_RECORDER needs an endpoint as SEQTOP_BIND, not 'dormant'")
     return AdapterSettings(
         bind=bind,
         insecure=_is_set(environ, "SEQTOP_INSECURE"),
@@ -68,6 +77,8 @@ def from_environment(bind: str, environ: Mapping[str, str] = os.environ) -> Adap
         redact=_is_set(environ, "SEQTOP_REDACT"),
         server_secret_key=secret_key,
         authorized_clients=clients,
+        flight_recorder=flight_recorder,
+        flight_recorder_options=environ.get("SEQTOP_FLIGHT_RECORDER_OPTIONS", ""),
     )
 
 

@@ -1,5 +1,9 @@
 """The publisher's process: its keys and its redaction."""
 
+import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,3 +140,37 @@ def test_an_observation_that_cannot_be_used_is_a_gap_until_the_engine_sends_all(
     thread.join(SECONDS)
     assert not thread.is_alive()
     context.destroy(linger=0)
+
+
+def test_flight_recorder_says_that_vllm_was_killed(endpoint: str, tmp_path: Path) -> None:
+    program = f"""
+import os, signal, sys
+from types import SimpleNamespace
+sys.modules["vllm"] = SimpleNamespace(__version__="0.33.0")
+from seqtop.adapters.vllm.hook import follow
+from seqtop.adapters.vllm.settings import AdapterSettings
+from tests.adapters.vllm.test_step_builder import step
+from tests.support.fake_vllm import Request, Scheduler
+
+scheduler = Scheduler(num_gpu_blocks=17)
+follow(scheduler, AdapterSettings(bind={endpoint!r}, flight_recorder={str(tmp_path)!r}))
+sys.stdin.readline()
+scheduler.add_request(Request("one-00000000", [1, 2, 3], 9))
+step(scheduler)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        while line := process.stderr.readline():
+            if "the flight recorder of" in line:
+                break
+        _, log = process.communicate("\n", timeout=SECONDS)
+    assert process.returncode == -signal.SIGKILL
+    (path,) = tmp_path.glob("*.json")
+    verdict = json.loads(path.read_text())
+    assert (verdict["cause"], verdict["request_ids"]) == ("failed", ["one"])
+    ended = "vLLM's EngineCore process has ended without announcing it; 1 request unfinished"
+    assert verdict["message"].startswith(ended)
+    assert f"seqtop: failed: {verdict['message']}; recorded in" in log

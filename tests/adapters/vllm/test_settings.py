@@ -56,6 +56,8 @@ def test_settings_come_from_the_environment() -> None:
         "SEQTOP_TOKENIZER": "",
         "SEQTOP_SERVER_SECRET_KEY": "server.key_secret",
         "SEQTOP_AUTHORIZED_CLIENTS": "clients",
+        "SEQTOP_FLIGHT_RECORDER": "records",
+        "SEQTOP_FLIGHT_RECORDER_OPTIONS": "--slo ttft=1",
     }
     assert from_environment("ipc:///tmp/e", given) == AdapterSettings(
         bind="ipc:///tmp/e",
@@ -65,4 +67,11 @@ def test_settings_come_from_the_environment() -> None:
         redact=True,
         server_secret_key="server.key_secret",
         authorized_clients="clients",
+        flight_recorder="records",
+        flight_recorder_options="--slo ttft=1",
     )
+
+
+def test_a_dormant_engine_has_no_flight_recorder() -> None:
+    with pytest.raises(ValueError, match="needs an endpoint"):
+        from_environment("dormant", {"SEQTOP_FLIGHT_RECORDER": "records"})

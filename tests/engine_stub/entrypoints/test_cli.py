@@ -1,7 +1,9 @@
 """Every setting of an engine can be given on the command line."""
 
 import dataclasses
+import json
 import sys
+from pathlib import Path
 
 import pytest
 import zmq
@@ -9,6 +11,7 @@ import zmq
 from engine_stub.config import EngineConfig
 from engine_stub.entrypoints.cli import _parser
 from engine_stub.entrypoints.cli import main as engine_main
+from seqtop.checks.report import check_recording
 from seqtop.cli.main import main
 from tests.support.commands import ENGINE, assert_one_sentence, run
 
@@ -100,18 +103,32 @@ def test_models_are_described_in_the_same_words(capsys: pytest.CaptureFixture[st
     assert "Hugging Face Hub" in described[0]
 
 
-def test_an_error_of_a_step_ends_the_engine_with_a_sentence(endpoint: str) -> None:
+def test_an_error_of_a_step_ends_the_engine_with_a_sentence_and_a_flight_record(
+    endpoint: str, tmp_path: Path
+) -> None:
+    records = tmp_path / "flight records"
     program = f"""
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.cli import main
 
+original = LLMEngine.step
+
 def step(self):
-    raise RuntimeError("no such step")
+    record = original(self)
+    if record.step == 60:
+        raise RuntimeError("no such step")
+    return record
 
 LLMEngine.step = step
-raise SystemExit(main(["serve", "--demo", "--device", "cpu", "--bind", {endpoint!r}]))
+arguments = ["--demo", "--device", "cpu", "--pace", "30", "--bind", {endpoint!r}]
+arguments += ["--flight-recorder", {str(records)!r}, "--flight-recorder-options=--no-redact"]
+raise SystemExit(main(["serve", *arguments]))
 """
     done = run(sys.executable, "-c", program)
     assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    assert last == "engine-stub: the engine has stopped: RuntimeError: no such step"
+    assert "engine-stub: the engine has stopped: RuntimeError: no such step\n" in done.stderr
+    (path,) = records.glob("*.json")
+    verdict = json.loads(path.read_text())
+    assert (verdict["cause"], verdict["step"], verdict["redacted"]) == ("failed", 59, False)
+    assert verdict["message"].startswith("the engine has failed with RuntimeError; see its log;")
+    assert check_recording(path.with_suffix(".seqtop")).findings == []

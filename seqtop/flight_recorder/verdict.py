@@ -1,0 +1,114 @@
+"""Causes of a flight record, and the verdict that is written beside it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final, NamedTuple
+
+import msgspec
+
+from seqtop.state.model import EngineData, RequestState
+
+ENDED: Final = "ended"
+"""The process that publishes has ended without announcing it."""
+FAILED: Final = "failed"
+"""The engine has announced that it cannot continue."""
+SILENT: Final = "silent"
+"""Nothing arrives from the engine, not even heartbeats."""
+MISSED_SLO: Final = "slo"
+"""A request has missed an objective."""
+
+MAX_REQUESTS = 100
+"""Requests that a verdict names."""
+
+
+class Cause(NamedTuple):
+    """A reason to write a record."""
+
+    name: str
+    """`ended`, `failed`, `silent`, `slo` or the name of a rule of the checks."""
+    message: str
+    """A sentence with the figures that prove it."""
+    request_ids: list[str]
+    """The requests that are concerned, at most `MAX_REQUESTS`."""
+
+
+class UnfinishedRequest(msgspec.Struct):
+    """A request that was unfinished."""
+
+    request_id: str
+    status: list[str]
+    """The status of each of its sequences."""
+    num_prompt_tokens: int
+    num_computed_tokens: list[int]
+    """The computed tokens of each sequence."""
+    num_output_tokens: list[int]
+    """The output tokens of each sequence."""
+    num_preemptions: int
+    waits_for: str | None
+    """The reason to wait that the last step gave; `None` if it gave none."""
+
+
+class Verdict(msgspec.Struct):
+    """What happened, when, and to which requests."""
+
+    cause: str
+    """`ended`, `failed`, `silent`, `slo` or the name of a rule of the checks."""
+    message: str
+    request_ids: list[str]
+    """The requests that are concerned."""
+    time: float
+    """The engine's clock at its last message, epoch seconds."""
+    step: int
+    """The last step; -1 before the first."""
+    endpoint: str
+    engine_id: str
+    model: str
+    incarnation: str
+    num_unfinished: int
+    unfinished: list[UnfinishedRequest]
+    """The first unfinished requests, in order of arrival."""
+    findings: dict[str, int]
+    """Findings of the checks so far, by rule."""
+    redacted: bool
+    """True if the recording contains no prompts, outputs and token ids."""
+    recording: str | None = None
+    """The name of the recording beside this file; `None` if it could not be written."""
+    problem: str | None = None
+    """The reason why the recording is missing or not complete."""
+
+
+def verdict(
+    cause: Cause, state: EngineData, *, endpoint: str, findings: dict[str, int], redacted: bool
+) -> Verdict:
+    """Returns the verdict on a cause, with the state of the engine at its last message."""
+    info = state.info
+    unfinished = [each for each in state.requests.values() if each.finish_reason is None]
+    return Verdict(
+        cause=cause.name,
+        message=cause.message,
+        request_ids=cause.request_ids,
+        time=state.time,
+        step=state.step,
+        endpoint=endpoint,
+        engine_id=info.engine_id if info else "",
+        model=info.model if info else "",
+        incarnation=info.incarnation if info else "",
+        num_unfinished=len(unfinished),
+        unfinished=[_describe(state, each) for each in islice(unfinished, MAX_REQUESTS)],
+        findings=findings,
+        redacted=redacted or (info is not None and info.redacted),
+    )
+
+
+def _describe(state: EngineData, request: RequestState) -> UnfinishedRequest:
+    sequences = [state.sequences[seq_id] for seq_id in request.seq_ids]
+    return UnfinishedRequest(
+        request_id=request.request_id,
+        status=[each.engine_status or each.status.name for each in sequences],
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_computed_tokens=[each.num_computed_tokens for each in sequences],
+        num_output_tokens=[len(each.output_token_ids) for each in sequences],
+        num_preemptions=request.num_preemptions,
+        waits_for=request.wait_reason.cause if request.wait_reason is not None else None,
+    )

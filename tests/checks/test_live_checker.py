@@ -1,0 +1,34 @@
+"""Checks of a live stream: what a session receives, and what it misses."""
+
+from seqtop.checks.live_checker import LiveChecker
+from seqtop.session import Session
+from tests.support.hand_driven import (
+    HandDrivenEngine,
+    arrival,
+    engine_info,
+    joined,
+    stats,
+    step,
+)
+from tests.support.waiting import wait_until
+
+
+def test_events_are_checked_and_a_gap_is_counted(endpoint: str) -> None:
+    session = Session(endpoint)
+    checker = LiveChecker(session)
+    with HandDrivenEngine(endpoint) as engine:
+        engine.send(engine_info())
+        with checker.running(), session:
+            joined(engine, session)
+            engine.send(arrival(1))
+            engine.send(step(0, stats=stats(num_free_blocks=63)))
+            engine.send(step(1))
+            wait_until(lambda: checker.num_steps == 2)
+            assert checker.counts() == {"pool-sum": 1}
+            engine.send(step(2), lose=True)
+            engine.send(step(3))
+            engine.answer()
+            wait_until(lambda: session.sequence_number == 5)
+            assert (checker.num_gaps, checker.ends_in_gap) == (1, False)
+        engine.send(step(2))
+    assert checker.num_findings == 1

@@ -1,0 +1,249 @@
+"""Engines that fail in nine ways, each a process with a flight recorder of its own."""
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import psutil
+import pytest
+
+from seqtop.checks import Thresholds
+from seqtop.checks.report import check_recording
+from seqtop.flight_recorder.recorder import MAX_RECORDS, FlightRecorder, ring
+from seqtop.history import FileStore
+from seqtop.session import Session
+from seqtop.state import EngineState
+from seqtop.state.slo import Slo
+from seqtop.wire.messages import Event
+from tests.support import faulty_engine
+from tests.support.hand_driven import arrival, engine_info, stats, step
+from tests.support.scripted import ScriptedSource
+from tests.support.waiting import SECONDS, wait_until
+
+THRESHOLDS = "no_progress_seconds=0.5,no_progress_steps=50,stalled_seconds=0.5,stalled_steps=20"
+MAX_MEMORY = 100 * 2**20
+
+
+class Engine(NamedTuple):
+    """A faulty engine that runs."""
+
+    process: subprocess.Popen[str]
+    directory: Path
+    recorder: int
+    """The process id of its recorder."""
+
+    def records(self) -> list[Path]:
+        return sorted(self.directory.glob("*.json"))
+
+
+@contextlib.contextmanager
+def running(fault: str, endpoint: str, directory: Path, options: str = "") -> Iterator[Engine]:
+    """A faulty engine, killed at the end if it has not ended before."""
+    command = [sys.executable, "-m", "tests.support.faulty_engine"]
+    process = subprocess.Popen(
+        [*command, fault, endpoint, str(directory), f"--threshold {THRESHOLDS} {options}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    recorder = int(process.stdout.readline())
+    try:
+        line = process.stderr.readline()
+        assert line == f"seqtop: the flight recorder of {endpoint} writes to {directory}\n"
+        process.stdin.write("\n")
+        process.stdin.flush()
+        yield Engine(process, directory, recorder)
+    finally:
+        if process.poll() is None:  # its recorder is told first, or it would wait and record that
+            psutil.Process(recorder).terminate()
+        process.kill()
+        process.communicate(timeout=SECONDS)  # the recorder holds standard error until it ends
+
+
+def read(record: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(record.read_text())
+    return found
+
+
+HANGS = {
+    "hang_in_a_step": ("no-progress", ["req-1"]),
+    "admit_nothing": ("no-progress", ["req-1"]),
+    "leave_a_prefill": ("stalled", ["req-1"]),
+    "preempt_for_ever": ("thrash", ["req-1", "req-2"]),
+    "stop_publishing": ("silent", ["req-1", "req-2"]),
+    "miss_an_objective": ("slo", ["req-2"]),
+}
+"""The cause of each, and the requests that are concerned."""
+MESSAGES = {
+    "hang_in_a_step": r"0 steps and \d\.\d s without a computed token; 2 requests unfinished, 1"
+    r" run; 63 blocks available, the first request needs 1",
+    "admit_nothing": r"50 steps and \d\.\d s without a computed token; 2 requests unfinished, 0"
+    r" run; 64 blocks available, the first request needs 1",
+    "leave_a_prefill": r"no token computed for \d\.\d s, in which \d+ steps computed others; 1 of 3"
+    r" tokens computed",
+    "preempt_for_ever": r"preempted 4 times since step \d+, and 0 tokens gained meanwhile; 4"
+    r" computed tokens lost in 4 preemptions",
+    "stop_publishing": r"nothing was received for 3\.5 s; the process that publishes has not ended;"
+    r" 2 requests unfinished after step 0",
+    "miss_an_objective": r"req-2 missed TTFT \d+ ms \(limit 200 ms\)",
+}
+
+
+@pytest.mark.parametrize("fault", HANGS)
+def test_hang_leaves_one_record_with_the_right_verdict(
+    fault: str, endpoint: str, tmp_path: Path
+) -> None:
+    cause, request_ids = HANGS[fault]
+    options = "--slo ttft=0.2" if cause == "slo" else ""
+    with running(fault, endpoint, tmp_path / "records", options) as engine:
+        wait_until(engine.records)
+        assert psutil.Process(engine.recorder).memory_info().rss < MAX_MEMORY
+        (record,) = engine.records()
+    verdict = read(record)
+    assert verdict["cause"] == cause
+    assert re.fullmatch(MESSAGES[fault], verdict["message"]), verdict["message"]
+    assert verdict["request_ids"] == request_ids
+    assert verdict["problem"] is None
+    path = record.with_name(verdict["recording"])
+    with FileStore(path) as recording:
+        state = recording.at(recording.last)
+    assert recording.damage is None
+    assert (state.step, [*state.requests]) == (verdict["step"], ["req-1", "req-2"])
+    assert all(each.stat().st_mode & 0o777 == 0o600 for each in (record, path))
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause", "message"),
+    [
+        ("be_killed", "ended", "the process that publishes was killed or crashed"),
+        ("fail", "failed", "the device is lost; 2 requests unfinished"),
+    ],
+)
+def test_end_of_an_engine_is_recorded_and_ends_the_recorder(
+    fault: str, cause: str, message: str, endpoint: str, tmp_path: Path
+) -> None:
+    with running(fault, endpoint, tmp_path) as engine:
+        _, log = engine.process.communicate(timeout=SECONDS)
+        (record,) = engine.records()
+    verdict = read(record)
+    assert (verdict["cause"], verdict["request_ids"]) == (cause, ["req-1", "req-2"])
+    assert verdict["message"].startswith(message)
+    assert [each["num_output_tokens"][0] > 0 for each in verdict["unfinished"]] == [False, True]
+    path = record.with_suffix(".seqtop")
+    assert log.splitlines()[-1] == f"seqtop: {cause}: {verdict['message']}; recorded in {path}"
+    report = check_recording(path)
+    assert (report.findings, report.complete, report.num_steps) == ([], True, 3)
+
+
+def test_engine_that_somebody_ends_leaves_no_record(endpoint: str, tmp_path: Path) -> None:
+    with running("end", endpoint, tmp_path) as engine:
+        _, log = engine.process.communicate(timeout=SECONDS)
+    assert log == ""
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("option", "is_redacted"), [("", True), ("--no-redact", False)])
+def test_record_is_redacted_unless_told_otherwise(
+    option: str, is_redacted: bool, endpoint: str, tmp_path: Path
+) -> None:
+    with running("fail", endpoint, tmp_path, option) as engine:
+        engine.process.communicate(timeout=SECONDS)
+        (record,) = engine.records()
+    with FileStore(record.with_suffix(".seqtop")) as recording:
+        state = recording.at(recording.last)
+    shown = [request.prompt for request in state.requests.values()]
+    assert shown == [None if is_redacted else faulty_engine.PROMPT] * 2
+    assert read(record)["redacted"] is is_redacted
+    assert (state.sequences[2].text == "") is is_redacted
+
+
+class Watched:
+    """A flight recorder of a source in this process, whose time passes when a test says so."""
+
+    def __init__(self, directory: Path, **options: Any) -> None:
+        self.source = ScriptedSource(engine_info(), history=ring())
+        self.log: list[str] = []
+        self.recorder = FlightRecorder(
+            cast(Session, self.source),
+            directory,
+            redact=False,
+            thresholds=Thresholds(no_progress_steps=3),
+            slo=Slo(),
+            log=self.log.append,
+            **options,
+        )
+        self._number = 0
+
+    def run(self, *events: Event) -> list[str]:
+        """Applies events, and returns what the recorder says about them."""
+        for event in events:
+            self.source.apply(event)
+        before = len(self.log)
+        self.recorder.run(threading.Event(), duration=1e-3)
+        return [line.partition(":")[0] for line in self.log[before:]]
+
+    def steps(self, count: int, **fields: Any) -> list[Event]:
+        self._number += count
+        return [step(each, **fields) for each in range(self._number - count, self._number)]
+
+
+def test_same_cause_makes_one_record_and_another_one_its_own(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    computes = stats(num_prefill_tokens=1)
+    with watched.recorder.watching():
+        assert watched.run(arrival(1), *watched.steps(5)) == ["no-progress"]
+        again = [*watched.steps(1, stats=computes), *watched.steps(5)]
+        assert watched.run(*again) == []
+        assert watched.run(*watched.steps(2, stats=stats(num_free_blocks=63))) == ["pool-sum"]
+    assert len([*tmp_path.glob("*.seqtop")]) == len([*tmp_path.glob("*.json")]) == 2
+
+
+def test_directory_has_a_limited_number_of_records(tmp_path: Path) -> None:
+    old = [tmp_path / f"flight-20200101-0000{number:02}-1-silent" for number in range(30)]
+    for path in old:
+        for suffix in (".seqtop", ".json"):
+            path.with_suffix(suffix).touch()
+    (tmp_path / "flight-plan.json").touch()
+    watched = Watched(tmp_path)
+    with watched.recorder.watching():
+        assert watched.run(arrival(1), *watched.steps(5)) == ["no-progress"]
+    left = sorted(tmp_path.glob("*.seqtop"))
+    assert left[:-1] == [path.with_suffix(".seqtop") for path in old[-MAX_RECORDS + 1 :]]
+    assert len([*tmp_path.glob("*.json")]) == MAX_RECORDS + 1
+
+
+def test_engine_that_has_taken_the_place_of_one_that_ended_is_not_blamed(tmp_path: Path) -> None:
+    ended = threading.Event()
+    watched = Watched(tmp_path, publisher_ended=ended)
+    with watched.recorder.watching():
+        assert watched.run(arrival(1), step(7)) == []
+        other = EngineState()
+        other.apply(engine_info(incarnation="two"))
+        other.apply(arrival(2))
+        watched.source.replace(other)
+        ended.set()
+        assert watched.run() == ["ended"]
+    (record,) = tmp_path.glob("*.json")
+    verdict = read(record)
+    assert (verdict["request_ids"], verdict["incarnation"]) == (["req-1"], "one")
+    assert verdict["message"].endswith("not announced; 1 request unfinished after step 7")
+
+
+def test_record_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    watched = Watched(tmp_path / "records")
+    (tmp_path / "records").rmdir()
+    with watched.recorder.watching():
+        watched.run(arrival(1), *watched.steps(5))
+    (line,) = watched.log
+    assert line.startswith("no-progress: 3 steps and ")
+    assert "; no record, as " in line

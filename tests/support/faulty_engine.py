@@ -1,0 +1,179 @@
+"""An engine on paper that does one thing wrong, with a flight recorder.
+
+Prints the process id of the recorder, waits for a line, and publishes a hundred steps a second.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from seqtop.flight_recorder import process
+from seqtop.sequence import RequestMetrics, SequenceStatus
+from seqtop.state import EngineState
+from seqtop.transport.publisher import Publisher
+from seqtop.wire.messages import Event, Preemption, SequenceUpdate
+from tests.support import hand_driven
+
+PROMPT = "the quixotic xylophone"
+OUTPUT = " hums"
+SECONDS_PER_STEP = 0.01
+SECONDS_TO_TTFT = 0.3
+RUNNING, WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
+
+
+class FaultyEngine:
+    """Two requests of three prompt tokens, of a block each; makes the events of its steps."""
+
+    def __init__(self) -> None:
+        self._number = -1
+        self._num_output = 0
+        self._running: set[int] = set()
+        """The sequences that run, each of which holds a block."""
+
+    def arrivals(self) -> Iterator[Event]:
+        for number in (1, 2):
+            arrival = hand_driven.arrival(number)
+            arrival.arrival_time, arrival.prompt = time.time(), PROMPT
+            yield arrival
+
+    def step(self, *updates: SequenceUpdate, **fields: Any) -> Event:
+        self._number += 1
+        self._running |= {each.seq_id for each in updates if each.status is RUNNING}
+        self._running -= {each.seq_id for each in updates if each.status is WAITING}
+        num_running = len(self._running)
+        stats = hand_driven.stats(
+            num_prefill_tokens=len(updates),
+            num_running=num_running,
+            num_waiting=2 - num_running,
+            num_used_blocks=num_running,
+            num_free_blocks=64 - num_running,
+        )
+        event = hand_driven.step(self._number, sequences=[*updates], stats=stats, **fields)
+        event.start_time = event.time = time.time()
+        return event
+
+    def decode(self, **fields: Any) -> Event:
+        """A step in which the second request gets a token, and the first one none."""
+        self._num_output += 1
+        more: dict[str, Any] = {"new_blocks": [1]} if self._num_output == 1 else {}
+        update = SequenceUpdate(
+            seq_id=2,
+            status=RUNNING,
+            num_computed_tokens=2 + self._num_output,
+            new_token_ids=[self._num_output],
+            text_delta=OUTPUT,
+            **more,
+        )
+        return self.step(update, **fields)
+
+    def begin_prefill(self, seq_id: int = 1, **fields: Any) -> Event:
+        update = SequenceUpdate(
+            seq_id=seq_id, status=RUNNING, num_computed_tokens=1, new_blocks=[seq_id - 1]
+        )
+        return self.step(update, **fields)
+
+    def preempt(self, seq_id: int, by: int) -> Event:
+        update = SequenceUpdate(
+            seq_id=seq_id, status=WAITING, num_computed_tokens=0, block_table=[]
+        )
+        preemption = Preemption(
+            request_id=f"req-{seq_id}",
+            mode="recompute",
+            num_lost_tokens=1,
+            for_request_id=f"req-{by}",
+        )
+        return self.step(update, preemptions=[preemption])
+
+
+Fault = Callable[[FaultyEngine], Iterator[Event]]
+
+
+def hang_in_a_step(engine: FaultyEngine) -> Iterator[Event]:
+    for _ in range(3):
+        yield engine.decode()
+    signal.pause()
+
+
+def admit_nothing(engine: FaultyEngine) -> Iterator[Event]:
+    while True:
+        yield engine.step()
+
+
+def leave_a_prefill(engine: FaultyEngine) -> Iterator[Event]:
+    yield engine.begin_prefill()
+    while True:
+        yield engine.decode()
+
+
+def preempt_for_ever(engine: FaultyEngine) -> Iterator[Event]:
+    while True:
+        for first, second in ((1, 2), (2, 1)):
+            yield engine.begin_prefill(first)
+            yield engine.preempt(first, by=second)
+
+
+def stop_publishing(engine: FaultyEngine) -> Iterator[Event]:
+    yield engine.decode()
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def miss_an_objective(engine: FaultyEngine) -> Iterator[Event]:
+    arrived = time.time()
+    time.sleep(SECONDS_TO_TTFT)
+    now = time.time()
+    metrics = RequestMetrics(arrived, now, arrived, now, 0.0)
+    yield engine.decode(metrics={"req-2": metrics})
+    while True:
+        yield engine.decode()
+
+
+def be_killed(engine: FaultyEngine) -> Iterator[Event]:
+    for _ in range(3):
+        yield engine.decode()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(engine: FaultyEngine) -> Iterator[Event]:
+    for _ in range(3):
+        yield engine.decode()
+    raise RuntimeError
+
+
+def end(engine: FaultyEngine) -> Iterator[Event]:
+    yield engine.decode()
+
+
+FAULTS: dict[str, Fault] = {
+    each.__name__: each
+    for each in (
+        *(hang_in_a_step, admit_nothing, leave_a_prefill, preempt_for_ever, stop_publishing),
+        *(miss_an_objective, be_killed, fail, end),
+    )
+}
+
+
+def main(fault: str, endpoint: str, directory: str, options: str) -> None:
+    engine = FaultyEngine()
+    info = hand_driven.engine_info(start_time=time.time(), block_size=4096)
+    publisher = Publisher(endpoint, info, EngineState())
+    with publisher, process.started(endpoint, directory, options) as recorder:
+        sys.stdout.write(f"{recorder.pid}\n")
+        sys.stdout.flush()
+        sys.stdin.readline()
+        for event in engine.arrivals():
+            publisher.publish(event)
+        try:
+            for event in FAULTS[fault](engine):
+                publisher.publish(event)
+                time.sleep(SECONDS_PER_STEP)
+        except RuntimeError:
+            publisher.close("the device is lost", failed=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
