@@ -2,15 +2,18 @@
 
 The demo's workload runs in this process until a step at which a request runs again after a
 preemption. The app then shows that state: the table at three sizes, then the other screens, the
-last of them at an earlier step. The engine's clock advances by a fixed time per step, so that the
-pictures do not depend on the speed of this machine.
+last of them at an earlier step, and then the tour of the README as one moving picture. The engine's
+clock does not depend on the speed of this machine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import random
+import re
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from textual.pilot import Pilot
@@ -30,27 +33,47 @@ from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
 
 SIZES = ((80, 24), (120, 40), (200, 60))
-SCREEN_SIZE = (100, 28)
-SCREENS = (("blocks", ("2",)), ("timeline", ("3",)), ("preemption", ("4", "p")))
+SCREEN_SIZE = (100, 30)
+SCREENS = (
+    ("blocks", ("2",)),
+    ("timeline", ("3",)),
+    ("overview", ("6",)),
+    ("preemption", ("4", "p")),
+)
 """The pictures of the other screens, with the keys that open each from the one before."""
+TOUR = (
+    ("Waited longest: s w Enter", ("s", "w", "enter")),
+    ("Throughput: 6", ("6",)),
+    ("Throughput: ← ← ←", ("left", "left", "left")),
+    ("Block 17: b 1 7 Enter", ("L", "b", "1", "7", "enter")),
+    ("Timeline: 3", ("3",)),
+    ("Last preemption: p", ("p",)),
+    ("Last preemption: 4", ("4",)),
+    ("seqtop", ("L", "1")),
+)
+"""The frames of the moving picture after the first ones, with their titles and keys."""
+LIVE_FRAMES = 4
+"""The frames in which the engine runs, before the first key."""
+SECONDS_PER_FRAME = 1.6
 SELECTED = "typed-4"
 """The request that the pictures show when it runs again after a preemption."""
 
 _SECONDS_PER_TICK = 1 / 15
-_SECONDS_PER_READING = 0.05
+_SECONDS_PER_READING = (0.018, 0.03)
 _START = 1_790_000_000.0
 _MAX_TICKS = 1_000
 
 
 class SeededClock:
-    """A clock that advances by a fixed time with every reading."""
+    """A clock that advances with every reading, by times that are the same in every run."""
 
     def __init__(self) -> None:
         self.now = _START
+        self._random = random.Random(7)
 
     def __call__(self) -> float:
         """Returns the time in epoch seconds."""
-        self.now += _SECONDS_PER_READING
+        self.now += self._random.uniform(*_SECONDS_PER_READING)
         return self.now
 
 
@@ -148,16 +171,74 @@ async def draw() -> None:
         for name, keys in SCREENS:
             await pilot.press(*keys)
             await picture(pilot, run, name, SCREEN_SIZE)
+        await pilot.press("L", "1", "d")
+        await moving_picture(pilot, run, number)
+
+
+async def moving_picture(pilot: Pilot[int], run: Run, number: int) -> None:
+    """Writes the tour as one SVG file whose frames CSS shows one after another."""
+    frames: list[str] = []
+    for title, keys in (*[("seqtop", ())] * LIVE_FRAMES, *TOUR):
+        for _ in range(4):
+            number += 1
+            run.tick(number)
+        await pilot.press(*keys)
+        await settle(pilot, run)
+        frames.append(compact(pilot.app.export_screenshot(title=title)))
+    path = Path(__file__).with_name("tour.svg")
+    path.write_text(animated(frames), encoding="utf-8")
+    print(f"screenshots/{path.name}: {path.stat().st_size // 1000} kB")
+
+
+def compact(svg: str) -> str:
+    """Returns a picture without the clip paths of its lines, which are half of it."""
+    svg = re.sub(r'<clipPath id="[^"]*-line-\d+">.*?</clipPath>\s*', "", svg, flags=re.DOTALL)
+    svg = re.sub(r' clip-path="url\(#[^"]*-line-\d+\)"', "", svg)
+    svg = svg.replace(' shape-rendering="crispEdges"', "")
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # pages load no fonts here
+    return re.sub(r">\s+<", "><", svg)
+
+
+def animated(frames: Sequence[str]) -> str:
+    """Returns an SVG that shows each of `frames`, which have one size, in turn."""
+    view_box = re.search(r'viewBox="[^"]*"', frames[0])
+    assert view_box is not None
+    seconds = len(frames) * SECONDS_PER_FRAME
+    rules = [
+        "@keyframes shown { 0% { visibility: visible }",
+        f"{100 / len(frames):.3f}% {{ visibility: hidden }} }}",
+        f".frame {{ visibility: hidden; animation: shown {seconds}s step-end infinite }}",
+        "rect { shape-rendering: crispEdges }",
+    ]
+    rules += [
+        f".frame-{number} {{ animation-delay: {number * SECONDS_PER_FRAME:.1f}s }}"
+        for number in range(len(frames))
+    ]
+    groups = [f'<g class="frame frame-{number}">{frame}</g>' for number, frame in enumerate(frames)]
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {view_box[0]}>',
+            f"<style>{' '.join(rules)}</style>",
+            *groups,
+            "</svg>",
+            "",
+        ]
+    )
 
 
 async def picture(pilot: Pilot[int], run: Run, name: str, size: tuple[int, int]) -> None:
     """Writes a picture of the app at a size."""
     await pilot.resize_terminal(*size)
-    run.source.version += 1
-    await pilot.pause(0.3)
+    await settle(pilot, run)
     folder = Path(__file__).parent
     pilot.app.save_screenshot(f"{name}.svg", str(folder))
     print(f"screenshots/{name}.svg")
+
+
+async def settle(pilot: Pilot[int], run: Run) -> None:
+    """Waits until the app has drawn the newest state."""
+    run.source.version += 1
+    await pilot.pause(0.3)
 
 
 if __name__ == "__main__":

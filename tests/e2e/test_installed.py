@@ -16,7 +16,7 @@ import pytest
 from seqtop import __version__
 from tests.support import private_network
 from tests.support.commands import assert_one_sentence, run
-from tests.support.installing import ROOT, Environment, build_wheel
+from tests.support.installing import ROOT, Environment
 from tests.support.terminal import Terminal
 
 PORTS = (5557, 5558, 8000)
@@ -24,23 +24,6 @@ PORTS = (5557, 5558, 8000)
 
 NOT_RUN = {"vllm serve": "needs vLLM, which tests/vllm has, and a model from the network"}
 """Why a command of the README is not run, by a part of it."""
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
-
-
-@pytest.fixture(scope="module")
-def inspector(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
-    """What `pip install seqtop` makes: no torch."""
-    return Environment(tmp_path_factory.mktemp("inspector"), wheel)
-
-
-@pytest.fixture(scope="module")
-def with_engine(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
-    """What `pip install 'seqtop[engine]'` makes."""
-    return Environment(tmp_path_factory.mktemp("engine"), wheel, "engine")
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The tour of the README, by keys, on a real engine and a real pseudo-terminal.
+"""The tour of the README, by keys, with an installed wheel, a real engine and a pseudo-terminal.
 
 What the screen answers is held against `seqtop show --json`: of the engine itself, and of the
 recording that the app made of it.
@@ -7,27 +7,35 @@ recording that the app made of it.
 import csv
 import io
 import json
+import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.installing import Environment
 from tests.support.terminal import Terminal
 from tests.support.waiting import SECONDS
 
-SEQTOP = (sys.executable, "-m", "seqtop")
 BLOCK = 17
 TREE = "▌▾▸├└│… "
 
 
+@pytest.fixture(autouse=True)
+def _installed(with_engine: Environment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The commands are those of the wheel, and nothing of the checkout can be imported."""
+    monkeypatch.setenv("PATH", f"{with_engine.bin}:{os.environ['PATH']}")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
-def engine(endpoint: str) -> Iterator[str]:
+def engine(endpoint: str, _installed: None) -> Iterator[str]:
     """The endpoint of the bundled engine at its demo's work, which is counted in steps."""
-    command = [sys.executable, "-m", "engine_stub", "serve", "--demo", "--control"]
+    command = ["engine-stub", "serve", "--demo", "--control"]
     command += ["--device", "cpu", "--bind", endpoint, "--until-stdin-closes"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
         yield endpoint
@@ -35,7 +43,7 @@ def engine(endpoint: str) -> Iterator[str]:
 
 
 def run(*command: str) -> str:
-    done = subprocess.run([*SEQTOP, *command], capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(["seqtop", *command], capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -90,9 +98,17 @@ def _no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 60)], ids="{0[0]}x{0[1]}".format)
+@pytest.mark.parametrize(
+    "size",
+    [
+        (80, 24),
+        pytest.param((120, 40), marks=pytest.mark.release("a third size")),
+        (200, 60),
+    ],
+    ids="{0[0]}x{0[1]}".format,
+)
 def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
-    app = Terminal(*SEQTOP, "attach", engine, size=size, cwd=tmp_path)
+    app = Terminal("seqtop", "attach", engine, size=size, cwd=tmp_path)
     try:
         app.wait_until(lambda: "LIVE" in app.text)
         app.press("R")
@@ -118,6 +134,21 @@ def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
         app.wait_until(lambda: app.screen.display[_titles(app) + 1].startswith("▌"))
         waited_longest = chosen(app)
 
+        # When did throughput fall?
+        app.press("6A")
+        app.wait_until(lambda: "Decode" in app.text and "tok/s" in app.text)
+        app.press("\x1b[D")
+        app.wait_until(lambda: -1 < _step(app) < moment)
+        earlier = _step(app)
+        app.press("B")
+        app.wait_until(lambda: "What differs between two moments" in flowed(app))
+        assert f": step {moment:,}" in flowed(app)
+        assert f": step {earlier:,}" in flowed(app)
+        app.press("\r")
+        app.wait_until(lambda: "What differs between two moments" not in flowed(app))
+        app.press(f":{moment}\r")
+        app.wait_until(lambda: _step(app) == moment)
+
         # Who owns block 17?
         app.press(f"b{BLOCK}\r")
         app.wait_until(lambda: f"Block {BLOCK} " in app.text)
@@ -141,7 +172,10 @@ def test_the_tour(engine: str, tmp_path: Path, size: tuple[int, int]) -> None:
                         for _, tokens in told)
         )  # fmt: skip
 
-        # Take it away.
+        app.press("3")
+        app.wait_until(lambda: "preempted" in app.text and "/cell" in app.text)
+
+        # Record it.
         app.press("R")
         app.wait_until(lambda: "REC" not in app.screen.display[0])
         app.press("q")

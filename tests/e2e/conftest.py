@@ -1,0 +1,24 @@
+"""Installations of the wheel, one each for all tests of a process."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.installing import Environment, build_wheel
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
+def inspector(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
+    """What `pip install seqtop` makes: no torch."""
+    return Environment(tmp_path_factory.mktemp("inspector"), wheel)
+
+
+@pytest.fixture(scope="session")
+def with_engine(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
+    """What `pip install 'seqtop[engine]'` makes."""
+    return Environment(tmp_path_factory.mktemp("engine"), wheel, "engine")
