@@ -171,7 +171,8 @@ async def draw() -> None:
         for name, keys in SCREENS:
             await pilot.press(*keys)
             await picture(pilot, run, name, SCREEN_SIZE)
-        await pilot.press("L", "1", "d")
+        await pilot.press("L", "1")
+        app.ui.detail_wanted = True
         await moving_picture(pilot, run, number)
 
 

@@ -125,6 +125,10 @@ class UiState(Observable):
         # Selection
         self.selected: int | None = None
         """Id of the sequence under the cursor."""
+        self.hidden_selection: int | None = None
+        """Id of the sequence that the user selected and the filter hides.
+
+        It is selected again when it is shown, unless the user has selected another one."""
         self.is_user_selection = False
         """True if the user has put the cursor there."""
         self.following = False
@@ -241,7 +245,7 @@ class UiState(Observable):
 
     def select(self, seq_id: int) -> None:
         """Selects a sequence for the user; unfolds or drops the filter if they would hide it."""
-        self.selected, self.is_user_selection = seq_id, True
+        self.selected, self.is_user_selection, self.hidden_selection = seq_id, True, None
         if self.view.index(seq_id) is None and self.view.folded:
             self.view.folded.clear()
             self.view.rebuild(self.state)

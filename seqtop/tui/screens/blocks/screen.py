@@ -67,6 +67,7 @@ class BlocksScreen(EngineScreen):
         yield Container(Vertical(self._legend, self._pool, id="pool"), self._facts, id="pool-body")
 
     def on_mount(self) -> None:
+        self._facts.border_title = "Block"
         self._pool.focus()
 
     def on_resize(self) -> None:

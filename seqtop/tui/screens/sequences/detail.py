@@ -122,6 +122,7 @@ class Detail(Vertical):
             self.show(EVERYTHING)
 
     def on_mount(self) -> None:
+        self.border_title = "Sequence"
         self.turn_to(0)
 
     def on_resize(self) -> None:

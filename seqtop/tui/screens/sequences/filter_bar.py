@@ -81,10 +81,16 @@ class FilterBar(Vertical):
         self.post_message(self.Changed(self, NO_FILTER))
         self.post_message(self.Left())
 
-    def show_count(self, shown: int, total: int) -> None:
-        """Shows the number of matches, or the number of the current match, of a total."""
+    def show_count(self, shown: int, total: int, hidden: str = "") -> None:
+        """Shows the number of matches, or the number of the current match, of a total.
+
+        Args:
+            hidden: The name of the selected sequence, if the filter hides it.
+        """
         if self.display:
             text = f"{fmt.count(shown)} of {fmt.count(total)}"
+            if hidden:
+                text = f"{safe_line(hidden)} is hidden   {text}"
             if self._count.content != text:
                 self._count.update(text)
 

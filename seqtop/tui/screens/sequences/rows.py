@@ -59,6 +59,7 @@ class SequenceRows(ListView):
             changed = key != self._ui.selected
             self._ui.selected = key
             self._ui.is_user_selection = True
+            self._ui.hidden_selection = None
             if changed:
                 self._ui.block = None
             if (row := self.cursor_row) is not None:
@@ -79,6 +80,18 @@ class SequenceRows(ListView):
             row = self.cursor_row
             self.go(self._cursor if row is None else row + by)
 
+    def _restore_selection(self) -> None:
+        """Selects the sequence again that a filter has hidden, if it is shown now."""
+        ui, hidden = self._ui, self._ui.hidden_selection
+        if hidden is None:
+            return
+        if (row := self.view.index(hidden)) is not None:
+            ui.selected, ui.hidden_selection = hidden, None
+            self.reveal(row)
+            self.post_message(self.Moved())
+        elif hidden not in ui.state.sequences:
+            ui.hidden_selection = None
+
     def _update_selection(self) -> None:
         """Keeps the cursor on its sequence, or on its row if the sequence is gone.
 
@@ -86,10 +99,13 @@ class SequenceRows(ListView):
         run longest.
         """
         ui = self._ui
+        self._restore_selection()
         row = self.cursor_row
         if row is None or (row > 0 and not ui.is_user_selection):
             last = self.num_rows - 1
             self._cursor = max(min(self._cursor, last), 0) if ui.is_user_selection else 0
+            if ui.is_user_selection and ui.hidden_selection is None:
+                ui.hidden_selection = ui.selected if ui.selected in ui.state.sequences else None
             keys = self.page(self._cursor, self._cursor + 1)
             ui.selected = keys[0] if keys else None
             self.post_message(self.Moved())

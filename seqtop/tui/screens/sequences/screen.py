@@ -8,7 +8,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
 
-from seqtop.state.fields import FIELDS
+from seqtop.state.fields import FIELDS, sequence_name
 from seqtop.state.filter import NO_FILTER
 from seqtop.state.ordering import Sort
 from seqtop.tui import seek
@@ -172,8 +172,7 @@ class SequencesScreen(EngineScreen):
         if (pending := self.ui.take_pending_selection()) is not None:
             self._table.rows.select(pending)
         self._hint.update()
-        self._filter.show_count(len(self.ui.view), len(self.ui.state.sequences))
-        self._search.show_count(*self.ui.view.hit_place(self.ui.selected))
+        self._show_counts()
         self._detail.show(changes)
         self._latency.update()
         self._strip.update()
@@ -181,7 +180,15 @@ class SequencesScreen(EngineScreen):
     def on_sequence_rows_moved(self, _: SequenceRows.Moved) -> None:
         with self.ui.lock:
             self._detail.show(NOTHING)  # draws only another sequence
-            self._search.show_count(*self.ui.view.hit_place(self.ui.selected))
+            self._show_counts()
+
+    def _show_counts(self) -> None:
+        """Shows the numbers of matches, and a selected sequence that the filter hides."""
+        hidden_id = self.ui.hidden_selection
+        hidden = None if hidden_id is None else self.ui.sequence(hidden_id)
+        name = sequence_name(*hidden) if hidden else ""
+        self._filter.show_count(len(self.ui.view), len(self.ui.state.sequences), name)
+        self._search.show_count(*self.ui.view.hit_place(self.ui.selected))
 
     def on_titles_clicked(self, message: Titles.Clicked) -> None:
         sort = self.ui.view.sort

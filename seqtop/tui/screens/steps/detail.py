@@ -35,6 +35,7 @@ class StepDetail(Vertical):
 
     def __init__(self, ui: UiState, log: StepLog) -> None:
         super().__init__(id="step-detail")
+        self.border_title = "Step"
         self._log = log
         self._facts = LineView(id="step-facts")
         self.members = Members(ui)
