@@ -137,11 +137,13 @@ class LLMEngine:
             ``<request_id>_parallel_sample_<i>``.
 
         Raises:
-            ValueError: The id is in use, the prompt is empty or holds unknown tokens, or the engine
-                does not support the parameters.
+            ValueError: The id is in use, the priority is no integer, the prompt is empty or holds
+                unknown tokens, or the engine does not support the parameters.
         """
         if self._groups_of(request_id):
             raise ValueError(f"request id {request_id!r} is in use")
+        if not isinstance(priority, int):
+            raise ValueError(f"priority must be an integer, got {priority!r}")  # noqa: TRY004 - as above
         processed = self.input_processor.process(prompt, params)
         add: Callable[..., Any] = (
             self._add_processed_request

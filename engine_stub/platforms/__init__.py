@@ -44,13 +44,14 @@ def to_host(*tensors: Tensor) -> list[list[Any]]:
     """Returns what `tolist` gives for each of `tensors`, all on one device; waits once."""
     # torch places the copies in pinned memory.
     copies = [each.to("cpu", non_blocking=True) for each in tensors]
-    platform_of(tensors[0].device).synchronize(tensors[0].device)
+    device = tensors[0].device
+    _PLATFORMS[device.type].synchronize(device)
     return [each.tolist() for each in copies]
 
 
 def host_zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Returns zeros in host memory from which `device` copies without waiting."""
-    is_pinned = platform_of(device).has_own_memory and 0 not in shape
+    is_pinned = _PLATFORMS[device.type].has_own_memory and 0 not in shape
     return torch.zeros(*shape, dtype=dtype, pin_memory=is_pinned)
 
 
@@ -60,7 +61,7 @@ def _host_tensor(values: Sequence[float], dtype: torch.dtype, device: torch.devi
         tensor = torch.frombuffer(array("q", values), dtype=dtype)
     else:
         tensor = torch.tensor(values, dtype=dtype)
-    return tensor.pin_memory() if platform_of(device).has_own_memory else tensor
+    return tensor.pin_memory() if _PLATFORMS[device.type].has_own_memory else tensor
 
 
 def resolve_device(name: str) -> str:

@@ -25,15 +25,18 @@ MAX_SAMPLES = 128
 _UNSUPPORTED_PARAMS = ("logits_processors", "guided_decoding", "bad_words")
 
 # Requests arrive over HTTP and from viewers: these limits are the ones that hold for both.
-_RANGES: Final = {
-    "n": (1, MAX_SAMPLES),
+_RANGES: Final[dict[str, tuple[float, float]]] = {
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
     "repetition_penalty": (0.01, 100),
     "temperature": (0, 1_000),
     "top_p": (0, 1),
-    "top_k": (-1, 2**31 - 1),
     "min_p": (0, 1),
+}
+# Scheduling counts with some of these: another kind of number would fail the whole step.
+_INTEGER_RANGES: Final[dict[str, tuple[int, int]]] = {
+    "n": (1, MAX_SAMPLES),
+    "top_k": (-1, 2**31 - 1),
     "seed": (-(2**63), 2**63 - 1 - MAX_SAMPLES),
     "max_tokens": (1, 2**31 - 1),
     "min_tokens": (0, 2**31 - 1),
@@ -124,8 +127,11 @@ class InputProcessor:
     def _validate(self, token_ids: list[int], params: SamplingParams) -> None:
         """Raises ValueError for a request that the engine cannot run."""
         self._validate_tokens(token_ids)
-        for name, limits in _RANGES.items():
+        for name, limits in (_RANGES | _INTEGER_RANGES).items():
             _check_range(name, getattr(params, name), limits)
+        for name in _INTEGER_RANGES:
+            if isinstance(value := getattr(params, name), float):
+                raise ValueError(f"{name} must be an integer, got {value}")  # noqa: TRY004 - as above
         for bias in (params.logit_bias or {}).values():
             _check_range("logit_bias", bias, _BIAS_RANGE)
         texts = params.stop or ()

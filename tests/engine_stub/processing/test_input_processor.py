@@ -36,6 +36,25 @@ def test_bad_requests_are_refused_and_leave_nothing_behind(make_engine) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("max_tokens", 1.5),
+        ("min_tokens", 1.0),
+        ("top_k", 2.5),
+        ("logprobs", 1.5),
+        ("seed", 0.5),
+    ],
+)
+def test_counts_are_integers(make_engine, name: str, value: float) -> None:
+    engine = make_engine(num_scheduler_steps=4)
+    with pytest.raises(ValueError, match=f"{name} must be an integer"):
+        engine.add_request("bad", [1], SamplingParams(**{"max_tokens": 4, name: value}))
+    with pytest.raises(ValueError, match="priority must be an integer"):
+        engine.add_request("bad", [1], greedy(2), priority=math.nan)
+    assert not engine.seq_groups
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
         ("n", 2**31),
         ("best_of", 2**31),
         ("temperature", math.nan),
