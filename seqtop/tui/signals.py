@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 import signal
 import sys
 import threading
+import time
 from types import FrameType
 
 from textual.app import App
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end the app; it restores the terminal before."""
+_SECONDS_TO_END = 3.0
+"""After its terminal was closed."""
 
 
 def install(app: App[int]) -> None:
@@ -33,14 +37,18 @@ def _watch_terminal(app: App[int], loop: asyncio.AbstractEventLoop) -> None:
     """Ends `app` when its terminal is closed, even without a signal.
 
     A closing terminal sends SIGHUP only to the processes that it controls. Other processes read the
-    end of a file from it, which Textual would do for ever.
+    end of a file from it, which Textual would do for ever. Textual's thread that writes ends with an
+    error; if its queue is full before the app exits, the app would wait for it forever.
     """
     assert sys.__stdin__ is not None
     watch = select.poll()
     watch.register(sys.__stdin__.fileno(), 0)  # POLLHUP is always reported
     ((_, happened),) = watch.poll()
     if happened & select.POLLHUP:
-        loop.call_soon_threadsafe(app.exit, 128 + signal.SIGHUP)
+        status = 128 + signal.SIGHUP
+        loop.call_soon_threadsafe(app.exit, status)
+        time.sleep(_SECONDS_TO_END)  # this thread ends with the app
+        os._exit(status)
 
 
 def _resume_only_what_was_suspended() -> None:

@@ -28,6 +28,17 @@ with Session("ipc:///nowhere/e") as session:
     app.run()
     raise SystemExit(app.return_code)
 """
+STUCK = """
+import time
+from seqtop.session import Session
+from seqtop.tui.app import SeqtopApp
+class Stuck(SeqtopApp):
+    def on_key(self):
+        time.sleep(3_600)
+with Session("ipc:///nowhere/e") as session:
+    Stuck(session).run()
+"""
+"""An app whose thread waits forever after a key, as it does if nothing can be written any more."""
 
 
 @pytest.fixture
@@ -71,6 +82,17 @@ def test_a_terminal_that_closes_without_a_word(of: list[str], endpoint: str) -> 
     terminal = Terminal(sys.executable, "-m", "seqtop", "attach", *of, endpoint)
     try:
         terminal.wait_until(lambda: "CONNECTING" in terminal.text)
+        terminal.hang_up()
+        assert terminal.process.wait(SECONDS) == 128 + signal.SIGHUP
+    finally:
+        terminal.close()
+
+
+def test_a_terminal_that_closes_while_the_app_waits_forever() -> None:
+    terminal = Terminal(sys.executable, "-c", STUCK)
+    try:
+        terminal.wait_until(lambda: "CONNECTING" in terminal.text)
+        terminal.press("%")
         terminal.hang_up()
         assert terminal.process.wait(SECONDS) == 128 + signal.SIGHUP
     finally:
