@@ -14,8 +14,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from seqtop.wire.messages import MissCause, PrefixMiss
 
-MAX_BLOCKS = 2**18
-"""Blocks in a history: about 50 MB, and four million tokens with blocks of 16."""
+MAX_BLOCKS = 2**17
+"""Blocks in a history: two million tokens with blocks of 16, and up to 35 MB, or twice as much
+where hashes of tokens alone differ."""
 
 MAX_RUNS = 32
 """Runs of blocks with the same cause in one result. Later ones are added up by cause."""
