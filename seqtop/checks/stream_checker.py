@@ -2,7 +2,7 @@
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -15,6 +15,9 @@ from seqtop.wire.messages import Event
 
 MAX_FINDINGS = 500
 """Findings of one rule that are stored; more are only counted."""
+
+MAX_INDEXED = 10_000
+"""Findings that are indexed by the sequence or the request that they name."""
 
 Stored: TypeAlias = Literal["first", "newest"]
 _POSITION = attrgetter("position")
@@ -51,11 +54,17 @@ class StreamChecker:
         """Gaps in the stream; checking started again after each."""
         self.num_findings = 0
         """Findings so far, including those that are not stored."""
+        self.num_warnings = 0
+        """Findings so far that are warnings; the others are errors."""
         self._stored = stored
         self._thresholds = thresholds
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._found: list[LocatedFinding] = []
+        self._about: defaultdict[tuple[str, int | str], list[LocatedFinding]] = defaultdict(list)
+        """The first findings about each sequence, by incarnation and sequence id, or request id if
+        they name no sequence."""
+        self._num_indexed = 0
         self._checker: Checker | None = None
         self._is_in_gap = False
         self._position = 0
@@ -128,6 +137,28 @@ class StreamChecker:
         with self._lock:
             return dict(self._counts.most_common())
 
+    @property
+    def num_errors(self) -> int:
+        """Findings so far that are errors."""
+        return self.num_findings - self.num_warnings
+
+    @property
+    def is_index_full(self) -> bool:
+        """Whether `about` may lack findings."""
+        return self._num_indexed >= MAX_INDEXED
+
+    def about(
+        self, incarnation: str, request_id: str, seq_id: int, position: int
+    ) -> list[LocatedFinding]:
+        """Returns the findings up to `position` that name a sequence, or only its request."""
+        with self._lock:
+            lists = [self._about.get((incarnation, key), ()) for key in (seq_id, request_id)]
+            return [
+                each
+                for found in lists
+                for each in found[: bisect_right(found, position, key=_POSITION)]
+            ]
+
     def next(self, position: int) -> list[LocatedFinding]:
         """Returns the findings at the first position with any after `position`."""
         with self._lock:
@@ -149,7 +180,9 @@ class StreamChecker:
     def _store(self, position: int, finding: Finding) -> None:
         with self._lock:
             self.num_findings += 1
+            self.num_warnings += finding.severity == "warning"
             self._counts[finding.rule] += 1
+            self._add_to_index(position, finding)
             is_full = self._counts[finding.rule] > MAX_FINDINGS
             if is_full and self._stored == "first":
                 return
@@ -159,3 +192,14 @@ class StreamChecker:
             if is_full:
                 same = (each.finding.rule == finding.rule for each in self._found)
                 del self._found[next(index for index, is_same in enumerate(same) if is_same)]
+
+    def _add_to_index(self, position: int, finding: Finding) -> None:
+        name = finding.request_id if finding.seq_id is None else finding.seq_id
+        if name is None or self.is_index_full:
+            return
+        info = self._checker.state.info if self._checker is not None else None
+        found = self._about[info.incarnation if info else "", name]
+        if found:
+            position = max(position, found[-1].position)
+        found.append(LocatedFinding(self.num_findings, position, finding))
+        self._num_indexed += 1

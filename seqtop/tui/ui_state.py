@@ -321,6 +321,14 @@ class UiState(Observable):
         self.checker.add_callback(self.changed)
         return self.checker
 
+    def findings_about(self, request_id: str, seq_id: int) -> list[LocatedFinding]:
+        """Returns the findings, up to the moment on display, that name a sequence."""
+        if self.checker is None or not self.checker.num_findings:
+            return []
+        info = self.state.info
+        incarnation = info.incarnation if info else ""
+        return self.checker.about(incarnation, request_id, seq_id, self.time_travel.position)
+
     def jump(self, wanted: seek.Seek, failure: str) -> None:
         """Moves through the history, describes the event there, and selects its first request."""
         self.time_travel.go(wanted, failure)

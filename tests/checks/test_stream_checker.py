@@ -2,8 +2,11 @@
 
 import pytest
 
+from seqtop.checks import stream_checker
 from seqtop.checks.stream_checker import MAX_FINDINGS, Stored, StreamChecker
+from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
+from seqtop.wire.messages import SequenceUpdate, Step
 from tests.support.hand_driven import arrival, engine_info, step
 
 
@@ -51,3 +54,39 @@ def test_the_end_is_checked() -> None:
     checker.end()
     assert "block-leak" in checker.counts()
     assert {located.position for located in checker.found()} == {3}
+
+
+def computed_beyond(number: int) -> Step:
+    """A step after which more tokens are computed than the sequence has."""
+    update = SequenceUpdate(
+        seq_id=1,
+        status=SequenceStatus.RUNNING,
+        num_computed_tokens=50 + number,
+        block_table=[*range(9)],
+    )
+    return step(number, sequences=[update])
+
+
+def test_findings_about_a_sequence() -> None:
+    """Those that name it or its request, of the same start of the engine, up to a position."""
+    checker = started()
+    for position in (3, 4):
+        checker.apply(position, computed_beyond(position))
+    about = checker.about("one", "req-1", 1, 10)
+    assert {each.position for each in about} == {3, 4}
+    assert "computed-beyond" in {each.finding.rule for each in about}
+    assert {each.position for each in checker.about("one", "req-1", 1, 3)} == {3}
+    assert checker.about("another", "req-1", 1, 10) == []
+    assert checker.about("one", "req-2", 2, 10) == []
+    assert checker.num_errors == checker.num_findings >= len(about)
+    assert not checker.is_index_full
+
+
+def test_the_index_of_findings_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_checker, "MAX_INDEXED", 5)
+    checker = started()
+    for position in range(3, 13):
+        checker.apply(position, computed_beyond(position))
+    assert len(checker.about("one", "req-1", 1, 100)) == 5
+    assert checker.is_index_full
+    assert checker.num_findings >= 10

@@ -193,16 +193,16 @@ def cache(ui: UiState, width: int) -> Line:
     """Returns the line with the KV cache's use, prefix hits, preemptions and problems."""
     state, connection = ui.state, ui.source.connection
     stats, info = state.stats, state.info
-    problems = [
+    problems: list[tuple[int, Line]] = [
         (rank, ((f"{text} {fmt.count(number)}", "alert"),))
         for rank, text, number in (
             (1, "missed", connection.num_missed),
             (1, "errors", connection.num_errors),
             (2, "anomalies", state.num_anomalies),
-            (1, "checks:", ui.checker.num_findings if ui.checker else 0),
         )
         if number
     ]
+    problems.append((1, _findings(ui)))
     if stats is None or info is None:
         return row([(0, (("KV", "dim"), (" ", PLAIN), ("no step yet", "dim"))), *problems], width)
     total = info.num_gpu_blocks
@@ -236,6 +236,24 @@ def cache(ui: UiState, width: int) -> Line:
         line = row(items, width, gap=2 if width < 110 else 3)
         if figures[0] in line:
             break
+    return line
+
+
+def _findings(ui: UiState) -> Line:
+    """Returns the numbers of errors and warnings that the checks have found, if any."""
+    checker = ui.checker
+    if checker is None or not checker.num_findings:
+        return ()
+    errors, warnings = checker.num_errors, checker.num_warnings
+    line: Line = (("checks: ", "alert" if errors else "waiting"),)
+    if errors:
+        line = (*line, (fmt.plural(errors, "error"), "alert"))
+    if warnings:
+        line = (
+            *line,
+            (", " if errors else "", PLAIN),
+            (fmt.plural(warnings, "warning"), "waiting"),
+        )
     return line
 
 

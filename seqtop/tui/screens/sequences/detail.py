@@ -16,6 +16,7 @@ from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.rendering.wrapped_text import wrap
+from seqtop.tui.screens.checks.findings import sequence_sentence
 from seqtop.tui.screens.sequences.block_table import BlockTablePane
 from seqtop.tui.screens.sequences.cells import glyph
 from seqtop.tui.screens.sequences.latency_parts import LatencyParts
@@ -142,7 +143,10 @@ class Detail(Vertical):
         if found is None:
             self._summary.set_lines([(("No sequence is selected.", "dim"),)])
             return
-        sentence = safe_line(explain(self._ui.state, self._ui.view, found[1]))
+        request, sequence = found
+        findings = self._ui.findings_about(request.request_id, sequence.seq_id)
+        explanation = explain(self._ui.state, self._ui.view, sequence)
+        sentence = safe_line(f"{sequence_sentence(findings)} {explanation}".lstrip())
         breaks = wrap(sentence, width)
         height = 1 + min(len(breaks), 4 if self.size.height >= 20 else 2)
         if self._summary_height != height:

@@ -168,7 +168,7 @@ class SequencesScreen(EngineScreen):
         self._table.rows.reveal_selected()
 
     def update(self, changes: Changes) -> None:
-        self._table.rows.show(changes)
+        self._table.show(changes)
         if (pending := self.ui.take_pending_selection()) is not None:
             self._table.rows.select(pending)
         self._hint.update()

@@ -7,16 +7,23 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message
 
+from seqtop import format as fmt
 from seqtop.sequence import SequenceStatus
+from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import Field
 from seqtop.state.slo import missed
 from seqtop.tui.rendering.columns import ColumnTitles
 from seqtop.tui.rendering.line_view import DrawnLine
 from seqtop.tui.rendering.list_view import MARGIN
-from seqtop.tui.rendering.style import Line, highlighted
+from seqtop.tui.rendering.style import PLAIN, Line, highlighted
 from seqtop.tui.screens.sequences import cells
 from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.ui_state import Changes, UiState
+
+WARN_TITLE = "Warn"
+"""The title of the column of findings, left of the others. It is not one of `FIELDS`: a finding is
+a result of the checks, which no state of an engine has."""
+_WARN_WIDTH = len(WARN_TITLE) + 1
 
 
 class SequenceTable(Vertical):
@@ -30,6 +37,12 @@ class SequenceTable(Vertical):
     def compose(self) -> ComposeResult:
         yield self.titles
         yield self.rows
+
+    def show(self, changes: Changes) -> None:
+        """Draws the changes. Called under the lock of the `UiState`."""
+        if self.rows.update_findings():
+            self.titles.refresh_changed()
+        self.rows.show(changes)
 
 
 class Titles(ColumnTitles):
@@ -47,14 +60,18 @@ class Titles(ColumnTitles):
         self._ui = ui
 
     def on_click(self, event: events.Click) -> None:
+        left = _warn_width(self._ui)
         columns = _columns_of(self._ui, self.text_width - MARGIN)
-        if key := cells.column_at(columns, event.x - MARGIN):
+        if event.x >= MARGIN + left and (key := cells.column_at(columns, event.x - MARGIN - left)):
             self.post_message(self.Clicked(key))
 
     def _line(self, width: int) -> Line:
         sort = self._ui.view.sort
         columns = _columns_of(self._ui, width)
-        return cells.header(columns, sort.key, descending=sort.descending)
+        titles = cells.header(columns, sort.key, descending=sort.descending)
+        return (
+            ((f"{WARN_TITLE:<{_WARN_WIDTH}}", PLAIN), *titles) if _warn_width(self._ui) else titles
+        )
 
 
 class Rows(SequenceRows):
@@ -66,6 +83,8 @@ class Rows(SequenceRows):
         self._lines_by_key: dict[int, Line] = {}
         """The visible rows. A row is made again when its sequence changes; an unfinished one
         also once a second, because its times grow."""
+        self._findings_shown: tuple[int, int] | None = None
+        """The number of findings and the position for which the rows were made, if any."""
 
     def show(self, changes: Changes) -> None:
         if changes.touched is None:
@@ -78,6 +97,18 @@ class Rows(SequenceRows):
         super().show(changes)
         lines = self._lines_by_key
         self._lines_by_key = {key: lines[key] for key in self.visible_keys() if key in lines}
+
+    def update_findings(self) -> bool:
+        """Makes the rows again if their numbers of findings may differ; returns whether so."""
+        checker = self._ui.checker
+        now = None
+        if checker is not None and checker.num_findings:
+            now = checker.num_findings, self._ui.time_travel.position if self._ui.paused else -1
+        before, self._findings_shown = self._findings_shown, now
+        if before == now:
+            return False
+        self._lines_by_key.clear()
+        return True
 
     def visible_lines(self, top: int, count: int) -> Sequence[DrawnLine]:
         columns = _columns_of(self._ui, self.text_width - MARGIN)
@@ -111,8 +142,24 @@ class Rows(SequenceRows):
         line = cells.row(self._columns, *found, now, position, late, redacted=redacted)
         if self.view.is_hit(key):
             line = highlighted(line, self.view.search_filter.patterns)
-        return line
+        return (*self._warn_cell(*found), *line) if _warn_width(self._ui) else line
+
+    def _warn_cell(self, request: RequestState, sequence: SequenceState) -> Line:
+        """Returns the number of findings about a sequence, in the style of the severest."""
+        found = self._ui.findings_about(request.request_id, sequence.seq_id)
+        if not found:
+            return ((" " * _WARN_WIDTH, PLAIN),)
+        is_error = any(each.finding.severity == "error" for each in found)
+        checker = self._ui.checker
+        more = "+" if checker is not None and checker.is_index_full else ""
+        text = f"{fmt.count(len(found))}{more}".rjust(_WARN_WIDTH - 1)
+        return ((f"{text} ", "alert" if is_error else "waiting"),)
+
+
+def _warn_width(ui: UiState) -> int:
+    """Returns the cells of the column of findings: 0 while there are none."""
+    return _WARN_WIDTH if ui.checker is not None and ui.checker.num_findings else 0
 
 
 def _columns_of(ui: UiState, width: int) -> tuple[Field, ...]:
-    return cells.arrange(width, ui.columns, ui.view.sort.key)
+    return cells.arrange(width - _warn_width(ui), ui.columns, ui.view.sort.key)

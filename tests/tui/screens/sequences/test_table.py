@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from textual.pilot import Pilot
 
+from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SequenceStatus
 from seqtop.state.ordering import Sort
 from seqtop.tui.app import SeqtopApp
@@ -13,7 +14,7 @@ from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.sequences.table import Rows, Titles
 from seqtop.wire.messages import Heartbeat, RequestFinished
 from tests.support.drawing import crowd, drawn
-from tests.support.piloting import play, screen, selected, until
+from tests.support.piloting import checked, play, screen, selected, until
 from tests.support.scripted import START, Script, ScriptedSource
 
 
@@ -267,3 +268,57 @@ def test_an_arrival_out_of_sight_draws_no_row(lines: Counter[LineView]) -> None:
             assert app.screen.query_one(Rows).virtual_size.height == 202
 
     asyncio.run(run())
+
+
+def test_findings_about_a_sequence_are_in_sight() -> None:
+    """In a column, in the detail, and in the header; each as of the moment on display."""
+    script = Script(ScriptedSource(history=MemoryStore()))
+    script.arrive("huge", num_prompt=5_000)
+    script.arrive("thrashed")
+    for _ in range(6):
+        script.step(prefill={"thrashed": 40})
+        script.step(preempt={"thrashed": "thrashed"}, decode=[])
+    app = SeqtopApp(script.source, clock=lambda: 0.0)
+    app.ui.pending_selection = "thrashed"
+
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.pause()
+        assert "Warn" not in screen(app)
+        app.start_checking()
+        await checked(app, pilot)
+        checker = app.ui.checker
+        assert checker is not None
+        assert {each.finding.request_id for each in checker.found()} == {"huge", "thrashed"}
+        assert (checker.num_errors, checker.num_warnings) == (1, 1)
+        text = " ".join(screen(app).split())
+        assert "checks: 1 error, 1 warning" in text
+        assert "Warn Request" in text
+        rows = [each.split() for each in screen(app).splitlines() if "huge" in each]
+        assert rows[0][0] == "1"
+        assert "Warning thrash at step 7: " in text
+        await pilot.press("0")
+        await checked(app, pilot)
+        text = " ".join(screen(app).split())
+        assert "Warning thrash" not in text, "it is not so yet"
+        assert "Warn Request" in text
+
+    play(app, act, (120, 40))
+
+
+def test_a_click_on_a_title_beside_the_column_of_findings() -> None:
+    script = Script(ScriptedSource(history=MemoryStore()))
+    script.arrive("huge", num_prompt=5_000)
+    for _ in range(4):
+        script.step(decode=[])
+    app = SeqtopApp(script.source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        app.start_checking()
+        await checked(app, pilot)
+        line = next(each for each in screen(app).splitlines() if "Warn Request" in each)
+        await pilot.click(Titles, offset=(line.index("Warn"), 0))
+        assert app.ui.view.sort.key == ""
+        await pilot.click(Titles, offset=(line.index("Status") + 1, 0))
+        assert app.ui.view.sort.key == "status"
+
+    play(app, act, (120, 40))
