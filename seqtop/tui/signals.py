@@ -37,8 +37,8 @@ def _watch_terminal(app: App[int], loop: asyncio.AbstractEventLoop) -> None:
     """Ends `app` when its terminal is closed, even without a signal.
 
     A closing terminal sends SIGHUP only to the processes that it controls. Other processes read the
-    end of a file from it, which Textual would do for ever. Textual's thread that writes ends with an
-    error; if its queue is full before the app exits, the app would wait for it forever.
+    end of a file from it, which Textual would do for ever. Textual's thread that writes ends with
+    an error; if its queue is full before the app exits, the app would wait for it forever.
     """
     assert sys.__stdin__ is not None
     watch = select.poll()
