@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -34,17 +34,16 @@ from seqtop.history.memory_store import MemoryStore
 from seqtop.sanitize import safe_json
 from seqtop.session import Session
 from seqtop.state import EngineState
-from seqtop.state.latency import Latencies
 from seqtop.state.listener import StateChange
-from seqtop.state.slo import FIGURES, Slo
+from seqtop.state.slo import FIGURES, Slo, missed
 from seqtop.transport.subscriber import SILENCE_SECONDS
 from seqtop.wire.messages import EngineStopped
 
-MAX_BYTES = 16 * 2**20
+MAX_BYTES = 12 * 2**20
 """Compressed bytes of the events in memory, and so, about, of a record."""
 MAX_EVENTS = 200_000
 """Events in memory."""
-MAX_FINISHED = 1_000
+MAX_FINISHED = 200
 """Finished requests in the state."""
 MAX_RECORDS = 10
 """Records in a directory. The oldest are removed for new ones."""
@@ -94,7 +93,11 @@ class FlightRecorder:
         self._publisher_ended = publisher_ended
         self._checker = LiveChecker(session, stored="newest", thresholds=thresholds)
         self._num_findings = 0
-        self._latencies = Latencies(slo) if slo else None
+        self._slo = slo
+        self._missed: dict[str, dict[str, float]] = {}
+        """Requests that have missed objectives since the last poll, with the figures in seconds.
+
+        `Latencies` has them too, but its windows take tens of megabytes."""
         self._stopped: EngineStopped | None = None
         self._incarnation: str | None = None
         self._replaced_at: int | None = None
@@ -172,10 +175,20 @@ class FlightRecorder:
                 self._replaced_at = self._session.history.last
                 return
             self._stopped, self._incarnation = None, change.incarnation
-        if self._latencies is not None:
-            self._latencies.observe(change.state, change.touched)
+        if self._slo and change.touched is not None:
+            self._find_missed(change.state, change.touched)
         if isinstance(change.event, EngineStopped):
             self._stopped = change.event
+
+    def _find_missed(self, state: EngineState, touched: Iterable[int]) -> None:
+        for seq_id in touched:
+            if len(self._missed) == MAX_REQUESTS:
+                return
+            sequence = state.sequences.get(seq_id)
+            if sequence is not None:
+                request = state.requests[sequence.request_id]
+                if figures := missed(self._slo, request, sequence, state.time):
+                    self._missed.setdefault(request.request_id, figures)
 
     def _causes(self, *, publisher_ended: bool) -> Iterator[Cause]:
         """Yields the reasons to write a record since the last call."""
@@ -209,19 +222,15 @@ class FlightRecorder:
             yield Cause(rule, same[0].message, [*ids][:MAX_REQUESTS])
 
     def _missed_objectives(self) -> Iterator[Cause]:
-        if self._latencies is None:
-            return
         with self._session.lock:
-            alerts = self._latencies.take_alerts()
+            alerts, self._missed = self._missed, {}
         if alerts:
-            slo = self._latencies.slo
-            request_id, missed = alerts[0]
-            figures = [
-                f"{FIGURES[key]} {fmt.seconds(value)} (limit {fmt.seconds(slo.limits[key])})"
-                for key, value in missed.items()
+            request_id, figures = next(iter(alerts.items()))
+            sentences = [
+                f"{FIGURES[key]} {fmt.seconds(value)} (limit {fmt.seconds(self._slo.limits[key])})"
+                for key, value in figures.items()
             ]
-            ids = [request_id for request_id, _ in alerts[:MAX_REQUESTS]]
-            yield Cause(MISSED_SLO, f"{request_id} missed {', '.join(figures)}", ids)
+            yield Cause(MISSED_SLO, f"{request_id} missed {', '.join(sentences)}", [*alerts])
 
     def _of_unfinished(self, name: str, message: str) -> Cause:
         with self._session.lock:

@@ -1,0 +1,122 @@
+"""The fixture for an engine's own tests, in test suites of its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+ENGINE = """
+import pytest
+from seqtop.state import EngineState
+from seqtop.transport.publisher import Publisher
+from tests.support.hand_driven import arrival, engine_info, stats, step
+
+@pytest.fixture
+def engine():
+    with Publisher(ENDPOINT, engine_info(), EngineState()) as engine:
+        yield engine
+"""
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, endpoint: str, monkeypatch: pytest.MonkeyPatch):
+    """Runs a test of an engine, and nothing of this project's own configuration."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+
+    def run(body: str, *arguments: str) -> pytest.RunResult:
+        pytester.makepyfile(ENGINE.replace("ENDPOINT", repr(endpoint)) + body)
+        return pytester.runpytest_subprocess("-p", "seqtop.pytest_plugin", *arguments)
+
+    return run
+
+
+BROKEN = """
+def test_engine(seqtop_checks, engine):
+    {before}
+    checked = seqtop_checks(engine.endpoint)
+    for event in (arrival(1), step(0, stats=stats(num_free_blocks=63)), step(1)):
+        engine.publish(event)
+    {after}
+"""
+
+
+def test_findings_fail_the_test_by_name_and_leave_a_recording(suite, pytester, tmp_path) -> None:
+    result = suite(
+        BROKEN.format(before="", after=""),
+        *("--seqtop-recordings", str(tmp_path), "--junit-xml", str(tmp_path / "report.xml")),
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*step 0: pool-sum: *", "*recorded in *"])
+    path = tmp_path / "test_engine-0.seqtop"
+    assert str(path) in (tmp_path / "report.xml").read_text()
+    command = [sys.executable, "-m", "seqtop", "check", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "2 steps" in done.stdout
+    assert "step 0: pool-sum: " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "outcomes"),
+    [
+        (BROKEN.format(before="", after="assert 0, 'mine'"), {"failed": 1}),
+        (BROKEN.format(before="seqtop_checks.fail_on = 'error'", after=""), {"failed": 1}),
+        ("def test_engine(seqtop_checks, engine): seqtop_checks(engine.endpoint)", {"failed": 1}),
+        ("def test_engine(seqtop_checks, engine): pass", {"passed": 1}),
+        (
+            """
+def test_engine(seqtop_checks, engine):
+    checked = seqtop_checks(engine.endpoint, redact=True)
+    for event in (arrival(1), *map(step, range(3))):
+        engine.publish(event)
+    engine.close()
+    assert checked.session.wait_until(lambda: checked.session.state.stopped is not None, 60)
+    assert checked.session.state.requests["req-1"].prompt is None
+""",
+            {"passed": 1},
+        ),
+        (
+            """
+@pytest.mark.parametrize("fail_on", ["warning", "error"])
+def test_engine(seqtop_checks, engine, fail_on):
+    seqtop_checks.fail_on = fail_on
+    seqtop_checks(engine.endpoint, thresholds={"no_progress_steps": 2})
+    for event in (arrival(1), *map(step, range(3))):
+        engine.publish(event)
+""",
+            {"passed": 1, "failed": 1},
+        ),
+        (
+            """
+def test_engine(seqtop_checks, engine):
+    seqtop_checks.timeout = 0.1
+    seqtop_checks(engine.endpoint + "-")
+""",
+            {"failed": 1},
+        ),
+    ],
+    ids=["own-failure", "error", "no-step", "unused", "ended", "warning", "no-engine"],
+)
+def test_outcomes(suite, body: str, outcomes: dict[str, int]) -> None:
+    suite(body).assert_outcomes(**outcomes)
+
+
+def test_a_failure_of_the_test_itself_is_shown_beside_the_findings(suite) -> None:
+    result = suite(BROKEN.format(before="", after="assert 0, 'mine'"))
+    result.stdout.fnmatch_lines(["*AssertionError: mine*", "*pool-sum*"])
+
+
+def test_nothing_of_seqtop_is_imported_without_the_fixture(suite, pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_modules():
+            found = {each for each in sys.modules if each.startswith(("seqtop", "zmq", "msgspec"))}
+            assert found <= {"seqtop", "seqtop.pytest_plugin"}
+        """
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
