@@ -13,14 +13,14 @@ from typing import Any
 import kv_connector
 import pytest
 import vllm
-from stepped_against_vllm import prompt
+from stepped_against_vllm import prompt, version
 from stepping import make_core, stepped
 from vllm.v1.core import kv_cache_planning
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.scheduler import Scheduler
 
 pytestmark = pytest.mark.skipif(
-    tuple(map(int, vllm.__version__.split(".")[:2])) < (0, 33),
+    version() < (0, 33),
     reason="the patches are for the scheduler of vLLM 0.33",
 )
 

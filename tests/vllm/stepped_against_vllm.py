@@ -38,6 +38,12 @@ def window(size: int = 48) -> Any:
     )
 
 
+def version() -> tuple[int, ...]:
+    import vllm
+
+    return tuple(map(int, vllm.__version__.split(".")[:2]))
+
+
 def report(engine: Any, title: str) -> None:
     import vllm
 
@@ -198,6 +204,8 @@ def test_drafts(is_async: bool) -> None:
         "num_speculative_tokens": 2,
         "prompt_lookup_max": 2,
     }
+    if is_async and version() < (0, 20):
+        pytest.skip("this version refuses every method that needs no model")
     core = make_core(
         speculative_config=drafts, num_gpu_blocks_override=20, async_scheduling=is_async
     )
@@ -284,6 +292,8 @@ def _request(engine: Any, name: str, **more: Any) -> Any:
     from vllm.v1.request import Request
 
     params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True, detokenize=False)
+    if version() < (0, 20):
+        more["eos_token_id"] = None
     return Request(
         request_id=f"{name}-00000000",
         prompt_token_ids=prompt(3),

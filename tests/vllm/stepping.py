@@ -126,9 +126,23 @@ class AllocationSpy:
             return output
 
         manager.allocate_slots, scheduler_class.schedule = allocated, scheduled
+        self._fits = fits = getattr(manager, "can_fit_full_sequence", None)
+        if fits is None:
+            return
+
+        @functools.wraps(fits)
+        def fitted(this: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            result = fits(this, request, *args, **kwargs)
+            if this is scheduler.kv_cache_manager and not result:
+                self.refused.append(request.request_id)
+            return result
+
+        manager.can_fit_full_sequence = fitted
 
     def close(self) -> None:
         self._classes[0].allocate_slots, self._classes[1].schedule = self._originals
+        if self._fits is not None:
+            self._classes[0].can_fit_full_sequence = self._fits
 
 
 class SteppedEngine:
