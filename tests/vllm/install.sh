@@ -4,7 +4,8 @@
 #     tests/vllm/install.sh VENV VERSION
 #
 # Of vLLM itself only the Python files are taken, to VENV/vllm/VERSION: the compiled ones are
-# for CUDA, and nothing that the tests use needs them. About 1.4 GB, most of it torch.
+# for CUDA, and nothing that the tests use needs them. About 1.4 GB, most of it torch. Packages
+# that one version needs and another cannot have, in requirements-VERSION.txt, are put beside it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 venv=$1 version=$2
@@ -28,4 +29,10 @@ with zipfile.ZipFile(wheel) as archive:
         if name.endswith((".py", ".json", "/METADATA", "/entry_points.txt")):
             archive.extract(name, folder)
 PY
+# vLLM up to 0.24 runs without a GPU only if its version says so.
+sed -i 's/^Version: .*/&+cpu/' "$venv/vllm/$version"/vllm-*/METADATA
 rm -r "$wheels"
+own=tests/vllm/requirements-$version.txt
+if [ -e "$own" ]; then
+    "${pip[@]}" install --no-deps --upgrade --target "$venv/vllm/$version" --requirement "$own"
+fi

@@ -70,6 +70,9 @@ class Watch:
             self._checker = Checker(thresholds=THRESHOLDS)
             self._checker.apply(change.state.info)
 
+    def end(self) -> None:
+        self.findings += self._checker.end()
+
 
 class AllocationSpy:
     """Records what `allocate_slots` was called with, and the requests that it found no blocks for.
@@ -82,23 +85,29 @@ class AllocationSpy:
         self.num_running = 0
         self.preempted: set[str] = set()
         self.cached: dict[str, tuple[int, int]] = {}
-        """By request, the cached tokens of its last admission, and those of a KV connector."""
+        """By request, the tokens that its last admission began with, and those of a connector."""
+        self._loading: dict[str, int] = {}
         self._classes = type(scheduler.kv_cache_manager), type(scheduler)
         manager, scheduler_class = self._classes
         self._originals = allocate, schedule = manager.allocate_slots, scheduler_class.schedule
 
         @functools.wraps(allocate)
         def allocated(this: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-            is_lookup = not request.num_computed_tokens and request.status.name != "RUNNING"
+            is_waiting = request.status.name != "RUNNING"
+            num_computed, request_id = request.num_computed_tokens, request.request_id
             result = allocate(this, request, *args, **kwargs)
             if this is not scheduler.kv_cache_manager:
                 return result
             if result is None:
-                self.refused.append(request.request_id)
-            elif is_lookup:
+                self.refused.append(request_id)
+            elif is_waiting:
                 external = kwargs["num_external_computed_tokens"]
-                cached = kwargs["num_new_computed_tokens"] + external
-                self.cached[request.request_id] = cached, external
+                if kwargs["delay_cache_blocks"]:
+                    self._loading[request_id] = external
+                else:
+                    loaded = external or self._loading.pop(request_id, 0)
+                    found = kwargs["num_new_computed_tokens"] + external
+                    self.cached[request_id] = num_computed + found, loaded
             return result
 
         @functools.wraps(schedule)
@@ -117,9 +126,23 @@ class AllocationSpy:
             return output
 
         manager.allocate_slots, scheduler_class.schedule = allocated, scheduled
+        self._fits = fits = getattr(manager, "can_fit_full_sequence", None)
+        if fits is None:
+            return
+
+        @functools.wraps(fits)
+        def fitted(this: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            result = fits(this, request, *args, **kwargs)
+            if this is scheduler.kv_cache_manager and not result:
+                self.refused.append(request.request_id)
+            return result
+
+        manager.can_fit_full_sequence = fitted
 
     def close(self) -> None:
         self._classes[0].allocate_slots, self._classes[1].schedule = self._originals
+        if self._fits is not None:
+            self._classes[0].can_fit_full_sequence = self._fits
 
 
 class SteppedEngine:
@@ -358,10 +381,13 @@ def stepped(core: Any, rules: Collection[str] = ()) -> Iterator[SteppedEngine]:
             engine = SteppedEngine(core, session, watch, spy)
             try:
                 yield engine
+                assert attachment.is_attached
+                attachment.close("the test has ended")  # now the last steps arrive, too
+                assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
+                watch.end()
                 assert not engine.differences, engine.differences
                 assert {each.rule for each in watch.findings} == set(rules), watch.findings
                 assert session.state.num_anomalies == 0, session.state.last_anomaly
-                assert attachment.is_attached
             finally:
                 spy.close()
         core.shutdown()

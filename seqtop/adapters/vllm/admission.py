@@ -59,6 +59,8 @@ class Admission:
         for name in _EXAMINE:
             if hasattr(scheduler, name):
                 wrap(scheduler, name, before=self._before_examine)
+        if hasattr(manager, "can_fit_full_sequence"):  # it precedes `allocate_slots`
+            wrap(manager, "can_fit_full_sequence", after=self._after_fit)
         wrap(manager, "get_computed_blocks", before=self._before_examine, after=self._after_lookup)
 
     def _before_examine(self, *_: Any, **__: Any) -> None:
@@ -68,6 +70,10 @@ class Admission:
 
     def _after_lookup(self, result: tuple[Any, ...], request: Any, *_: Any, **__: Any) -> None:
         self._num_cached[request.request_id] = result[1]
+
+    def _after_fit(self, fits: bool, request: Any, *_: Any, **__: Any) -> None:
+        if not fits:
+            self._refused = request.request_id
 
     def _after_allocate(self, blocks: Any, request: Any, *_: Any, **options: Any) -> None:
         if blocks is None:
