@@ -8,6 +8,7 @@ from textual.binding import Binding
 from textual.containers import Container, Vertical
 from textual.widget import Widget
 
+from seqtop.sanitize import safe_line
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.screens.blocks import TAB
@@ -89,7 +90,9 @@ class BlocksScreen(EngineScreen):
         with self.ui.lock:
             owners = list(self._pool.index.owners(self._pool.cursor))
             if not owners:
-                self.notify("No sequence holds this block.", timeout=2, markup=False)
+                known = self._pool.index.cached.get(self._pool.cursor)
+                writer = f"; {safe_line(known.request_id)} wrote it" if known else ""
+                self.notify(f"No sequence holds this block{writer}.", timeout=2, markup=False)
                 return
             here = owners.index(self.ui.selected) if self.ui.selected in owners else -1
             self._select(owners[(here + 1) % len(owners)])

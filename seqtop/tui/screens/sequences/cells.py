@@ -184,12 +184,12 @@ def _branch(r: RequestState, s: SequenceState, position: TreePosition, width: in
     name = safe_line(sequence_name(r, s))
     room = max(width - len(rails) - len(sign) - len(more), 1)
     if text_width(name) > room:
-        name = _shortened(name, room)
+        name = shortened(name, room)
     line = ((rails, "dim"), (sign, "accent"), (name, _style(s) or "strong"), (more, "accent"))
     return fitted(tuple(span for span in line if span[0]), width)
 
 
-def _shortened(name: str, room: int) -> str:
+def shortened(name: str, room: int) -> str:
     """Returns a name without its middle: its beginning, and the number at its end."""
     number = _NUMBER.search(name)
     end = number[0][-(room // 2) :] if number and room > 1 else ""

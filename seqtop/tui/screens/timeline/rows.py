@@ -14,10 +14,10 @@ from seqtop.tui.rendering import timeline_bars
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.list_view import MARGIN
-from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted
+from seqtop.tui.rendering.style import PLAIN, Line, StyledText, fitted, text_width
 from seqtop.tui.rendering.time_axis import TimeWindow, labels, ticks
 from seqtop.tui.rendering.viewport import Extent, Viewport
-from seqtop.tui.screens.sequences.cells import GLYPHS, glyph
+from seqtop.tui.screens.sequences.cells import GLYPHS, glyph, shortened
 from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.ui_state import Changes, UiState
 
@@ -234,6 +234,8 @@ def _name(request: RequestState, sequence: SequenceState, width: int) -> Line:
     style = "finished" if SequenceStatus.is_finished(sequence.status) else "strong"
     sign, sign_style = glyph(request, sequence)
     name = safe_text(sequence_name(request, sequence))
+    if text_width(name) > width:
+        name = shortened(name, width)
     return ((sign, sign_style), (" ", PLAIN), *fitted(((name, style),), width))
 
 

@@ -147,6 +147,10 @@ def test_what_the_prefix_cache_knows_has_a_sign_of_its_own() -> None:
         assert "° cached · free" in text
         assert "Block 3 ° cached 0 references" in text
         assert "In no block table, but in the prefix cache: tokens 0 to 15, written by" in text
+        await pilot.press("enter")
+        await pilot.pause()
+        writer = state.cached_blocks[3].request_id
+        assert f"No sequence holds this block; {writer}" in " ".join(screen(app).split())
         await pilot.press("b", "0", "enter")
         await pilot.pause()
         assert "Also in the prefix cache: tokens 0 to 15, written by req-1;" in " ".join(

@@ -92,3 +92,18 @@ def test_a_request_with_very_many_spans_is_drawn_once_a_cell() -> None:
         assert {"█", "↺"} <= set(line_of(app, "long"))
 
     play(app, act, (120, 30))
+
+
+def test_a_long_name_keeps_the_number_at_its_end() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    for number in (1, 2):
+        script.arrive(f"cmpl-12_prompt-of-a-batch-{number}")
+    app = SeqtopApp(source, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        await opened(app, pilot)
+        lines = [line for line in screen(app).splitlines() if "cmpl-12" in line]
+        assert [line.split("…")[1].split()[0] for line in lines] == ["1", "2"]
+
+    play(app, act, (80, 24))
