@@ -60,6 +60,7 @@ class LineView(ScrollView, can_focus=False):
     def refresh_changed(self) -> None:
         """Redraws the visible lines that differ from those on the screen."""
         if not self.is_on_screen:
+            self._drawn_at = None  # drawn again when it is shown
             return
         drawn, drawn_at = self._drawn, self._drawn_at
         self._update_drawn()

@@ -40,8 +40,8 @@ class SequenceTable(Vertical):
 
     def show(self, changes: Changes) -> None:
         """Draws the changes. Called under the lock of the `UiState`."""
-        if self.rows.update_findings():
-            self.titles.refresh_changed()
+        if self.rows.update_findings() or changes.touched is None:
+            self.titles.refresh_changed()  # not in vain if the screen was hidden before
         self.rows.show(changes)
 
 

@@ -81,7 +81,9 @@ def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
         assert app.ui.time_travel.position == wanted.position
         assert app.ui.state.step == wanted.finding.step
         assert app.ui.selected == wanted.finding.seq_id
-        assert f"Check {wanted.finding.rule} failed of {wanted.finding.request_id}" in words(app)
+        sentence = f"Check {wanted.finding.rule} failed of {wanted.finding.request_id}"
+        await until(pilot, lambda: sentence in words(app))
+        await until(pilot, lambda: "Warn Request" in words(app))
         assert "‖ PAUSED" in screen(app)
         await pilot.press(KEY)
         await pilot.pause()
