@@ -28,6 +28,7 @@ from seqtop.tui import seek
 from seqtop.tui.base_app import BaseApp
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.engines import Engines
+from seqtop.tui.finding_sentences import sentence
 from seqtop.tui.keymap import APP_KEYS, group_of, unlisted
 from seqtop.tui.recording_control import RecordingControl
 from seqtop.tui.refresher import Refresher
@@ -349,16 +350,12 @@ class SeqtopApp(BaseApp):
         self.start_checking()
 
     def on_checks_screen_chosen(self, message: ChecksScreen.Chosen) -> None:
-        from seqtop.tui.screens.checks.findings import sentence
-
         with self.ui.lock:
             self.ui.go_to_finding(message.found, sentence([message.found]))
         self.draw()
         self.switch_mode(sequences.TAB.name)
 
     def action_check(self, direction: int) -> None:
-        from seqtop.tui.screens.checks.findings import sentence
-
         checker = self.start_checking()
         if checker is None:
             self._go(seek.to_end(1), "")  # sets the message that there is no history

@@ -12,11 +12,11 @@ from seqtop.sanitize import safe_line
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.explain import explain
 from seqtop.state.fields import sequence_name, stage, status_word
+from seqtop.tui.finding_sentences import sequence_sentence
 from seqtop.tui.rendering.bars import row
 from seqtop.tui.rendering.line_view import DrawnLine, LineView
 from seqtop.tui.rendering.style import PLAIN, Line
 from seqtop.tui.rendering.wrapped_text import wrap
-from seqtop.tui.screens.checks.findings import sequence_sentence
 from seqtop.tui.screens.sequences.block_table import BlockTablePane
 from seqtop.tui.screens.sequences.cells import glyph
 from seqtop.tui.screens.sequences.latency_parts import LatencyParts

@@ -36,7 +36,7 @@ def test_the_parts_of_a_latency(explained: SeqtopApp) -> None:
         await pilot.press("tab")
         assert isinstance(explained.focused, LatencyParts)
 
-    play(explained, act, (100, 50))
+    play(explained, act, (100, 60))
 
 
 def test_keys_and_clicks_lead_to_the_steps_of_parts(explained: SeqtopApp) -> None:
@@ -67,7 +67,7 @@ def test_keys_and_clicks_lead_to_the_steps_of_parts(explained: SeqtopApp) -> Non
         await pilot.pause()
         assert explained.ui.state.step == 3
 
-    play(explained, act, (100, 50))
+    play(explained, act, (100, 60))
 
 
 def test_an_unfinished_request_is_explained_further_as_it_runs() -> None:
