@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,13 @@ def engine():
 def suite(pytester: pytest.Pytester, endpoint: str, monkeypatch: pytest.MonkeyPatch):
     """Runs a test of an engine, and nothing of this project's own configuration."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    # An installation registers the plugin by itself, and pytest refuses to register it twice.
+    installed = {point.value for point in entry_points(group="pytest11")}
+    plugin = () if "seqtop.pytest_plugin" in installed else ("-p", "seqtop.pytest_plugin")
 
     def run(body: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(ENGINE.replace("ENDPOINT", repr(endpoint)) + body)
-        return pytester.runpytest_subprocess("-p", "seqtop.pytest_plugin", *arguments)
+        return pytester.runpytest_subprocess(*plugin, *arguments)
 
     return run
 
