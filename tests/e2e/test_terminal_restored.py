@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -29,16 +30,20 @@ with Session("ipc:///nowhere/e") as session:
     raise SystemExit(app.return_code)
 """
 STUCK = """
-import time
+import pathlib, sys, time
 from seqtop.session import Session
 from seqtop.tui.app import SeqtopApp
 class Stuck(SeqtopApp):
     def on_key(self):
+        pathlib.Path(sys.argv[1]).touch()
         time.sleep(3_600)
 with Session("ipc:///nowhere/e") as session:
     Stuck(session).run()
 """
-"""An app whose thread waits forever after a key, as it does if nothing can be written any more."""
+"""An app whose thread waits forever after a key, as it does if nothing can be written any more.
+
+The key makes a file, whose path is the argument.
+"""
 
 
 @pytest.fixture
@@ -88,11 +93,13 @@ def test_a_terminal_that_closes_without_a_word(of: list[str], endpoint: str) -> 
         terminal.close()
 
 
-def test_a_terminal_that_closes_while_the_app_waits_forever() -> None:
-    terminal = Terminal(sys.executable, "-c", STUCK)
+def test_a_terminal_that_closes_while_the_app_waits_forever(tmp_path: Path) -> None:
+    waits_forever = tmp_path / "key"
+    terminal = Terminal(sys.executable, "-c", STUCK, str(waits_forever))
     try:
         terminal.wait_until(lambda: "CONNECTING" in terminal.text)
         terminal.press("%")
+        terminal.wait_until(waits_forever.exists)
         terminal.hang_up()
         assert terminal.process.wait(SECONDS) == 128 + signal.SIGHUP
     finally:

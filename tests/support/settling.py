@@ -31,8 +31,8 @@ async def settled(app: App[Any]) -> None:
         if asyncio.get_running_loop()._ready:  # type: ignore[attr-defined]
             continue
         busy = [pump for pump in (app, *app._registry) if _is_busy(pump)]
-        if busy:  # with something slow, which is awaited
-            assert time.monotonic() < deadline, f"no end to what {busy} do"
+        if busy or app._batch_count:  # with something slow, or until Textual draws again
+            assert time.monotonic() < deadline, f"no end to what {busy or app} do"
             await asyncio.sleep(0.001)
         elif app._resize_event is not None:
             app._check_resize()  # now, rather than a little later

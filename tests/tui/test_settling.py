@@ -9,6 +9,9 @@ import pytest
 from textual.app import App
 from textual.message import Message
 from textual.widget import Widget
+from textual.widgets import Static
+
+from tests.support.snapshots import picture
 
 HOPS = 8
 
@@ -84,6 +87,20 @@ def test_a_widget_that_awaits_something_slow_is_not_at_rest() -> None:
             waiter.may_go_on.set()
             await resting
             assert waiter.num_hops == 2
+
+    asyncio.run(run())
+
+
+def test_an_app_that_draws_nothing_for_a_while_is_not_at_rest() -> None:
+    """As it is after `switch_mode`."""
+
+    async def run() -> None:
+        app = Small()
+        async with app.run_test() as pilot:
+            app.delay_update(0.2)
+            app.mount(Static("changed"), before=0)
+            await pilot.pause()
+            assert "changed" in picture(app)
 
     asyncio.run(run())
 
