@@ -18,7 +18,7 @@ from tests.support.waiting import SECONDS
 
 # The same examples each time, and no clock: a failure is a change's, not the day's. To search
 # further: pytest --hypothesis-profile explore
-settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=60)
 settings.register_profile("explore", max_examples=2_000, deadline=None)
 settings.load_profile("repeatable")
 

@@ -63,53 +63,58 @@ def test_findings_fail_the_test_by_name_and_leave_a_recording(suite, pytester, t
     assert "step 0: pool-sum: " in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("body", "outcomes"),
-    [
-        (BROKEN.format(before="", after="assert 0, 'mine'"), {"failed": 1}),
-        (BROKEN.format(before="seqtop_checks.fail_on = 'error'", after=""), {"failed": 1}),
-        ("def test_engine(seqtop_checks, engine): seqtop_checks(engine.endpoint)", {"failed": 1}),
-        ("def test_engine(seqtop_checks, engine): pass", {"passed": 1}),
-        (
-            """
-def test_engine(seqtop_checks, engine):
+MANY = """
+def test_error_alone_is_asked_for(seqtop_checks, engine):
+    seqtop_checks.fail_on = "error"
+    seqtop_checks(engine.endpoint)
+    for event in (arrival(1), step(0, stats=stats(num_free_blocks=63)), step(1)):
+        engine.publish(event)
+
+def test_no_step(seqtop_checks, engine):
+    seqtop_checks(engine.endpoint)
+
+def test_unused(seqtop_checks, engine):
+    pass
+
+def test_ended(seqtop_checks, engine):
     checked = seqtop_checks(engine.endpoint, redact=True)
     for event in (arrival(1), *map(step, range(3))):
         engine.publish(event)
     engine.close()
     assert checked.session.wait_until(lambda: checked.session.state.stopped is not None, 60)
     assert checked.session.state.requests["req-1"].prompt is None
-""",
-            {"passed": 1},
-        ),
-        (
-            """
+
 @pytest.mark.parametrize("fail_on", ["warning", "error"])
-def test_engine(seqtop_checks, engine, fail_on):
+def test_warning(seqtop_checks, engine, fail_on):
     seqtop_checks.fail_on = fail_on
     seqtop_checks(engine.endpoint, thresholds={"no_progress_steps": 2})
     for event in (arrival(1), *map(step, range(3))):
         engine.publish(event)
-""",
-            {"passed": 1, "failed": 1},
-        ),
-        (
-            """
-def test_engine(seqtop_checks, engine):
+
+def test_no_engine(seqtop_checks, engine):
     seqtop_checks.timeout = 0.1
     seqtop_checks(engine.endpoint + "-")
-""",
-            {"failed": 1},
-        ),
-    ],
-    ids=["own-failure", "error", "no-step", "unused", "ended", "warning", "no-engine"],
-)
-def test_outcomes(suite, body: str, outcomes: dict[str, int]) -> None:
-    suite(body).assert_outcomes(**outcomes)
+"""
+
+
+def test_outcomes(suite) -> None:
+    result = suite(MANY, "-rA")
+    result.assert_outcomes(passed=3, failed=4)
+    summary = {line.split(" - ")[0] for line in result.outlines if " test_outcomes.py::" in line}
+    assert {line.partition(" test_outcomes.py::")[::2] for line in summary} == {
+        ("FAILED", "test_error_alone_is_asked_for"),
+        ("FAILED", "test_no_step"),
+        ("PASSED", "test_unused"),
+        ("PASSED", "test_ended"),
+        ("FAILED", "test_warning[warning]"),
+        ("PASSED", "test_warning[error]"),
+        ("FAILED", "test_no_engine"),
+    }
 
 
 def test_a_failure_of_the_test_itself_is_shown_beside_the_findings(suite) -> None:
     result = suite(BROKEN.format(before="", after="assert 0, 'mine'"))
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*AssertionError: mine*", "*pool-sum*"])
 
 

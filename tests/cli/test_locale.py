@@ -71,12 +71,18 @@ def test_the_app_is_drawn_in_ascii(recording: str) -> None:
     assert_drawn_in_ascii(recording)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--ascii"],
+        pytest.param(["--config", "config.toml"], marks=pytest.mark.release("another start")),
+    ],
+)
 def test_the_app_is_drawn_in_ascii_on_demand(
-    recording: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    recording: str, options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
     monkeypatch.setenv("PYTHONUTF8", "1")
-    assert_drawn_in_ascii("--ascii", recording)
-    config = tmp_path / "config.toml"
-    config.write_text("ascii = true\n")
-    assert_drawn_in_ascii("--config", str(config), recording)
+    monkeypatch.chdir(tmp_path)
+    Path("config.toml").write_text("ascii = true\n")
+    assert_drawn_in_ascii(*options, recording)

@@ -102,8 +102,8 @@ def _no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     "size",
     [
         (80, 24),
-        pytest.param((120, 40), marks=pytest.mark.release("a third size")),
-        (200, 60),
+        pytest.param((120, 40), marks=pytest.mark.release("another size")),
+        pytest.param((200, 60), marks=pytest.mark.release("another size")),
     ],
     ids="{0[0]}x{0[1]}".format,
 )

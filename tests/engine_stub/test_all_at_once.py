@@ -23,8 +23,10 @@ LOOKAHEADS: dict[str, dict[str, Any]] = {
 }
 # Each family with several iterations a schedule and with drafts, which exclude each other. A case
 # starts two processes that import torch.
-ALWAYS = [("llama", "draft-head"), ("mistral-sliding", "ngram"), ("qwen3", "multi-step")]
+ALWAYS = [("mistral-sliding", "ngram")]
 OTHERS = [
+    ("llama", "draft-head"),
+    ("qwen3", "multi-step"),
     ("llama", "multi-step"),
     ("mistral-sliding", "multi-step"),
     ("qwen2", "multi-step"),

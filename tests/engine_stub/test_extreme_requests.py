@@ -8,7 +8,7 @@ from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.processing.input_processor import Params
 from seqtop.sequence import PoolingParams, SamplingParams
 
-NUM_SEEDS = 30
+NUM_SEEDS = 16
 MOST_STEPS = 3_000
 LARGE = 2**31 - 1
 

@@ -180,7 +180,7 @@ def test_worker_behind_a_wire(make_engine, prompts, expected) -> None:
     aborts=st.sets(st.integers(0, 11), max_size=3),
 )
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_arrivals_through_any_pool(
     make_engine,

@@ -5,14 +5,14 @@ import pytest
 from tests.support import fuzz
 
 COUNTS = {
-    "wire": 2_000,
-    "recordings": 300,
+    "wire": 1_000,
+    "recordings": 150,
     "requests": 300,
     "kv_events": 300,
-    "http": 75,
-    "models": 60,
+    "http": 40,
+    "models": 40,
 }
-"""Inputs that take two or three seconds."""
+"""Inputs that take a second or two."""
 
 
 @pytest.mark.parametrize("kind", fuzz.KINDS)

@@ -157,7 +157,7 @@ def test_damaged_frame_affects_only_that_frame(recorded: Path, tmp_path: Path) -
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_flipped_bytes_raise_nothing_but_recording_errors(
@@ -179,7 +179,7 @@ def test_flipped_bytes_raise_nothing_but_recording_errors(
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_malformed_content_with_valid_checksums_raises_nothing_else(

@@ -1,6 +1,7 @@
 """On every screen: the help lists every key, and every key it lists is pressed in a test."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -37,20 +38,7 @@ def is_at(app: SeqtopApp, name: str) -> bool:
     return isinstance(screen, TabbedScreen) and screen.TAB.name == name and bool(app.focused)
 
 
-def bindings(name: str) -> dict[str, ActiveBinding]:
-    """What is bound on a screen, by key."""
-    app = several()
-    found: dict[str, ActiveBinding] = {}
-
-    async def act(pilot: Pilot[int]) -> None:
-        await pilot.press(leading_to(name))
-        await until(pilot, lambda: is_at(app, name))
-        found.update(app.screen.active_bindings)
-
-    play(app, act)
-    return found
-
-
+@functools.cache
 def pressed(path: Path) -> set[str]:
     """Keys that a file of tests presses, or runs through to press."""
     found: set[str] = set()
@@ -76,31 +64,16 @@ def pressed(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_key_is_pressed_in_a_test(name: str) -> None:
-    here = Path(__file__).parent
-    parts = TESTS.get(name, (f"screens/{name}/test_*.py",))
-    of_screen = {key for part in parts for path in here.glob(part) for key in pressed(path)}
-    anywhere = {key for path in here.rglob("test_*.py") for key in pressed(path)}
-    anywhere |= {leading_to(each) for each in NAMES}  # as this file does
-    bound = bindings(name)
-    assert len(bound) > 20
-    for key, active in bound.items():
-        if key not in TEXTUALS:
-            own = not isinstance(active.node, SeqtopApp)
-            shared = isinstance(active.node, ListView) or key in {"tab", "shift+tab", "escape"}
-            assert key in (of_screen if own and not shared else anywhere), (key, active.binding)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_help_of_every_screen_lists_every_key(name: str) -> None:
+def test_every_key_of_a_screen_is_in_its_help_and_pressed_in_a_test(name: str) -> None:
     app = several()
+    active: dict[str, ActiveBinding] = {}
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(leading_to(name))
         await until(pilot, lambda: is_at(app, name))
+        active.update(app.screen.active_bindings)
         bound = {
-            key: active.binding.tooltip or active.binding.description
-            for key, active in app.screen.active_bindings.items()
+            key: each.binding.tooltip or each.binding.description for key, each in active.items()
         }
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
@@ -121,3 +94,14 @@ def test_the_help_of_every_screen_lists_every_key(name: str) -> None:
             assert word not in text
 
     play(app, act)
+    assert len(active) > 20
+    here = Path(__file__).parent
+    parts = TESTS.get(name, (f"screens/{name}/test_*.py",))
+    of_screen = {key for part in parts for path in here.glob(part) for key in pressed(path)}
+    anywhere = {key for path in here.rglob("test_*.py") for key in pressed(path)}
+    anywhere |= {leading_to(each) for each in NAMES}  # as this test does
+    for key, each in active.items():
+        if key not in TEXTUALS:
+            own = not isinstance(each.node, SeqtopApp)
+            shared = isinstance(each.node, ListView) or key in {"tab", "shift+tab", "escape"}
+            assert key in (of_screen if own and not shared else anywhere), (key, each.binding)

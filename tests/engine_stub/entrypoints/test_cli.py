@@ -38,14 +38,21 @@ def test_engine_refuses_to_bind_in_the_open_unasked() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--model", "/nonexistent"], ("/nonexistent",)),
         (["--block-size", "0"], ("block_size",)),
         (["--device", "abacus"], ("abacus",)),
         (["--max-model-len", "1000000"], ("max_model_len",)),
     ],
 )
-def test_engine_that_cannot_start(arguments: list[str], words: tuple[str, ...]) -> None:
-    assert_one_sentence(run(*ENGINE, "serve", *arguments), 1, *words)
+def test_engine_that_cannot_start(
+    arguments: list[str], words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert engine_main(["serve", *arguments]) == 1
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert all(word in sentence for word in words)
+
+
+def test_engine_without_a_model() -> None:
+    assert_one_sentence(run(*ENGINE, "serve", "--model", "/nonexistent"), 1, "/nonexistent")
 
 
 @pytest.mark.parametrize(
