@@ -124,7 +124,7 @@ def test_a_terminal_resized_many_times(app: SeqtopApp) -> None:
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press("enter")
-        for _ in range(30):
+        for _ in range(12):
             await pilot.resize_terminal(chance.randrange(10, 130), chance.randrange(3, 40))
         await pilot.resize_terminal(80, 24)
         await pilot.press("home")
