@@ -13,11 +13,12 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 
-from seqtop.checks import RULES, Finding, Thresholds
 from seqtop.checks.background import BackgroundChecker
+from seqtop.checks.finding import Finding
 from seqtop.checks.live_checker import LiveChecker
+from seqtop.checks.rules import RULES
 from seqtop.checks.stream_checker import StreamChecker
-from seqtop.checks.thresholds import DEFAULT_THRESHOLDS
+from seqtop.checks.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from seqtop.connection import ConnectionState
 from seqtop.history import FileStore
 from seqtop.history.memory_store import MemoryStore

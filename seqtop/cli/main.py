@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from seqtop.argparse_ext import suggestion
 from seqtop.ascii_output import replace_unencodable
-from seqtop.cli import COMMANDS, no_command
+from seqtop.cli import COMMANDS
 from seqtop.cli.messages import fail
 from seqtop.cli.parser import build_parser
 from seqtop.connection import UnreachableError
@@ -22,6 +22,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     replace_unencodable(sys.stdout, sys.stderr)
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments:
+        from seqtop.cli import no_command
+
         return no_command.run()
     if message := _unknown_command(arguments):
         return fail(message, status=2)

@@ -29,16 +29,13 @@ from seqtop.state.model import RequestState, SequenceState
 
 Test: TypeAlias = Callable[[RequestState, SequenceState, float], bool]
 
-_WORD = re.compile(
-    r"""(?P<no>[-!]?)
+_WORD = r"""(?P<no>[-!]?)
     (?: re:/(?P<regex>(?:\\.|[^/\\])*)(?P<slash>/?)
       | "(?P<quoted>[^"]*)"?
       | (?P<field>[a-z0-9_]+)(?P<op>:|<=|>=|!=|==?|<|>)(?:"(?P<text>[^"]*)"?|(?P<bare>\S*))
       | (?P<plain>\S+)
-    )(?=\s|$)""",
-    re.VERBOSE | re.IGNORECASE,
-)
-_NUMBER = re.compile(r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))(?P<unit>[a-zµμ]*)", re.IGNORECASE)
+    )(?=\s|$)"""
+_NUMBER = r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+))(?P<unit>[a-zµμ]*)"
 _UNITS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9} | {
     "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0
 }  # fmt: skip
@@ -125,9 +122,10 @@ def words(source: str) -> Iterator[re.Match[str]]:
     Raises:
         FilterError: The rest cannot be parsed.
     """
+    pattern = re.compile(_WORD, re.VERBOSE | re.IGNORECASE)
     position = 0
     while (position := _skip_spaces(source, position)) < len(source):
-        word = _WORD.match(source, position)
+        word = pattern.match(source, position)
         if word is None:
             raise FilterError(f"cannot parse {source[position:].split()[0]!r}")
         position = word.end()
@@ -280,7 +278,7 @@ def quantity(text: str) -> float | None:
     Raises:
         FilterError: The unit is unknown.
     """
-    word = _NUMBER.fullmatch(text)
+    word = re.fullmatch(_NUMBER, text, re.IGNORECASE)
     if word is None:
         return None
     unit = word["unit"].translate(_MICRO)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator
 
 ZAP_DOMAIN = "seqtop"
+MAX_CPU_SHARE = 0.02
+"""The share of a core that authenticating takes: the engine waits for the interpreter meanwhile."""
+MAX_PAUSE = 0.1
+"""Seconds that the next handshake waits at most."""
 _KEY_BYTES = 32
 _MAX_KEY_FILE = 2**16
 """The largest key file that is read, in bytes. A device such as /dev/zero has no end."""
@@ -78,12 +83,21 @@ class EngineKeys:
 
 
 class _AllowList:
-    """The callback of `configure_curve_callback`."""
+    """The callback of `configure_curve_callback`, which runs on the authenticator's thread.
+
+    It rations handshakes by measured time, whoever asks: after each, the thread pauses.
+    """
 
     def __init__(self, keys: frozenset[bytes]) -> None:
         self._keys = keys
+        self._used: float | None = None
+        """Seconds of CPU that the thread had used after the last handshake."""
 
     def callback(self, _domain: str, key: bytes) -> bool:
+        used = time.thread_time()
+        if self._used is not None:
+            time.sleep(min((used - self._used) / MAX_CPU_SHARE, MAX_PAUSE))
+        self._used = used
         return key in self._keys
 
 

@@ -18,7 +18,6 @@ from textual.screen import Screen
 from textual.widget import AwaitMount
 
 from seqtop import format as fmt
-from seqtop.checks.background import BackgroundChecker, CheckThread
 from seqtop.connection import ConnectionState, ControlError
 from seqtop.history.event_index import EventKind
 from seqtop.history.timeline import RecordingError, Timeline
@@ -44,6 +43,7 @@ from seqtop.tui.source import Source
 from seqtop.tui.ui_state import EVERYTHING, Changes, UiState
 
 if TYPE_CHECKING:
+    from seqtop.checks.background import BackgroundChecker, CheckThread
     from seqtop.tui.dialogs.seek_prompt import SeekTarget
     from seqtop.tui.dialogs.submit import Submission
     from seqtop.tui.screens.checks.screen import ChecksScreen
@@ -342,6 +342,8 @@ class SeqtopApp(BaseApp):
     def start_checking(self) -> BackgroundChecker | None:
         """Checks the history from now on; returns `None` if there is no history."""
         if (checker := self.ui.start_checking()) is not None:
+            from seqtop.checks.background import CheckThread
+
             self._check_threads.append(CheckThread(checker))
             self._check_threads[-1].start()
         return self.ui.checker

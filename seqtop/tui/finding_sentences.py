@@ -1,10 +1,15 @@
 """Sentences about findings of the checks, for notices and for the detail of a sequence."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from seqtop import format as fmt
-from seqtop.checks.background import LocatedFinding
+
+if TYPE_CHECKING:
+    from seqtop.checks.background import LocatedFinding
 
 
 def sentence(found: Sequence[LocatedFinding]) -> str:

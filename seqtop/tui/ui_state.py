@@ -9,19 +9,15 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from seqtop.checks.background import BackgroundChecker, LocatedFinding
 from seqtop.connection import ConnectionState
-from seqtop.explain.explanation import Explanation
-from seqtop.history.condition_search import ConditionSearch
 from seqtop.history.step_series import StepSeries
 from seqtop.history.timeline import RecordingError
 from seqtop.observable import Observable
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.block_index import BlockIndex
-from seqtop.state.condition import parse_condition
 from seqtop.state.filter import NO_FILTER, Filter, parse
 from seqtop.state.freeze import freeze
 from seqtop.state.latency import Latencies, Measured
@@ -35,6 +31,11 @@ from seqtop.tui.screens.sequences.token_marks import Marking
 from seqtop.tui.settings import DEFAULTS, Settings, parse_slo, parse_sort, parse_thresholds
 from seqtop.tui.source import Source
 from seqtop.tui.time_travel import TimeTravel
+
+if TYPE_CHECKING:
+    from seqtop.checks.background import BackgroundChecker, LocatedFinding
+    from seqtop.explain.explanation import Explanation
+    from seqtop.history.condition_search import ConditionSearch
 
 
 class Changes(NamedTuple):
@@ -317,6 +318,8 @@ class UiState(Observable):
         """Creates a checker for the history; `None` if there is no history, or a checker exists."""
         if self.checker is not None or self.source.history is None:
             return None
+        from seqtop.checks.background import BackgroundChecker
+
         self.checker = BackgroundChecker(self.source.history, thresholds=self._thresholds)
         self.checker.add_callback(self.changed)
         return self.checker
@@ -375,6 +378,9 @@ class UiState(Observable):
         """
         timeline, position = self.source.history, self.time_travel.position
         assert timeline is not None, "there is a history to search"
+        from seqtop.history.condition_search import ConditionSearch
+        from seqtop.state.condition import parse_condition
+
         condition = parse_condition(self.condition)
         self.condition_search = ConditionSearch(timeline, condition, position, direction)
         self.changed()
@@ -421,6 +427,8 @@ class UiState(Observable):
         if found is None or timeline is None:
             self._explanation = None
             return None
+        from seqtop.explain.explanation import Explanation
+
         position = self.time_travel.position
         if self._explanation is None or not self._explanation.extend(found[0], position):
             self._explanation = Explanation(timeline, found[0], position)

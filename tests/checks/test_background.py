@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 
-from seqtop.checks import Checker, Finding
 from seqtop.checks.background import BackgroundChecker
+from seqtop.checks.checker import Checker
+from seqtop.checks.finding import Finding
 from seqtop.checks.stream_checker import MAX_FINDINGS
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.timeline import CompressedData, RecordingError

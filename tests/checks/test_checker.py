@@ -1,6 +1,6 @@
 """The checker on a correct run, from its middle, and with hostile figures."""
 
-from seqtop.checks import Checker
+from seqtop.checks.checker import Checker
 from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.messages import EngineInfo, Heartbeat

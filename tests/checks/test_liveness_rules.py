@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from seqtop.checks import Thresholds
+from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import Event, Heartbeat, Preemption, SequenceUpdate
 from tests.support.hand_driven import arrival, engine_info, stats, step

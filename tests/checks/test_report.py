@@ -7,8 +7,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from seqtop.checks import RULES
 from seqtop.checks.report import Report, check_live, check_recording
+from seqtop.checks.rules import RULES
 from seqtop.cli.main import main
 from seqtop.wire.messages import EngineStopped
 from tests.support.broken_recordings import BROKEN, NO_STEP, record, spoil

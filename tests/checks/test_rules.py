@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from seqtop.checks import RULES
-from seqtop.checks.rules import rule
+from seqtop.checks.rules import RULES, rule
 from tests.support.mutants import MUTANTS
 
 

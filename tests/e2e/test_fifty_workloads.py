@@ -12,7 +12,8 @@ from engine_stub.config import EngineConfig
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
-from seqtop.checks import Checker, Finding
+from seqtop.checks.checker import Checker
+from seqtop.checks.finding import Finding
 from seqtop.sequence import PoolingParams, SamplingParams, SequenceGroup
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event, Step

@@ -13,7 +13,7 @@ from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.entrypoints.server import EngineServer
 from engine_stub.failure_log import SECONDS_BETWEEN_TRACEBACKS, FailureLog
 from engine_stub.worker import model_runner
-from seqtop.checks import Checker
+from seqtop.checks.checker import Checker
 from seqtop.sequence import PoolingParams, SamplingParams, SequenceStatus, token_inputs
 from seqtop.wire.messages import Event, RequestFinished
 from tests.support.running import drain, greedy, tokens

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
-from seqtop.checks import Checker, Finding
+from seqtop.checks.checker import Checker
+from seqtop.checks.finding import Finding
 from seqtop.sequence import SamplingParams, SequenceGroup, SequenceStatus
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event

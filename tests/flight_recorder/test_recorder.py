@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, cast
 import psutil
 import pytest
 
-from seqtop.checks import Thresholds
 from seqtop.checks.report import check_recording
+from seqtop.checks.thresholds import Thresholds
 from seqtop.flight_recorder.recorder import MAX_RECORDS, FlightRecorder, ring
 from seqtop.history import FileStore
 from seqtop.session import Session

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqtop.checks import Checker
+from seqtop.checks.checker import Checker
 from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import (
     SequenceDataDelta,

@@ -1,6 +1,6 @@
 """What only some engines have or do, as the protocol lets them say it."""
 
-from seqtop.checks import Checker
+from seqtop.checks.checker import Checker
 from seqtop.sequence import SequenceGroupMetadataDelta, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.explain import explain

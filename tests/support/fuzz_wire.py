@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from seqtop.checks import Checker
+from seqtop.checks.checker import Checker
 from seqtop.connection import Connection, ConnectionState
 from seqtop.export import json_document, text
 from seqtop.history.memory_store import MemoryStore

@@ -8,7 +8,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from seqtop.checks import Checker, Finding, Thresholds
+from seqtop.checks.checker import Checker
+from seqtop.checks.finding import Finding
+from seqtop.checks.thresholds import Thresholds
 from seqtop.sequence import SequenceStatus
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import (

@@ -1,5 +1,6 @@
 """Doors that only keys open, over real sockets."""
 
+import itertools
 import socket
 import stat
 import threading
@@ -135,6 +136,28 @@ def test_neither_socket_gives_the_uninvited_one_byte(
         assert not questions.poll(0)
         live.close()
         questions.close()
+
+
+def test_handshakes_are_rationed_by_measured_time(
+    endpoint: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = iter(itertools.count(1.0, 0.001))  # each handshake takes a millisecond, the third more
+    pauses: list[float] = []
+
+    class Clock:
+        def thread_time(self) -> float:
+            return next(used) + (1.0 if len(pauses) > 1 else 0.0)
+
+        def sleep(self, seconds: float) -> None:
+            pauses.append(seconds)
+
+    monkeypatch.setattr(curve_keys, "time", Clock())
+    own = curve_keys.engine_keys(place / "engine.key_secret", place / "viewers")
+    with Publisher(endpoint, engine_info(), EngineState(), curve_keys=own):
+        for _ in range(2):
+            refusal(endpoint, of(place, "stranger"))
+    assert pauses[:3] == pytest.approx([0.05, 0.05, curve_keys.MAX_PAUSE])
+    assert 0.001 / pauses[0] == pytest.approx(curve_keys.MAX_CPU_SHARE)
 
 
 def test_refused_viewer_gets_in_once_it_is_let(

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from serve import ABORTED_AFTER, MODEL, NUM_REQUESTS
 
-from seqtop.checks import Checker, Finding
+from seqtop.checks.checker import Checker
+from seqtop.checks.finding import Finding
 from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session

@@ -16,7 +16,9 @@ from typing import Any
 
 from seqtop.adapters.vllm.hook import follow
 from seqtop.adapters.vllm.settings import AdapterSettings
-from seqtop.checks import Checker, Finding, Thresholds
+from seqtop.checks.checker import Checker
+from seqtop.checks.finding import Finding
+from seqtop.checks.thresholds import Thresholds
 from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session

@@ -9,7 +9,8 @@ import pytest
 from seqtop.adapters.vllm.attachment import Attachment
 from seqtop.adapters.vllm.hook import follow
 from seqtop.adapters.vllm.settings import AdapterSettings
-from seqtop.checks import Checker, Finding
+from seqtop.checks.checker import Checker
+from seqtop.checks.finding import Finding
 from seqtop.connection import ConnectionState
 from seqtop.sequence import SequenceStatus
 from seqtop.session import Session

@@ -1,12 +1,13 @@
 """The latency of the selected request as a chain of parts."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from textual import events
 from textual.message import Message
 
 from seqtop import format as fmt
-from seqtop.explain.chain import Part
-from seqtop.explain.explanation import Explanation
-from seqtop.explain.report import describe, headline
 from seqtop.sanitize import safe_line
 from seqtop.sequence import latency
 from seqtop.tui.rendering.style import PLAIN, Line, fitted
@@ -14,6 +15,10 @@ from seqtop.tui.rendering.timeline_bars import KINDS
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens.sequences.pane import ScrollablePane
 from seqtop.tui.ui_state import UiState
+
+if TYPE_CHECKING:
+    from seqtop.explain.chain import Part
+    from seqtop.explain.explanation import Explanation
 
 _INDENT = "   "
 _HERE = "▸"
@@ -78,6 +83,8 @@ def latency_lines(
         position: The position on display; parts that begin later are dim. `None` for the newest.
         width: The cells of a line.
     """
+    from seqtop.explain.report import headline
+
     if explanation.error:
         return [(None, ((safe_line(explanation.error), "dim"),))]
     lines: list[tuple[int | None, Line]] = [
@@ -102,6 +109,8 @@ def latency_lines(
 def _part_lines(
     explanation: Explanation, part: Part, total: float, position: int | None, width: int
 ) -> list[Line]:
+    from seqtop.explain.report import describe
+
     is_later = position is not None and part.position is not None and part.position > position
     is_here = position is not None and part.position == position
     sign, style = KINDS.get(part.kind, ("·", "dim"))

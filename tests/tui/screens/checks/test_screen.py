@@ -4,7 +4,7 @@ import threading
 
 from textual.pilot import Pilot
 
-from seqtop.checks import RULES
+from seqtop.checks.rules import RULES
 from seqtop.history.memory_store import MemoryStore
 from seqtop.history.playback import Playback
 from seqtop.tui.app import SeqtopApp
