@@ -95,6 +95,11 @@ class EngineInfo(Message, tag="EngineInfo"):
     """The rank among several engines that serve one model together."""
     kv_cache_groups: Public[list[Name]] = []
     """The kind of layers of each block table, if sequences have several."""
+    not_available: Public[dict[Name, Name]] = {}
+    """Columns and figures that this engine cannot give, by key, and the reason of each.
+
+    A key is that of a column, or one of `seqtop.state.not_available.FIGURES`.
+    """
 
 
 class RequestArrived(Message, tag="RequestArrived"):
@@ -225,8 +230,9 @@ class StepStats(Message):
     """Blocks in at least one block table."""
     num_free_blocks: Public[int]
     """Blocks without content."""
-    num_cached_blocks: Public[int]
-    """Blocks in no table whose content the prefix cache can reuse."""
+    num_cached_blocks: Public[int | None]
+    """Blocks in no table whose content the prefix cache can reuse. `None` if the engine does not
+    count them; `num_free_blocks` then includes them."""
     num_prefill_tokens: Public[int]
     """Prompt tokens this step computed."""
     num_decode_tokens: Public[int]

@@ -222,11 +222,22 @@ class SteppedEngine:
         self.num_steps += 1
         self._compare_reasons()
 
+    @property
+    def not_available(self) -> dict[str, str]:
+        """What the viewer knows to be not available, and why."""
+        info = self.session.state.info
+        assert info is not None
+        return info.not_available
+
     def truth(self) -> dict[str, Any]:
         scheduler = self.scheduler
         manager = scheduler.kv_cache_manager
         blocks = [block for block in manager.block_pool.blocks if not block.is_null]
         free = [block for block in blocks if not block.ref_cnt]
+        num_free = sum(block.block_hash is None for block in free)
+        pool: dict[str, int | None] = {"free": num_free, "cached": len(free) - num_free}
+        if "cached_blocks" in self.not_available:
+            pool = {"free": len(free), "cached": None}
         return {
             "requests": {
                 request.request_id[:-9]: {
@@ -252,8 +263,7 @@ class SteppedEngine:
                 for queue in QUEUES
                 for request in getattr(scheduler, queue, ())
             ],
-            "free": sum(block.block_hash is None for block in free),
-            "cached": sum(block.block_hash is not None for block in free),
+            **pool,
             "used": len(blocks) - len(free),
         }
 
@@ -320,6 +330,10 @@ class SteppedEngine:
             }
         for cause in given.values():
             self.reasons[cause] = self.reasons.get(cause, 0) + 1
+        if "why" in self.not_available:
+            if not {"unknown"}.issuperset(given.values()):
+                self.differences.append(f"step {self.num_steps}: reasons {given} are not known")
+            return
         waiting = [
             each.request_id for queue in QUEUES for each in getattr(self.scheduler, queue, ())
         ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Collection
 from types import FrameType
 from typing import Any, Final, Protocol
 
@@ -29,7 +30,7 @@ from seqtop.adapters.vllm.observations import (
     UnfinishedRequest,
     WaitingRequest,
 )
-from seqtop.adapters.vllm.prefix_cache_observer import PrefixCacheObserver, can_observe
+from seqtop.adapters.vllm.prefix_cache_observer import PrefixCacheObserver
 from seqtop.adapters.vllm.wrapping import Wrap
 
 _SAMPLING_FIELDS: Final = (
@@ -60,27 +61,37 @@ class SchedulerObserver:
         wrap: Wraps a method.
         publisher: Receives the observations.
         layout: The way to read block tables.
+        not_available: Keys of columns and figures for which the scheduler lacks something.
 
     Raises:
         AttributeError: The scheduler lacks something without which nothing can be observed.
     """
 
     def __init__(
-        self, scheduler: Any, wrap: Wrap, publisher: ObservationSink, layout: Layout
+        self,
+        scheduler: Any,
+        wrap: Wrap,
+        publisher: ObservationSink,
+        layout: Layout,
+        not_available: Collection[str] = (),
     ) -> None:
         self._scheduler = scheduler
         self._publisher = publisher
         self._layout = layout
+        has_cache = scheduler.vllm_config.cache_config.enable_prefix_caching
         self._cache = (
-            PrefixCacheObserver(scheduler, wrap) if can_observe(scheduler, layout) else None
+            PrefixCacheObserver(scheduler, wrap)
+            if has_cache and "prefix_misses" not in not_available
+            else None
         )
         self._pool = FreeBlockCounter(
             scheduler.kv_cache_manager.block_pool,
             wrap,
             freed=self._before_pool_frees if layout.whole_tables else None,
             evicted=self._cache.evicted if self._cache is not None else None,
+            counts_cached="cached_blocks" not in not_available,
         )
-        self._admission = Admission(scheduler, wrap)
+        self._admission = Admission(scheduler, wrap, knows_reasons="why" not in not_available)
         self._is_new = False
         self._blocked: dict[str, str] = {}
         """The last reported status of requests that wait for something other than their turn."""

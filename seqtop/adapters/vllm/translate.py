@@ -72,6 +72,7 @@ def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo
         tokenizer=started.tokenizer,
         data_parallel_rank=started.data_parallel_rank,
         kv_cache_groups=started.groups,
+        not_available=started.not_available,
     )
 
 
@@ -308,7 +309,7 @@ class Translator:
             num_running=len(self._running),
             num_waiting=observation.num_waiting,
             num_used_blocks=num_blocks - observation.num_free_blocks,
-            num_free_blocks=observation.num_free_blocks - observation.num_cached_blocks,
+            num_free_blocks=observation.num_free_blocks - (observation.num_cached_blocks or 0),
             num_cached_blocks=observation.num_cached_blocks,
             num_prefill_tokens=0,
             num_decode_tokens=0,

@@ -79,6 +79,7 @@ def row(
     late: Collection[str] = (),
     *,
     redacted: bool = False,
+    not_available: Collection[str] = (),
 ) -> Line:
     """Returns the row of one sequence.
 
@@ -90,6 +91,7 @@ def row(
         position: The branch of the tree of sequences that the row is on.
         late: The keys of figures over their latency objective. Each gets a sign before it.
         redacted: Whether the engine does not publish texts.
+        not_available: The keys of columns that the engine cannot give.
     """
     spans: list[StyledText] = []
     in_tree = position.rails or position.is_parent
@@ -99,6 +101,8 @@ def row(
             cell = _branch(request, sequence, position, width)
         elif redacted and key == "text":
             cell = fitted((("redacted", "dim"),), width)
+        elif key in not_available:
+            cell = fitted(((column.aligned(fmt.NOT_AVAILABLE), "dim"),), width)
         else:
             cell = _CELLS[key](request, sequence, now, width)
         if late and key in late:
