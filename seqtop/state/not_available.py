@@ -10,6 +10,7 @@ from seqtop.state.fields import FIELDS
 FIGURES = {
     "cached_blocks": "cached blocks",
     "prefix_misses": "causes of prefix misses",
+    "cuda_graph": "CUDA graphs",
     "end": "cause of the engine's end",
 }
 """Figures that are no columns, by key."""

@@ -64,8 +64,9 @@ def test_columns_of_a_renamed_attribute_are_not_available(
             engine.step()
         table = text.table(engine.session.state, columns=["id", "why"])
         engine.run()
-        assert list(engine.not_available) == keys
-        assert all(name in reason for reason in engine.not_available.values())
+        missing = engine.not_available
+        assert [*missing] == [*keys, "cuda_graph"]
+        assert all(name in missing[key] for key in keys)
         assert ("n/a" in table) is ("why" in keys)
         report(engine, f"without {name}")
     if "why" not in keys:
@@ -76,7 +77,7 @@ def test_a_version_with_all_attributes_lacks_nothing() -> None:
     with stepped(make_core()) as engine:
         engine.add("one", prompt(1))
         engine.run()
-        assert engine.not_available == {}
+        assert engine.not_available == {"cuda_graph": "vLLM runs without --cudagraph-metrics"}
 
 
 def test_without_a_required_attribute_nothing_is_attached(

@@ -158,9 +158,18 @@ class SteppedEngine:
         self.reasons: dict[str, int] = {}
         self.is_queue_known = True
         """False if the scheduler does not keep to the order that its policy promises."""
+        self.graph: tuple[str, int, int] | None = None
+        """The CUDA graph of the last step."""
+        self.parents: dict[str, str] = {}
+        """The internal id of the request that a sample belongs to, by that of the sample."""
         self._spy = spy
 
     def add(self, name: str, prompt: list[int], *, max_tokens: int = 20, **more: Any) -> None:
+        request = self.request(name, prompt, max_tokens=max_tokens, **more)
+        self.core.add_request(*self.core.preprocess_add_request(request))
+
+    def request(self, name: str, prompt: list[int], *, max_tokens: int = 20, **more: Any) -> Any:
+        """A request as vLLM's front end sends it."""
         from vllm.sampling_params import SamplingParams
         from vllm.v1.engine import EngineCoreRequest
 
@@ -181,10 +190,7 @@ class SteppedEngine:
         known = EngineCoreRequest.__struct_fields__
         if "eos_token_id" in known:
             fields.setdefault("eos_token_id", None)
-        request = EngineCoreRequest(
-            **{name: each for name, each in fields.items() if name in known}
-        )
-        self.core.add_request(*self.core.preprocess_add_request(request))
+        return EngineCoreRequest(**{name: each for name, each in fields.items() if name in known})
 
     def abort(self, name: str) -> None:
         self.core.abort_requests([f"{name}-00000000"])
@@ -251,6 +257,7 @@ class SteppedEngine:
                     "preemptions": request.num_preemptions,
                     "priority": request.priority,
                     "lora": request.lora_request.lora_name if request.lora_request else "",
+                    "parent": self.parents.get(request.request_id, ""),
                     "cached": self._spy.cached[request.request_id]
                     if request.status.name == "RUNNING"
                     else None,
@@ -263,6 +270,12 @@ class SteppedEngine:
                 for queue in QUEUES
                 for request in getattr(scheduler, queue, ())
             ],
+            "loras": len(
+                {each.lora_request.lora_int_id for each in scheduler.running if each.lora_request}
+            )
+            if scheduler.lora_config
+            else None,
+            "graph": self.graph,
             **pool,
             "used": len(blocks) - len(free),
         }
@@ -293,6 +306,7 @@ class SteppedEngine:
                     "preemptions": request.num_preemptions,
                     "priority": request.priority,
                     "lora": request.lora,
+                    "parent": request.parent_request_id,
                     "cached": (sequence.num_cached_tokens, sequence.num_external_tokens)
                     if sequence.status is SequenceStatus.RUNNING
                     else None,
@@ -305,6 +319,10 @@ class SteppedEngine:
                 if sequence.status is SequenceStatus.RUNNING
             },
             "waiting": [state.sequences[seq_id].request_id for seq_id in view.queue],
+            "loras": state.stats.num_used_loras,
+            "graph": None
+            if (graph := state.stats.cuda_graph) is None
+            else (graph.mode, graph.num_tokens, graph.num_padded_tokens),
             "free": state.stats.num_free_blocks,
             "cached": state.stats.num_cached_blocks,
             "used": state.stats.num_used_blocks,

@@ -44,6 +44,7 @@ class EngineStarted(Observation, tag="EngineStarted"):
     """True if internal ids are the user's ids with 9 characters appended."""
     not_available: dict[str, str] = {}
     """Columns and figures that this engine cannot give, by key, and the reasons."""
+    max_loras: int | None = None
 
 
 class Arrived(Observation, tag="Arrived"):
@@ -195,6 +196,8 @@ class Stepped(Observation, tag="Stepped"):
     """The part of `num_free_blocks` that the prefix cache can still reuse; `None` if unknown."""
     cache_events: list[AnyCacheEvent] = []
     """What the prefix cache did since the previous call, in order."""
+    cuda_graph: tuple[str, int, int] | None = None
+    """The mode of the CUDA graph, the tokens of the step, and the tokens with padding."""
 
 
 class UnfinishedRequest(Observation):

@@ -55,6 +55,7 @@ _OPTIONAL: Final = {
         f"{_POOL}.get_new_blocks",
         f"{_POOL}.cached_block_hash_to_block.get_one_block",
     ),
+    "cuda_graph": ("vllm_config.observability_config.cudagraph_metrics",),
     "end": ("shutdown",),
 }
 """Attributes of the scheduler that one column or figure needs, by its key in `EngineInfo`."""
@@ -86,6 +87,10 @@ def probe(scheduler: Any) -> dict[str, str]:
     }
     if "cached_blocks" in not_available:  # they are observed together
         not_available.setdefault("prefix_misses", not_available["cached_blocks"])
+    if "cuda_graph" not in not_available and not (
+        scheduler.vllm_config.observability_config.cudagraph_metrics
+    ):
+        not_available["cuda_graph"] = "vLLM runs without --cudagraph-metrics"
     return not_available
 
 

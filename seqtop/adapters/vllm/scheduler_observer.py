@@ -268,7 +268,12 @@ class SchedulerObserver:
         self._back = time.perf_counter()
 
     def _after_update(
-        self, outputs: dict[int, Any], scheduler_output: Any, *_: Any, **__: Any
+        self,
+        outputs: dict[int, Any],
+        scheduler_output: Any,
+        model_runner_output: Any,
+        *_: Any,
+        **__: Any,
     ) -> None:
         run, scheduled_at = self._take_scheduled(scheduler_output)
         scheduler = self._scheduler
@@ -314,6 +319,7 @@ class SchedulerObserver:
             num_free_blocks=self._pool.num_free,
             num_cached_blocks=self._pool.num_cached,
             cache_events=self._cache.take() if self._cache is not None else [],
+            cuda_graph=_cuda_graph(model_runner_output),
         )
         self._scheduled, self._ended, self._released = [], [], []
         self._changed_tables.clear()
@@ -402,3 +408,10 @@ class SchedulerObserver:
     def _ordered(self, tables: Tables) -> Tables:
         main = self._layout.main_group
         return (tables[main], *tables[:main], *tables[main + 1 :]) if main else tables
+
+
+def _cuda_graph(output: Any) -> tuple[str, int, int] | None:
+    stats = getattr(output, "cudagraph_stats", None)
+    if stats is None:
+        return None
+    return str(stats.runtime_mode), stats.num_unpadded_tokens, stats.num_padded_tokens

@@ -300,6 +300,10 @@ def _id(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
     return fitted(((safe_line(r.request_id), _style(s)),), width)
 
 
+def _lora(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
+    return fitted(((safe_line(r.lora), _style(s)),), width)
+
+
 def _prompt_text(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
     return fitted(((safe_text((r.prompt or "")[:width]), _style(s)),), width)
 
@@ -329,6 +333,7 @@ _SPECIAL: dict[str, Cell] = {
     "age": _age,
     "text": _text,
     "id": _id,
+    "lora": _lora,
     "prompt_text": _prompt_text,
 }
 """The cells that are more than a figure. Each key is one of `FIELDS`."""
