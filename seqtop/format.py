@@ -8,6 +8,8 @@ import math
 import time
 
 UNKNOWN = "\N{EN DASH}"
+NOT_AVAILABLE = "n/a"
+"""Stands for a column or figure that an engine cannot give."""
 MAX_WIDTH = 9
 
 _LARGEST = 10**15

@@ -28,6 +28,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceGroupMetadataLike,
 )
+from seqtop.sequence.parallel import parent_request_id
 from seqtop.state.prefix_misses import PrefixHistory
 from seqtop.wire import messages
 from seqtop.wire.messages import (
@@ -358,6 +359,7 @@ def _arrival(group: SequenceGroup) -> RequestArrived:
         pooling_params=group.pooling_params,
         priority=group.priority,
         metrics=group.metrics,
+        parent_request_id=parent_request_id(group.request_id),
     )
 
 

@@ -89,12 +89,13 @@ class BlockRules(RuleGroup):
         stats, info = self.state.stats, self.state.info
         if stats is None or info is None:
             return
-        total = stats.num_free_blocks + stats.num_used_blocks + stats.num_cached_blocks
+        num_cached = stats.num_cached_blocks or 0  # the free blocks include what is not counted
+        total = stats.num_free_blocks + stats.num_used_blocks + num_cached
         num_blocks = info.num_gpu_blocks - info.num_reserved_blocks
         if total != num_blocks:
             yield self.of_engine(
                 f"{stats.num_free_blocks} free, {stats.num_used_blocks} used and"
-                f" {stats.num_cached_blocks} cached blocks make {total},"
+                f" {num_cached} cached blocks make {total},"
                 f" the pool has {num_blocks}"
             )
 
@@ -118,6 +119,8 @@ class BlockRules(RuleGroup):
     def _cache_sum(self) -> Iterator[Finding]:
         stats = self.state.stats
         if stats is None or self.state.info is None or self.state.cached_blocks is None:
+            return
+        if stats.num_cached_blocks is None:
             return
         num_unused = len(self._cached_unused)
         if stats.num_cached_blocks not in (num_unused, num_unused - self._num_unused_late):

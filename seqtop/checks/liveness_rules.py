@@ -198,7 +198,7 @@ class LivenessRules(RuleGroup):
         stats, info = self.state.stats, self.state.info
         if stats is None or info is None or info.block_size < 1:
             return ""
-        available = stats.num_free_blocks + stats.num_cached_blocks
+        available = stats.num_free_blocks + (stats.num_cached_blocks or 0)
         sequences = [self.state.sequences[seq_id] for seq_id in head.seq_ids]
         need = sum(-(-each.num_tokens // info.block_size) for each in sequences)
         return (

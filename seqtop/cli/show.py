@@ -174,11 +174,16 @@ def _show_live(options: argparse.Namespace) -> int:
 
 def _format(state: EngineState, connection: Connection, options: argparse.Namespace) -> str:
     from seqtop.export import json_document, text
+    from seqtop.state import not_available
+    from seqtop.state.fields import FIELDS
     from seqtop.state.filter import NO_FILTER
     from seqtop.state.ordering import Sort
 
     if options.json:
         return json_document.encode(state, connection).decode()
+    missing = state.info.not_available if state.info is not None else {}
+    if columns := {key: reason for key, reason in missing.items() if key in FIELDS}:
+        warn(not_available.describe(columns))
     return text.table(
         state,
         columns=options.columns,

@@ -302,7 +302,7 @@ def _preemptions(aligned: _Alignment, sides: _Sides) -> Difference | None:
             or "none"
         )
 
-    available = [each.stats.num_free_blocks + each.stats.num_cached_blocks for each in sides]
+    available = [each.stats.num_free_blocks + (each.stats.num_cached_blocks or 0) for each in sides]
     if a and b:
         modes = {mode for _, _, mode in a}, {mode for _, _, mode in b}
         cause = (
@@ -368,7 +368,7 @@ def _refusal(aligned: _Alignment, number: int, step: StepDecisions) -> str:
             return f"the other run left {name} waiting {_CAUSES.get(cause, cause)}{lacks}"
     if step.waits:
         return f"in the other run {name} was behind {aligned.name(step.waits[0][0])}"
-    available = stats.num_free_blocks + stats.num_cached_blocks
+    available = stats.num_free_blocks + (stats.num_cached_blocks or 0)
     return (
         f"the other run did not admit {name} and gave no reason;"
         f" {fmt.plural(available, 'block')} were available and {stats.num_running} sequences ran"

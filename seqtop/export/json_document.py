@@ -32,6 +32,8 @@ def document(state: EngineState, connection: Connection) -> dict[str, Any]:
         "time": state.time,
         "stats": msgspec.structs.asdict(state.stats) if state.stats else None,
         "num_missed_tokens": state.num_missed_tokens,
+        "num_drafted": state.num_drafted,
+        "num_accepted": state.num_accepted,
         "requests": [_request(state, lifecycle) for lifecycle in lifecycles(state)],
     }
 

@@ -229,7 +229,10 @@ def _step_args(step: RecordedStep) -> dict[str, Any]:
 def _counters(step: RecordedStep) -> dict[str, dict[str, int]]:
     stats = step.stats
     return {
-        "KV blocks": {"used": stats.num_used_blocks, "cached": stats.num_cached_blocks},
+        "KV blocks": {
+            "used": stats.num_used_blocks,
+            **({} if stats.num_cached_blocks is None else {"cached": stats.num_cached_blocks}),
+        },
         "batch": {"requests": step.num_scheduled},
         "waiting": {"requests": stats.num_waiting},
         "tokens per step": {

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from rich.cells import cell_len, set_cell_size, split_graphemes
 
+from seqtop import format as fmt
 from seqtop.column_layout import UNLIMITED, fit
 from seqtop.sanitize import safe_line, safe_text
 from seqtop.state import EngineState, RequestState, SequenceState
@@ -50,10 +51,16 @@ def table(
     view.rebuild(state)
     sequences = [state.sequences[seq_id] for seq_id in view.page(0, len(view))]
     redacted = state.info is not None and state.info.redacted
+    missing = state.info.not_available if state.info is not None else {}
     rows = [(state.requests[each.request_id], each) for each in sequences]
     fields = [FIELDS[key] for key in columns or _COLUMNS]
     texts = {
-        field.key: [_cell(field, request, sequence, state.time) for request, sequence in rows]
+        field.key: [
+            fmt.NOT_AVAILABLE
+            if field.key in missing
+            else _cell(field, request, sequence, state.time)
+            for request, sequence in rows
+        ]
         for field in fields
         if field.key not in _TEXTS
     }

@@ -223,6 +223,6 @@ def _gauges_of(stats: StepStats) -> tuple[float, ...]:
     )
 
 
-def _amount(number: int) -> float:
-    """Returns a number from the wire that cannot be negative."""
-    return float(max(number, 0))
+def _amount(number: int | None) -> float:
+    """Returns a number from the wire that cannot be negative; 0 for one that the engine lacks."""
+    return float(max(number or 0, 0))

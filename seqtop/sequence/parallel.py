@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from seqtop.sequence.errors import SequenceError
 from seqtop.sequence.group import SequenceGroup
 from seqtop.sequence.params import RequestOutputKind, SamplingParams
+
+_INFIX: Final = "_parallel_sample_"
+_PART: Final = re.compile(rf"(.+){_INFIX}\d+", re.DOTALL)
+
+
+def parent_request_id(request_id: str) -> str:
+    """Returns the id of the whole request for that of a parallel sample; empty for any other."""
+    part = _PART.fullmatch(request_id) if _INFIX in request_id else None
+    return part[1] if part else ""
 
 
 @dataclass
@@ -69,7 +79,7 @@ class ParallelSampleSequenceGroup(SequenceGroupBase):
         """
         group = ParallelSampleSequenceGroup(request_id)
         for index in range(params.n):
-            part_id = f"{request_id}_parallel_sample_{index}"
+            part_id = f"{request_id}{_INFIX}{index}"
             part_params = params.clone()
             part_params.n = 1
             if part_params.seed is not None:

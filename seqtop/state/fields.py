@@ -472,6 +472,17 @@ _ALL = (
         is_default=False,
     ),
     Field(
+        key="lora",
+        title="LoRA",
+        help="LoRA adapter",
+        value=lambda r, _, __: r.lora,
+        width=10,
+        max_width=18,
+        priority=7,
+        right=False,
+        is_default=False,
+    ),
+    Field(
         key="prompt_text",
         title="Prompt text",
         help="the prompt's text",

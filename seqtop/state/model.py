@@ -177,6 +177,8 @@ class RequestState(msgspec.Struct, omit_defaults=True):
     """
     lora: Public[Name] = ""
     """The name of the LoRA adapter; empty without one."""
+    parent_request_id: Public[Name] = ""
+    """The id of the request of which this is a part; empty if it is whole."""
 
 
 class EngineData(msgspec.Struct):
@@ -226,6 +228,10 @@ class EngineData(msgspec.Struct):
     num_missed_tokens: Public[dict[MissCause, int]] = {}
     """Tokens that were not in the prefix cache at admissions since the first applied step, by
     cause."""
+    num_drafted: Public[list[int]] = []
+    """Draft tokens verified since the first applied step, by position in the draft."""
+    num_accepted: Public[list[int]] = []
+    """The part of `num_drafted` that became output."""
 
     def report_anomaly(self, text: str) -> None:
         """Counts an event that contradicts the state, and stores `text` as the last one."""

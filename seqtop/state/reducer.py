@@ -82,6 +82,7 @@ def add_arrival(state: EngineData, event: RequestArrived) -> Iterable[int]:
     request.pooling_params = event.pooling_params
     request.priority = event.priority
     request.lora = event.lora
+    request.parent_request_id = event.parent_request_id
     state.num_queued += 1
     request.queue_turn = state.num_queued
     if event.metrics is not None:

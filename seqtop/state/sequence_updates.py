@@ -12,6 +12,9 @@ from seqtop.wire.messages import PrefixMiss, SequenceUpdate
 _LEFT_THE_BATCH = ("WAITING_FOR_STREAMING_REQ",)
 """Statuses of running sequences that joined the end of the queue without being preempted."""
 
+_MAX_DRAFT_POSITIONS = 64
+"""Later positions in a draft are not counted."""
+
 
 def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, time: float) -> None:
     """Applies the update of one sequence, or adds a forked one.
@@ -52,6 +55,7 @@ def update_sequence(state: EngineData, update: SequenceUpdate, *, step: int, tim
         sequence.num_draft_tokens = drafted
         accepted = (sequence.num_accepted_tokens or 0) + (update.num_accepted_tokens or 0)
         sequence.num_accepted_tokens = accepted
+        _count_drafts(state, update.num_draft_tokens, update.num_accepted_tokens or 0)
     if update.engine_status != sequence.engine_status:
         waits.change_engine_status(state, request, time)
         sequence.engine_status = update.engine_status
@@ -72,6 +76,19 @@ def _count_misses(state: EngineData, misses: list[PrefixMiss]) -> None:
     for miss in misses:
         totals[miss.cause] = totals.get(miss.cause, 0) + miss.num_tokens
     state.num_missed_tokens = totals
+
+
+def _count_drafts(state: EngineData, num_drafted: int, num_accepted: int) -> None:
+    """Adds a draft to the totals by position."""
+    num_positions = max(len(state.num_drafted), min(num_drafted, _MAX_DRAFT_POSITIONS))
+    state.num_drafted = _plus(state.num_drafted, num_drafted, num_positions)
+    state.num_accepted = _plus(state.num_accepted, num_accepted, num_positions)
+
+
+def _plus(totals: list[int], length: int, num_positions: int) -> list[int]:
+    """Returns a copy of `totals`, which frozen states share, with 1 added to the first `length`."""
+    longer = [*totals, *[0] * (num_positions - len(totals))]
+    return [number + (position < length) for position, number in enumerate(longer)]
 
 
 def _fork(state: EngineData, sequence: SequenceState, parent_seq_id: int | None) -> None:

@@ -1,22 +1,19 @@
 """Trees of sequences: the sequences that answer one request, and their descent.
 
 A tree has the parallel samples or the beams of one request. vLLM runs a request with `n` > 1 as
-several requests `<id>_parallel_sample_<i>`; these are one tree, too.
+several requests with one `parent_request_id`; these are one tree, too.
 """
 
-import re
 from collections.abc import Collection, Iterable
 from typing import NamedTuple, TypeAlias
 
 from seqtop.state.model import EngineData, RequestState
 
-_INFIX = "_parallel_sample_"
-_PART = re.compile(rf"(.+){_INFIX}\d+", re.DOTALL)
 _MAX_DEPTH = 8
 """The largest number of generations; later ones count as children of the last of these."""
 
 TreeKey: TypeAlias = tuple[str, bool]
-"""A request id, and whether its parts are requests of their own (`_parallel_sample_`)."""
+"""A request id, and whether its parts are requests of their own."""
 Path: TypeAlias = tuple[int, ...]
 """The ids from the root of a tree down to a sequence."""
 
@@ -52,10 +49,9 @@ class RequestTrees:
             The key of its tree; `None` if it is the only sequence of a request without parts.
         """
         request_id = request.request_id
-        part = _PART.fullmatch(request_id) if _INFIX in request_id else None
-        if part is None:
+        whole = request.parent_request_id
+        if not whole:
             return None if request.seq_ids == [seq_id] else (request_id, False)
-        whole = part[1]
         if seq_id not in self._part_of:
             self._part_of[seq_id] = whole, request.request_id
             parts = self._parts.setdefault(whole, {})

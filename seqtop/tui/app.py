@@ -6,7 +6,7 @@ Screens and dialogs other than the first are imported when they are opened.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from seqtop.tui.base_app import BaseApp
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.engines import Engines
 from seqtop.tui.finding_sentences import sentence
-from seqtop.tui.keymap import APP_KEYS, group_of, unlisted
+from seqtop.tui.keymap import APP_KEYS, Notes, group_of, unlisted
 from seqtop.tui.recording_control import RecordingControl
 from seqtop.tui.refresher import Refresher
 from seqtop.tui.screens import FLEET, TABS, blocks, sequences
@@ -251,6 +251,12 @@ class SeqtopApp(BaseApp):
         # Other actions are `BaseApp`'s.
         is_about_one = f"action_{action}" in SeqtopApp.__dict__ and action != "go_to"
         return not is_about_one or self.current_mode != FLEET.name
+
+    def help_notes(self) -> Mapping[str, Notes]:
+        from seqtop.tui.dialogs.help import notes_about
+
+        with self.ui.lock:
+            return notes_about(self.ui.state.info)
 
     def action_go_to(self, name: str) -> None:
         if name == FLEET.name and len(self.engines) < 2:

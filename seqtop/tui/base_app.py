@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
 
 from seqtop import garbage_collection
 from seqtop.sanitize import safe_line
@@ -22,8 +21,6 @@ class BaseApp(OrderedKeysApp):
     """
 
     CSS_PATH = sorted(Path(__file__).parent.rglob("*.tcss"))
-    HELP_NOTES: ClassVar[Mapping[str, Notes] | None] = None
-    """Notes below the keys in the help; `None` for those on sequences."""
 
     def __init__(self, *, theme_name: str | None, problems: Sequence[str]) -> None:
         super().__init__()
@@ -35,6 +32,10 @@ class BaseApp(OrderedKeysApp):
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.styles(dark=self.current_theme.dark)
+
+    def help_notes(self) -> Mapping[str, Notes]:
+        """Returns the notes below the keys in the help, by title."""
+        return {}
 
     def on_mount(self) -> None:
         signals.install(self)
@@ -77,4 +78,4 @@ class BaseApp(OrderedKeysApp):
     def action_help(self) -> None:
         from seqtop.tui.dialogs.help import HelpScreen
 
-        self.push_screen(HelpScreen(self.screen.active_bindings, self.HELP_NOTES))
+        self.push_screen(HelpScreen(self.screen.active_bindings, self.help_notes()))

@@ -95,6 +95,13 @@ class EngineInfo(Message, tag="EngineInfo"):
     """The rank among several engines that serve one model together."""
     kv_cache_groups: Public[list[Name]] = []
     """The kind of layers of each block table, if sequences have several."""
+    not_available: Public[dict[Name, Name]] = {}
+    """Columns and figures that this engine cannot give, by key, and the reason of each.
+
+    A key is that of a column, or one of `seqtop.state.not_available.FIGURES`.
+    """
+    max_loras: Public[int | None] = None
+    """LoRA adapters that may run in one step; `None` for an engine without LoRA."""
 
 
 class RequestArrived(Message, tag="RequestArrived"):
@@ -115,6 +122,9 @@ class RequestArrived(Message, tag="RequestArrived"):
     """The engine's own name for the status, if the request waits for more than its turn."""
     lora: Public[Name] = ""
     """The name of the request's LoRA adapter; empty without one."""
+    parent_request_id: Public[Name] = ""
+    """The id of a request that runs as several, if this is one of them, such as a parallel sample.
+    The parent itself does not arrive."""
 
 
 class StreamingUpdate(Message, tag="StreamingUpdate"):
@@ -215,6 +225,16 @@ class WaitReason(Message):
     `seq_limit`; 0 if unknown."""
 
 
+class CudaGraph(Message):
+    """The use of a CUDA graph by a step, and the tokens of the step with and without padding."""
+
+    mode: Public[Name]
+    """vLLM's `CUDAGraphMode`, such as `FULL`, `PIECEWISE` or `NONE`."""
+    num_tokens: Public[int]
+    num_padded_tokens: Public[int]
+    """The tokens that were computed: `num_tokens` and the padding."""
+
+
 class StepStats(Message):
     """The engine's figures at the end of a step."""
 
@@ -225,8 +245,9 @@ class StepStats(Message):
     """Blocks in at least one block table."""
     num_free_blocks: Public[int]
     """Blocks without content."""
-    num_cached_blocks: Public[int]
-    """Blocks in no table whose content the prefix cache can reuse."""
+    num_cached_blocks: Public[int | None]
+    """Blocks in no table whose content the prefix cache can reuse. `None` if the engine does not
+    count them; `num_free_blocks` then includes them."""
     num_prefill_tokens: Public[int]
     """Prompt tokens this step computed."""
     num_decode_tokens: Public[int]
@@ -242,6 +263,10 @@ class StepStats(Message):
     """The duration of forward pass, sampling and everything between."""
     num_swapped: Public[int | None] = None
     num_free_cpu_blocks: Public[int | None] = None
+    num_used_loras: Public[int | None] = None
+    """Different LoRA adapters of the running requests; `None` for an engine without LoRA."""
+    cuda_graph: Public[CudaGraph | None] = None
+    """`None` if the engine does not report it."""
 
 
 class CachedBlocks(Message):

@@ -3,11 +3,19 @@
 import json
 import os
 import subprocess
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from seqtop.cli.main import main
+from seqtop.history import FileWriter
+from seqtop.state import EngineState
+from seqtop.wire import codec
+from seqtop.wire.messages import EngineInfo
 from tests.support.commands import SEQTOP, run
+from tests.support.event_script import EventScript
+from tests.support.recordings import append
 
 
 def test_show_json_is_the_state(engine: str) -> None:
@@ -111,3 +119,17 @@ def test_conflicts_of_options(
     assert said.out == ""
     for word in words:
         assert word in said.err
+
+
+def test_columns_that_the_engine_cannot_give_are_named_with_the_reason(tmp_path: Path) -> None:
+    info, *events = EventScript(21, 20)
+    assert isinstance(info, EngineInfo)
+    info = msgspec.structs.replace(info, not_available={"why": "no queue", "end": "?"})
+    path = tmp_path / "run.seqtop"
+    with FileWriter(path) as writer:
+        append(writer, [codec.encode(each) for each in (info, *events)], EngineState())
+    done = show(str(path), "--columns", "out,why")
+    assert done.stderr == "seqtop: not available: Why (no queue)\n"
+    assert {row.split()[-1] for row in done.stdout.splitlines()[1:]} == {"n/a"}
+    document = json.loads(show(str(path), "--json").stdout)
+    assert document["engine"]["not_available"] == {"why": "no queue", "end": "?"}

@@ -7,6 +7,7 @@ from seqtop.export import text
 from seqtop.state import EngineState
 from seqtop.state.ordering import Sort
 from tests.support.awkward_state import awkward_state
+from tests.support.scripted import engine_info
 
 
 @pytest.fixture
@@ -53,3 +54,11 @@ def test_text_that_is_not_whole_says_so(
 
 def test_text_of_nothing_is_the_heading() -> None:
     assert text.table(EngineState()).split()[0] == "Request"
+
+
+def test_a_column_that_the_engine_cannot_give_says_so(state: EngineState) -> None:
+    state.info = engine_info(not_available={"why": "it has no queue"})
+    title, *rows = text.table(state, columns=["out", "why"], sort=Sort("seq")).splitlines()
+    assert title.split() == ["Out", "Why"]
+    assert {row.split()[1] for row in rows} == {"n/a"}
+    assert "n/a" not in {row.split()[0] for row in rows}

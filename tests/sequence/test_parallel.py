@@ -16,6 +16,7 @@ from seqtop.sequence import (
     SequenceStatus,
     token_inputs,
 )
+from seqtop.sequence.parallel import parent_request_id
 
 
 class Engine:
@@ -67,6 +68,12 @@ def test_a_request_is_split() -> None:
     assert (group.request_id, group.arrival_time, group.priority) == ("r", 100.0, 3)
     assert group.sampling_params is params
     assert group.seqs == [part.first_seq for part in engine.added]
+
+
+def test_parts_name_their_parent() -> None:
+    assert parent_request_id("r_parallel_sample_0") == "r"
+    assert parent_request_id("r_parallel_sample_12") == "r"
+    assert parent_request_id("r") == parent_request_id("r_parallel_sample_") == ""
 
 
 def test_without_a_seed_the_parts_have_none() -> None:

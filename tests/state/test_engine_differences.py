@@ -63,7 +63,11 @@ def test_speculative_tokens_add_up() -> None:
         drafts = update(1, num_draft_tokens=3, num_accepted_tokens=accepted)
         state.apply(step(3, sequences=[drafts]))
     assert state.sequences[1].num_draft_tokens == 6
+    assert (state.num_drafted, state.num_accepted) == ([2, 2, 2], [1, 1, 0])
     assert state.sequences[1].num_accepted_tokens == 2
+    state.apply(step(4, sequences=[update(1, num_draft_tokens=2**40, num_accepted_tokens=1)]))
+    assert (state.num_drafted[:4], state.num_accepted[:4]) == ([3, 3, 3, 1], [2, 1, 0, 0])
+    assert len(state.num_drafted) == len(state.num_accepted) == 64, "an engine cannot fill memory"
 
 
 def test_why_says_what_only_the_engine_has_a_word_for() -> None:

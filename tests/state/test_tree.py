@@ -11,9 +11,11 @@ from seqtop.state.ordering import SequenceView, Sort
 from seqtop.state.tree import TreePosition, paths, tree_positions
 
 
-def request(state: EngineState, name: str, seq_ids: list[int], arrival: float = 1.0) -> None:
+def request(
+    state: EngineState, name: str, seq_ids: list[int], arrival: float = 1.0, parent: str = ""
+) -> None:
     metrics = RequestMetrics(arrival, arrival, None, None, None)
-    state.requests[name] = RequestState(name, metrics, [])
+    state.requests[name] = RequestState(name, metrics, [], parent_request_id=parent)
     for seq_id in seq_ids:
         fork(state, name, seq_id)
 
@@ -74,13 +76,13 @@ def test_parallel_samples_stand_below_the_first() -> None:
 
 def test_the_parts_of_a_whole_stand_together_though_they_are_requests() -> None:
     state = EngineState()
-    request(state, "x_parallel_sample_0", [1], arrival=1.0)
+    request(state, "x-0", [1], arrival=1.0, parent="x")
     request(state, "between", [2], arrival=1.5)
-    request(state, "x_parallel_sample_1", [3], arrival=2.0)
-    request(state, "x_parallel_sample_", [4], arrival=3.0)  # nobody's part
+    request(state, "x-1", [3], arrival=2.0, parent="x")
+    request(state, "x-2", [4], arrival=3.0)  # nobody's part
     view = viewed(state)
     assert drawn(view) == ["1", "└3", "2", "4"]
-    gone = drop(state, "x_parallel_sample_0")
+    gone = drop(state, "x-0")
     view.update(state, gone)
     assert drawn(view) == ["2", "3", "4"]
 
@@ -152,14 +154,12 @@ def test_updates_keep_the_tree_that_a_rebuild_makes() -> None:
     next_id = 0
     for turn in range(150):
         touched = set()
-        name = (
-            f"part{chance.randrange(4)}_parallel_sample_{turn}" * chance.randrange(2) or f"{turn}"
-        )
-        request(state, name, [next_id])
+        parent = f"whole{chance.randrange(4)}" * chance.randrange(2)
+        request(state, f"{turn}", [next_id], parent=parent)
         touched.add(next_id)
         next_id += 1
-        for parent in chance.sample(sorted(state.sequences), min(len(state.sequences), 2)):
-            fork(state, state.sequences[parent].request_id, next_id, parent)
+        for old in chance.sample(sorted(state.sequences), min(len(state.sequences), 2)):
+            fork(state, state.sequences[old].request_id, next_id, old)
             touched.add(next_id)
             next_id += 1
         for seq_id in chance.sample(sorted(state.sequences), min(len(state.sequences), 3)):

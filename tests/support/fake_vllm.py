@@ -197,6 +197,7 @@ class Scheduler:
             kv_cache_groups=[SimpleNamespace(kv_cache_spec=full)]
         )
         self.vllm_config = configuration(max_num_seqs, budget)
+        self.vllm_config.lora_config = self.lora_config
         self.pool = BlockPool(num_gpu_blocks)
         self.scheduler_config = self.vllm_config.scheduler_config
         self.kv_cache_manager = KVCacheManager(self)
@@ -449,6 +450,7 @@ def configuration(max_num_seqs: int, budget: int, rank: int = 0) -> SimpleNamesp
         ),
         parallel_config=SimpleNamespace(data_parallel_rank=rank, data_parallel_index=rank),
         device_config=SimpleNamespace(device_type="cpu"),
+        observability_config=SimpleNamespace(cudagraph_metrics=True),
     )
 
 

@@ -9,10 +9,14 @@ from typing import Any
 
 import kv_connector
 import pytest
+import token_executor
 import torch
 from stepping import make_core, stepped
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
+
+from seqtop.state.ordering import SequenceView
 
 BLOCK_SIZE = 16
 
@@ -197,7 +201,7 @@ def test_kv_connector(more: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_drafts(is_async: bool) -> None:
+def test_drafts(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     # The executor makes the drafts up. vLLM refuses the method `ngram` with async scheduling.
     drafts = {
         "method": "ngram_gpu" if is_async else "ngram",
@@ -209,6 +213,15 @@ def test_drafts(is_async: bool) -> None:
     core = make_core(
         speculative_config=drafts, num_gpu_blocks_override=20, async_scheduling=is_async
     )
+    drafted_by: dict[str, list[tuple[int, int]]] = {}
+    original = Scheduler.make_spec_decoding_stats
+
+    def count(self: Any, *args: Any, **kwargs: Any) -> Any:
+        draft = kwargs["num_draft_tokens"], kwargs["num_accepted_tokens"]
+        drafted_by.setdefault(kwargs["request_id"], []).append(draft)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Scheduler, "make_spec_decoding_stats", count)
     with stepped(core) as engine:
         for number in range(10):
             engine.add(f"req-{number}", prompt(number), max_tokens=30)
@@ -217,15 +230,78 @@ def test_drafts(is_async: bool) -> None:
         sequences = engine.session.state.sequences.values()
         accepted = sum(each.num_accepted_tokens or 0 for each in sequences)
         assert 0 < accepted < sum(each.num_draft_tokens or 0 for each in sequences)
+        state = engine.session.state
+        drafts_of = list(drafted_by.values())
+        assert state.num_drafted == by_position([draft[0] for each in drafts_of for draft in each])
+        # vLLM also counts tokens after the end of a request, which are no output.
+        most = by_position([draft[1] for each in drafts_of for draft in each])
+        least = by_position([draft[1] for each in drafts_of for draft in each[:-1]])
+        pairs = zip(least, state.num_accepted, most, strict=True)
+        assert all(low <= shown <= high for low, shown, high in pairs)
+        assert 0 < sum(state.num_accepted) == accepted
+
+
+def by_position(lengths: list[int]) -> list[int]:
+    """How many are longer than each of the two positions of a draft."""
+    return [sum(length > position for length in lengths) for position in range(2)]
 
 
 def test_samples_of_one_prompt() -> None:
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine import EngineCoreRequest
+    from vllm.v1.engine.parallel_sampling import ParentRequest
+
     with stepped(make_core()) as engine:
         for number in range(3):
+            params = SamplingParams(n=3, temperature=1.0, ignore_eos=True, max_tokens=20)
+            whole = engine.request(f"req-{number}", prompt(number), params=params)
+            assert isinstance(whole, EngineCoreRequest)
+            whole.external_req_id = f"req-{number}"
+            try:
+                parent = ParentRequest(whole)
+            except TypeError:  # an older version takes the id and the parameters
+                parent = ParentRequest(whole.request_id, params)
             for sample in range(3):
-                engine.add(f"{sample}_req-{number}", prompt(number))
+                name, child = parent.get_child_info(sample)
+                engine.parents[name] = whole.request_id
+                engine.add(name[:-9], prompt(number), params=child)
+        engine.add("0_alone", prompt(1))
+        engine.parents["0_alone-00000000"] = "alone-00000000"  # nobody shares it
+        engine.step()
+        view = SequenceView()
+        view.rebuild(engine.session.state)
+        rows = [view.tree_position(seq_id) for seq_id in view.page(0, len(view))]
+        assert sum(row.is_parent for row in rows) == 3
+        assert sum(row.parent is not None for row in rows) == 6
         engine.run()
         report(engine, "n = 3")
+
+
+def test_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.compilation.cuda_graph import CUDAGraphStat
+
+    original = token_executor.TokenExecutor._run
+    with stepped(make_core(cudagraph_metrics=True)) as engine:
+
+        def run(executor: Any, scheduler_output: Any) -> Any:
+            result = original(executor, scheduler_output)
+            num = scheduler_output.total_num_scheduled_tokens
+            stats = CUDAGraphStat(
+                num_unpadded_tokens=num,
+                num_padded_tokens=-(-num // 8) * 8,
+                num_paddings=-num % 8,
+                runtime_mode="PIECEWISE" if num > 8 else "FULL",
+            )
+            engine.graph = stats.runtime_mode, stats.num_unpadded_tokens, stats.num_padded_tokens
+            result.cudagraph_stats = stats
+            return result
+
+        monkeypatch.setattr(token_executor.TokenExecutor, "_run", run)
+        assert "cuda_graph" not in engine.not_available
+        for number in range(4):
+            engine.add(f"req-{number}", prompt(number))
+        engine.run()
+        report(engine, "CUDA graphs")
 
 
 def test_grammars() -> None:

@@ -160,9 +160,18 @@ class SteppedEngine:
         self.reasons: dict[str, int] = {}
         self.is_queue_known = True
         """False if the scheduler does not keep to the order that its policy promises."""
+        self.graph: tuple[str, int, int] | None = None
+        """The CUDA graph of the last step."""
+        self.parents: dict[str, str] = {}
+        """The internal id of the request that a sample belongs to, by that of the sample."""
         self._spy = spy
 
     def add(self, name: str, prompt: list[int], *, max_tokens: int = 20, **more: Any) -> None:
+        request = self.request(name, prompt, max_tokens=max_tokens, **more)
+        self.core.add_request(*self.core.preprocess_add_request(request))
+
+    def request(self, name: str, prompt: list[int], *, max_tokens: int = 20, **more: Any) -> Any:
+        """A request as vLLM's front end sends it."""
         from vllm.sampling_params import SamplingParams
         from vllm.v1.engine import EngineCoreRequest
 
@@ -183,10 +192,7 @@ class SteppedEngine:
         known = EngineCoreRequest.__struct_fields__
         if "eos_token_id" in known:
             fields.setdefault("eos_token_id", None)
-        request = EngineCoreRequest(
-            **{name: each for name, each in fields.items() if name in known}
-        )
-        self.core.add_request(*self.core.preprocess_add_request(request))
+        return EngineCoreRequest(**{name: each for name, each in fields.items() if name in known})
 
     def abort(self, name: str) -> None:
         self.core.abort_requests([f"{name}-00000000"])
@@ -224,11 +230,22 @@ class SteppedEngine:
         self.num_steps += 1
         self._compare_reasons()
 
+    @property
+    def not_available(self) -> dict[str, str]:
+        """What the viewer knows to be not available, and why."""
+        info = self.session.state.info
+        assert info is not None
+        return info.not_available
+
     def truth(self) -> dict[str, Any]:
         scheduler = self.scheduler
         manager = scheduler.kv_cache_manager
         blocks = [block for block in manager.block_pool.blocks if not block.is_null]
         free = [block for block in blocks if not block.ref_cnt]
+        num_free = sum(block.block_hash is None for block in free)
+        pool: dict[str, int | None] = {"free": num_free, "cached": len(free) - num_free}
+        if "cached_blocks" in self.not_available:
+            pool = {"free": len(free), "cached": None}
         return {
             "requests": {
                 request.request_id[:-9]: {
@@ -242,6 +259,7 @@ class SteppedEngine:
                     "preemptions": request.num_preemptions,
                     "priority": request.priority,
                     "lora": request.lora_request.lora_name if request.lora_request else "",
+                    "parent": self.parents.get(request.request_id, ""),
                     "cached": self._spy.cached[request.request_id]
                     if request.status.name == "RUNNING"
                     else None,
@@ -254,8 +272,13 @@ class SteppedEngine:
                 for queue in QUEUES
                 for request in getattr(scheduler, queue, ())
             ],
-            "free": sum(block.block_hash is None for block in free),
-            "cached": sum(block.block_hash is not None for block in free),
+            "loras": len(
+                {each.lora_request.lora_int_id for each in scheduler.running if each.lora_request}
+            )
+            if scheduler.lora_config
+            else None,
+            "graph": self.graph,
+            **pool,
             "used": len(blocks) - len(free),
         }
 
@@ -285,6 +308,7 @@ class SteppedEngine:
                     "preemptions": request.num_preemptions,
                     "priority": request.priority,
                     "lora": request.lora,
+                    "parent": request.parent_request_id,
                     "cached": (sequence.num_cached_tokens, sequence.num_external_tokens)
                     if sequence.status is SequenceStatus.RUNNING
                     else None,
@@ -297,6 +321,10 @@ class SteppedEngine:
                 if sequence.status is SequenceStatus.RUNNING
             },
             "waiting": [state.sequences[seq_id].request_id for seq_id in view.queue],
+            "loras": state.stats.num_used_loras,
+            "graph": None
+            if (graph := state.stats.cuda_graph) is None
+            else (graph.mode, graph.num_tokens, graph.num_padded_tokens),
             "free": state.stats.num_free_blocks,
             "cached": state.stats.num_cached_blocks,
             "used": state.stats.num_used_blocks,
@@ -322,6 +350,10 @@ class SteppedEngine:
             }
         for cause in given.values():
             self.reasons[cause] = self.reasons.get(cause, 0) + 1
+        if "why" in self.not_available:
+            if not {"unknown"}.issuperset(given.values()):
+                self.differences.append(f"step {self.num_steps}: reasons {given} are not known")
+            return
         waiting = [
             each.request_id for queue in QUEUES for each in getattr(self.scheduler, queue, ())
         ]

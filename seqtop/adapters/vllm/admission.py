@@ -36,6 +36,8 @@ class Admission:
     Args:
         scheduler: vLLM's V1 scheduler.
         wrap: Wraps a method.
+        knows_reasons: False if the scheduler lacks something that the reasons need. All are then
+            unknown.
 
     Attributes:
         loading: Requests that got blocks to load their KV cache into, until they are taken.
@@ -43,7 +45,7 @@ class Admission:
             next admission.
     """
 
-    def __init__(self, scheduler: Any, wrap: Wrap) -> None:
+    def __init__(self, scheduler: Any, wrap: Wrap, *, knows_reasons: bool = True) -> None:
         self.loading: list[Any] = []
         self.num_external: dict[str, int] = {}
         self._scheduler = scheduler
@@ -52,10 +54,13 @@ class Admission:
         """The prefix hits of each request that was examined by the current call of `schedule`."""
         self._refused: str | None = None
         """The waiting request that the current call of `schedule` found no blocks for."""
+        self._knows_reasons = knows_reasons
         manager = scheduler.kv_cache_manager
         self._set_observing = wrap(
-            manager, "allocate_slots", after=self._after_allocate, is_on=False
+            manager, "allocate_slots", after=self._after_allocate, is_on=not knows_reasons
         )
+        if not knows_reasons:
+            return
         for name in _EXAMINE:
             if hasattr(scheduler, name):
                 wrap(scheduler, name, before=self._before_examine)
@@ -108,6 +113,9 @@ class Admission:
             request_id = request.request_id
             if request.status.name.startswith("WAITING_FOR_"):
                 continue  # more specific than any reason here
+            if not self._knows_reasons:
+                reasons.append((request_id, "unknown"))
+                break
             cause = self._cause(request, output, num_cached)
             if _is_paused(scheduler):
                 cause = "paused"

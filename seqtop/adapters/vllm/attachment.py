@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seqtop.adapters.vllm.engine_description import describe
+from seqtop.adapters.vllm.prefix_cache_observer import why_not_observable
 from seqtop.adapters.vllm.probe import UnsupportedVllmError, probe
 from seqtop.adapters.vllm.publisher_process import PublisherLostError, PublisherProcess
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
@@ -34,8 +35,11 @@ class Attachment:
     def __init__(
         self, scheduler: Any, settings: AdapterSettings, endpoint: str | None = None
     ) -> None:
-        probe(scheduler)
+        self._not_available = probe(scheduler)
         started, self._layout = describe(scheduler, settings)
+        if reason := why_not_observable(scheduler, self._layout):
+            self._not_available.setdefault("prefix_misses", reason)
+        started.not_available = self._not_available
         self.endpoint = endpoint or endpoint_of(settings, started.data_parallel_rank)
         self._scheduler = scheduler
         self._wrapping = Wrapping(self._failed)
@@ -45,8 +49,15 @@ class Attachment:
     def attach(self) -> None:
         """Wraps the methods, on the scheduler's thread. Never raises."""
         try:
-            SchedulerObserver(self._scheduler, self._wrapping.wrap, self._publisher, self._layout)
-            self._wrapping.wrap(self._scheduler, "shutdown", before=self._before_shutdown)
+            SchedulerObserver(
+                self._scheduler,
+                self._wrapping.wrap,
+                self._publisher,
+                self._layout,
+                self._not_available,
+            )
+            if "end" not in self._not_available:
+                self._wrapping.wrap(self._scheduler, "shutdown", before=self._before_shutdown)
         except Exception as error:  # noqa: BLE001 - no error may stop vLLM
             self.detach()
             self._failed(error)

@@ -38,12 +38,13 @@ def describe(scheduler: Any, settings: AdapterSettings) -> tuple[EngineStarted, 
     name = model.served_model_name or model.model
     name = name[0] if isinstance(name, list) else name
     rank = getattr(parallel, "data_parallel_index", parallel.data_parallel_rank)
+    lora = getattr(config, "lora_config", None)
     started = EngineStarted(
         vllm_version=vllm.__version__,
         engine_id=settings.engine_id or (f"{name} dp{rank}" if rank else name),
         model=name,
         dtype=str(model.dtype).removeprefix("torch."),
-        device=str(getattr(config.device_config, "device_type", "")),
+        device=str(getattr(getattr(config, "device_config", None), "device_type", "")),
         start_time=time.time(),
         block_size=block_size,
         num_gpu_blocks=scheduler.kv_cache_manager.block_pool.num_gpu_blocks,
@@ -57,6 +58,7 @@ def describe(scheduler: Any, settings: AdapterSettings) -> tuple[EngineStarted, 
         tokenizer=_tokenizer(model, settings),
         tokenizer_revision=getattr(model, "tokenizer_revision", None),
         data_parallel_rank=rank,
+        max_loras=lora.max_loras if lora else None,
         has_random_suffix=not _is_set("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
     )
     is_append_only = all(kind in _APPEND_ONLY for kind in kinds)

@@ -22,6 +22,7 @@ class FreeBlockCounter:
         wrap: Wraps a method.
         freed: Called with the stack frame of each caller that is about to free blocks.
         evicted: Called with the hash of each block that has left the prefix cache.
+        counts_cached: False if the pool lacks something that `num_cached` needs.
     """
 
     def __init__(
@@ -30,12 +31,20 @@ class FreeBlockCounter:
         wrap: Wrap,
         freed: Callable[[FrameType], None] | None = None,
         evicted: Callable[[Any], None] | None = None,
+        *,
+        counts_cached: bool = True,
     ) -> None:
         self._pool = pool
         self._freed = freed
         self._evicted = evicted
         self._block_hash: Any = None
         """The hash of the block that is about to be evicted."""
+        self._counts_cached = counts_cached
+        if not counts_cached:
+            self._num_cached = 0
+            if freed is not None:
+                wrap(pool, "free_blocks", before=self._before_free)
+            return
         # Once, as the engine may have run before.
         self._num_cached = sum(
             not block.ref_cnt and block.block_hash is not None and not block.is_null
@@ -57,9 +66,9 @@ class FreeBlockCounter:
         return int(self._pool.get_num_free_blocks())
 
     @property
-    def num_cached(self) -> int:
-        """The part of `num_free` whose content a request could still reuse."""
-        return self._num_cached
+    def num_cached(self) -> int | None:
+        """The part of `num_free` whose content a request could still reuse; `None` if unknown."""
+        return self._num_cached if self._counts_cached else None
 
     def _before_touch(self, blocks: Iterable[Any]) -> None:
         self._num_cached -= sum(not block.ref_cnt and not block.is_null for block in blocks)

@@ -42,6 +42,9 @@ class EngineStarted(Observation, tag="EngineStarted"):
     data_parallel_rank: int
     has_random_suffix: bool
     """True if internal ids are the user's ids with 9 characters appended."""
+    not_available: dict[str, str] = {}
+    """Columns and figures that this engine cannot give, by key, and the reasons."""
+    max_loras: int | None = None
 
 
 class Arrived(Observation, tag="Arrived"):
@@ -189,10 +192,12 @@ class Stepped(Observation, tag="Stepped"):
     num_waiting: int
     num_free_blocks: int
     """Blocks in no table."""
-    num_cached_blocks: int
-    """The part of `num_free_blocks` that the prefix cache can still reuse."""
+    num_cached_blocks: int | None
+    """The part of `num_free_blocks` that the prefix cache can still reuse; `None` if unknown."""
     cache_events: list[AnyCacheEvent] = []
     """What the prefix cache did since the previous call, in order."""
+    cuda_graph: tuple[str, int, int] | None = None
+    """The mode of the CUDA graph, the tokens of the step, and the tokens with padding."""
 
 
 class UnfinishedRequest(Observation):
@@ -215,7 +220,7 @@ class AllRequests(Observation, tag="AllRequests"):
     """The running ones in their order, then the waiting ones in the order of the queue."""
     num_waiting: int
     num_free_blocks: int
-    num_cached_blocks: int
+    num_cached_blocks: int | None
     num_lost: int = 0
     """Observations that were dropped before this one."""
 

@@ -129,18 +129,20 @@ class PrefixCacheObserver:
             self._evicted = []
 
 
-def can_observe(scheduler: Any, layout: Layout) -> bool:
-    """Returns whether a scheduler decides hits block by block, and has what is read here."""
+def why_not_observable(scheduler: Any, layout: Layout) -> str | None:
+    """Returns why the hits of a scheduler's prefix cache are not decided as this class expects.
+
+    `None` if they are, or if there is no prefix cache.
+    """
     pool = scheduler.kv_cache_manager.block_pool
     groups = scheduler.kv_cache_config.kv_cache_groups
     store = getattr(pool, "cache_full_blocks", None)
-    return (
-        bool(scheduler.vllm_config.cache_config.enable_prefix_caching)
-        and len(groups) == 1
-        and not layout.whole_tables
-        and getattr(pool, "hash_block_size", None) == groups[0].kv_cache_spec.block_size
-        and hasattr(pool, "get_new_blocks")
-        and hasattr(getattr(pool, "cached_block_hash_to_block", None), "get_one_block")
-        and store is not None
-        and inspect.signature(store).parameters.keys() >= _ARGUMENTS
-    )
+    if not scheduler.vllm_config.cache_config.enable_prefix_caching:
+        return None
+    if len(groups) != 1 or layout.whole_tables:
+        return "the model has layers other than full attention"
+    if getattr(pool, "hash_block_size", None) != groups[0].kv_cache_spec.block_size:
+        return "blocks are hashed in another size"
+    if store is None or not inspect.signature(store).parameters.keys() >= _ARGUMENTS:
+        return "BlockPool.cache_full_blocks has other arguments"
+    return None

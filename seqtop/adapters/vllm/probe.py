@@ -1,49 +1,101 @@
-"""Checks that a scheduler has the attributes that the adapter reads.
+"""Checks which attributes that the adapter reads a scheduler has.
 
-They are not a public interface of vLLM. So versions are not compared: a version that has all of
-them is observed, whatever its number.
+They are not a public interface of vLLM. So versions are not compared: a version is observed,
+whatever its number, as far as its attributes allow.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
+_POOL: Final = "kv_cache_manager.block_pool"
+
 _REQUIRED: Final = (
-    "add_request schedule update_from_output get_request_counts shutdown"
-    " _preempt_request _free_request requests waiting running"
-    " max_num_running_reqs max_num_scheduled_tokens"
-    " vllm_config.model_config vllm_config.cache_config vllm_config.scheduler_config"
-    " vllm_config.parallel_config vllm_config.device_config"
-    " kv_cache_config.kv_cache_groups"
-    " kv_cache_manager.allocate_slots kv_cache_manager.get_block_ids"
-    " kv_cache_manager.get_computed_blocks"
-    " kv_cache_manager.block_pool.num_gpu_blocks kv_cache_manager.block_pool.blocks"
-    " kv_cache_manager.block_pool.get_num_free_blocks kv_cache_manager.block_pool.touch"
-    " kv_cache_manager.block_pool.free_blocks"
-    " kv_cache_manager.block_pool._maybe_evict_cached_block"
-    " kv_cache_manager.block_pool.reset_prefix_cache"
-).split()
-"""Attributes of the scheduler without which nothing can be observed."""
+    "add_request",
+    "schedule",
+    "update_from_output",
+    "get_request_counts",
+    "_preempt_request",
+    "_free_request",
+    "requests",
+    "waiting",
+    "running",
+    "vllm_config.model_config",
+    "vllm_config.cache_config",
+    "vllm_config.scheduler_config",
+    "vllm_config.parallel_config",
+    "kv_cache_config.kv_cache_groups",
+    "kv_cache_manager.allocate_slots",
+    "kv_cache_manager.get_block_ids",
+    f"{_POOL}.num_gpu_blocks",
+    f"{_POOL}.get_num_free_blocks",
+    f"{_POOL}.free_blocks",
+)
+"""Attributes of the scheduler without which no row would be true."""
+
+_OPTIONAL: Final = {
+    "why": (
+        "max_num_running_reqs",
+        "max_num_scheduled_tokens",
+        "scheduler_config",
+        "kv_cache_manager.get_computed_blocks",
+    ),
+    "cached_blocks": (
+        f"{_POOL}.blocks",
+        f"{_POOL}.touch",
+        f"{_POOL}._maybe_evict_cached_block",
+        f"{_POOL}.reset_prefix_cache",
+    ),
+    "prefix_misses": (
+        "kv_cache_manager.get_computed_blocks",
+        f"{_POOL}.hash_block_size",
+        f"{_POOL}.cache_full_blocks",
+        f"{_POOL}.get_new_blocks",
+        f"{_POOL}.cached_block_hash_to_block.get_one_block",
+    ),
+    "cuda_graph": ("vllm_config.observability_config.cudagraph_metrics",),
+    "end": ("shutdown",),
+}
+"""Attributes of the scheduler that one column or figure needs, by its key in `EngineInfo`."""
 
 
 class UnsupportedVllmError(Exception):
     """This version of vLLM differs too much. The message is a sentence for the log."""
 
 
-def probe(scheduler: Any) -> None:
-    """Checks a V1 scheduler.
+def probe(scheduler: Any) -> dict[str, str]:
+    """Returns the columns and figures that a V1 scheduler cannot give, with the reasons.
+
+    The keys are those of `EngineInfo.not_available`.
 
     Raises:
         UnsupportedVllmError: It lacks required attributes, which the message names.
     """
-    if missing := [path for path in _REQUIRED if not _has(scheduler, path)]:
+    if missing := _missing(scheduler, _REQUIRED):
         import vllm
 
         raise UnsupportedVllmError(
             f"vLLM {vllm.__version__} cannot be observed, as its scheduler has no"
             f" {', '.join(missing)}"
         )
+    not_available = {
+        key: f"the scheduler has no {', '.join(missing)}"
+        for key, paths in _OPTIONAL.items()
+        if (missing := _missing(scheduler, paths))
+    }
+    if "cached_blocks" in not_available:  # they are observed together
+        not_available.setdefault("prefix_misses", not_available["cached_blocks"])
+    if "cuda_graph" not in not_available and not (
+        scheduler.vllm_config.observability_config.cudagraph_metrics
+    ):
+        not_available["cuda_graph"] = "vLLM runs without --cudagraph-metrics"
+    return not_available
+
+
+def _missing(scheduler: Any, paths: Sequence[str]) -> list[str]:
+    return [path for path in paths if not _has(scheduler, path)]
 
 
 def _has(owner: Any, path: str) -> bool:

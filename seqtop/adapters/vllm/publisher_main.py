@@ -32,7 +32,7 @@ from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator, engine_info
 from seqtop.flight_recorder import process as flight_recorder
 from seqtop.signals import when_stdin_closes
-from seqtop.state import EngineState
+from seqtop.state import EngineState, not_available
 from seqtop.transport.curve_keys import KeyFileError
 from seqtop.transport.endpoints import EndpointError
 from seqtop.transport.publisher import Publisher, PublishError
@@ -82,6 +82,9 @@ def _run(receiver: ObservationReceiver, endpoint: str, settings: AdapterSettings
     except (EndpointError, KeyFileError, PublishError) as error:
         _log(f"seqtop is off: {error}")
         return EXIT_CANNOT_PUBLISH
+    if started.not_available:
+        missing = not_available.describe(started.not_available)
+        _log(f"seqtop: vLLM {started.vllm_version}: {missing}")
     _log(f"seqtop: to view this engine, run: seqtop attach {endpoint}")
     detokenizer = None
     if not settings.redact:
@@ -99,17 +102,36 @@ def _run(receiver: ObservationReceiver, endpoint: str, settings: AdapterSettings
                 )
             except flight_recorder.FlightRecorderError as error:
                 _log(f"seqtop: {error}")
-        publish(publisher, Translator(started, detokenizer), receiver)
+        publish(
+            publisher,
+            Translator(started, detokenizer),
+            receiver,
+            announces_end="end" not in started.not_available,
+        )
     return 0
 
 
-def publish(publisher: Publisher, translator: Translator, receiver: ObservationReceiver) -> None:
+def publish(
+    publisher: Publisher,
+    translator: Translator,
+    receiver: ObservationReceiver,
+    *,
+    announces_end: bool = True,
+) -> None:
     """Publishes all observations, then the end of the engine.
 
     An observation that cannot be read or translated is a gap: nothing is published until the engine
     has sent the current state of all requests.
+
+    Args:
+        publisher: Publishes the messages.
+        translator: Converts observations to messages.
+        receiver: Receives observations.
+        announces_end: False if nobody can say whether the engine failed or was shut down.
     """
-    reason, failed = "vLLM's EngineCore process has ended without announcing it", True
+    reason, failed = "vLLM's EngineCore process has ended, for an unknown cause", False
+    if announces_end:
+        reason, failed = "vLLM's EngineCore process has ended without announcing it", True
     for observation in receiver:
         if isinstance(observation, EngineStopping):
             reason, failed = observation.reason, False

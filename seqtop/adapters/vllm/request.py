@@ -15,6 +15,7 @@ from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 from seqtop.sequence.names import MAX_NAME_LENGTH
 
 _RANDOM_SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
+_SAMPLE: Final = re.compile(r"\d+_(.+)-[0-9a-f]{8}", re.DOTALL)
 _MAX_NAMES: Final = 100_000
 _HASH_LENGTH: Final = 16
 
@@ -56,6 +57,7 @@ class Request:
     name: str
     num_prompt_tokens: int
     metrics: RequestMetrics
+    lora: str = ""
     skip_special_tokens: bool = True
     status: SequenceStatus = SequenceStatus.WAITING
     engine_status: str = ""
@@ -104,6 +106,7 @@ class Request:
             name=name,
             num_prompt_tokens=observation.num_prompt_tokens,
             metrics=metrics,
+            lora=observation.lora,
             skip_special_tokens=params is None or params.skip_special_tokens,
             engine_status=engine_status(observation.status),
             token_ids=list(observation.prompt_token_ids),
@@ -130,7 +133,11 @@ class Request:
 
 
 class Names:
-    """Assigns the user's id to each request, unless it has been used before."""
+    """Assigns the user's id to each request, unless it has been used before.
+
+    Args:
+        has_random_suffix: True if vLLM has appended random characters to ids.
+    """
 
     def __init__(self, *, has_random_suffix: bool) -> None:
         self._has_random_suffix = has_random_suffix
@@ -147,6 +154,16 @@ class Names:
         if len(self._assigned) > _MAX_NAMES:
             self._assigned.popitem(last=False)
         return name
+
+
+def parent_of(request_id: str) -> str:
+    """Returns the internal id of the request of which this is a sample; empty for any other.
+
+    vLLM's `ParentRequest` calls the samples of a request `0_…`, `1_…`, followed by the request's id
+    with its random characters. So samples of different requests never have one parent.
+    """
+    found = _SAMPLE.fullmatch(request_id)
+    return _shortened(request_id[found.start(1) :]) if found else ""
 
 
 def _shortened(request_id: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Collection
 from types import FrameType
 from typing import Any, Final, Protocol
 
@@ -29,7 +30,7 @@ from seqtop.adapters.vllm.observations import (
     UnfinishedRequest,
     WaitingRequest,
 )
-from seqtop.adapters.vllm.prefix_cache_observer import PrefixCacheObserver, can_observe
+from seqtop.adapters.vllm.prefix_cache_observer import PrefixCacheObserver
 from seqtop.adapters.vllm.wrapping import Wrap
 
 _SAMPLING_FIELDS: Final = (
@@ -60,27 +61,37 @@ class SchedulerObserver:
         wrap: Wraps a method.
         publisher: Receives the observations.
         layout: The way to read block tables.
+        not_available: Keys of columns and figures for which the scheduler lacks something.
 
     Raises:
         AttributeError: The scheduler lacks something without which nothing can be observed.
     """
 
     def __init__(
-        self, scheduler: Any, wrap: Wrap, publisher: ObservationSink, layout: Layout
+        self,
+        scheduler: Any,
+        wrap: Wrap,
+        publisher: ObservationSink,
+        layout: Layout,
+        not_available: Collection[str] = (),
     ) -> None:
         self._scheduler = scheduler
         self._publisher = publisher
         self._layout = layout
+        has_cache = scheduler.vllm_config.cache_config.enable_prefix_caching
         self._cache = (
-            PrefixCacheObserver(scheduler, wrap) if can_observe(scheduler, layout) else None
+            PrefixCacheObserver(scheduler, wrap)
+            if has_cache and "prefix_misses" not in not_available
+            else None
         )
         self._pool = FreeBlockCounter(
             scheduler.kv_cache_manager.block_pool,
             wrap,
             freed=self._before_pool_frees if layout.whole_tables else None,
             evicted=self._cache.evicted if self._cache is not None else None,
+            counts_cached="cached_blocks" not in not_available,
         )
-        self._admission = Admission(scheduler, wrap)
+        self._admission = Admission(scheduler, wrap, knows_reasons="why" not in not_available)
         self._is_new = False
         self._blocked: dict[str, str] = {}
         """The last reported status of requests that wait for something other than their turn."""
@@ -257,7 +268,12 @@ class SchedulerObserver:
         self._back = time.perf_counter()
 
     def _after_update(
-        self, outputs: dict[int, Any], scheduler_output: Any, *_: Any, **__: Any
+        self,
+        outputs: dict[int, Any],
+        scheduler_output: Any,
+        model_runner_output: Any,
+        *_: Any,
+        **__: Any,
     ) -> None:
         run, scheduled_at = self._take_scheduled(scheduler_output)
         scheduler = self._scheduler
@@ -303,6 +319,7 @@ class SchedulerObserver:
             num_free_blocks=self._pool.num_free,
             num_cached_blocks=self._pool.num_cached,
             cache_events=self._cache.take() if self._cache is not None else [],
+            cuda_graph=_cuda_graph(model_runner_output),
         )
         self._scheduled, self._ended, self._released = [], [], []
         self._changed_tables.clear()
@@ -391,3 +408,10 @@ class SchedulerObserver:
     def _ordered(self, tables: Tables) -> Tables:
         main = self._layout.main_group
         return (tables[main], *tables[:main], *tables[main + 1 :]) if main else tables
+
+
+def _cuda_graph(output: Any) -> tuple[str, int, int] | None:
+    stats = getattr(output, "cudagraph_stats", None)
+    if stats is None:
+        return None
+    return str(stats.runtime_mode), stats.num_unpadded_tokens, stats.num_padded_tokens

@@ -23,12 +23,13 @@ from seqtop.adapters.vllm.observations import (
     StreamingInput,
     UnfinishedRequest,
 )
-from seqtop.adapters.vllm.request import Names, Request, sampling_params
+from seqtop.adapters.vllm.request import Names, Request, parent_of, sampling_params
 from seqtop.adapters.vllm.step_builder import StepBuilder
 from seqtop.sequence import SamplingParams, SequenceStatus
 from seqtop.state.prefix_misses import PrefixHistory, PrefixLookup
 from seqtop.wire.messages import (
     PROTOCOL_VERSION,
+    CudaGraph,
     EngineInfo,
     Event,
     InFlight,
@@ -72,6 +73,8 @@ def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo
         tokenizer=started.tokenizer,
         data_parallel_rank=started.data_parallel_rank,
         kv_cache_groups=started.groups,
+        not_available=started.not_available,
+        max_loras=started.max_loras,
     )
 
 
@@ -130,6 +133,9 @@ class Translator:
             priority=observation.priority,
             engine_status=request.engine_status,
             lora=observation.lora,
+            parent_request_id=(
+                parent_of(observation.request_id) if self._started.has_random_suffix else ""
+            ),
         )
 
     def _decode_prompt(self, token_ids: list[int]) -> str | None:
@@ -300,6 +306,9 @@ class Translator:
             num_decode_tokens=built.num_decode_tokens,
             scheduler_time=observation.scheduler_time,
             model_execute_time=observation.execute_time,
+            cuda_graph=CudaGraph(mode=graph[0], num_tokens=graph[1], num_padded_tokens=graph[2])
+            if (graph := observation.cuda_graph) is not None
+            else None,
         )
 
     def _pool_stats(self, observation: Stepped | AllRequests) -> StepStats:
@@ -308,7 +317,7 @@ class Translator:
             num_running=len(self._running),
             num_waiting=observation.num_waiting,
             num_used_blocks=num_blocks - observation.num_free_blocks,
-            num_free_blocks=observation.num_free_blocks - observation.num_cached_blocks,
+            num_free_blocks=observation.num_free_blocks - (observation.num_cached_blocks or 0),
             num_cached_blocks=observation.num_cached_blocks,
             num_prefill_tokens=0,
             num_decode_tokens=0,
@@ -318,7 +327,14 @@ class Translator:
             scheduler_time=0.0,
             model_forward_time=None,
             model_execute_time=None,
+            num_used_loras=self._num_used_loras(),
         )
+
+    def _num_used_loras(self) -> int | None:
+        if self._started.max_loras is None:
+            return None
+        running = (self._requests.get(request_id) for request_id in self._running)
+        return len({each.lora for each in running if each is not None and each.lora})
 
     def _wait_reasons(self, observation: Stepped) -> list[WaitReason]:
         """Returns the reasons that the last call of `schedule` gave."""

@@ -6,6 +6,7 @@ from seqtop import format as fmt
 from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_line
 from seqtop.sequence import SequenceStatus
+from seqtop.state import not_available
 from seqtop.tui.rates import kv_use
 from seqtop.tui.rendering.bars import bar, row, sparkline, spread
 from seqtop.tui.rendering.line_view import LineView
@@ -208,10 +209,11 @@ def cache(ui: UiState, width: int) -> Line:
     total = info.num_gpu_blocks
     used, cached = stats.num_used_blocks, stats.num_cached_blocks
     size = min(max(width // 5, 8), 40)
-    parts = ((used, "computed", "━"), (cached, "cached", "═"))
+    parts = ((used, "computed", "━"), (cached or 0, "cached", "═"))
     free = fmt.count(stats.num_free_blocks)
     # Cached blocks are evicted if blocks are needed: a pool without free and cached ones is full.
-    numbers: Line = ((f"{fmt.count(used)} used  {free} free + {fmt.count(cached)} cached", PLAIN),)
+    reusable = not_available.count(cached)
+    numbers: Line = ((f"{fmt.count(used)} used  {free} free + {reusable} cached", PLAIN),)
     of_all: Line = ((f" of {fmt.count(total)}", "dim"),)
     short: Line = ((f"{fmt.count(used)} used", PLAIN), *of_all)
     spark = sparkline(ui.rates.kv_history, min(max(width - 142, 0), 60), ceiling=1.0)

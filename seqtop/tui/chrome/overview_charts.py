@@ -14,6 +14,7 @@ from textual.message import Message
 
 from seqtop import format as fmt
 from seqtop.history.step_series import Interval, StepSeries
+from seqtop.state import not_available
 from seqtop.state.step_summary import TIME_PARTS
 from seqtop.tui import seek
 from seqtop.tui.rendering.bars import row
@@ -343,7 +344,7 @@ def _kv_figure(_: Interval, ui: UiState) -> StyledText:
     if (stats := ui.state.stats) is None:
         return (fmt.UNKNOWN, "dim")
     used = fmt.percent(stats.num_used_blocks, _num_blocks(ui))
-    return (f"{used} +{fmt.count(stats.num_cached_blocks)} cached", "computed")
+    return (f"{used} +{not_available.count(stats.num_cached_blocks)} cached", "computed")
 
 
 def _draw_preemptions(values: Values, _: int, __: UiState) -> list[Line]:

@@ -8,10 +8,13 @@ from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.widgets import Input, Label, Static
 
+from seqtop import format as fmt
+from seqtop.state import not_available
 from seqtop.state.fields import FIELDS, PREEMPTED, STATUS_WORDS
 from seqtop.state.filter import UNITS
 from seqtop.tui.dialogs.dialog import Dialog
 from seqtop.tui.keymap import GROUPS, Notes, group_of
+from seqtop.wire.messages import EngineInfo
 
 STATUSES = (*STATUS_WORDS.values(), PREEMPTED)
 WORDS = (
@@ -30,11 +33,16 @@ FILTER = (
     ("-status:stop  !preempt>0", "- or ! negates a term"),
 )
 
-ABOUT_SEQUENCES: Mapping[str, Notes] = {
-    "Words": WORDS,
-    "Filter": FILTER,
-    "Fields": [(key, field.help) for key, field in FIELDS.items()],
-}
+
+def notes_about(info: EngineInfo | None) -> Mapping[str, Notes]:
+    """Returns the notes on an engine's sequences, first those on what it cannot give."""
+    missing = not_available.entries(info.not_available) if info is not None else []
+    return {
+        **({f"Not available ({fmt.NOT_AVAILABLE})": missing} if missing else {}),
+        "Words": WORDS,
+        "Filter": FILTER,
+        "Fields": [(key, field.help) for key, field in FIELDS.items()],
+    }
 
 
 WIDE = 130
@@ -53,13 +61,11 @@ class HelpScreen(Dialog[None]):
         Binding("q,question_mark,f1", "dismiss", "Close"),
     ]
 
-    def __init__(
-        self, bindings: Mapping[str, ActiveBinding], notes: Mapping[str, Notes] | None = None
-    ) -> None:
+    def __init__(self, bindings: Mapping[str, ActiveBinding], notes: Mapping[str, Notes]) -> None:
         super().__init__()
         self.entries = grouped(active.binding for active in bindings.values())
         """The actions of each group of keys, each with its keys."""
-        self._notes = ABOUT_SEQUENCES if notes is None else notes
+        self._notes = notes
         self._wanted = ""
         """The text that an entry has to contain to be listed."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from seqtop.adapters.vllm.engine_description import Layout, describe
 from seqtop.adapters.vllm.observations import AnyObservation
-from seqtop.adapters.vllm.prefix_cache_observer import can_observe
+from seqtop.adapters.vllm.prefix_cache_observer import why_not_observable
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.translate import Translator
@@ -144,11 +144,9 @@ def test_the_first_of_two_equal_blocks_is_no_loss(followed: Followed) -> None:
 
 def test_models_whose_hits_are_decided_otherwise_report_nothing() -> None:
     windowed = Scheduler(window=8)
-    followed = Followed(windowed)
-    followed.run("first", PROMPT)
-    assert followed.misses("first") is None
-    assert can_observe(Scheduler(), Layout())
-    assert not can_observe(windowed, Layout(whole_tables=True))
+    assert why_not_observable(Scheduler(), Layout()) is None
+    reason = why_not_observable(windowed, Layout(whole_tables=True))
+    assert reason == "the model has layers other than full attention"
     without_cache = Scheduler()
     without_cache.vllm_config.cache_config.enable_prefix_caching = False
-    assert not can_observe(without_cache, Layout())
+    assert why_not_observable(without_cache, Layout()) is None, "there are no hits to explain"

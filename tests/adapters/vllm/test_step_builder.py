@@ -18,7 +18,7 @@ from seqtop.state.listener import StateChange
 from seqtop.state.ordering import SequenceView
 from seqtop.wire import parsing
 from seqtop.wire.decode_rows import num_decodes
-from seqtop.wire.messages import Step
+from seqtop.wire.messages import CudaGraph, Step
 from tests.support.fake_vllm import PauseState, Request, RequestStatus, Scheduler, step
 from tests.support.waiting import SECONDS, wait_until
 
@@ -249,6 +249,25 @@ def test_the_reason_to_wait_is_the_schedulers(cause: str, endpoint: str) -> None
         assert reason(session) == ("a" if cause == "paused" else "b", cause)
         loras = [each.lora for each in session.state.requests.values()]
         assert loras == (["poems1", "poems2"] if cause == "lora_slots" else ["", ""])
+        assert session.state.stats is not None
+        assert session.state.stats.num_used_loras == (cause == "lora_slots")
+
+
+def test_cuda_graphs_are_those_of_the_runner(endpoint: str) -> None:
+    class Output(dict[str, int]):
+        cudagraph_stats = SimpleNamespace(
+            runtime_mode="FULL", num_unpadded_tokens=12, num_padded_tokens=16
+        )
+
+    scheduler = Scheduler()
+    with viewer(scheduler, endpoint) as (session, _):
+        scheduler.add_request(Request("one-00000000", SHARED, 1))
+        output = scheduler.schedule()
+        scheduler.update_from_output(output, Output({"one-00000000": 7}))
+        catch_up(session, scheduler, 0)
+        assert session.state.stats is not None
+        graph = session.state.stats.cuda_graph
+        assert graph == CudaGraph(mode="FULL", num_tokens=12, num_padded_tokens=16)
 
 
 def test_a_streaming_session_gets_input_while_it_waits_and_before(endpoint: str) -> None:

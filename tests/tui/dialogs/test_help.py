@@ -1,5 +1,6 @@
 """The help lists every key and nothing else, and can be read in a small terminal."""
 
+import msgspec
 from textual.binding import Binding
 from textual.pilot import Pilot
 
@@ -8,6 +9,7 @@ from seqtop.tui.dialogs.help import HelpScreen, grouped
 from seqtop.tui.keymap import GROUPS
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from tests.support.piloting import play, screen, until
+from tests.support.scripted import ScriptedSource
 
 
 def test_help_lists_every_key_and_nothing_else(app: SeqtopApp) -> None:
@@ -83,3 +85,38 @@ def test_help_is_searched(app: SeqtopApp) -> None:
         assert isinstance(app.screen, SequencesScreen)
 
     play(app, act, (160, 50))
+
+
+def test_what_an_engine_cannot_give_is_marked_and_explained(
+    source: ScriptedSource, app: SeqtopApp
+) -> None:
+    assert source.state.info is not None
+    assert source.state.stats is not None
+    reasons = {"hit": "the scheduler has no such thing", "cached_blocks": "nobody counts them"}
+    source.state.info = msgspec.structs.replace(source.state.info, not_available=reasons)
+    source.state.stats = msgspec.structs.replace(source.state.stats, num_cached_blocks=None)
+
+    async def act(pilot: Pilot[int]) -> None:
+        source.replace(source.state)
+        await until(pilot, lambda: "n/a cached" in screen(app))
+        rows = [line for line in screen(app).splitlines() if "● running" in line]
+        assert rows
+        assert all("n/a" in row for row in rows)
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "Not available (n/a)" in screen(app))
+        text = " ".join(screen(app).split())
+        assert "Hit the scheduler has no such thing" in text
+        assert "cached blocks nobody counts them" in text
+        await pilot.press("escape", "2")
+        await until(pilot, lambda: "free or cached" in screen(app))
+
+    play(app, act, (200, 60))
+
+
+def test_without_anything_missing_the_help_says_nothing_of_it(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "Filter" in screen(app))
+        assert "Not available" not in screen(app)
+
+    play(app, act, (200, 60))

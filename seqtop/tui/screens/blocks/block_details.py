@@ -70,7 +70,7 @@ def unheld_word(state: EngineState) -> str:
     stats = state.stats
     if state.cached_blocks is not None:
         return "free"
-    if stats is None or stats.num_cached_blocks <= 0:
+    if stats is None or stats.num_cached_blocks == 0:
         return "free"
     return "free or cached" if stats.num_free_blocks > 0 else "cached"
 
@@ -260,12 +260,14 @@ def _unheld(state: EngineState, index: BlockIndex, block: int) -> str:
                 "In no block table, but in the prefix cache: a request with the same prefix can"
                 " reuse it until it is evicted."
             )
-        case "free or cached" if stats is not None:
+        case "free or cached" if stats is not None and stats.num_cached_blocks is not None:
             return (
                 f"In no block table. Of such blocks {fmt.count(stats.num_free_blocks)} are empty"
                 f" and {fmt.count(stats.num_cached_blocks)} are still in the prefix cache; the"
                 " engine does not publish which."
             )
+        case "free or cached":
+            return "In no block table. Whether it is still in the prefix cache is not known."
     return "It is empty."
 
 

@@ -127,13 +127,14 @@ class BlocksScreen(EngineScreen):
         state, index = self.ui.state, self._pool.index
         width = max(self._legend.size.width - 2, 1)
         stats = state.stats
+        is_counted = stats is None or stats.num_cached_blocks is not None
         counts = {
             "used": stats.num_used_blocks if stats else None,
             "shared": index.num_shared,
             "swapped out": index.num_swapped if index.num_host else None,
             "saved by sharing": index.num_saved,
             "slots unfilled": index.num_unfilled,
-            "free": stats.num_free_blocks if stats else None,
+            "free" if is_counted else unheld_word(state): stats.num_free_blocks if stats else None,
             "cached": stats.num_cached_blocks if stats else None,
         }
         publishes_cached = state.cached_blocks is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from textual.binding import Binding
@@ -40,7 +40,6 @@ class KvApp(BaseApp):
         clock: Returns seconds, for rates.
     """
 
-    HELP_NOTES = WORDS
     DEFAULT_MODE = TABS[0].name
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
         *(
@@ -64,6 +63,9 @@ class KvApp(BaseApp):
         self.ui = KvUiState(source, decode=decode, clock=clock)
         for each in SCREENS:
             self.add_mode(each.TAB.name, partial(each, self.ui, TABS))
+
+    def help_notes(self) -> Mapping[str, Notes]:
+        return WORDS
 
     def on_mount(self) -> None:
         self.set_interval(1 / FRAMES_PER_SECOND, self.draw)

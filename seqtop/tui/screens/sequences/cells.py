@@ -79,6 +79,7 @@ def row(
     late: Collection[str] = (),
     *,
     redacted: bool = False,
+    not_available: Collection[str] = (),
 ) -> Line:
     """Returns the row of one sequence.
 
@@ -90,6 +91,7 @@ def row(
         position: The branch of the tree of sequences that the row is on.
         late: The keys of figures over their latency objective. Each gets a sign before it.
         redacted: Whether the engine does not publish texts.
+        not_available: The keys of columns that the engine cannot give.
     """
     spans: list[StyledText] = []
     in_tree = position.rails or position.is_parent
@@ -99,6 +101,8 @@ def row(
             cell = _branch(request, sequence, position, width)
         elif redacted and key == "text":
             cell = fitted((("redacted", "dim"),), width)
+        elif key in not_available:
+            cell = fitted(((column.aligned(fmt.NOT_AVAILABLE), "dim"),), width)
         else:
             cell = _CELLS[key](request, sequence, now, width)
         if late and key in late:
@@ -296,6 +300,10 @@ def _id(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
     return fitted(((safe_line(r.request_id), _style(s)),), width)
 
 
+def _lora(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
+    return fitted(((safe_line(r.lora), _style(s)),), width)
+
+
 def _prompt_text(r: RequestState, s: SequenceState, _: float, width: int) -> Line:
     return fitted(((safe_text((r.prompt or "")[:width]), _style(s)),), width)
 
@@ -325,6 +333,7 @@ _SPECIAL: dict[str, Cell] = {
     "age": _age,
     "text": _text,
     "id": _id,
+    "lora": _lora,
     "prompt_text": _prompt_text,
 }
 """The cells that are more than a figure. Each key is one of `FIELDS`."""

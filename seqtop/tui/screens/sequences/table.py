@@ -138,8 +138,11 @@ class Rows(SequenceRows):
         late = missed(self._ui.latencies.slo, *found, now)
         info = self._ui.state.info
         redacted = info is not None and info.redacted
+        missing = info.not_available if info is not None else ()
         position = self.view.tree_position(key)
-        line = cells.row(self._columns, *found, now, position, late, redacted=redacted)
+        line = cells.row(
+            self._columns, *found, now, position, late, redacted=redacted, not_available=missing
+        )
         if self.view.is_hit(key):
             line = highlighted(line, self.view.search_filter.patterns)
         return (*self._warn_cell(*found), *line) if _warn_width(self._ui) else line

@@ -21,7 +21,7 @@ from seqtop.tui.screens.sequences.cells import GLYPHS
 from seqtop.tui.screens.steps.cells import share_bar
 from seqtop.tui.screens.steps.step_log import StepLog
 from seqtop.tui.ui_state import UiState
-from seqtop.wire.messages import EngineInfo, Step
+from seqtop.wire.messages import EngineInfo, Step, StepStats
 
 MAX_SENTENCES = 4
 """The most preemptions, and waits, that are described; further ones are counted."""
@@ -193,11 +193,31 @@ def headline(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
             (1, ((f"● {fmt.plural(step.num_decodes, 'decode')}", "running"),)),
             (2, ((f"{fmt.count(step.num_tokens)}{budget} tokens", PLAIN),)),
             (0, ((step_summary.describe_limit(step, info), "waiting" if step.waits else "dim"),)),
+            (4, _lora_slots(stats, info)),
+            (4, _cuda_graph(stats)),
             (3, ((f"KV {fmt.percent(stats.num_used_blocks, total)}", PLAIN),)),
             (5, ((f"{fmt.count(stats.num_waiting)} waiting", "dim"),)),
         ],
         width,
     )
+
+
+def _lora_slots(stats: StepStats, info: EngineInfo | None) -> Line:
+    """Returns the LoRA adapters that the step used, of those that one step can use."""
+    if stats.num_used_loras is None or info is None:
+        return ()
+    most = fmt.count(info.max_loras)
+    return ((f"LoRA {fmt.count(stats.num_used_loras)} of {most}", PLAIN),)
+
+
+def _cuda_graph(stats: StepStats) -> Line:
+    """Returns the mode of the CUDA graph, and the padding."""
+    graph = stats.cuda_graph
+    if graph is None:
+        return ()
+    padding = graph.num_padded_tokens - graph.num_tokens
+    more = f" +{fmt.plural(padding, 'token')} of padding" if padding > 0 else ""
+    return ((f"CUDA graph {safe_text(graph.mode)}{more}", PLAIN),)
 
 
 def _times(step: StepSummary, width: int) -> list[Line]:

@@ -1,12 +1,17 @@
 """The details of a step: its sequences and its events."""
 
+import msgspec
 from textual.pilot import Pilot
 
+from seqtop.sequence import ExecuteModelRequest
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.rendering.style import plain
 from seqtop.tui.screens.sequences.screen import SequencesScreen
-from seqtop.tui.screens.steps.detail import Members, StepDetail
+from seqtop.tui.screens.steps.detail import Members, StepDetail, facts
 from seqtop.tui.screens.steps.table import StepRows
+from seqtop.wire.messages import CudaGraph, Step
 from tests.support.piloting import play, screen
+from tests.support.scripted import ScriptedSource, engine_info
 from tests.support.steps_screen import opened
 
 
@@ -47,3 +52,19 @@ def test_the_detail_can_be_shown_and_hidden(app: SeqtopApp) -> None:
         assert "req-9 waited for a place" in screen(app)
 
     play(app, act, (100, 40))
+
+
+def test_the_headline_has_lora_slots_and_the_cuda_graph(source: ScriptedSource) -> None:
+    assert source.state.stats is not None
+    execute = ExecuteModelRequest([])
+    graph = CudaGraph(mode="FU\x1bLL", num_tokens=12, num_padded_tokens=16)
+    stats = msgspec.structs.replace(source.state.stats, num_used_loras=1, cuda_graph=graph)
+    step = Step(step=1, start_time=1.0, time=2.0, execute=execute, sequences=[], stats=stats)
+    (line, *_) = facts(step, engine_info(max_loras=4), 300)
+    assert "LoRA 1 of 4" in plain(line)
+    assert "LL +4 tokens of padding" in plain(line)
+    assert plain(line).isprintable()
+    step.stats = source.state.stats
+    (line, *_) = facts(step, engine_info(max_loras=4), 300)
+    assert "LoRA" not in plain(line)
+    assert "graph" not in plain(line)

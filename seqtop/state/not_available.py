@@ -1,0 +1,45 @@
+"""Columns and figures that an engine cannot give, and the reasons (`EngineInfo.not_available`)."""
+
+from collections.abc import Mapping
+from itertools import islice
+
+from seqtop import format as fmt
+from seqtop.sanitize import safe_line
+from seqtop.state.fields import FIELDS
+
+FIGURES = {
+    "cached_blocks": "cached blocks",
+    "prefix_misses": "causes of prefix misses",
+    "cuda_graph": "CUDA graphs",
+    "end": "cause of the engine's end",
+}
+"""Figures that are no columns, by key."""
+
+_MAX_LISTED = 100
+
+
+def entries(reasons: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Returns the title of each column or figure, and the reason why it is not available.
+
+    Args:
+        reasons: `EngineInfo.not_available`.
+    """
+    return [
+        (safe_line(_title(key)), safe_line(reason))
+        for key, reason in islice(reasons.items(), _MAX_LISTED)
+    ]
+
+
+def describe(reasons: Mapping[str, str]) -> str:
+    """Returns a line with all columns and figures that are not available, and the reasons."""
+    listed = ", ".join(f"{title} ({reason})" for title, reason in entries(reasons))
+    return f"not available: {listed}"
+
+
+def count(number: float | None) -> str:
+    """Formats a count that is `None` if the engine cannot give it."""
+    return fmt.NOT_AVAILABLE if number is None else fmt.count(number)
+
+
+def _title(key: str) -> str:
+    return FIELDS[key].title if key in FIELDS else FIGURES.get(key, key)
