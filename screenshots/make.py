@@ -3,7 +3,7 @@
 The demo's workload runs in this process until a step at which a request runs again after a
 preemption. The app then shows that state: the table at three sizes, then the other screens, the
 last of them at an earlier step, and then the tour of the README as one moving picture. The engine's
-clock does not depend on the speed of this machine.
+times are simulated, so the pictures do not depend on the speed of this machine.
 """
 
 from __future__ import annotations
@@ -14,18 +14,24 @@ import random
 import re
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 from textual.pilot import Pilot
 
 from engine_stub.config import EngineConfig
+from engine_stub.core.scheduler import SchedulerOutputs
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.entrypoints.workload import DEMO_LIMITS, arrivals
+from engine_stub.processing.output_processor import ProcessedOutputs
+from engine_stub.step_record import StepRecord
+from engine_stub.worker.model_runner import ModelOutput
 from seqtop.connection import Connection, ConnectionState, ControlError
 from seqtop.history.memory_store import MemoryStore
 from seqtop.observable import Observable
-from seqtop.sequence import SamplingParams
+from seqtop.sequence import ExecuteModelRequest, SamplingParams
 from seqtop.state import EngineState
 from seqtop.state.listener import Listener, StateChange
 from seqtop.tui.app import SeqtopApp
@@ -58,14 +64,17 @@ SECONDS_PER_FRAME = 1.6
 SELECTED = "typed-4"
 """The request that the pictures show when it runs again after a preemption."""
 
-_SECONDS_PER_TICK = 1 / 15
-_SECONDS_PER_READING = (0.018, 0.03)
+_SECONDS_PER_IDLE_TICK = 1 / 15
+_SECONDS_PER_PART = (0.0003, 0.0009)
+_SECONDS_BETWEEN_STEPS = (0.001, 0.004)
+_SECONDS_PER_FORWARD = (0.034, 0.041)
+_SECONDS_PER_TOKEN = 0.0005
 _START = 1_790_000_000.0
 _MAX_TICKS = 1_000
 
 
-class SeededClock:
-    """A clock that advances with every reading, by times that are the same in every run."""
+class SimulatedClock:
+    """A clock that advances by times that are the same in every run."""
 
     def __init__(self) -> None:
         self.now = _START
@@ -73,8 +82,18 @@ class SeededClock:
 
     def __call__(self) -> float:
         """Returns the time in epoch seconds."""
-        self.now += self._random.uniform(*_SECONDS_PER_READING)
         return self.now
+
+    def end_part(self) -> float:
+        """Advances by the time of a part of a step, and returns the time."""
+        self.advance(*_SECONDS_PER_PART)
+        return self.now
+
+    def advance(self, least: float, most: float) -> float:
+        """Advances by a random time between two numbers of seconds, and returns it."""
+        seconds = self._random.uniform(least, most)
+        self.now += seconds
+        return seconds
 
 
 class RunSource(Observable):
@@ -120,26 +139,49 @@ class RunSource(Observable):
 class Run:
     """The demo's workload on the bundled engine, tick by tick."""
 
-    def __init__(self) -> None:
-        self.clock = SeededClock()
+    def __init__(self, engine_id: str = "demo") -> None:
+        self.clock = SimulatedClock()
         config = EngineConfig(device="cpu", **DEMO_LIMITS)
         self.engine = LLMEngine(config, clock=self.clock)
         self.source = RunSource()
         self.steps = StepPublisher(self.source)
-        self.source.publish(engine_info(self.engine, engine_id="demo", control=True))
+        self.source.publish(engine_info(self.engine, engine_id=engine_id, control=True))
         self.workload = arrivals()
         self.next_arrival = next(self.workload)
 
     def tick(self, number: int) -> None:
         """Adds the requests that are due and runs one step of the engine."""
-        start = self.clock.now
         while self.next_arrival.tick <= number:
             due, self.next_arrival = self.next_arrival, next(self.workload)
             for group in self.engine.add_request(due.request_id, due.prompt, due.params):
                 self.steps.arrived(group)
         if self.engine.has_unfinished_requests():
-            self.steps.stepped(self.engine.step())
-        self.clock.now = max(self.clock.now, start + _SECONDS_PER_TICK)
+            self.clock.advance(*_SECONDS_BETWEEN_STEPS)
+            self.steps.stepped(self._step())
+        else:
+            self.clock.now += _SECONDS_PER_IDLE_TICK
+
+    def _step(self) -> StepRecord:
+        """Runs a step whose parts take simulated times."""
+        worker, clock = self.engine.worker, self.clock
+        execute_model, process = worker.execute_model, self.engine.output_processor.process
+
+        def execute(request: ExecuteModelRequest) -> ModelOutput:
+            output = execute_model(request)
+            num_tokens = sum(each.token_chunk_size for each in request.seq_group_metadata_list)
+            least, most = (each + num_tokens * _SECONDS_PER_TOKEN for each in _SECONDS_PER_FORWARD)
+            return replace(output, model_forward_time=clock.advance(least, most))
+
+        def process_outputs(scheduled: SchedulerOutputs, output: ModelOutput) -> ProcessedOutputs:
+            clock.end_part()
+            return process(scheduled, output)
+
+        with (
+            patch.object(worker, "execute_model", execute),
+            patch.object(self.engine.output_processor, "process", process_outputs),
+            patch("engine_stub.step_timer.perf_counter", clock.end_part),
+        ):
+            return self.engine.step()
 
     def is_ready_to_draw(self) -> bool:
         """Returns whether the request runs again after a preemption while others wait."""
@@ -155,7 +197,7 @@ class Run:
 async def draw() -> None:
     """Runs the workload once and writes every picture."""
     run = Run()
-    app = SeqtopApp(run.source, clock=run.clock)
+    app = SeqtopApp(run.source, clock=lambda: run.clock.now)
     async with app.run_test(size=SIZES[-1]) as pilot:
         for number in itertools.count():
             run.tick(number)
