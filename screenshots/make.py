@@ -2,8 +2,9 @@
 
 The demo's workload runs in this process until a step at which a request runs again after a
 preemption. The app then shows that state: the table at three sizes, then the other screens, the
-last of them at an earlier step, and then the tour of the README as one moving picture. The engine's
-times are simulated, so the pictures do not depend on the speed of this machine.
+help, the light theme, and the tour of the README as one moving picture; then a fleet of engines,
+and the checks of a run with a defect. The engine's times are simulated, so the pictures do not
+depend on the speed of this machine.
 """
 
 from __future__ import annotations
@@ -36,17 +37,20 @@ from seqtop.state import EngineState
 from seqtop.state.listener import Listener, StateChange
 from seqtop.tui.app import SeqtopApp
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import Event
+from seqtop.wire.messages import Event, Step
 
 SIZES = ((80, 24), (120, 40), (200, 60))
-SCREEN_SIZE = (100, 30)
+SCREEN_SIZE, HELP_SIZE, FLEET_SIZE = (100, 30), (160, 44), (120, 36)
 SCREENS = (
     ("blocks", ("2",)),
     ("timeline", ("3",)),
     ("overview", ("6",)),
     ("preemption", ("4", "p")),
+    ("help", ("L", "1", "question_mark")),
 )
 """The pictures of the other screens, with the keys that open each from the one before."""
+FLEET_TICKS = (420, 180, 260)
+"""The ticks that the other engines of the fleet have run."""
 TOUR = (
     ("Waited longest: s w Enter", ("s", "w", "enter")),
     ("Throughput: 6", ("6",)),
@@ -58,6 +62,8 @@ TOUR = (
     ("seqtop", ("L", "1")),
 )
 """The frames of the moving picture after the first ones, with their titles and keys."""
+LEAKING_STEPS = range(88, 91)
+"""The steps after the third preemption, in the run with a defect."""
 LIVE_FRAMES = 4
 """The frames in which the engine runs, before the first key."""
 SECONDS_PER_FRAME = 1.6
@@ -99,16 +105,21 @@ class SimulatedClock:
 class RunSource(Observable):
     """A `Source` and publisher in one, which encodes events but has no socket."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: str) -> None:
         super().__init__()
         self.state = EngineState()
         self.lock = threading.RLock()
-        self.connection = Connection("tcp://127.0.0.1:5557", ConnectionState.LIVE)
+        self.connection = Connection(endpoint, ConnectionState.LIVE)
+        self.leaks = False
+        """Whether the published figures of some steps have a block that nobody holds."""
         self.history = MemoryStore()
         self.listeners: list[Listener] = [self.history.record]
 
     def publish(self, event: Event) -> None:
         """Applies an event after encoding and decoding it."""
+        if self.leaks and isinstance(event, Step) and event.step in LEAKING_STEPS:
+            event.stats.num_used_blocks += 1
+            event.stats.num_free_blocks -= 1
         payload = codec.encode(event)
         event = parsing.event(payload)
         touched = self.state.apply(event)
@@ -139,11 +150,11 @@ class RunSource(Observable):
 class Run:
     """The demo's workload on the bundled engine, tick by tick."""
 
-    def __init__(self, engine_id: str = "demo") -> None:
+    def __init__(self, engine_id: str = "demo", port: int = 5557) -> None:
         self.clock = SimulatedClock()
         config = EngineConfig(device="cpu", **DEMO_LIMITS)
         self.engine = LLMEngine(config, clock=self.clock)
-        self.source = RunSource()
+        self.source = RunSource(f"tcp://127.0.0.1:{port}")
         self.steps = StepPublisher(self.source)
         self.source.publish(engine_info(self.engine, engine_id=engine_id, control=True))
         self.workload = arrivals()
@@ -212,10 +223,39 @@ async def draw() -> None:
             await picture(pilot, run, f"sequences-{width}x{height}", (width, height))
         for name, keys in SCREENS:
             await pilot.press(*keys)
-            await picture(pilot, run, name, SCREEN_SIZE)
-        await pilot.press("L", "1")
+            await picture(pilot, run, name, HELP_SIZE if name == "help" else SCREEN_SIZE)
+        await pilot.press("escape", "T")
+        await picture(pilot, run, "light", SCREEN_SIZE)
+        await pilot.press("T")
         app.ui.detail_wanted = True
         await moving_picture(pilot, run, number)
+
+
+async def draw_fleet() -> None:
+    """Draws the list of several engines."""
+    runs = [Run(f"rank-{rank}", 5557 + 2 * rank) for rank in range(len(FLEET_TICKS))]
+    app = SeqtopApp(*(run.source for run in runs), clock=lambda: runs[0].clock.now)
+    for run, ui, num_ticks in zip(runs, app.engines.all, FLEET_TICKS, strict=True):
+        for number in range(num_ticks):
+            run.tick(number)
+            ui.update()
+    async with app.run_test(size=SCREEN_SIZE) as pilot:
+        await picture(pilot, runs[0], "fleet", FLEET_SIZE)
+
+
+async def draw_checks() -> None:
+    """Draws the checks of a run in which the engine forgets to free a block."""
+    run = Run()
+    run.source.leaks = True
+    app = SeqtopApp(run.source, clock=lambda: run.clock.now)
+    for number in range(160):
+        run.tick(number)
+        app.ui.update()
+    async with app.run_test(size=SCREEN_SIZE) as pilot:
+        await pilot.press("5")
+        while app.ui.checker is None or app.ui.checker.is_behind:
+            await pilot.pause(0.1)
+        await picture(pilot, run, "checks", SCREEN_SIZE)
 
 
 async def moving_picture(pilot: Pilot[int], run: Run, number: int) -> None:
@@ -285,4 +325,5 @@ async def settle(pilot: Pilot[int], run: Run) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(draw())
+    for drawing in (draw, draw_fleet, draw_checks):
+        asyncio.run(drawing())

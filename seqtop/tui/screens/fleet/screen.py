@@ -136,7 +136,9 @@ class FleetScreen(TabbedScreen):
             return
         with ui.lock:
             info, endpoint = ui.source.state.info, ui.source.connection.endpoint
-            self._latency.border_title = escape(safe_line(info.engine_id if info else endpoint))
+            name = escape(safe_line(info.engine_id if info else endpoint))
+            self._charts.border_title = name
+            self._latency.border_title = "" if self._charts.display else name
             self._latency.set_lines(
                 latency_lines(ui.latencies.slo, ui.measured, self._latency.text_width)
             )
