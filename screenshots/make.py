@@ -2,8 +2,9 @@
 
 The demo's workload runs in this process until a step at which a request runs again after a
 preemption. The app then shows that state: the table at three sizes, then the other screens, the
-last of them at an earlier step, and then the tour of the README as one moving picture. The engine's
-clock does not depend on the speed of this machine.
+help, the light theme, and the tour of the README as one moving picture; then a fleet of engines,
+and the checks of a run with a defect. The engine's times are simulated, so the pictures do not
+depend on the speed of this machine.
 """
 
 from __future__ import annotations
@@ -14,33 +15,42 @@ import random
 import re
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 from textual.pilot import Pilot
 
 from engine_stub.config import EngineConfig
+from engine_stub.core.scheduler import SchedulerOutputs
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.entrypoints.workload import DEMO_LIMITS, arrivals
+from engine_stub.processing.output_processor import ProcessedOutputs
+from engine_stub.step_record import StepRecord
+from engine_stub.worker.model_runner import ModelOutput
 from seqtop.connection import Connection, ConnectionState, ControlError
 from seqtop.history.memory_store import MemoryStore
 from seqtop.observable import Observable
-from seqtop.sequence import SamplingParams
+from seqtop.sequence import ExecuteModelRequest, SamplingParams
 from seqtop.state import EngineState
 from seqtop.state.listener import Listener, StateChange
 from seqtop.tui.app import SeqtopApp
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import Event
+from seqtop.wire.messages import Event, Step
 
 SIZES = ((80, 24), (120, 40), (200, 60))
-SCREEN_SIZE = (100, 30)
+SCREEN_SIZE, HELP_SIZE, FLEET_SIZE = (100, 30), (160, 44), (120, 36)
 SCREENS = (
     ("blocks", ("2",)),
     ("timeline", ("3",)),
     ("overview", ("6",)),
     ("preemption", ("4", "p")),
+    ("help", ("L", "1", "question_mark")),
 )
 """The pictures of the other screens, with the keys that open each from the one before."""
+FLEET_TICKS = (420, 180, 260)
+"""The ticks that the other engines of the fleet have run."""
 TOUR = (
     ("Waited longest: s w Enter", ("s", "w", "enter")),
     ("Throughput: 6", ("6",)),
@@ -52,20 +62,25 @@ TOUR = (
     ("seqtop", ("L", "1")),
 )
 """The frames of the moving picture after the first ones, with their titles and keys."""
+LEAKING_STEPS = range(88, 91)
+"""The steps after the third preemption, in the run with a defect."""
 LIVE_FRAMES = 4
 """The frames in which the engine runs, before the first key."""
 SECONDS_PER_FRAME = 1.6
 SELECTED = "typed-4"
 """The request that the pictures show when it runs again after a preemption."""
 
-_SECONDS_PER_TICK = 1 / 15
-_SECONDS_PER_READING = (0.018, 0.03)
+_SECONDS_PER_IDLE_TICK = 1 / 15
+_SECONDS_PER_PART = (0.0003, 0.0009)
+_SECONDS_BETWEEN_STEPS = (0.001, 0.004)
+_SECONDS_PER_FORWARD = (0.034, 0.041)
+_SECONDS_PER_TOKEN = 0.0005
 _START = 1_790_000_000.0
 _MAX_TICKS = 1_000
 
 
-class SeededClock:
-    """A clock that advances with every reading, by times that are the same in every run."""
+class SimulatedClock:
+    """A clock that advances by times that are the same in every run."""
 
     def __init__(self) -> None:
         self.now = _START
@@ -73,23 +88,38 @@ class SeededClock:
 
     def __call__(self) -> float:
         """Returns the time in epoch seconds."""
-        self.now += self._random.uniform(*_SECONDS_PER_READING)
         return self.now
+
+    def end_part(self) -> float:
+        """Advances by the time of a part of a step, and returns the time."""
+        self.advance(*_SECONDS_PER_PART)
+        return self.now
+
+    def advance(self, least: float, most: float) -> float:
+        """Advances by a random time between two numbers of seconds, and returns it."""
+        seconds = self._random.uniform(least, most)
+        self.now += seconds
+        return seconds
 
 
 class RunSource(Observable):
     """A `Source` and publisher in one, which encodes events but has no socket."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: str) -> None:
         super().__init__()
         self.state = EngineState()
         self.lock = threading.RLock()
-        self.connection = Connection("tcp://127.0.0.1:5557", ConnectionState.LIVE)
+        self.connection = Connection(endpoint, ConnectionState.LIVE)
+        self.leaks = False
+        """Whether the published figures of some steps have a block that nobody holds."""
         self.history = MemoryStore()
         self.listeners: list[Listener] = [self.history.record]
 
     def publish(self, event: Event) -> None:
         """Applies an event after encoding and decoding it."""
+        if self.leaks and isinstance(event, Step) and event.step in LEAKING_STEPS:
+            event.stats.num_used_blocks += 1
+            event.stats.num_free_blocks -= 1
         payload = codec.encode(event)
         event = parsing.event(payload)
         touched = self.state.apply(event)
@@ -120,26 +150,49 @@ class RunSource(Observable):
 class Run:
     """The demo's workload on the bundled engine, tick by tick."""
 
-    def __init__(self) -> None:
-        self.clock = SeededClock()
+    def __init__(self, engine_id: str = "demo", port: int = 5557) -> None:
+        self.clock = SimulatedClock()
         config = EngineConfig(device="cpu", **DEMO_LIMITS)
         self.engine = LLMEngine(config, clock=self.clock)
-        self.source = RunSource()
+        self.source = RunSource(f"tcp://127.0.0.1:{port}")
         self.steps = StepPublisher(self.source)
-        self.source.publish(engine_info(self.engine, engine_id="demo", control=True))
+        self.source.publish(engine_info(self.engine, engine_id=engine_id, control=True))
         self.workload = arrivals()
         self.next_arrival = next(self.workload)
 
     def tick(self, number: int) -> None:
         """Adds the requests that are due and runs one step of the engine."""
-        start = self.clock.now
         while self.next_arrival.tick <= number:
             due, self.next_arrival = self.next_arrival, next(self.workload)
             for group in self.engine.add_request(due.request_id, due.prompt, due.params):
                 self.steps.arrived(group)
         if self.engine.has_unfinished_requests():
-            self.steps.stepped(self.engine.step())
-        self.clock.now = max(self.clock.now, start + _SECONDS_PER_TICK)
+            self.clock.advance(*_SECONDS_BETWEEN_STEPS)
+            self.steps.stepped(self._step())
+        else:
+            self.clock.now += _SECONDS_PER_IDLE_TICK
+
+    def _step(self) -> StepRecord:
+        """Runs a step whose parts take simulated times."""
+        worker, clock = self.engine.worker, self.clock
+        execute_model, process = worker.execute_model, self.engine.output_processor.process
+
+        def execute(request: ExecuteModelRequest) -> ModelOutput:
+            output = execute_model(request)
+            num_tokens = sum(each.token_chunk_size for each in request.seq_group_metadata_list)
+            least, most = (each + num_tokens * _SECONDS_PER_TOKEN for each in _SECONDS_PER_FORWARD)
+            return replace(output, model_forward_time=clock.advance(least, most))
+
+        def process_outputs(scheduled: SchedulerOutputs, output: ModelOutput) -> ProcessedOutputs:
+            clock.end_part()
+            return process(scheduled, output)
+
+        with (
+            patch.object(worker, "execute_model", execute),
+            patch.object(self.engine.output_processor, "process", process_outputs),
+            patch("engine_stub.step_timer.perf_counter", clock.end_part),
+        ):
+            return self.engine.step()
 
     def is_ready_to_draw(self) -> bool:
         """Returns whether the request runs again after a preemption while others wait."""
@@ -155,7 +208,7 @@ class Run:
 async def draw() -> None:
     """Runs the workload once and writes every picture."""
     run = Run()
-    app = SeqtopApp(run.source, clock=run.clock)
+    app = SeqtopApp(run.source, clock=lambda: run.clock.now)
     async with app.run_test(size=SIZES[-1]) as pilot:
         for number in itertools.count():
             run.tick(number)
@@ -170,10 +223,39 @@ async def draw() -> None:
             await picture(pilot, run, f"sequences-{width}x{height}", (width, height))
         for name, keys in SCREENS:
             await pilot.press(*keys)
-            await picture(pilot, run, name, SCREEN_SIZE)
-        await pilot.press("L", "1")
+            await picture(pilot, run, name, HELP_SIZE if name == "help" else SCREEN_SIZE)
+        await pilot.press("escape", "T")
+        await picture(pilot, run, "light", SCREEN_SIZE)
+        await pilot.press("T")
         app.ui.detail_wanted = True
         await moving_picture(pilot, run, number)
+
+
+async def draw_fleet() -> None:
+    """Draws the list of several engines."""
+    runs = [Run(f"rank-{rank}", 5557 + 2 * rank) for rank in range(len(FLEET_TICKS))]
+    app = SeqtopApp(*(run.source for run in runs), clock=lambda: runs[0].clock.now)
+    for run, ui, num_ticks in zip(runs, app.engines.all, FLEET_TICKS, strict=True):
+        for number in range(num_ticks):
+            run.tick(number)
+            ui.update()
+    async with app.run_test(size=SCREEN_SIZE) as pilot:
+        await picture(pilot, runs[0], "fleet", FLEET_SIZE)
+
+
+async def draw_checks() -> None:
+    """Draws the checks of a run in which the engine forgets to free a block."""
+    run = Run()
+    run.source.leaks = True
+    app = SeqtopApp(run.source, clock=lambda: run.clock.now)
+    for number in range(160):
+        run.tick(number)
+        app.ui.update()
+    async with app.run_test(size=SCREEN_SIZE) as pilot:
+        await pilot.press("5")
+        while app.ui.checker is None or app.ui.checker.is_behind:
+            await pilot.pause(0.1)
+        await picture(pilot, run, "checks", SCREEN_SIZE)
 
 
 async def moving_picture(pilot: Pilot[int], run: Run, number: int) -> None:
@@ -243,4 +325,5 @@ async def settle(pilot: Pilot[int], run: Run) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(draw())
+    for drawing in (draw, draw_fleet, draw_checks):
+        asyncio.run(drawing())

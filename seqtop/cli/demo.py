@@ -47,7 +47,8 @@ def run(options: argparse.Namespace) -> int:
         ):
             warn("starting the bundled engine …")
             engine.await_live(session)
-            status = run_app([session], options)
+            # Each demo begins as the tour in the README does.
+            status = run_app([session], options, remembers=False)
             failure = engine.failure()
     except DemoError as error:
         return fail(str(error))

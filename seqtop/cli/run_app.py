@@ -31,13 +31,18 @@ def is_served() -> bool:
 
 
 def run_app(
-    sources: Sequence[Source], options: argparse.Namespace, notices: Sequence[str] = ()
+    sources: Sequence[Source],
+    options: argparse.Namespace,
+    notices: Sequence[str] = (),
+    *,
+    remembers: bool = True,
 ) -> int:
     """Shows `sources` until the user quits, and returns the exit status.
 
     Args:
         options: The options of `seqtop.cli.options.add_view_options`.
         notices: Sentences shown when the app starts.
+        remembers: Whether the app starts with the view of the last run, and saves its own.
     """
     if not has_terminal():
         return fail(NO_TERMINAL)
@@ -55,14 +60,15 @@ def run_app(
     )
     from_file, problems = read(options.config or paths.config_file())
     saved = SavedState(paths.state_file())
-    settings = from_options.over(from_file).over(saved.settings)
+    settings = from_options.over(from_file)
+    settings = settings.over(saved.settings if remembers else Settings(theme=saved.settings.theme))
     if settings.ascii:
         use_ascii(sys.stderr)
     app = SeqtopApp(
         *sources,
         settings=settings,
         # The preferences of a page are its own: they are not saved for other pages.
-        saved_state=None if is_served() else saved,
+        saved_state=saved if remembers and not is_served() else None,
         problems=[*notices, *problems, *saved.problems],
     )
     status = app.run()

@@ -11,6 +11,7 @@ one sequence matches all of those.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -78,8 +79,7 @@ def parse_condition(source: str) -> Condition:
     for word in words_of(source):
         name = (word["field"] or "").lower()
         if name in ENGINE_FIELDS:
-            wanted = word["bare"] if word["text"] is None else word["text"]
-            tests.append(_engine_test(name, word["op"], wanted, is_negated=bool(word["no"])))
+            tests.append(engine_test(word))
         else:
             others.append(word[0])
     if not tests and not others:
@@ -88,11 +88,16 @@ def parse_condition(source: str) -> Condition:
     return Condition(source.strip(), filter_, tuple(tests))
 
 
-def _engine_test(
-    name: str, comparison: str, wanted: str, *, is_negated: bool
-) -> Callable[[EngineData], bool]:
+def engine_test(word: re.Match[str]) -> Callable[[EngineData], bool]:
+    """Returns the test of a word whose field is one of `ENGINE_FIELDS`.
+
+    Raises:
+        FilterError: It compares with no number.
+    """
+    name, is_negated = word["field"].lower(), bool(word["no"])
+    wanted = word["bare"] if word["text"] is None else word["text"]
     field = ENGINE_FIELDS[name]
-    compare = number_test(name, comparison, share(wanted) if field.is_share else quantity(wanted))
+    compare = number_test(name, word["op"], share(wanted) if field.is_share else quantity(wanted))
 
     def test(state: EngineData) -> bool:
         if state.stats is None or state.info is None:

@@ -45,18 +45,20 @@ def explain(state: EngineData, view: SequenceView, sequence: SequenceState) -> s
     if SequenceStatus.is_finished(sequence.status):
         redacted = state.info is not None and state.info.redacted
         end = _finished(request, sequence, redacted=redacted)
-        parts = [end, describe_misses(sequence), describe_waits(state, request)]
+        parts = [end, describe_waits(state, request), describe_misses(sequence)]
         return " ".join(filter(None, parts))
+    waits = describe_waits(state, request)
     if sequence.status == SequenceStatus.RUNNING:
         parts = [
             _running(request, sequence),
+            waits,  # a pane of few lines cuts what comes last
             _prefix_hits(state, request, sequence),
             _external_hits(sequence),
             describe_misses(sequence),
         ]
     else:
-        parts = [_preempted(request, sequence), _waiting(state, view, request, sequence)]
-    parts += [_fork(state, sequence), _lora(request), describe_waits(state, request)]
+        parts = [_preempted(request, sequence), _waiting(state, view, request, sequence), waits]
+    parts += [_fork(state, sequence), _lora(request)]
     return " ".join(filter(None, parts))
 
 

@@ -2,23 +2,37 @@
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 
+from seqtop import paths
 from tests.support.commands import SEQTOP, run
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def demo() -> Iterator[Terminal]:
+def state_file() -> Path:
+    """The view that another run has saved."""
+    path = paths.state_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('{"sort": "-waited", "latency": true}', encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def demo(state_file: Path) -> Iterator[Terminal]:
     terminal = Terminal(sys.executable, "-m", "seqtop", "demo", "--device", "cpu")
     yield terminal
     terminal.close()
 
 
-def test_demo_streams_text_obeys_keys_and_leaves_nothing_behind(demo: Terminal) -> None:
+def test_demo_streams_text_obeys_keys_and_leaves_nothing_behind(
+    demo: Terminal, state_file: Path
+) -> None:
+    saved = state_file.read_bytes()
     demo.wait_until(lambda: "LIVE" in demo.text)
     demo.wait_until(lambda: "running" in demo.text and "typed-1" in demo.text)
     engine = [child for child in psutil.Process(demo.process.pid).children() if child.is_running()]
@@ -29,6 +43,9 @@ def test_demo_streams_text_obeys_keys_and_leaves_nothing_behind(demo: Terminal) 
     demo.wait_until(lambda: "waiting" in demo.text)  # it queues
     demo.wait_until(lambda: "preempt" in demo.text)  # it runs out of blocks
 
+    assert "p99" not in demo.text, "each demo begins alike"
+    demo.press("l")
+    demo.wait_until(lambda: "p99" in demo.text)
     demo.press(" ")
     demo.wait_until(lambda: "PAUSED" in demo.text)
     demo.press(" ")
@@ -37,6 +54,7 @@ def test_demo_streams_text_obeys_keys_and_leaves_nothing_behind(demo: Terminal) 
     demo.press("q")
     demo.wait_until(lambda: demo.process.poll() is not None)
     assert demo.process.returncode == 0
+    assert state_file.read_bytes() == saved
     wait_until(lambda: not engine[0].is_running())
 
 

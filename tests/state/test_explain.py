@@ -67,7 +67,7 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         (
             (
                 "Waiting for a LoRA slot: running requests with other adapters have all of them."
-                " LoRA adapter: poems. Waited 1.52 s: 1.50 s for a LoRA slot, 20.0 ms for FROZEN."
+                " Waited 1.52 s: 1.50 s for a LoRA slot, 20.0 ms for FROZEN. LoRA adapter: poems."
             ),
             WAITING,
             reason("lora_slots")

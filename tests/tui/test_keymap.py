@@ -18,6 +18,8 @@ from tests.support.piloting import play, until
 TESTS = {
     "sequences": (
         "screens/sequences/test_*.py",
+        "chrome/test_filter_bar.py",
+        "chrome/test_latency_panel.py",
         "dialogs/test_column_chooser.py",
         "dialogs/test_confirm.py",
         "dialogs/test_copy_dialog.py",

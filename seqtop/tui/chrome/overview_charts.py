@@ -126,6 +126,14 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
             begin, end = seek.bounds(timeline)
         return Extent(begin, max(end, begin), max(now, begin), ends=ui.is_recorded)
 
+    def show_display(self, ui: UiState) -> None:
+        """Draws another display from now on."""
+        if ui is not self._ui:
+            self._ui = ui
+            self._cached.clear()
+        with ui.lock:
+            self.update()
+
     def time_beside_cursor(self, by: int) -> float:
         """Returns the end of the column `by` columns after the cursor, epoch seconds."""
         window, extent = self._window, self.extent

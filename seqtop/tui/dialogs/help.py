@@ -14,6 +14,7 @@ from seqtop.state.fields import FIELDS, PREEMPTED, STATUS_WORDS
 from seqtop.state.filter import UNITS
 from seqtop.tui.dialogs.dialog import Dialog
 from seqtop.tui.keymap import GROUPS, Notes, group_of
+from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.wire.messages import EngineInfo
 
 STATUSES = (*STATUS_WORDS.values(), PREEMPTED)
@@ -49,7 +50,9 @@ WIDE = 130
 """From this width on, the notes are beside the keys."""
 NARROW = 60
 """Below this width the left column has `NARROW_COLUMN` cells instead of `COLUMN`."""
-COLUMN, NARROW_COLUMN = 24, 9
+COLUMN, NARROW_COLUMN = 28, 9
+_UNWRAPPED = 1_000
+"""A width in which every entry takes one line."""
 
 
 class HelpScreen(Dialog[None]):
@@ -90,7 +93,7 @@ class HelpScreen(Dialog[None]):
 
     def on_resize(self) -> None:
         self.set_class(self.app.size.width >= WIDE, "-wide")
-        self._list()
+        self.call_after_refresh(self._list)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._wanted = event.value.strip().casefold()
@@ -130,9 +133,10 @@ class HelpScreen(Dialog[None]):
             for group, entries in self.entries.items()
         }
         self.query_one("#help-content", Static).update(self._content(keys))
-        self.query_one("#help-notes", Static).update(self._content(self._notes))
+        notes = self.query_one("#help-notes", Static)
+        notes.update(self._content(self._notes, notes.content_size.width or _UNWRAPPED))
 
-    def _content(self, sections: Mapping[str, Notes]) -> Content:
+    def _content(self, sections: Mapping[str, Notes], width: int = _UNWRAPPED) -> Content:
         """Returns the entries that contain the wanted text, below the title of their section."""
         column = COLUMN if self.app.size.width >= NARROW else NARROW_COLUMN
         lines: list[Content] = []
@@ -141,10 +145,12 @@ class HelpScreen(Dialog[None]):
             if not found:
                 continue
             lines.append(Content.styled(title, "bold $primary"))
-            lines += [
-                Content.assemble((f"  {left:<{column - 1}} ", "bold"), right)
-                for left, right in found
-            ]
+            for left, right in found:
+                first, *others = wrap(right, width - column - 3)
+                lines.append(
+                    Content.assemble((f"  {left:<{column - 1}} ", "bold"), right[slice(*first)])
+                )
+                lines += [Content(" " * (column + 2) + right[slice(*each)]) for each in others]
             lines.append(Content(""))
         return Content("\n").join(lines)
 

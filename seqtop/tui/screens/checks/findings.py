@@ -136,6 +136,14 @@ def rule_lines(checker: BackgroundChecker, width: int) -> list[Line]:
     return rows([*items, ((f"the other {others} hold", "dim"),)], width)
 
 
+def table_of_rules() -> list[Line]:
+    """Returns a line per rule: its name, and what a violation of it is."""
+    return [
+        ((f"{name:<{_RULE_WIDTH}}  ", PLAIN), (rule.violation, "dim"))
+        for name, rule in RULES.items()
+    ]
+
+
 def about(found: LocatedFinding | None, width: int) -> list[Line]:
     """Returns one finding in full, with its rule."""
     if found is None:

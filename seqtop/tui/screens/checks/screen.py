@@ -13,10 +13,17 @@ from seqtop.checks.background import LocatedFinding
 from seqtop.checks.rules import RULES
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.rendering.line_view import LineView
-from seqtop.tui.rendering.style import Line
+from seqtop.tui.rendering.style import PLAIN, Line, line_width
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens.checks import TAB
-from seqtop.tui.screens.checks.findings import Findings, about, rule_lines, summary, titles
+from seqtop.tui.screens.checks.findings import (
+    Findings,
+    about,
+    rule_lines,
+    summary,
+    table_of_rules,
+    titles,
+)
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.ui_state import Changes, UiState
 
@@ -101,7 +108,8 @@ class ChecksScreen(EngineScreen):
                 if self.ui.time_travel.playback is None
                 else ""
             )
-            self._show_hint(f"{len(RULES)} rules, {steps} checked{so_far}, nothing found.{outlook}")
+            text = f"{len(RULES)} rules, {steps} checked{so_far}, nothing found.{outlook}"
+            self._show_hint(text, table_of_rules())
             return
         self.findings.show(checker)
         self._titles.set_lines([titles(width)])
@@ -119,11 +127,15 @@ class ChecksScreen(EngineScreen):
         width = max(self.app.size.width - 2, 1)
         self._about.set_lines(_indented(about(self.findings.selected, width)))
 
-    def _show_hint(self, text: str) -> None:
+    def _show_hint(self, text: str, table: Sequence[Line] = ()) -> None:
+        """Shows a text in the middle, with a table below it if there is room for both."""
         width = max(self.app.size.width - 2, 1)
         lines: list[Line] = [
             ((text[start:end].center(width), "dim"),) for start, end in wrap(text, width - 4)
         ]
+        indent = (width - max(map(line_width, table), default=0)) // 2
+        if indent > 0 and len(lines) + 1 + len(table) <= self._hint.size.height:
+            lines += [(), *(((" " * indent, PLAIN), *line) for line in table)]
         above = max((self._hint.size.height - len(lines)) // 2, 0)
         self._hint.set_lines([*[()] * above, *_indented(lines)])
 

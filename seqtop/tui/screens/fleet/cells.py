@@ -1,6 +1,7 @@
 """The columns and the cells of the list of engines."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -10,6 +11,7 @@ from seqtop.column_layout import Column, fit
 from seqtop.connection import ConnectionState
 from seqtop.sanitize import safe_text
 from seqtop.sequence import SequenceStatus
+from seqtop.state.sliding_window import Figures
 from seqtop.tui.chrome.header import badges
 from seqtop.tui.rates import kv_use
 from seqtop.tui.rendering.bars import ELLIPSIS, bar, crop_left, sparkline
@@ -97,20 +99,25 @@ def _step(ui: UiState, width: int) -> Line:
     return _number(fmt.count(step) if step >= 0 else fmt.UNKNOWN, width)
 
 
-def _spark(ui: UiState, width: int) -> Line:
-    """Returns the output tokens per second of the last seconds, the newest at the right."""
-    return ((sparkline(ui.current_rates.out_history, width).rjust(width), "running"),)
+def _spark(history: Sequence[float], style: str, width: int, top: float | None = None) -> Line:
+    """Returns a figure of the last seconds, the newest at the right."""
+    return ((sparkline(history, width, top).rjust(width), style),)
 
 
-def ttft_p99(ui: UiState) -> float | None:
-    """Returns the 99th percentile of TTFT over the last minute, in seconds; `None` if unknown."""
-    figures = ui.latencies.windows["ttft"].figures()
-    return figures.p99 if figures.num else None
+def percentiles(ui: UiState, figure: str) -> Figures:
+    """Returns the percentiles of a latency over the last minute, in seconds."""
+    return ui.latencies.windows[figure].figures()
 
 
-def _itl_p99(ui: UiState) -> float | None:
-    figures = ui.latencies.windows["itl"].figures()
-    return figures.p99 if figures.num else None
+def _latency(figure: str, percentile: str) -> Cell:
+    def cell(ui: UiState, width: int) -> Line:
+        return _number(fmt.seconds(getattr(percentiles(ui, figure), percentile)), width)
+
+    return cell
+
+
+def _known(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
 
 
 Order: TypeAlias = Callable[[UiState], float]
@@ -120,7 +127,10 @@ ORDERS: dict[str, Order | None] = {
     "as given on the command line": None,
     "by waiting sequences": lambda ui: ui.source.state.num_by_status[SequenceStatus.WAITING],
     "by KV use": lambda ui: kv_use(ui.source.state) or 0.0,
-    "by TTFT p99": lambda ui: ttft_p99(ui) or 0.0,
+    "by output tokens per second": lambda ui: ui.current_rates.tokens_out or 0.0,
+    "by TTFT p99": lambda ui: _known(percentiles(ui, "ttft").p99),
+    "by ITL p99": lambda ui: _known(percentiles(ui, "itl").p99),
+    "by preemptions": lambda ui: stats.num_preemptions if (stats := ui.source.state.stats) else 0,
 }
 """The orders of the list of engines, by their descriptions."""
 
@@ -142,7 +152,7 @@ COLUMNS = (
         right=False,
         cell=lambda ui, _: badges(ui),
     ),
-    EngineColumn(key="model", title="Model", width=18, priority=6, right=False, cell=_model),
+    EngineColumn(key="model", title="Model", width=16, priority=6, right=False, cell=_model),
     EngineColumn(
         key="running",
         title="Run",
@@ -172,22 +182,21 @@ COLUMNS = (
         max_width=40,
         priority=8,
         right=False,
-        cell=_spark,
+        cell=lambda ui, width: _spark(ui.current_rates.out_history, "running", width),
     ),
     EngineColumn(
-        key="ttft",
-        title="TTFT p99",
-        width=8,
-        priority=3,
-        cell=lambda ui, width: _number(fmt.seconds(ttft_p99(ui)), width),
+        key="kv-history",
+        title="KV, last 2 min",
+        width=14,
+        max_width=40,
+        priority=9,
+        right=False,
+        cell=lambda ui, width: _spark(ui.current_rates.kv_history, "computed", width, 1.0),
     ),
-    EngineColumn(
-        key="itl",
-        title="ITL p99",
-        width=7,
-        priority=7,
-        cell=lambda ui, width: _number(fmt.seconds(_itl_p99(ui)), width),
-    ),
+    EngineColumn(key="ttft50", title="TTFT p50", width=8, priority=8, cell=_latency("ttft", "p50")),
+    EngineColumn(key="ttft", title="TTFT p99", width=8, priority=3, cell=_latency("ttft", "p99")),
+    EngineColumn(key="itl50", title="ITL p50", width=7, priority=8, cell=_latency("itl", "p50")),
+    EngineColumn(key="itl", title="ITL p99", width=7, priority=7, cell=_latency("itl", "p99")),
     EngineColumn(
         key="in",
         title="In tok/s",
@@ -202,13 +211,13 @@ COLUMNS = (
         priority=5,
         cell=lambda ui, width: _rate(ui, ui.current_rates.steps, width),
     ),
-    EngineColumn(key="step", title="Step", width=9, priority=7, cell=_step),
+    EngineColumn(key="step", title="Step", width=7, priority=7, cell=_step),
     EngineColumn(key="preempt", title="Preempted", width=9, priority=3, cell=_preempted),
     EngineColumn(
         key="endpoint",
         title="Endpoint",
         width=26,
-        priority=8,
+        priority=10,
         right=False,
         cell=lambda ui, width: ((_shortened(ui.source.connection.endpoint, width), "dim"),),
     ),

@@ -2,20 +2,35 @@
 
 from collections.abc import Iterable, Sequence
 
+from rich.markup import escape
 from textual.binding import Binding
 from textual.widget import Widget
+from textual.widgets import Input
 
 from seqtop import format as fmt
 from seqtop.connection import ConnectionState
+from seqtop.sanitize import safe_line
 from seqtop.sequence import SequenceStatus
+from seqtop.tui.chrome.filter_bar import FilterBar
+from seqtop.tui.chrome.latency_panel import latency_lines
+from seqtop.tui.chrome.overview_charts import STRIP_CHARTS, Charts
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.engines import Engines
+from seqtop.tui.keymap import unlisted
 from seqtop.tui.rendering.columns import ColumnTitles, header
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN
+from seqtop.tui.rendering.viewport import Viewport
 from seqtop.tui.screens.base import TabbedScreen
 from seqtop.tui.screens.fleet import TAB, cells
+from seqtop.tui.screens.fleet.engine_filter import EXAMPLES, parse_engine_filter
 from seqtop.tui.screens.fleet.table import FleetRows
+
+TALL_FOR_LATENCIES = 20
+"""From this height on, latencies are shown below the list."""
+TALL_FOR_CHARTS = 30
+"""From this height on, charts are shown below the list, too."""
+LEAST_ROWS = 4
 
 
 class FleetScreen(TabbedScreen):
@@ -26,7 +41,15 @@ class FleetScreen(TabbedScreen):
         Binding(
             "enter", "app.go_to('sequences')", "Show", id="screen.look", tooltip="Show this engine"
         ),
+        Binding(
+            "slash,f4",
+            "filter",
+            "Filter",
+            id="find.filter",
+            tooltip="Filter by text, KV use or queue",
+        ),
         Binding("s,f6", "sort", "Sort", id="find.sort", tooltip="Sort by the next of some figures"),
+        unlisted("escape", "clear", "Clear the filter", "find.clear"),
     ]
 
     def __init__(self, engines: Engines, tabs: Sequence[Tab]) -> None:
@@ -34,30 +57,91 @@ class FleetScreen(TabbedScreen):
         super().__init__(tabs, sums)
         self._engines = engines
         self._sums = sums
+        self._filter = FilterBar(parse_engine_filter, EXAMPLES)
         self._rows = FleetRows(engines)
+        self._charts = Charts(
+            engines.ui, Viewport(), STRIP_CHARTS, id="fleet-charts", has_axis=False
+        )
+        self._charts.can_focus = False
+        self._latency = LineView(id="fleet-latency")
 
     def body(self) -> Iterable[Widget]:
+        yield self._filter
         yield ColumnTitles(lambda width: header(cells.arrange(width), gap="  "))
         yield self._rows
+        yield self._charts
+        yield self._latency
 
     def on_mount(self) -> None:
         self._rows.focus()
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        height = self.app.size.height
+        has_history = any(ui.source.history is not None for ui in self._engines.all)
+        self._charts.display = has_history and height >= TALL_FOR_CHARTS
+        self.set_class(self._charts.display, "-charts")
+        self._latency.display = height >= TALL_FOR_LATENCIES
+        self.call_after_refresh(self.show)
 
     def on_screen_resume(self) -> None:
         self.show()
 
     def show(self) -> None:
         """Draws the lines that look different."""
-        self._rows.sort()
-        self._rows.set_height(len(self._engines))
-        self._rows.refresh_changed()
+        rows = self._rows
+        rows.sort()
+        rows.set_height(rows.num_rows)
+        # The charts take the lines that the rows leave.
+        rows.styles.height = max(rows.num_rows, LEAST_ROWS) if self._charts.display else None
+        rows.refresh_changed()
+        self._filter.show_count(rows.num_rows, len(self._engines))
         self._sums.set_lines([self._line()])
+        self._show_engine()
+
+    def on_fleet_rows_moved(self) -> None:
+        self._show_engine()
+
+    def on_filter_bar_changed(self, message: FilterBar.Changed) -> None:
+        self._rows.filter = parse_engine_filter(message.source)
+        self.show()
+
+    def on_filter_bar_left(self) -> None:
+        self._rows.focus()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "filter" and isinstance(self.focused, Input):
+            return False  # there it is a letter; Textual checks only the names of keys
+        return super().check_action(action, parameters)
+
+    def action_filter(self) -> None:
+        self._filter.open()
+        self.show()
+
+    def action_clear(self) -> None:
+        if self._filter.display:
+            self._filter.clear()
 
     def action_sort(self) -> None:
         orders = list(cells.ORDERS)
         self._rows.order = orders[(orders.index(self._rows.order) + 1) % len(orders)]
         self.show()
         self.notify(f"Engines are sorted {self._rows.order}.", timeout=2, markup=False)
+
+    def _show_engine(self) -> None:
+        """Shows the charts and the latencies of the engine under the cursor."""
+        ui = self._engines.ui
+        self._charts.show_display(ui)
+        if not self._latency.display:
+            return
+        with ui.lock:
+            info, endpoint = ui.source.state.info, ui.source.connection.endpoint
+            name = escape(safe_line(info.engine_id if info else endpoint))
+            self._charts.border_title = name
+            self._latency.border_title = "" if self._charts.display else name
+            self._latency.set_lines(
+                latency_lines(ui.latencies.slo, ui.measured, self._latency.text_width)
+            )
 
     def _line(self) -> tuple[tuple[str, str], ...]:
         engines = self._engines.all

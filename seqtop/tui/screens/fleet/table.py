@@ -2,42 +2,49 @@
 
 from collections.abc import Sequence
 
+from textual.message import Message
+
 from seqtop.tui.engines import Engines
 from seqtop.tui.rendering.list_view import MARGIN, ListView
 from seqtop.tui.rendering.style import Line
 from seqtop.tui.screens.fleet import cells
+from seqtop.tui.screens.fleet.engine_filter import EngineFilter
 
 
 class FleetRows(ListView):
     """A row per engine. The cursor is on the engine that the other screens show."""
+
+    class Moved(Message):
+        """The cursor is on another engine."""
 
     def __init__(self, engines: Engines) -> None:
         super().__init__(engines.ui)
         self._engines = engines
         self.order = next(iter(cells.ORDERS))
         """The key of the order of rows in `ORDERS`."""
+        self.filter: EngineFilter = lambda _: True
+        """The filter that the engines in the list match."""
         self._rows: list[int] = []
-        """The numbers of the engines in the order of rows."""
+        """The numbers of the engines in the list, in the order of rows."""
         self.sort()
 
     def sort(self) -> None:
-        """Sorts the rows by the current figures."""
-        engines, order = self._engines.all, cells.ORDERS[self.order]
-        self._rows = list(range(len(engines)))
-        if order is not None:
-            figures = {}
-            for number, ui in enumerate(engines):
-                with ui.lock:
-                    figures[number] = order(ui)
-            self._rows.sort(key=lambda number: -figures[number])
+        """Filters and sorts the rows by the current figures."""
+        order, figures = cells.ORDERS[self.order], {}
+        for number, ui in enumerate(self._engines.all):
+            with ui.lock:
+                if self.filter(ui):
+                    figures[number] = order(ui) if order is not None else 0.0
+        self._rows = sorted(figures, key=lambda number: -figures[number])
 
     @property
     def num_rows(self) -> int:
-        return len(self._engines)
+        return len(self._rows)
 
     @property
     def cursor_row(self) -> int | None:
-        return self._rows.index(self._engines.shown)
+        shown = self._engines.shown
+        return self._rows.index(shown) if shown in self._rows else None
 
     def page(self, start: int, stop: int) -> Sequence[int]:
         return self._rows[start:stop]
@@ -54,3 +61,4 @@ class FleetRows(ListView):
         self._engines.shown = key
         self.reveal(self._rows.index(key))
         self.refresh_changed()
+        self.post_message(self.Moved())

@@ -96,7 +96,7 @@ def block_lines(
     *,
     steady: bool = False,
 ) -> list[Line]:
-    """Returns the summary, the legend and the grid of a block table.
+    """Returns the summary, the grid and the legend of a block table.
 
     A row of the grid begins with a logical block number. Its cells are physical block numbers.
 
@@ -131,16 +131,6 @@ def block_lines(
             ],
             width,
         ),
-        *_legend(
-            owners.values(),
-            num_cached,
-            filled,
-            slots,
-            block_size,
-            width,
-            has_computed=bool(computed),
-            steady=steady,
-        ),
         *_grid(
             table,
             owners.keys(),
@@ -150,6 +140,16 @@ def block_lines(
             block_size,
             last_id,
             width,
+        ),
+        *_legend(
+            owners.values(),
+            num_cached,
+            filled,
+            slots,
+            block_size,
+            width,
+            has_computed=bool(computed),
+            steady=steady,
         ),
     ]
 

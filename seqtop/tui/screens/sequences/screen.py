@@ -9,9 +9,11 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from seqtop.state.fields import FIELDS, sequence_name
-from seqtop.state.filter import NO_FILTER
+from seqtop.state.filter import parse
 from seqtop.state.ordering import Sort
 from seqtop.tui import seek
+from seqtop.tui.chrome.filter_bar import FilterBar
+from seqtop.tui.chrome.latency_panel import LatencyPanel
 from seqtop.tui.chrome.overview_charts import STRIP_CHARTS, Charts
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.keymap import unlisted
@@ -21,8 +23,6 @@ from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequences import TAB
 from seqtop.tui.screens.sequences.detail import LATENCY, Detail
 from seqtop.tui.screens.sequences.empty_hint import EmptyHint
-from seqtop.tui.screens.sequences.filter_bar import FilterBar
-from seqtop.tui.screens.sequences.latency_panel import LatencyPanel
 from seqtop.tui.screens.sequences.latency_parts import LatencyParts
 from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.screens.sequences.table import SequenceTable, Titles
@@ -36,6 +36,7 @@ TALL = 30
 """From this height on, it is shown below the table by default."""
 TALL_FOR_CHARTS = 45
 """From this height on, charts are shown above the table."""
+FILTER_EXAMPLES = "text  re:/regex/  status:waiting  prompt>1000  -status:stop"
 LEAST_LIST, MOST_BELOW = 4, 18
 """Lines that a pane below the table leaves for titles and rows, and lines that it takes at most,
 unless the user has resized it."""
@@ -125,8 +126,8 @@ class SequencesScreen(EngineScreen):
 
     def __init__(self, ui: UiState, *, title: str, tabs: Sequence[Tab]) -> None:
         super().__init__(ui, title=title, tabs=tabs)
-        self._filter = FilterBar()
-        self._search = FilterBar("search")
+        self._filter = FilterBar(parse, FILTER_EXAMPLES)
+        self._search = FilterBar(parse, FILTER_EXAMPLES, "search")
         self._table = SequenceTable(ui)
         self._hint = EmptyHint(ui)
         self._detail = Detail(ui)
@@ -144,7 +145,7 @@ class SequencesScreen(EngineScreen):
         self._table.rows.focus()
         if self.ui.view.filter.source:
             self._mount_bar(self._filter)
-            self._filter.fill(self.ui.view.filter)
+            self._filter.fill(self.ui.view.filter.source)
 
     def _mount_bar(self, bar: FilterBar) -> None:
         """Mounts a bar at its first use."""
@@ -163,7 +164,7 @@ class SequencesScreen(EngineScreen):
 
     def on_screen_resume(self) -> None:
         super().on_screen_resume()
-        if self.ui.view.filter is NO_FILTER and self._filter.display:
+        if not self.ui.view.filter.source and self._filter.display:
             self._filter.clear()  # another screen dropped the filter
         self._table.rows.reveal_selected()
 
@@ -199,14 +200,14 @@ class SequencesScreen(EngineScreen):
     def on_filter_bar_changed(self, message: FilterBar.Changed) -> None:
         if message.bar is self._search:
             with self.ui.lock:
-                self.ui.view.search(self.ui.state, message.filter)
+                self.ui.view.search(self.ui.state, parse(message.source))
                 self._table.rows.show(EVERYTHING)
                 if (hit := self.ui.view.next_hit(self.ui.selected, 1, here=True)) is not None:
                     self._table.rows.select(hit)
             self.show_all()
-        elif message.filter.source != self.ui.view.filter.source:
+        elif message.source != self.ui.view.filter.source:
             with self.ui.lock:
-                self.ui.filter_by(message.filter)
+                self.ui.filter_by(parse(message.source))
             self.show_all()
 
     def on_filter_bar_left(self, _: FilterBar.Left) -> None:

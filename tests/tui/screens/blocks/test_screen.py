@@ -4,7 +4,7 @@ from textual.pilot import Pilot
 
 from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.screens.sequences.filter_bar import FilterBar
+from seqtop.tui.chrome.filter_bar import FilterBar
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from tests.support.block_screen import pool, sequence, table
 from tests.support.piloting import play, screen

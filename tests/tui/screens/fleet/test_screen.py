@@ -126,7 +126,33 @@ def test_engines_are_sorted(fleet: SeqtopApp) -> None:
             ui.source.state.num_by_status[SequenceStatus.WAITING] for ui in fleet.engines.all
         ]
         assert [waiting[each] for each in rows.page(0, 10)] == sorted(waiting, reverse=True)
-        await pilot.press("s", "f6", "s")
+        await pilot.press(*["s", "f6"] * 3)
         assert list(rows.page(0, 10)) == given
 
     play(fleet, act, (160, 24))
+
+
+def test_engines_are_filtered(fleet: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        rows = fleet.screen.query_one(FleetRows)
+        await pilot.press("slash", *"CONNECTING")
+        await until(pilot, lambda: "1 of 3" in screen(fleet))
+        assert list(rows.page(0, 10)) == [2]
+        await pilot.press("enter", "down")
+        assert fleet.engines.shown == 2
+        await pilot.press("f4", *" kv>>")
+        await until(pilot, lambda: "Not applied" in screen(fleet))
+        await pilot.press("escape")
+        await until(pilot, lambda: list(rows.page(0, 10)) == [0, 1, 2])
+
+    play(fleet, act, (120, 24))
+
+
+def test_the_engine_under_the_cursor_is_shown_below(fleet: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        assert "─demo─" in screen(fleet)
+        assert "p50 each second" in screen(fleet)
+        await pilot.press("down")
+        await until(pilot, lambda: "─rank-1─" in screen(fleet))
+
+    play(fleet, act, (120, 40))

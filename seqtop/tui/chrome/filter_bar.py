@@ -1,5 +1,6 @@
 """The input line of the filter and of the search, with an error message below it."""
 
+from collections.abc import Callable
 from functools import cached_property
 
 from textual.app import ComposeResult
@@ -10,13 +11,17 @@ from textual.widgets import Input, Label, Static
 
 from seqtop import format as fmt
 from seqtop.sanitize import safe_line
-from seqtop.state.filter import NO_FILTER, Filter, FilterError, parse
+from seqtop.state.filter import FilterError
 
 
 class FilterBar(Vertical):
     """An input line that is visible while its filter is edited or active.
 
     Changes take effect immediately. The bar's name is `filter`, or `search` if it hides no rows.
+
+    Args:
+        parse: Parses what was typed. It raises `FilterError` if that is invalid.
+        placeholder: Examples, shown while nothing has been typed.
     """
 
     BINDINGS = [  # noqa: RUF012 (Textual's own spelling)
@@ -25,29 +30,33 @@ class FilterBar(Vertical):
     ]
 
     class Changed(Message):
-        """Another filter is active."""
+        """Another filter is active. Its text is valid."""
 
-        def __init__(self, bar: "FilterBar", filter: Filter) -> None:  # noqa: A002 (the word for it)
+        def __init__(self, bar: "FilterBar", source: str) -> None:
             super().__init__()
             self.bar = bar
-            self.filter = filter
+            self.source = source
 
     class Left(Message):
         """The user left the input line."""
 
-    def __init__(self, name: str = "filter") -> None:
+    def __init__(
+        self, parse: Callable[[str], object], placeholder: str, name: str = "filter"
+    ) -> None:
         super().__init__(name=name)
+        self._parse = parse
+        self._placeholder = placeholder
         self.display = False
         self._count = Static("", classes="filter-count", markup=False)
         self._error = Static("", classes="filter-error", markup=False)
         self._error.display = False
-        self._active = NO_FILTER
+        self._active = ""
 
     @cached_property
     def _input(self) -> Input:
         """The input line, created with the first use of the bar: it is slow to create."""
         line = Input(
-            placeholder="text  re:/regex/  status:waiting  prompt>1000  -status:stop",
+            placeholder=self._placeholder,
             compact=True,
             id=f"{self.name}-input",
         )
@@ -68,17 +77,17 @@ class FilterBar(Vertical):
         self._input.can_focus = True
         self.screen.set_focus(self._input)
 
-    def fill(self, new_filter: Filter) -> None:
+    def fill(self, source: str) -> None:
         """Shows a filter that was not typed here."""
-        self._input.value = new_filter.source
-        self._active = new_filter
-        self.display = bool(new_filter.source)
+        self._input.value = source
+        self._active = source
+        self.display = bool(source)
 
     def clear(self) -> None:
         """Clears the filter, so that all rows show."""
         self._input.value = ""
         self._close()
-        self.post_message(self.Changed(self, NO_FILTER))
+        self.post_message(self.Changed(self, ""))
         self.post_message(self.Left())
 
     def show_count(self, shown: int, total: int, hidden: str = "") -> None:
@@ -97,13 +106,13 @@ class FilterBar(Vertical):
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
         try:
-            new_filter = parse(event.value)
+            self._parse(event.value)
         except FilterError as error:
             self._show_error(error)
             return
-        self._active = new_filter
+        self._active = event.value.strip()
         self._show_error(None)
-        self.post_message(self.Changed(self, new_filter))
+        self.post_message(self.Changed(self, self._active))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
@@ -114,7 +123,7 @@ class FilterBar(Vertical):
 
     def action_done(self) -> None:
         try:
-            parse(self._input.value)
+            self._parse(self._input.value)
         except FilterError as error:  # the input differs from the active filter
             self._show_error(error, " Correct it, or press Esc to clear it.")
             self.app.bell()
@@ -126,7 +135,7 @@ class FilterBar(Vertical):
     def _show_error(self, error: FilterError | None, more: str = "") -> None:
         """Shows the error in the input, and the filter that is active instead."""
         if error is not None:
-            active = self._active.source or "none"
+            active = self._active or "none"
             text = f"{error}. Not applied; the active filter is {active}.{more}"
             self._error.update(safe_line(text))
         self._error.display = error is not None

@@ -4,7 +4,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from seqtop.tui.app import SeqtopApp
-from seqtop.tui.screens.sequences.filter_bar import FilterBar
+from seqtop.tui.chrome.filter_bar import FilterBar
 from seqtop.tui.screens.sequences.table import Rows
 from tests.support.piloting import notices, play, screen, until
 

@@ -1,0 +1,51 @@
+"""Filters of the list of engines: texts, and words on the engine."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from seqtop.state.condition import ENGINE_FIELDS, engine_test
+from seqtop.state.filter import FilterError, words
+from seqtop.state.model import EngineData
+from seqtop.tui.ui_state import UiState
+
+EngineFilter: TypeAlias = Callable[[UiState], bool]
+"""Returns whether an engine is listed; called under the lock of its display."""
+
+EXAMPLES = "text  kv>90%  waiting>0  running=0  -lost"
+
+
+def parse_engine_filter(source: str) -> EngineFilter:
+    """Parses a filter that a user typed; all of its words must match.
+
+    A word is a text in the engine's name, model, endpoint or state of the connection, in any case,
+    or compares one of `ENGINE_FIELDS`.
+
+    Raises:
+        FilterError: A field is unknown, or a word is invalid.
+    """
+    tests: list[EngineFilter] = []
+    for word in words(source):
+        name = (word["field"] or "").lower()
+        if name in ENGINE_FIELDS:
+            tests.append(_state_test(engine_test(word)))
+        elif word["regex"] is not None or word["op"] not in {None, ":"}:
+            known = ", ".join(ENGINE_FIELDS)
+            raise FilterError(f"engines have no field for {word[0]!r}; there are {known}")
+        else:  # with a colon it is part of an endpoint
+            text = word[0][len(word["no"]) :] if word["quoted"] is None else word["quoted"]
+            tests.append(_text_test(text.casefold(), is_negated=bool(word["no"])))
+    return lambda ui: all(test(ui) for test in tests)
+
+
+def _state_test(holds: Callable[[EngineData], bool]) -> EngineFilter:
+    return lambda ui: holds(ui.source.state)
+
+
+def _text_test(text: str, *, is_negated: bool) -> EngineFilter:
+    def test(ui: UiState) -> bool:
+        info, connection = ui.source.state.info, ui.source.connection
+        names = (info.engine_id, info.model) if info else ()
+        texts = (*names, connection.endpoint, connection.state.name)
+        return any(text in each.casefold() for each in texts) is not is_negated
+
+    return test
