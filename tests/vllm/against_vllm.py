@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from serve import ABORTED_AFTER, MODEL, NUM_REQUESTS
+from stepping import THRESHOLDS
 
 from seqtop.checks import Checker, Finding
 from seqtop.connection import ConnectionState
@@ -49,7 +50,7 @@ class Seen:
     def __init__(self) -> None:
         self.steps: list[dict[str, Any]] = []
         self.findings: list[Finding] = []
-        self._checker = Checker()
+        self._checker = Checker(thresholds=THRESHOLDS)
 
     def note(self, change: StateChange) -> None:
         state = change.state
