@@ -22,8 +22,8 @@ class BlockRules(RuleGroup):
         super().__init__(state)
         self._index = BlockIndex()
         self._index.rebuild(state)
-        self._swapped_out: set[int] = set()
-        """Host blocks that hold the content of a device block."""
+        self._has_step = False
+        """False before the first step: requests may have ended after the last one of `state`."""
         self._num_held_before = 0
         self._num_released = 0
         """Blocks released by the requests that finished after the last step."""
@@ -50,6 +50,7 @@ class BlockRules(RuleGroup):
                 and sequence.status is SequenceStatus.WAITING
             ]
             self._num_released = self._num_unused_late = 0
+            self._has_step = True
         self._num_held_before = self._index.num_held()
 
     def after(self, event: Event, touched: Sequence[int]) -> Iterator[Finding]:
@@ -81,8 +82,9 @@ class BlockRules(RuleGroup):
     def end(self) -> Iterator[Finding]:
         """Checks the pool's figures as of the last step."""
         yield from self._pool_sum()
-        yield from self._leak()
-        yield from self._cache_sum()
+        if self._has_step:
+            yield from self._leak()
+            yield from self._cache_sum()
 
     @rule("pool-sum", "free, used and cached blocks do not add up to the pool")
     def _pool_sum(self) -> Iterator[Finding]:
@@ -194,17 +196,16 @@ class BlockRules(RuleGroup):
     @_SWAP_MAP
     def _swaps_out(self, step: Step) -> Iterator[Finding]:
         """Checks swaps against the blocks as they were before the step."""
-        for device_block, host_block in step.execute.blocks_to_swap_out:
+        for device_block, _ in step.execute.blocks_to_swap_out:
             if not self._index.table_owners(device_block):
                 yield _swap_finding(step, "out", device_block, "device")
-            self._swapped_out.add(host_block)
 
     @_SWAP_MAP
     def _swaps_in(self, step: Step) -> Iterator[Finding]:
+        swapped_out = {host_block for _, host_block in step.execute.blocks_to_swap_out}
         for host_block, _ in step.execute.blocks_to_swap_in:
-            if host_block not in self._swapped_out:
+            if host_block not in swapped_out and not self._index.host_owners(host_block):
                 yield _swap_finding(step, "in", host_block, "host")
-            self._swapped_out.discard(host_block)
 
     @rule(
         "preempt-gains-nothing",

@@ -274,8 +274,9 @@ class LivenessRules(RuleGroup):
         since = "" if waiting.preempted_at is None else f" since step {waiting.preempted_at}"
         what = "it was preempted and has waited" if since else "it has waited"
         return self.of_engine(
-            f"{what} {waited:.1f} s{since}, while {plural(waiting.num_overtaken, 'later request')}"
-            f" of no higher priority were admitted, the last of them {later.request_id}",
+            f"{what} {waited:.1f} s{since}, in which the engine admitted"
+            f" {plural(waiting.num_overtaken, 'later request')} of no higher priority, the last of"
+            f" them {later.request_id}",
             request_id=first.request_id,
         )
 

@@ -39,7 +39,7 @@ from seqtop.state.slo import FIGURES, Slo, missed
 from seqtop.transport.subscriber import SILENCE_SECONDS
 from seqtop.wire.messages import EngineStopped
 
-MAX_BYTES = 12 * 2**20
+MAX_BYTES = 8 * 2**20
 """Compressed bytes of the events in memory, and so, about, of a record."""
 MAX_EVENTS = 200_000
 """Events in memory."""

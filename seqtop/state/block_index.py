@@ -76,7 +76,7 @@ class BlockIndex:
         """Returns the sequences that hold a block, each with its position in `blocks`."""
         if block < self.num_device:
             return self.device_owners(block)
-        return self._host.of(block - self.num_device)
+        return self.host_owners(block - self.num_device)
 
     def held(self, blocks: range) -> list[Mapping[int, int]]:
         """Returns the owners of each of `blocks`, all in one pool, that a sequence holds."""
@@ -90,6 +90,10 @@ class BlockIndex:
     def device_owners(self, block: int) -> Mapping[int, int]:
         """Returns the owners of a block of the device, even one beyond the size of the pool."""
         return self._device.of(block) or self._groups.of(block)
+
+    def host_owners(self, block: int) -> Mapping[int, int]:
+        """Returns the owners of a block in host memory, numbered from 0 as in its pool."""
+        return self._host.of(block)
 
     def table_owners(self, block: int) -> Mapping[int, int]:
         """Returns the sequences whose `block_table` names a block, with its logical position."""

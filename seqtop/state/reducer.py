@@ -4,6 +4,7 @@ Events come from the network, so nothing here relies on their consistency: an up
 sequence is counted as an anomaly and otherwise ignored.
 """
 
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import assert_never
 
@@ -130,9 +131,9 @@ def _apply_step(state: EngineData, step: Step) -> Iterable[int]:
             touched += _apply_full(state, step, group, bare=bare)
         else:
             touched += _apply_delta(state, step, group, bare=bare)
-    swapped_out = dict(step.execute.blocks_to_swap_out)
+    host_tables = _host_tables(state, step) if step.execute.blocks_to_swap_out else {}
     for update in step.sequences:
-        _update_host_table(state, update, swapped_out)
+        _update_host_table(state, update, host_tables)
         update_sequence(state, update, step=step.step, time=step.time)
         _count_extra_tokens(state, update)
         touched.append(update.seq_id)
@@ -293,22 +294,39 @@ def _add_known(total: float | None, more: float | None) -> float | None:
     return total if more is None else (total or 0.0) + more
 
 
-def _update_host_table(
-    state: EngineData, update: SequenceUpdate, swapped_out: dict[int, int]
-) -> None:
-    """Records the host blocks of a sequence before `update` removes its device blocks.
+def _host_tables(state: EngineData, step: Step) -> dict[int, list[int]]:
+    """Returns the host blocks of the sequences that a step swaps out, by sequence id.
 
-    No message has tables of host blocks; the step lists the pairs of blocks swapped.
+    No message has tables of host blocks. The step lists the pairs of blocks in the order of its
+    preemptions; a block that several preempted requests share is in one pair for each.
     """
+    copies: defaultdict[int, deque[int]] = defaultdict(deque)
+    for block, host_block in step.execute.blocks_to_swap_out:
+        copies[block].append(host_block)
+    tables: dict[int, list[int]] = {}
+    swapped = dict.fromkeys(each.request_id for each in step.preemptions if each.mode == "swap")
+    for request in filter(None, map(state.requests.get, swapped)):
+        own: dict[int, int] = {}
+        for seq_id in request.seq_ids:
+            table = state.sequences[seq_id].block_table
+            for block in table:
+                if block not in own and copies.get(block):
+                    own[block] = copies[block].popleft()
+            tables[seq_id] = [own[block] for block in table if block in own]
+    return tables
+
+
+def _update_host_table(
+    state: EngineData, update: SequenceUpdate, host_tables: dict[int, list[int]]
+) -> None:
+    """Records the host blocks of a sequence that is swapped out, and removes those of others."""
     sequence = state.sequences.get(update.seq_id)
     if sequence is None:
         return
     if update.status is not SequenceStatus.SWAPPED:
         sequence.host_table = []
-    elif sequence.block_table:
-        sequence.host_table = [
-            swapped_out[block] for block in sequence.block_table if block in swapped_out
-        ]
+    elif table := host_tables.get(update.seq_id):
+        sequence.host_table = table
 
 
 def _apply_preemption(state: EngineData, step: Step, preemption: Preemption) -> None:

@@ -1,10 +1,17 @@
 """The checker on a correct run, from its middle, and with hostile figures."""
 
+import pytest
+
 from seqtop.checks.checker import Checker
 from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.messages import EngineInfo, Heartbeat
-from tests.support.mutants import check, events, steps_of
+from tests.support.mutants import PayloadCollector, check, events, steps_of
+from tests.support.random_runs import RandomRun
+
+SEEDS_WITH_SWAPS = (19, 33)
+NUM_FOLLOWING = 40
+"""Messages that are checked from each position on."""
 
 
 def test_correct_run_has_no_findings_and_has_it_all(tape: list[bytes]) -> None:
@@ -24,13 +31,20 @@ def test_correct_run_has_no_findings_and_has_it_all(tape: list[bytes]) -> None:
     )
 
 
-def test_checking_can_begin_in_the_middle(tape: list[bytes]) -> None:
-    run = events(tape)
+@pytest.mark.parametrize("seed", SEEDS_WITH_SWAPS)
+def test_checking_can_begin_anywhere(seed: int) -> None:
+    run, tape = RandomRun(seed), PayloadCollector()
+    tape.publish(run.info())
+    for _ in run.steps(tape):
+        pass
+    assert any(step.execute.blocks_to_swap_in for step in steps_of(events(tape.payloads)))
     state = EngineState()
-    for event in run[:40]:
+    for position, event in enumerate(events(tape.payloads), start=1):
         state.apply(event)
-    checker = Checker(codec.decode(codec.encode(state), EngineState))
-    assert [finding for event in run[40:] for finding in checker.apply(event)] == []
+        checker = Checker(codec.decode(codec.encode(state), EngineState))
+        following = events(tape.payloads[position : position + NUM_FOLLOWING])
+        found = [finding for event in following for finding in checker.apply(event)]
+        assert found == [], position
 
 
 def test_hostile_figures_are_findings_not_errors() -> None:

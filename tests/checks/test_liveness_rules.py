@@ -67,8 +67,8 @@ def test_preempted_request_that_is_overtaken() -> None:
     (finding,) = [each for each in check(run) if each.rule == "overtaken"]
     assert (finding.request_id, finding.step) == ("req-1", 11)
     assert finding.message == (
-        "it was preempted and has waited 10.0 s since step 1, while 10 later requests of no higher"
-        " priority were admitted, the last of them req-11"
+        "it was preempted and has waited 10.0 s since step 1, in which the engine admitted 10 later"
+        " requests of no higher priority, the last of them req-11"
     )
 
 

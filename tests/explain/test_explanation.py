@@ -5,10 +5,29 @@ from collections import defaultdict
 import pytest
 
 from seqtop.explain.explanation import explain, find_request
+from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import latency
-from tests.support.random_runs import random_run
+from seqtop.state import EngineState
+from seqtop.wire import codec, parsing
+from seqtop.wire.messages import Event
+from tests.support.random_runs import RandomRun
 
 MILLISECOND = 0.001
+
+
+class Recorded:
+    """Records what is published as a viewer does, after a trip over the wire."""
+
+    def __init__(self) -> None:
+        self.history, self.state = MemoryStore(), EngineState()
+        self.num_messages = 0
+
+    def publish(self, event: Event) -> None:
+        payload = codec.encode(event)
+        received = parsing.event(payload)
+        self.state.apply(received)
+        self.history.append(self.num_messages, payload, received, self.state)
+        self.num_messages += 1
 
 
 @pytest.mark.parametrize(
@@ -17,12 +36,15 @@ MILLISECOND = 0.001
 )
 def test_the_parts_add_up(seed: int) -> None:
     """To the TTFT, to the end-to-end latency, and to the waits that the state adds up by cause."""
-    run = random_run(seed)
-    assert run.state.finished
-    for request in run.state.requests.values():
-        found = find_request(run.history, request.request_id)
+    run, viewer = RandomRun(seed), Recorded()
+    viewer.publish(run.info())
+    for _ in run.steps(viewer):
+        pass
+    assert viewer.state.finished
+    for request in viewer.state.requests.values():
+        found = find_request(viewer.history, request.request_id)
         assert found is not None
-        parts = explain(run.history, *found).parts()
+        parts = explain(viewer.history, *found).parts()
         total = sum(part.seconds for part in parts)
         assert total == pytest.approx(latency.e2e_latency(request.metrics), abs=MILLISECOND)
         ttft = latency.ttft(request.metrics)
@@ -39,7 +61,7 @@ def test_the_parts_add_up(seed: int) -> None:
         for cause, seconds in request.wait.by_cause.items():
             assert waits[cause] == pytest.approx(seconds, abs=MILLISECOND), cause
         if len(request.seq_ids) == 1 and not request.num_preemptions and ttft is not None:
-            sequence = run.state.sequences[request.seq_ids[0]]
+            sequence = viewer.state.sequences[request.seq_ids[0]]
             computed = {
                 kind: sum(part.num_tokens for part in parts if part.kind == kind)
                 for kind in ("prefill", "decode")

@@ -6,20 +6,27 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple, cast
 
 import psutil
 import pytest
 
+from benchmarks.scenes import Crowd
 from seqtop.checks.report import check_recording
 from seqtop.checks.thresholds import Thresholds
-from seqtop.flight_recorder.recorder import MAX_RECORDS, FlightRecorder, ring
+from seqtop.flight_recorder import process
+from seqtop.flight_recorder.recorder import MAX_BYTES, MAX_RECORDS, FlightRecorder, ring
 from seqtop.history import FileStore
+from seqtop.sequence import RequestMetrics
 from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.state.slo import Slo
+from seqtop.transport.publisher import Publisher
 from seqtop.wire.messages import Event
 from tests.support import faulty_engine
 from tests.support.hand_driven import arrival, engine_info, stats, step
@@ -28,6 +35,8 @@ from tests.support.waiting import SECONDS, wait_until
 
 THRESHOLDS = "no_progress_seconds=0.5,no_progress_steps=50,stalled_seconds=0.5,stalled_steps=20"
 MAX_MEMORY = 100 * 2**20
+NUM_LARGE_STEPS = 1_600
+SECONDS_PER_STEP = 0.01
 
 
 class Engine(NamedTuple):
@@ -120,6 +129,38 @@ def test_hang_leaves_one_record_with_the_right_verdict(
     assert recording.damage is None
     assert (state.step, [*state.requests]) == (verdict["step"], ["req-1", "req-2"])
     assert all(each.stat().st_mode & 0o777 == 0o600 for each in (record, path))
+
+
+@pytest.mark.release("half a minute")
+def test_memory_with_a_full_ring(endpoint: str, tmp_path: Path) -> None:
+    """Also while a record is written; the metrics are random, and so cannot be compressed."""
+    crowd, random = Crowd(256), Random(0)
+    with (
+        Publisher(endpoint, crowd.info, EngineState()) as publisher,
+        process.started(endpoint, tmp_path) as recorder,
+    ):
+        wait_until(lambda: publisher.has_viewers)
+        for event in islice(crowd.arrivals(), 1, None):
+            publisher.publish(event)
+        for _ in range(NUM_LARGE_STEPS):
+            large = crowd.step(range(crowd.size))
+            for number in range(crowd.size):
+                arrived, scheduled, first, last = sorted(random.random() for _ in range(4))
+                large.metrics[f"req-{number}"] = RequestMetrics(
+                    arrived, last, scheduled, first, time_in_queue=scheduled - arrived
+                )
+            publisher.publish(large)
+            time.sleep(SECONDS_PER_STEP)
+        publisher.publish(arrival(1))  # announced again: a cause that has no record yet
+        wait_until(lambda: [*tmp_path.glob("*-unknown.json")])
+        status = Path(f"/proc/{recorder.pid}/status").read_text()
+        recorder.terminate()
+        recorder.wait(SECONDS)
+    (record,) = tmp_path.glob("*-unknown.seqtop")
+    assert record.stat().st_size > MAX_BYTES / 2, "the ring was meant to be full"
+    assert publisher.num_dropped == 0
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
+    assert int(peak) * 1024 < MAX_MEMORY
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,21 @@ def test_preemption_takes_the_blocks_and_is_told() -> None:
     assert [span.kind for span in request.spans] == ["queued", "prefill", "preempted", "prefill"]
 
 
+def test_requests_that_share_a_block_are_swapped_out_in_one_step() -> None:
+    """Each has a copy of its own, in the order of the preemptions."""
+    state = EngineState()
+    for name, seq_id, table in (("a", 1, [7, 3]), ("b", 2, [7, 4])):
+        state.apply(arrived(name, seq_id))
+        state.apply(step(seq_id, full(name, seq_id, table, chunk=3)))
+    updates = [update(each, SequenceStatus.SWAPPED, 3, block_table=[]) for each in (1, 2)]
+    preemptions = [Preemption(request_id=each, mode="swap", num_lost_tokens=0) for each in "ba"]
+    swap = step(3, sequences=updates, preemptions=preemptions)
+    swap.execute.blocks_to_swap_out += [(7, 0), (4, 1), (7, 2), (3, 5)]
+    state.apply(swap)
+    assert state.sequences[2].host_table == [0, 1]
+    assert state.sequences[1].host_table == [2, 5]
+
+
 def test_time_to_wait_adds_up_by_reason() -> None:
     state = EngineState()
     arrival = arrived("a", 1, time=9.0)

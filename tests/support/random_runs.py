@@ -2,95 +2,174 @@
 
 import contextlib
 import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
-from engine_stub.config import EngineConfig
+from engine_stub.config import DEFAULT_MODEL, EngineConfig
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
-from engine_stub.entrypoints.publishing import StepPublisher, engine_info
-from seqtop.history.memory_store import MemoryStore
-from seqtop.sequence import SamplingParams
-from seqtop.state import EngineState
-from seqtop.wire import codec, parsing
-from seqtop.wire.messages import Event
+from engine_stub.entrypoints.publishing import MessageSink, StepPublisher, engine_info
+from engine_stub.processing.input_processor import Params
+from seqtop.sequence import PoolingParams, SamplingParams, SequenceGroup
+from seqtop.wire.messages import EngineInfo
+from tests.support.checkpoints import add_draft_head, make_checkpoint
+
+MAX_MODEL_LEN = 96
+_PIPELINE_SHARE = 0.01
+"""The share of runs over two processes, which take seconds to start."""
 
 
-class Recorded:
-    """Records what is published as a viewer does, after a trip over the wire."""
+class RandomRun:
+    """An engine with random limits, which hurt, and the requests that it gets.
 
-    def __init__(self) -> None:
-        self.history, self.state = MemoryStore(), EngineState()
-        self.num_messages = 0
+    Its clock is random too, and does not depend on the machine's.
 
-    def publish(self, event: Event) -> None:
-        payload = codec.encode(event)
-        received = parsing.event(payload)
-        self.state.apply(received)
-        self.history.append(self.num_messages, payload, received, self.state)
-        self.num_messages += 1
+    Args:
+        seed: The seed of everything.
+        models: The models to choose from; each has a draft head.
+        is_published: Events go to a `Publisher`, which removes the texts of some engines; others
+            run over several processes.
+    """
 
+    def __init__(
+        self, seed: int, models: Sequence[Path] = (DEFAULT_MODEL,), *, is_published: bool = False
+    ) -> None:
+        self._rng = random.Random(seed)
+        self._now = self._last_arrival = self._step_start = 1_000.0
+        self._is_redacted = self._rng.random() < 0.2 and is_published
+        num_stages = 1 + (self._rng.random() < _PIPELINE_SHARE and is_published)
+        self.engine = LLMEngine(
+            EngineConfig(
+                model=self._rng.choice(models),
+                device="cpu",
+                pipeline_parallel_size=num_stages,
+                **self._settings(),
+            ),
+            clock=self._read_clock,
+        )
+        self.groups: list[SequenceGroup] = []
+        self.num_steps = self.num_aborts = 0
 
-def random_run(seed: int) -> Recorded:
-    """A run of 4 to 16 requests, to the end."""
-    rng = random.Random(seed)
-    now = [1_000.0]
+    def time(self) -> float:
+        """The time of the engine's clock, which stands still between its readings."""
+        return self._now
 
-    def clock() -> float:
-        now[0] += rng.expovariate(200.0)
-        return now[0]
+    def info(self) -> EngineInfo:
+        """The description of the engine; the caller publishes it first."""
+        return engine_info(
+            self.engine, engine_id="random", control=False, redacted=self._is_redacted
+        )
 
-    max_num_seqs = rng.randint(1, 8)
-    chunked = rng.random() < 0.7
-    config = EngineConfig(
-        device="cpu",
-        block_size=8,
-        num_gpu_blocks=rng.randint(12, 40),
-        num_cpu_blocks=rng.choice((0, 0, 40)),
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=rng.randint(max_num_seqs, 64) if chunked else 96,
-        max_model_len=96,
-        preemption_mode=rng.choice(("recompute", "swap")),
-        preemption_victim=rng.choice(("last", "largest")),
-        num_scheduler_steps=rng.choice((1, 1, 3)),
-        enable_chunked_prefill=chunked,
-        enable_prefix_caching=rng.random() < 0.7,
-    )
-    engine = LLMEngine(config, clock=clock)
-    recorded = Recorded()
-    steps = StepPublisher(recorded)
-    recorded.publish(engine_info(engine, engine_id="random", control=False))
-    groups = []
-    shared = [9] * rng.randrange(30)
+    def steps(self, publisher: MessageSink) -> Iterator[None]:
+        """Publishes all that happens until 4 to 16 requests have ended, and yields at each step."""
+        rng, steps = self._rng, StepPublisher(publisher)
+        shared = [rng.randrange(1, 257) for _ in range(rng.choice((0, 12, 30)))]
+        for number in range(rng.randrange(4, 17)):
+            prompt = shared[: rng.randrange(len(shared) + 1)]
+            prompt += [rng.randrange(1, 257) for _ in range(rng.choice((2, 18, 40, 70)))]
+            # Within the last step, in order.
+            self._last_arrival = rng.uniform(max(self._last_arrival, self._step_start), self._now)
+            # Beams that could not all run at once are refused.
+            with contextlib.suppress(ValueError):
+                for group in self.engine.add_request(
+                    f"req-{number}",
+                    prompt,
+                    self._params(),
+                    self._last_arrival,
+                    priority=rng.randrange(2),
+                ):
+                    self.groups.append(group)
+                    steps.arrived(group)
+            for _ in range(rng.randrange(4)):
+                self._step(steps)
+                yield
+            if self.groups and rng.random() < 0.15:
+                self.num_aborts += self.engine.abort_request(rng.choice(self.groups).request_id)
+        while self.engine.has_unfinished_requests():
+            self._step(steps)
+            yield
 
-    last_start = now[0]
-
-    def step() -> None:
-        nonlocal last_start
-        record = engine.step()
-        last_start = record.start_time
+    def _step(self, steps: StepPublisher) -> None:
+        record = self.engine.step()
+        self.num_steps += 1
+        self._step_start = record.start_time
         steps.stepped(record)
+        self.engine.block_manager.check()
 
-    for number in range(rng.randrange(4, 16)):
-        prompt = shared + [rng.randrange(1, 257) for _ in range(rng.randrange(1, 40))]
-        max_tokens = rng.randrange(1, 24)
-        params = (
-            BeamSearchParams(beam_width=min(max_num_seqs, 2), max_tokens=max_tokens)
-            if rng.random() < 0.15
-            else SamplingParams(
-                n=rng.choice((1, 1, 1, 2)), seed=number, max_tokens=max_tokens, ignore_eos=True
+    def _read_clock(self) -> float:
+        self._now += self._rng.expovariate(200.0)
+        return self._now
+
+    def _settings(self) -> dict[str, Any]:
+        """Limits, policies, and one of the ways to look ahead."""
+        rng = self._rng
+        max_num_seqs = rng.randint(1, 8)
+        max_model_len = rng.choice((MAX_MODEL_LEN // 2, MAX_MODEL_LEN))
+        block_size = rng.choice((2, 4, 8, 16))
+        chunked = rng.random() < 0.7
+        budget = rng.randint(max_num_seqs, 64)
+        lookahead: dict[str, Any] = rng.choice(
+            (
+                {},
+                {"num_scheduler_steps": rng.randint(2, 6)},
+                {"speculative": "ngram", "num_speculative_tokens": rng.randint(1, 5)},
+                {"speculative": "draft-head", "num_speculative_tokens": rng.randint(1, 4)},
             )
         )
-        arrival = rng.uniform(last_start, now[0])  # within the last step
-        with contextlib.suppress(ValueError):  # beams that the pool could not hold
-            added = engine.add_request(
-                f"req-{number}", prompt, params, arrival, priority=rng.randrange(2)
-            )
-            for group in added:
-                groups.append(group)
-                steps.arrived(group)
-        for _ in range(rng.randrange(4)):
-            step()
-        if groups and rng.random() < 0.15:
-            engine.abort_request(rng.choice(groups).request_id)
-    while engine.has_unfinished_requests():
-        step()
-    return recorded
+        least = max_model_len // block_size
+        return {
+            "block_size": block_size,
+            "num_gpu_blocks": rng.randint(least, 3 * least),
+            "num_cpu_blocks": rng.choice((0, 0, 6, 40)),
+            "preemption_mode": rng.choice(("recompute", "swap")),
+            "preemption_victim": rng.choice(("last", "largest")),
+            "max_num_seqs": max_num_seqs,
+            "max_num_batched_tokens": budget if chunked else max(budget, max_model_len),
+            "max_model_len": max_model_len,
+            "enable_chunked_prefill": chunked,
+            "enable_prefix_caching": rng.random() < 0.7,
+            **lookahead,
+        }
+
+    def _params(self) -> Params:
+        rng = self._rng
+        max_tokens = rng.randrange(1, 24)
+        match rng.randrange(7):
+            case 0:
+                return BeamSearchParams(
+                    beam_width=rng.randint(1, 3),
+                    max_tokens=max_tokens,
+                    early_stopping=rng.choice((True, False, "never")),
+                )
+            case 1:
+                return PoolingParams()
+            case 2:
+                return SamplingParams(temperature=0, max_tokens=max_tokens, prompt_logprobs=1)
+            case 3:
+                seed = rng.randrange(9)
+                return SamplingParams(n=rng.randint(2, 3), seed=seed, max_tokens=max_tokens)
+            case 4:  # repeats itself, so that drafts stand
+                return SamplingParams(
+                    temperature=0,
+                    max_tokens=max_tokens,
+                    allowed_token_ids=[7, 8],
+                    ignore_eos=True,
+                )
+            case _:
+                return SamplingParams(
+                    seed=rng.randrange(9),
+                    repetition_penalty=1.2,
+                    logprobs=2,
+                    stop=["a"] if rng.random() < 0.5 else [],
+                    max_tokens=max_tokens,
+                )
+
+
+def small_models(directory: Path) -> list[Path]:
+    """Writes models with random weights and draft heads, with and without sliding windows."""
+    models = []
+    for name in ("llama", "mistral-sliding", "qwen2-sliding"):
+        model = make_checkpoint(name, directory / name, hidden_size=32, intermediate_size=48)
+        models.append(add_draft_head(model, 32))
+    return models

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from serve import ABORTED_AFTER, MODEL, NUM_REQUESTS
+from stepping import THRESHOLDS
 
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
@@ -50,7 +51,7 @@ class Seen:
     def __init__(self) -> None:
         self.steps: list[dict[str, Any]] = []
         self.findings: list[Finding] = []
-        self._checker = Checker()
+        self._checker = Checker(thresholds=THRESHOLDS)
 
     def note(self, change: StateChange) -> None:
         state = change.state

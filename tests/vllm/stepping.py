@@ -28,7 +28,7 @@ from seqtop.wire import parsing
 
 MODEL = Path(__file__).resolve().parents[2] / "engine_stub" / "weights"
 SECONDS = 60.0
-THRESHOLDS = Thresholds(overtaken_seconds=1e-6)
+THRESHOLDS = Thresholds(stalled_steps=10, stalled_seconds=1e-6, overtaken_seconds=1e-6)
 """Of those with a unit of time, none is left to the speed of the machine."""
 QUEUES = ("kv_holding_waiting", "skipped_waiting", "waiting")
 

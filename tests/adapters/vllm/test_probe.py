@@ -7,7 +7,8 @@ import pytest
 from seqtop.adapters.vllm import hook
 from seqtop.adapters.vllm.probe import UnsupportedVllmError, probe
 from seqtop.adapters.vllm.settings import AdapterSettings
-from seqtop.checks import Checker, Finding
+from seqtop.checks.checker import Checker
+from seqtop.checks.finding import Finding
 from seqtop.connection import ConnectionState
 from seqtop.export import text
 from seqtop.session import Session

@@ -1,7 +1,6 @@
 """The publisher's process: its keys and its redaction."""
 
 import json
-import signal
 import subprocess
 import sys
 import threading
@@ -144,7 +143,7 @@ def test_an_observation_that_cannot_be_used_is_a_gap_until_the_engine_sends_all(
 
 def test_flight_recorder_says_that_vllm_was_killed(endpoint: str, tmp_path: Path) -> None:
     program = f"""
-import os, signal, sys
+import sys
 from types import SimpleNamespace
 sys.modules["vllm"] = SimpleNamespace(__version__="0.33.0")
 from seqtop.adapters.vllm.hook import follow
@@ -157,7 +156,7 @@ follow(scheduler, AdapterSettings(bind={endpoint!r}, flight_recorder={str(tmp_pa
 sys.stdin.readline()
 scheduler.add_request(Request("one-00000000", [1, 2, 3], 9))
 step(scheduler)
-os.kill(os.getpid(), signal.SIGKILL)
+sys.stdin.readline()
 """
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -166,8 +165,14 @@ os.kill(os.getpid(), signal.SIGKILL)
         while line := process.stderr.readline():
             if "the flight recorder of" in line:
                 break
-        _, log = process.communicate("\n", timeout=SECONDS)
-    assert process.returncode == -signal.SIGKILL
+        assert process.stdin is not None
+        with Session(endpoint) as session:
+            session.await_engine(SECONDS)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            wait_until(lambda: session.state.last_step >= 0)
+        process.kill()
+        _, log = process.communicate(timeout=SECONDS)
     (path,) = tmp_path.glob("*.json")
     verdict = json.loads(path.read_text())
     assert (verdict["cause"], verdict["request_ids"]) == ("failed", ["one"])
