@@ -22,9 +22,9 @@ LOOKAHEADS: dict[str, dict[str, Any]] = {
     "draft-head": {"speculative": "draft-head", "num_speculative_tokens": 3},
 }
 # Each family with several iterations a schedule and with drafts, which exclude each other. A case
-# starts two processes that import torch.
-ALWAYS = [("mistral-sliding", "ngram")]
-OTHERS = [
+# starts two processes that import torch; make test has two stages in worker/test_pipeline.py.
+CASES = [
+    ("mistral-sliding", "ngram"),
     ("llama", "draft-head"),
     ("qwen3", "multi-step"),
     ("llama", "multi-step"),
@@ -32,13 +32,6 @@ OTHERS = [
     ("qwen2", "multi-step"),
     ("qwen2", "draft-head"),
     ("qwen3", "ngram"),
-]
-CASES = [
-    *(pytest.param(each, id="-".join(each)) for each in ALWAYS),
-    *(
-        pytest.param(each, id="-".join(each), marks=pytest.mark.release("many cases"))
-        for each in OTHERS
-    ),
 ]
 
 
@@ -50,7 +43,7 @@ def prompts() -> list[list[int]]:
     return [(shared if index % 2 else []) + each + each[:3] for index, each in enumerate(own)]
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
 def case(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Callable[..., LLMEngine], list[list[int]]]]:
@@ -85,6 +78,7 @@ def case(
         each.close()
 
 
+@pytest.mark.release("many cases")
 @given(
     num_gpu_blocks=st.integers(20, 60),
     max_num_seqs=st.integers(1, 6),

@@ -22,12 +22,13 @@ def test_every_setting_is_an_option(name: str) -> None:
     assert getattr(options, name) is None
 
 
-def test_port_in_use() -> None:
+def test_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
     with zmq.Context() as context, context.socket(zmq.PUB) as other:
         port = other.bind_to_random_port("tcp://127.0.0.1", min_port=20_000, max_port=60_000)
         endpoint = f"tcp://127.0.0.1:{port}"
-        done = run(*ENGINE, "serve", "--bind", endpoint, "--device", "cpu")
-        assert_one_sentence(done, 1, endpoint, "already in use", "--bind")
+        assert engine_main(["serve", "--bind", endpoint, "--device", "cpu"]) == 1
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert all(word in sentence for word in (endpoint, "already in use", "--bind"))
 
 
 def test_engine_refuses_to_bind_in_the_open_unasked() -> None:

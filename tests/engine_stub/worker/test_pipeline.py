@@ -202,6 +202,7 @@ def test_embeddings_come_from_the_last_stage(checkpoint: Path, staged: LLMEngine
         torch.testing.assert_close(mine, other, atol=1e-6, rtol=0)
 
 
+@MORE
 def test_beams_are_forked_in_every_stage(checkpoint: Path, staged: LLMEngine) -> None:
     params = BeamSearchParams(beam_width=3, max_tokens=9)
     ours, theirs = (

@@ -13,8 +13,8 @@ from tests.support.scripted import Script, ScriptedSource, scene
 
 
 @pytest.mark.parametrize("single", [False, True])
-@pytest.mark.parametrize("num_device", [1, 16, 64, 256, 4_000, 20_000, 1_000_000])
-@pytest.mark.parametrize("num_host", [0, 7, 300])
+@pytest.mark.parametrize("num_device", [1, 64, 4_000, 1_000_000])
+@pytest.mark.parametrize("num_host", [0, 300])
 @pytest.mark.parametrize("size", [(80, 10), (160, 44), (12, 3), (1, 0)])
 def test_every_block_is_in_one_cell(
     num_device: int, num_host: int, size: tuple[int, int], *, single: bool
