@@ -144,7 +144,7 @@ class StreamChecker:
 
     @property
     def is_index_full(self) -> bool:
-        """Whether `about` may lack findings."""
+        """True if `about` may lack findings."""
         return self._num_indexed >= MAX_INDEXED
 
     def about(

@@ -32,7 +32,7 @@ from seqtop.wire.messages import (
 Kind: TypeAlias = Literal[
     "queued", "preempted", "swapped", "prefill", "decode", "unscheduled", "host", "unknown"
 ]
-"""What a request does in a part.
+"""The occupation of a request in a part.
 
 `preempted` and `swapped` are waits after a preemption. `unscheduled` is the time of steps without
 the request although it runs, `host` the time between steps while it runs."""
@@ -96,7 +96,7 @@ class Part(msgspec.Struct):
     """Other requests: those at the head of the queue before it, with the number of steps; those
     whose prefills were in its batches, with the number of their tokens."""
     is_behind: bool = False
-    """Whether the cause was given for a request before it in the queue."""
+    """True if the cause was given for a request before it in the queue."""
     num_missing: int = 0
     """The amount that was missing at its beginning, as in `WaitReason`; 0 if unknown."""
     preemption: Preemption | None = None
@@ -104,7 +104,7 @@ class Part(msgspec.Struct):
     holder: Holder | None = None
     """For a wait for blocks, the request that held the most at its beginning, if known."""
     has_holder: bool = False
-    """Whether `holder` has been looked up."""
+    """True if `holder` has been looked up."""
 
 
 class _Place(NamedTuple):
@@ -114,7 +114,7 @@ class _Place(NamedTuple):
     position: int | None
 
 
-class _Batch(NamedTuple):
+class _Scheduled(NamedTuple):
     """The request's part of a batch."""
 
     is_prompt: bool
@@ -148,7 +148,7 @@ class Chain:
         self.first_token_time = metrics.first_token_time
         self.finished_time = metrics.finished_time
         self.is_finished = False
-        """Whether all time up to the end is divided."""
+        """True if all time up to the end is divided."""
         self.budget: int | None = None
         """The token budget of a step, if it is known."""
         self._parts: dict[tuple[object, ...], Part] = {}
@@ -275,7 +275,7 @@ class Chain:
             found = _Cause(cause, place)
         self._until_waiting(end, found)
 
-    def _run(self, step: Step, place: _Place, batch: _Batch) -> None:
+    def _run(self, step: Step, place: _Place, batch: _Scheduled) -> None:
         num_tokens = self._count_tokens(step, batch.token_chunk_size)
         if self._wait is not None:
             self._phase += 1
@@ -294,17 +294,17 @@ class Chain:
             step.time, kind, cause, place, num_steps=1, num_tokens=num_tokens, others=others
         )
 
-    def _find_batch(self, step: Step) -> _Batch | None:
+    def _find_batch(self, step: Step) -> _Scheduled | None:
         """Returns the request's part of the batch of a step; `None` if it has none."""
         for group in step.execute.seq_group_metadata_list:
             if group.request_id == self.request_id:
-                return _Batch(group.is_prompt, group.token_chunk_size or 1)
+                return _Scheduled(group.is_prompt, group.token_chunk_size or 1)
         if step.decodes is not None and not self._seq_ids.isdisjoint(step.decodes.seq_ids):
-            return _Batch(False, 1)
+            return _Scheduled(False, 1)
         for update in step.sequences:
             waits = update.status in (SequenceStatus.WAITING, SequenceStatus.SWAPPED)
             if update.seq_id in self._seq_ids and not waits:
-                return _Batch(False, 1)
+                return _Scheduled(False, 1)
         return None
 
     def _count_tokens(self, step: Step, chunk: int) -> int:

@@ -48,7 +48,7 @@ class Explanation:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything up to the position has been read."""
+        """True if everything up to the position has been read."""
         chain = self._chain
         has_end = chain.is_finished or bool(self.error) or self.position >= self._stop
         return has_end and self._next_held() is None

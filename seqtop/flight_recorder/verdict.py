@@ -50,7 +50,7 @@ class UnfinishedRequest(msgspec.Struct):
 
 
 class Verdict(msgspec.Struct):
-    """What happened, when, and to which requests."""
+    """The event that a record is about: its cause, its time and its requests."""
 
     cause: str
     """`ended`, `failed`, `silent`, `slo` or the name of a rule of the checks."""

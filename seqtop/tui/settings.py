@@ -52,7 +52,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """True if the sequences of a request are grouped."""
     theme: str | None = None
     ascii: bool | None = None
-    """Whether everything is drawn in ASCII; by default where the locale lacks a sign."""
+    """True if everything is drawn in ASCII; by default where the locale lacks a sign."""
     detail: bool | None = None
     """True if the detail pane is shown; by default where there is room."""
     detail_share: Annotated[int, msgspec.Meta(ge=20, le=80)] | None = None

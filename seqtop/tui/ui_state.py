@@ -139,7 +139,7 @@ class UiState(Observable):
 
         While it is `None`, the cursor stays on the first block of the selected sequence."""
         self.single_blocks = False
-        """Whether the block map has a cell for every block even if the pool does not fit then."""
+        """True if the block map has a cell for every block even if the pool does not fit then."""
         self.finding: int | None = None
         """Number of the finding under the cursor of the checks screen."""
         self.pending_selection: str | None = None
@@ -414,7 +414,7 @@ class UiState(Observable):
 
     @property
     def is_explaining(self) -> bool:
-        """Whether the next frame has to read on for `explanation`."""
+        """True if the next frame has to read on for `explanation`."""
         return self._explanation is not None and not self._explanation.is_complete
 
     def explanation(self) -> Explanation | None:
@@ -457,7 +457,7 @@ class UiState(Observable):
         """Folds or unfolds the sequences below the selected one, or the tree that it is in.
 
         Returns:
-            Whether there is anything to fold.
+            True if there is anything to fold.
         """
         if self.selected is None:
             return False

@@ -195,12 +195,12 @@ class Stepped(Observation, tag="Stepped"):
     num_cached_blocks: int | None
     """The part of `num_free_blocks` that the prefix cache can still reuse; `None` if unknown."""
     cache_events: list[AnyCacheEvent] = []
-    """What the prefix cache did since the previous call, in order."""
+    """The operations of the prefix cache since the previous call, in order."""
     cuda_graph: tuple[str, int, int] | None = None
     """The mode of the CUDA graph, the tokens of the step, and the tokens with padding."""
 
 
-class UnfinishedRequest(Observation):
+class CurrentRequest(Observation):
     """The current state of one request."""
 
     arrived: Arrived
@@ -216,7 +216,7 @@ class AllRequests(Observation, tag="AllRequests"):
     """The current state of all requests, for a publisher that lacks earlier observations."""
 
     time: float
-    requests: list[UnfinishedRequest]
+    requests: list[CurrentRequest]
     """The running ones in their order, then the waiting ones in the order of the queue."""
     num_waiting: int
     num_free_blocks: int

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final
 
-from seqtop.adapters.vllm.observations import Arrived, UnfinishedRequest
+from seqtop.adapters.vllm.observations import Arrived, CurrentRequest
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 from seqtop.sequence.names import MAX_NAME_LENGTH
 
@@ -112,7 +112,7 @@ class Request:
             token_ids=list(observation.prompt_token_ids),
         )
 
-    def set_current(self, current: UnfinishedRequest) -> None:
+    def set_current(self, current: CurrentRequest) -> None:
         """Takes over the state of the engine. Times and prefix hits from before stay unknown."""
         status = current.arrived.status
         self.num_prompt_tokens = current.arrived.num_prompt_tokens

@@ -21,13 +21,13 @@ from seqtop.adapters.vllm.observations import (
     AllRequests,
     AnyObservation,
     Arrived,
+    CurrentRequest,
     Preempted,
     RequestEnded,
     Scheduled,
     Stepped,
     StreamingInput,
     Tables,
-    UnfinishedRequest,
     WaitingRequest,
 )
 from seqtop.adapters.vllm.prefix_cache_observer import PrefixCacheObserver
@@ -385,7 +385,7 @@ class SchedulerObserver:
         return AllRequests(
             time=time.time(),
             requests=[
-                UnfinishedRequest(
+                CurrentRequest(
                     arrived=self._arrived(request),
                     num_computed_tokens=request.num_computed_tokens,
                     output_token_ids=list(request.output_token_ids),

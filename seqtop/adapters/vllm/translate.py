@@ -16,12 +16,12 @@ from seqtop.adapters.vllm.observations import (
     BlocksEvicted,
     BlocksStored,
     CacheReset,
+    CurrentRequest,
     EngineStarted,
     EngineStopping,
     LookedUp,
     Stepped,
     StreamingInput,
-    UnfinishedRequest,
 )
 from seqtop.adapters.vllm.request import Names, Request, parent_of, sampling_params
 from seqtop.adapters.vllm.step_builder import StepBuilder
@@ -192,7 +192,7 @@ class Translator:
             sequences=updates,
         )
 
-    def _whole(self, request: Request, each: UnfinishedRequest) -> SequenceUpdate:
+    def _whole(self, request: Request, each: CurrentRequest) -> SequenceUpdate:
         """Returns an update with everything about a sequence."""
         text = ""
         if self._detokenizer is not None:

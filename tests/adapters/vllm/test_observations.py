@@ -8,13 +8,13 @@ from seqtop.adapters.vllm.observations import (
     AllRequests,
     AnyObservation,
     Arrived,
+    CurrentRequest,
     EngineStopping,
     Preempted,
     RequestEnded,
     Scheduled,
     Stepped,
     StreamingInput,
-    UnfinishedRequest,
     WaitingRequest,
 )
 
@@ -35,7 +35,7 @@ ARRIVED = Arrived("one", 1.0, "WAITING", 0, 3, [1, 2, 3], {"temperature": 0.5, "
         ARRIVED,
         StreamingInput("one", 1.0, [1, 2], 1),
         AllRequests(
-            1.0, [UnfinishedRequest(ARRIVED, 2, [7], ([1],), True, True)], 0, 3, 1, num_lost=2
+            1.0, [CurrentRequest(ARRIVED, 2, [7], ([1],), True, True)], 0, 3, 1, num_lost=2
         ),
         Stepped(
             scheduled=[SCHEDULED],

@@ -16,8 +16,8 @@ from seqtop.adapters.vllm.hook import follow
 from seqtop.adapters.vllm.observations import (
     AllRequests,
     Arrived,
+    CurrentRequest,
     EngineStopping,
-    UnfinishedRequest,
 )
 from seqtop.adapters.vllm.publisher_main import ObservationReceiver, publish
 from seqtop.adapters.vllm.publisher_process import encode
@@ -111,7 +111,7 @@ def test_an_observation_that_cannot_be_used_is_a_gap_until_the_engine_sends_all(
     address = f"{endpoint}.observations"
     engine.connect(address)
     arrived = Arrived("one-00000000", 5.0, "WAITING", 0, 3, [1, 2, 3], None)
-    current = UnfinishedRequest(arrived, 4, [7, 8], ([1],), is_running=True, was_scheduled=True)
+    current = CurrentRequest(arrived, 4, [7, 8], ([1],), is_running=True, was_scheduled=True)
     ended = threading.Event()
 
     def publish_all() -> None:
