@@ -111,7 +111,7 @@ class RunSource(Observable):
         self.lock = threading.RLock()
         self.connection = Connection(endpoint, ConnectionState.LIVE)
         self.leaks = False
-        """Whether the published figures of some steps have a block that nobody holds."""
+        """True if the published figures of some steps have a block that nobody holds."""
         self.history = MemoryStore()
         self.listeners: list[Listener] = [self.history.record]
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(params=[True, False], ids=["as reported", "as released"])
 def is_patched(request: pytest.FixtureRequest) -> bool:
-    """Whether the scheduler has the bug."""
+    """True if the scheduler has the bug."""
     return bool(request.param)
 
 

@@ -80,7 +80,7 @@ def repeated(action: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def starved(pid: int, _: str) -> Iterator[None]:
-    """Lets it run for one of fifty milliseconds."""
+    """Runs it for one of fifty milliseconds."""
     pause = threading.Event()
 
     def stop_and_go() -> None:

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 
 def install(path: str) -> None:
-    """Have every scheduler of this process observed. The rank is appended to the path."""
+    """Observes every scheduler of this process. The rank is appended to the path."""
     from vllm.v1.core.sched.scheduler import Scheduler
 
     files: dict[int, TextIO] = {}

@@ -242,7 +242,7 @@ def test_drafts(is_async: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def by_position(lengths: list[int]) -> list[int]:
-    """How many are longer than each of the two positions of a draft."""
+    """Numbers of those that are longer than each of the two positions of a draft."""
     return [sum(length > position for length in lengths) for position in range(2)]
 
 

@@ -232,7 +232,7 @@ class SteppedEngine:
 
     @property
     def not_available(self) -> dict[str, str]:
-        """What the viewer knows to be not available, and why."""
+        """The columns that the viewer knows to be not available, with the reasons."""
         info = self.session.state.info
         assert info is not None
         return info.not_available
