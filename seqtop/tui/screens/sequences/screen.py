@@ -22,7 +22,6 @@ from seqtop.tui.rendering.viewport import Viewport
 from seqtop.tui.screens.engine_screen import EngineScreen
 from seqtop.tui.screens.sequences import TAB
 from seqtop.tui.screens.sequences.detail import LATENCY, Detail
-from seqtop.tui.screens.sequences.empty_hint import EmptyHint
 from seqtop.tui.screens.sequences.latency_parts import LatencyParts
 from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.screens.sequences.table import SequenceTable, Titles
@@ -129,9 +128,8 @@ class SequencesScreen(EngineScreen):
         self._filter = FilterBar(parse, FILTER_EXAMPLES)
         self._search = FilterBar(parse, FILTER_EXAMPLES, "search")
         self._table = SequenceTable(ui)
-        self._hint = EmptyHint(ui)
         self._detail = Detail(ui)
-        self._body = Body(Container(self._table, self._hint, id="list"), self._detail, id="body")
+        self._body = Body(self._table, self._detail, id="body")
         self._latency = LatencyPanel(ui)
         self._strip = Charts(ui, Viewport(), STRIP_CHARTS, id="strip", has_axis=False)
         self._strip.can_focus = False
@@ -172,7 +170,6 @@ class SequencesScreen(EngineScreen):
         self._table.show(changes)
         if (pending := self.ui.take_pending_selection()) is not None:
             self._table.rows.select(pending)
-        self._hint.update()
         self._show_counts()
         self._detail.show(changes)
         self._latency.update()

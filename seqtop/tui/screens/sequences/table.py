@@ -17,6 +17,7 @@ from seqtop.tui.rendering.line_view import DrawnLine
 from seqtop.tui.rendering.list_view import MARGIN
 from seqtop.tui.rendering.style import PLAIN, Line, highlighted
 from seqtop.tui.screens.sequences import cells
+from seqtop.tui.screens.sequences.empty_hint import EmptyHint
 from seqtop.tui.screens.sequences.rows import SequenceRows
 from seqtop.tui.ui_state import Changes, UiState
 
@@ -27,22 +28,25 @@ _WARN_WIDTH = len(WARN_TITLE) + 1
 
 
 class SequenceTable(Vertical):
-    """The titles and the rows below them."""
+    """The titles and the rows below them, or the reason why there are none."""
 
     def __init__(self, ui: UiState) -> None:
         super().__init__()
         self.rows = Rows(ui)
         self.titles = Titles(ui)
+        self._hint = EmptyHint(ui)
 
     def compose(self) -> ComposeResult:
         yield self.titles
         yield self.rows
+        yield self._hint
 
     def show(self, changes: Changes) -> None:
         """Draws the changes. Called under the lock of the `UiState`."""
         if self.rows.update_findings() or changes.touched is None:
             self.titles.refresh_changed()  # not in vain if the screen was hidden before
         self.rows.show(changes)
+        self._hint.update()
 
 
 class Titles(ColumnTitles):
