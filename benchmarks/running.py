@@ -32,6 +32,7 @@ ROWS = (
     "idle",
     "memory",
     "seek",
+    "diff",
     "generation",
 )
 """The modules of the table, in its order."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from seqtop import garbage_collection
 from seqtop.history.timeline import Timeline
 from seqtop.sequence import RequestMetrics, SequenceGroupMetadata, SequenceStatus, latency
 from seqtop.state.model import RequestState
@@ -103,13 +104,8 @@ class Run:
         self._ended: list[tuple[int, str]] = []
         self._last_decodes: tuple[list[int], tuple[int, ...]] = ([], ())
         self._start_time = self._end_time = 0.0
-        self._read_state(timeline, timeline.first)
-        for position, event in timeline.events(timeline.first, timeline.last):
-            if event is None:
-                self.num_gaps += bool(self.steps)
-                self._read_state(timeline, position)
-            else:
-                self._read(position, event)
+        with garbage_collection.paused():
+            self._read_all(timeline)
 
     @property
     def duration(self) -> float:
@@ -119,6 +115,15 @@ class Run:
     def number(self, request_id: str) -> int | None:
         """Returns the number of a request; `None` if the run has none of this id."""
         return self._numbers.get(request_id)
+
+    def _read_all(self, timeline: Timeline) -> None:
+        self._read_state(timeline, timeline.first)
+        for position, event in timeline.events(timeline.first, timeline.last):
+            if event is None:
+                self.num_gaps += bool(self.steps)
+                self._read_state(timeline, position)
+            else:
+                self._read(position, event)
 
     def _read_state(self, timeline: Timeline, position: int) -> None:
         """Adds the requests of a state that was not reached by events."""

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -36,7 +35,6 @@ from tests.support.waiting import SECONDS, wait_until
 THRESHOLDS = "no_progress_seconds=0.5,no_progress_steps=50,stalled_seconds=0.5,stalled_steps=20"
 MAX_MEMORY = 100 * 2**20
 NUM_LARGE_STEPS = 1_600
-SECONDS_PER_STEP = 0.01
 
 
 class Engine(NamedTuple):
@@ -82,6 +80,12 @@ def running(fault: str, endpoint: str, directory: Path, options: str = "") -> It
 def read(record: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(record.read_text())
     return found
+
+
+def is_asleep(pid: int) -> bool:
+    """Returns whether no thread of a process runs or is ready to run."""
+    states = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(state.rpartition(")")[2].split()[0] == "S" for state in states)
 
 
 HANGS = {
@@ -133,7 +137,11 @@ def test_hang_leaves_one_record_with_the_right_verdict(
 
 @pytest.mark.release("half a minute")
 def test_memory_with_a_full_ring(endpoint: str, tmp_path: Path) -> None:
-    """Also while a record is written; the metrics are random, and so cannot be compressed."""
+    """Also while a record is written; the metrics are random, and so cannot be compressed.
+
+    A step is published once a session has the step before and no thread of the recorder runs, so
+    that no message is lost on a busy machine.
+    """
     crowd, random = Crowd(256), Random(0)
     with (
         Publisher(endpoint, crowd.info, EngineState()) as publisher,
@@ -142,15 +150,18 @@ def test_memory_with_a_full_ring(endpoint: str, tmp_path: Path) -> None:
         wait_until(lambda: publisher.has_viewers)
         for event in islice(crowd.arrivals(), 1, None):
             publisher.publish(event)
-        for _ in range(NUM_LARGE_STEPS):
-            large = crowd.step(range(crowd.size))
-            for number in range(crowd.size):
-                arrived, scheduled, first, last = sorted(random.random() for _ in range(4))
-                large.metrics[f"req-{number}"] = RequestMetrics(
-                    arrived, last, scheduled, first, time_in_queue=scheduled - arrived
+        with Session(endpoint) as session:
+            for _ in range(NUM_LARGE_STEPS):
+                large = crowd.step(range(crowd.size))
+                for number in range(crowd.size):
+                    arrived, scheduled, first, last = sorted(random.random() for _ in range(4))
+                    large.metrics[f"req-{number}"] = RequestMetrics(
+                        arrived, last, scheduled, first, time_in_queue=scheduled - arrived
+                    )
+                publisher.publish(large)
+                wait_until(
+                    lambda step=large.step: session.state.step == step and is_asleep(recorder.pid)
                 )
-            publisher.publish(large)
-            time.sleep(SECONDS_PER_STEP)
         publisher.publish(arrival(1))  # announced again: a cause that has no record yet
         wait_until(lambda: [*tmp_path.glob("*-unknown.json")])
         status = Path(f"/proc/{recorder.pid}/status").read_text()
