@@ -67,6 +67,11 @@ def test_an_orderly_engine_has_no_findings_and_one_is_told_what_was_checked() ->
     play(app, act, (100, 24))
 
 
+def number_of(findings: Findings) -> int | None:
+    """The number of the selected finding."""
+    return None if findings.selected is None else findings.selected.number
+
+
 def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
     payloads = [codec.encode(event) for event in EventScript(11, 60, num_blocks=24)]
     source = ScriptedSource(*(parsing.event(each) for each in payloads), history=MemoryStore())
@@ -79,9 +84,8 @@ def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
         of_request = [each for each in app.ui.checker.found() if each.finding.request_id]
         wanted = of_request[0]
         await pilot.press("home", *["down"] * (wanted.number - 1), "enter")
-        await pilot.pause()
-        assert isinstance(app.screen, SequencesScreen)
-        assert app.ui.time_travel.position == wanted.position
+        await until(pilot, lambda: isinstance(app.screen, SequencesScreen))
+        await until(pilot, lambda: app.ui.time_travel.position == wanted.position)
         assert app.ui.state.step == wanted.finding.step
         assert app.ui.selected == wanted.finding.seq_id
         sentence = f"Check {wanted.finding.rule} failed of {wanted.finding.request_id}"
@@ -89,14 +93,12 @@ def test_enter_goes_to_the_moment_its_sequence_selected() -> None:
         await until(pilot, lambda: "Warn Request" in words(app))
         assert "‖ PAUSED" in screen(app)
         await pilot.press(KEY)
-        await pilot.pause()
-        selected = app.screen.query_one(Findings).selected
-        assert selected is not None
-        assert selected.number == wanted.number
+        await until(pilot, lambda: isinstance(app.screen, ChecksScreen))
+        findings = app.screen.query_one(Findings)
+        await until(pilot, lambda: number_of(findings) == wanted.number)
         with_block = next(each for each in app.ui.checker.found() if each.finding.block)
         await pilot.press("home", *["down"] * (with_block.number - 1), "enter")
-        await pilot.pause()
-        assert app.ui.block == with_block.finding.block
+        await until(pilot, lambda: app.ui.block == with_block.finding.block)
 
     play(app, act, (160, 40))
 
