@@ -53,6 +53,10 @@ class Request:
         self.resumable = False
         self.inputs: deque[Request] = deque()
 
+    @classmethod
+    def from_engine_core_request(cls, request: Any, _block_hasher: Any = None) -> Request:
+        return cls(request.request_id, request.prompt_token_ids, max_tokens=3)
+
     @property
     def num_tokens(self) -> int:
         return len(self.tokens)

@@ -256,7 +256,6 @@ def test_samples_of_one_prompt() -> None:
             params = SamplingParams(n=3, temperature=1.0, ignore_eos=True, max_tokens=20)
             whole = engine.request(f"req-{number}", prompt(number), params=params)
             assert isinstance(whole, EngineCoreRequest)
-            whole.external_req_id = f"req-{number}"
             try:
                 parent = ParentRequest(whole)
             except TypeError:  # an older version takes the id and the parameters
@@ -264,9 +263,9 @@ def test_samples_of_one_prompt() -> None:
             for sample in range(3):
                 name, child = parent.get_child_info(sample)
                 engine.parents[name] = whole.request_id
-                engine.add(name[:-9], prompt(number), params=child)
-        engine.add("0_alone", prompt(1))
-        engine.parents["0_alone-00000000"] = "alone-00000000"  # nobody shares it
+                external = {"external_req_id": whole.external_req_id}
+                engine.add(name[:-9], prompt(number), params=child, **external)
+        engine.add("0_alone", prompt(1))  # the id of a client
         engine.step()
         view = SequenceView()
         view.rebuild(engine.session.state)

@@ -179,6 +179,7 @@ class SteppedEngine:
         params = more.pop("params", None) or SamplingParams(max_tokens=max_tokens, **options)
         fields: dict[str, Any] = {
             "request_id": f"{name}-00000000",
+            "external_req_id": name,
             "prompt_token_ids": prompt,
             "mm_features": None,
             "sampling_params": params,

@@ -60,6 +60,8 @@ class Arrived(Observation, tag="Arrived"):
     sampling_params: dict[str, Any] | None
     lora: str = ""
     """The name of its LoRA adapter; empty without one."""
+    parent_request_id: str = ""
+    """The id of the request of which it is a sample; empty for none, or if that is unknown."""
 
 
 class StreamingInput(Observation, tag="StreamingInput"):

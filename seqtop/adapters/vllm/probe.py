@@ -85,6 +85,8 @@ def probe(scheduler: Any) -> dict[str, str]:
         for key, paths in _OPTIONAL.items()
         if (missing := _missing(scheduler, paths))
     }
+    if request_class() is None:
+        not_available["parents"] = "vLLM has no Request.from_engine_core_request"
     if "cached_blocks" in not_available:  # they are observed together
         not_available.setdefault("prefix_misses", not_available["cached_blocks"])
     if "cuda_graph" not in not_available and not (
@@ -92,6 +94,15 @@ def probe(scheduler: Any) -> dict[str, str]:
     ):
         not_available["cuda_graph"] = "vLLM runs without --cudagraph-metrics"
     return not_available
+
+
+def request_class() -> Any:
+    """Returns vLLM's `Request` if its creation can be observed, else `None`."""
+    try:
+        from vllm.v1.request import Request
+    except ImportError:
+        return None
+    return Request if "from_engine_core_request" in vars(Request) else None
 
 
 def _missing(scheduler: Any, paths: Sequence[str]) -> list[str]:

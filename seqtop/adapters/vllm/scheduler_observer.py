@@ -31,6 +31,7 @@ from seqtop.adapters.vllm.observations import (
     WaitingRequest,
 )
 from seqtop.adapters.vllm.prefix_cache_observer import PrefixCacheObserver
+from seqtop.adapters.vllm.probe import request_class
 from seqtop.adapters.vllm.wrapping import Wrap
 
 _SAMPLING_FIELDS: Final = (
@@ -113,6 +114,10 @@ class SchedulerObserver:
         self._in_flight: deque[tuple[Any, Scheduled, float]] = deque()
         """Scheduled steps without outputs so far, with the time at which scheduling ended."""
         self._start = self._clock = self._back = 0.0
+        self._parents: dict[str, str] = {}
+        """By the id of each sample, that of its request."""
+        if "parents" not in not_available:
+            wrap(request_class(), "from_engine_core_request", after=self._after_create)
         wrap(scheduler, "add_request", before=self._before_add, after=self._after_add)
         wrap(scheduler, "schedule", before=self._before_schedule, after=self._after_schedule)
         wrap(scheduler, "_preempt_request", before=self._before_preempt)
@@ -124,6 +129,14 @@ class SchedulerObserver:
             wrap(scheduler, "_update_request_as_session", after=self._after_input)
         if scheduler.requests or (self._cache is not None and self._cache.has_content):
             self._publisher.send(self.all_requests())
+
+    def _after_create(self, _result: object, request: Any, *_: Any, **__: Any) -> None:
+        """Records the parent of a sample. The thread is the one that receives requests."""
+        # vLLM's `ParentRequest` calls samples "0_" and so on, followed by the id of their request:
+        # the client's, and 9 random characters unless these are turned off.
+        index, _, parent = request.request_id.partition("_")
+        if index.isdecimal() and request.external_req_id in (parent, parent[:-9]):
+            self._parents[request.request_id] = parent
 
     def _before_add(self, request: Any, *_: Any, **__: Any) -> None:
         # Otherwise it is more input for a streaming session, or its end.
@@ -155,6 +168,7 @@ class SchedulerObserver:
                 else None
             ),
             lora=lora.lora_name if lora else "",
+            parent_request_id=self._parents.get(request.request_id, ""),
         )
 
     def _after_input(self, _result: object, session: Any, *_: Any, **__: Any) -> None:
@@ -243,6 +257,7 @@ class SchedulerObserver:
         request_id = request.request_id
         self._blocked.pop(request_id, None)
         self._sessions.pop(request_id, None)
+        self._parents.pop(request_id, None)
         self._admission.num_external.pop(request_id, None)
         self._ended.append(
             RequestEnded(

@@ -23,7 +23,7 @@ from seqtop.adapters.vllm.observations import (
     Stepped,
     StreamingInput,
 )
-from seqtop.adapters.vllm.request import Names, Request, parent_of, sampling_params
+from seqtop.adapters.vllm.request import Names, Request, sampling_params, shortened
 from seqtop.adapters.vllm.step_builder import StepBuilder
 from seqtop.sequence import SamplingParams, SequenceStatus
 from seqtop.state.prefix_misses import PrefixHistory, PrefixLookup
@@ -133,9 +133,7 @@ class Translator:
             priority=observation.priority,
             engine_status=request.engine_status,
             lora=observation.lora,
-            parent_request_id=(
-                parent_of(observation.request_id) if self._started.has_random_suffix else ""
-            ),
+            parent_request_id=shortened(observation.parent_request_id),
         )
 
     def _decode_prompt(self, token_ids: list[int]) -> str | None:
