@@ -93,6 +93,8 @@ class SchedulerObserver:
             counts_cached="cached_blocks" not in not_available,
         )
         self._admission = Admission(scheduler, wrap, knows_reasons="why" not in not_available)
+        has_encoder = "encoder" not in not_available and scheduler.max_num_encoder_input_tokens
+        self._encoder_cache = scheduler.encoder_cache_manager if has_encoder else None
         self._is_new = False
         self._blocked: dict[str, str] = {}
         """The last reported status of requests that wait for something other than their turn."""
@@ -217,6 +219,7 @@ class SchedulerObserver:
             admitted=admitted,
             appended=appended,
             wait_reasons=self._admission.take_reasons(output, has_preempted=self._has_preempted),
+            num_encoder_tokens=self._num_encoder_tokens(output),
         )
         if self._cache is not None:
             requests = self._scheduler.requests
@@ -224,6 +227,16 @@ class SchedulerObserver:
         self._preempted, self._has_preempted = [], False
         self._scheduled.append(observation)
         self._in_flight.append((output, observation, ended))
+
+    def _num_encoder_tokens(self, output: Any) -> int | None:
+        if self._encoder_cache is None:
+            return None
+        num_tokens: int = sum(
+            self._scheduler.requests[request_id].get_num_encoder_embeds(index)
+            for request_id, indexes in output.scheduled_encoder_inputs.items()
+            for index in indexes
+        )
+        return num_tokens
 
     def _admitted(self, request_id: str, num_computed: int, tables: Tables) -> Admitted:
         external = self._admission.num_external.pop(request_id, 0)
@@ -335,6 +348,8 @@ class SchedulerObserver:
             num_cached_blocks=self._pool.num_cached,
             cache_events=self._cache.take() if self._cache is not None else [],
             cuda_graph=_cuda_graph(model_runner_output),
+            num_encoder_tokens=run.num_encoder_tokens,
+            num_used_encoder_slots=_num_used_slots(self._encoder_cache),
         )
         self._scheduled, self._ended, self._released = [], [], []
         self._changed_tables.clear()
@@ -423,6 +438,14 @@ class SchedulerObserver:
     def _ordered(self, tables: Tables) -> Tables:
         main = self._layout.main_group
         return (tables[main], *tables[:main], *tables[main + 1 :]) if main else tables
+
+
+def _num_used_slots(cache: Any) -> int | None:
+    if cache is None:
+        return None
+    # Free slots, and those that can be freed; encoder-decoder models have no others.
+    num_unused = getattr(cache, "num_freeable_slots", cache.num_free_slots)
+    return int(cache.cache_size - num_unused)
 
 
 def _cuda_graph(output: Any) -> tuple[str, int, int] | None:

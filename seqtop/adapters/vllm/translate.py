@@ -75,6 +75,8 @@ def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo
         kv_cache_groups=started.groups,
         not_available=started.not_available,
         max_loras=started.max_loras,
+        max_num_encoder_input_tokens=started.max_num_encoder_input_tokens,
+        encoder_cache_size=started.encoder_cache_size,
     )
 
 
@@ -307,6 +309,8 @@ class Translator:
             cuda_graph=CudaGraph(mode=graph[0], num_tokens=graph[1], num_padded_tokens=graph[2])
             if (graph := observation.cuda_graph) is not None
             else None,
+            num_encoder_tokens=observation.num_encoder_tokens,
+            num_used_encoder_slots=observation.num_used_encoder_slots,
         )
 
     def _pool_stats(self, observation: Stepped | AllRequests) -> StepStats:

@@ -1,4 +1,4 @@
-"""Parents of samples, and errors in the observer, which disable the adapter while vLLM goes on."""
+"""Parents of samples, the encoder budget, and errors in the observer, after which vLLM goes on."""
 
 import logging
 from types import SimpleNamespace
@@ -53,6 +53,35 @@ def test_samples_of_one_prompt_have_one_parent(endpoint: str) -> None:
     assert len(parents[7]) == MAX_NAME_LENGTH
     attachment.close("the end")
     assert vars(Request)["from_engine_core_request"] is create
+
+
+@pytest.mark.parametrize("budget", [0, 16])
+def test_encoder_budget_is_shown_of_models_with_an_encoder(budget: int, endpoint: str) -> None:
+    scheduler = Scheduler(encoder_budget=budget)
+    assert hook.follow(scheduler, AdapterSettings(bind=endpoint)) is not None
+    with Session(endpoint) as session:
+        session.await_engine(SECONDS)
+        request = Request("one-00000000", [1, 2, 3], 2)
+        request.encoder_inputs = [5, 2] if budget else []
+        scheduler.add_request(request)
+        shown = []
+        for number in range(2):
+            step(scheduler)
+            wait_until(lambda number=number: session.state.step == number)
+            stats = session.state.stats
+            assert stats is not None
+            shown.append((stats.num_encoder_tokens, stats.num_used_encoder_slots))
+        info = session.state.info
+        assert info is not None
+    assert not scheduler.requests
+    limits = info.max_num_encoder_input_tokens, info.encoder_cache_size
+    if budget:
+        assert limits == (16, 16)
+        assert shown == [(7, 7), (0, 0)]
+    else:
+        assert limits == (None, None)
+        assert shown == [(None, None)] * 2
+    scheduler.shutdown()
 
 
 @pytest.mark.parametrize(
