@@ -11,6 +11,8 @@ FIGURES = {
     "cached_blocks": "cached blocks",
     "prefix_misses": "causes of prefix misses",
     "cuda_graph": "CUDA graphs",
+    "encoder": "encoder budget",
+    "parents": "requests that samples belong to",
     "end": "cause of the engine's end",
 }
 """Figures that are no columns, by key."""

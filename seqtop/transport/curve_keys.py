@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 import zmq
 from zmq.utils import z85
 
+from seqtop.transport import sockets
+
 if TYPE_CHECKING:
     from zmq.auth.thread import ThreadAuthenticator
 
-ZAP_DOMAIN = "seqtop"
 MAX_CPU_SHARE = 0.02
 """The share of a core that authenticating takes: the engine waits for the interpreter meanwhile."""
 MAX_PAUSE = 0.1
@@ -64,7 +65,7 @@ class EngineKeys:
         socket.curve_secretkey = self.secret
         socket.curve_server = True
         # Without an enforced domain, libzmq admits every key while no authenticator runs.
-        socket.zap_domain = ZAP_DOMAIN.encode()
+        sockets.require_handshake(socket)
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
 
     def may_control(self, key: bytes) -> bool:
@@ -78,7 +79,7 @@ class EngineKeys:
 
         authenticator = ThreadAuthenticator(context)
         authenticator.start()
-        authenticator.configure_curve_callback(ZAP_DOMAIN, _AllowList(self.viewers))
+        authenticator.configure_curve_callback(sockets.ZAP_DOMAIN, _AllowList(self.viewers))
         return authenticator
 
 

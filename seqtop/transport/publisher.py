@@ -187,6 +187,8 @@ class Publisher:
             sockets.enable_keepalive(socket)
             if curve_keys is not None:
                 curve_keys.secure(socket)
+            else:
+                sockets.require_handshake(socket)
         live.bind(self.endpoint)
         router.bind(snapshot_endpoint(self.endpoint))
         return live, router

@@ -14,6 +14,9 @@ import zmq
 
 PairSocket: TypeAlias = zmq.Socket[bytes]
 
+ZAP_DOMAIN: Final = "seqtop"
+"""The domain of an authenticator's rules (ZeroMQ RFC 27)."""
+
 _TERMINATION_TIMEOUT_SECONDS: Final = 5.0
 
 _KEEPALIVE_IDLE_SECONDS: Final = 10
@@ -57,6 +60,17 @@ def enable_keepalive(socket: zmq.Socket[Any]) -> None:
     socket.tcp_keepalive_idle = _KEEPALIVE_IDLE_SECONDS
     socket.tcp_keepalive_intvl = _KEEPALIVE_INTERVAL_SECONDS
     socket.tcp_keepalive_cnt = _KEEPALIVE_PROBES
+
+
+def require_handshake(socket: zmq.Socket[Any]) -> None:
+    """Refuses peers that do not begin with the handshake of ZMTP 3. Called before it binds.
+
+    Otherwise libzmq takes any bytes for those of a ZMTP 1.0 peer: at an XPUB socket, of a
+    subscriber to everything. When it disconnects, libzmq searches all topics for it, and a
+    publisher whose sockets got random bytes did nothing else for seconds (seen with 4.3.5). A ZAP
+    domain excludes ZMTP 1.0 and 2.0, with or without an authenticator.
+    """
+    socket.zap_domain = ZAP_DOMAIN.encode()
 
 
 def wake_pair(context: zmq.Context[Any]) -> tuple[PairSocket, PairSocket]:

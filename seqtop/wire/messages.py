@@ -102,6 +102,11 @@ class EngineInfo(Message, tag="EngineInfo"):
     """
     max_loras: Public[int | None] = None
     """LoRA adapters that may run in one step; `None` for an engine without LoRA."""
+    max_num_encoder_input_tokens: Public[int | None] = None
+    """Encoder tokens, such as those of images, that one step may compute; `None` for a model
+    without an encoder."""
+    encoder_cache_size: Public[int | None] = None
+    """Encoder tokens whose outputs the encoder cache holds at most."""
 
 
 class RequestArrived(Message, tag="RequestArrived"):
@@ -267,6 +272,10 @@ class StepStats(Message):
     """Different LoRA adapters of the running requests; `None` for an engine without LoRA."""
     cuda_graph: Public[CudaGraph | None] = None
     """`None` if the engine does not report it."""
+    num_encoder_tokens: Public[int | None] = None
+    """Encoder tokens that this step computed; `None` for a model without an encoder."""
+    num_used_encoder_slots: Public[int | None] = None
+    """Encoder tokens in the encoder cache that a request still needs."""
 
 
 class CachedBlocks(Message):

@@ -51,7 +51,15 @@ class Request:
         self.num_preemptions = 0
         self.lora_request: Any = None
         self.resumable = False
+        self.encoder_inputs: list[int] = []
         self.inputs: deque[Request] = deque()
+
+    @classmethod
+    def from_engine_core_request(cls, request: Any, _block_hasher: Any = None) -> Request:
+        return cls(request.request_id, request.prompt_token_ids, max_tokens=3)
+
+    def get_num_encoder_embeds(self, input_id: int) -> int:
+        return self.encoder_inputs[input_id]
 
     @property
     def num_tokens(self) -> int:
@@ -185,11 +193,18 @@ class Scheduler:
         budget: int = 16,
         window: int | None = None,
         max_loras: int = 0,
+        encoder_budget: int = 0,
     ) -> None:
         self.window = window
         self.lora_config = SimpleNamespace(max_loras=max_loras) if max_loras else None
         self._pause_state = PauseState.UNPAUSED
         self.connector: Any = None
+        self.max_num_encoder_input_tokens = encoder_budget
+        self.encoder_cache_manager = SimpleNamespace(
+            cache_size=encoder_budget,
+            num_free_slots=encoder_budget,
+            num_freeable_slots=encoder_budget,
+        )
         self.finished_recving: set[str] = set()
         kind = "FullAttentionSpec" if window is None else "SlidingWindowSpec"
         full = type(kind, (), {"block_size": BLOCK_SIZE})()
@@ -335,6 +350,14 @@ class Scheduler:
             num_scheduled_tokens=scheduled,
             total_num_scheduled_tokens=sum(scheduled.values()),
             scheduled_spec_decode_tokens={},
+            scheduled_encoder_inputs={
+                each.request_id: list(range(len(each.encoder_inputs)))
+                for each in new
+                if each.encoder_inputs
+            },
+        )
+        self.encoder_cache_manager.num_freeable_slots -= sum(
+            sum(each.encoder_inputs) for each in new
         )
         for request_id, chunk in scheduled.items():
             self.requests[request_id].num_computed_tokens += chunk
@@ -422,6 +445,7 @@ class Scheduler:
 
     def _free_blocks(self, request: Request) -> None:
         self._give_back(request)
+        self.encoder_cache_manager.num_freeable_slots += sum(request.encoder_inputs)
         del self.requests[request.request_id]
 
     def _has_lora_slot(self, request: Request) -> bool:

@@ -1,6 +1,9 @@
 """The engine's thread: it never waits, and losses are counted and repaired."""
 
+import contextlib
+import socket
 import threading
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -13,6 +16,7 @@ from seqtop.state import EngineState
 from seqtop.transport import (
     publisher,
 )
+from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.publisher import Publisher, PublishError
 from seqtop.wire import codec, frames
 from seqtop.wire.messages import (
@@ -33,6 +37,33 @@ def test_goodbye_arrives(engine: Publisher) -> None:
         assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
         assert session.connection.detail == "time to go"
         assert "req-1" in session.state.requests
+
+
+GREETING = 64
+"""Bytes of the beginning of ZMTP, which libzmq sends before it reads."""
+
+
+@pytest.mark.parametrize("address", [str, snapshot_endpoint])
+@pytest.mark.parametrize(
+    "sent",
+    [b"\x01\x00" + b"\x02\x00\x01", b"\xff" + bytes(8) + b"\x7f\x01" + bytes(53), b"GET / HTTP"],
+    ids=["ZMTP 1.0", "ZMTP 2.0", "HTTP"],
+)
+def test_client_without_the_handshake_of_zmtp_3_is_disconnected(
+    engine: Publisher, address: Callable[[str], str], sent: bytes
+) -> None:
+    with Session(engine.endpoint) as session, socket.socket(socket.AF_UNIX) as client:
+        session.await_engine(SECONDS)
+        client.settimeout(SECONDS)
+        client.connect(address(engine.endpoint).removeprefix("ipc://"))
+        client.sendall(sent)
+        num_bytes = 0
+        with contextlib.suppress(ConnectionResetError):
+            while received := client.recv(1_000):
+                num_bytes += len(received)
+                assert num_bytes <= GREETING, "libzmq took it for a viewer"
+        engine.publish(arrival(1))
+        wait_until(lambda: "req-1" in session.state.requests)
 
 
 def test_dropped_messages_are_counted_and_healed(endpoint: str) -> None:

@@ -132,7 +132,10 @@ def vllm(directory: Path, *arguments: str, **environ: str) -> Iterator[subproces
                 if "ready to serve" in line:
                     break
             else:
-                raise AssertionError((directory / "log").read_text()[-5_000:])
+                logged = (directory / "log").read_text()
+                if "Model Runner V2 requires Triton" in logged:  # as 0.28.0 says
+                    pytest.skip("this version needs Triton for it")
+                raise AssertionError(logged[-5_000:])
             yield process
         finally:
             process.kill()

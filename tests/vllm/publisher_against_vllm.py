@@ -132,11 +132,16 @@ def test_vllm_serves_every_request(harm: Any, directory: Path) -> None:
         process.stdin.write("go\n")
         process.stdin.flush()
         wait_until(lambda: session.state.step >= HARM_AT_STEP)
+        states: set[ConnectionState] = set()
+        session.add_callback(lambda: states.add(session.connection.state))
         with harm(pid, endpoint):
             ended = serve(process, directory)
-        if harm is starved:  # all of it arrives, if late
+        if harm in (starved, given_garbage):  # all of it arrives, if late
             assert session.wait_for(ConnectionState.STOPPED, timeout=60), session.connection
             assert_ended_as_users_saw([session.state], ended)
+        if harm is given_garbage:
+            assert states == {ConnectionState.LIVE, ConnectionState.STOPPED}
+            assert session.connection.num_missed == 0
     assert len(ended) == NUM_REQUESTS
     for number, each in enumerate(ended):
         if number in ABORTED_AFTER:

@@ -256,7 +256,6 @@ def test_samples_of_one_prompt() -> None:
             params = SamplingParams(n=3, temperature=1.0, ignore_eos=True, max_tokens=20)
             whole = engine.request(f"req-{number}", prompt(number), params=params)
             assert isinstance(whole, EngineCoreRequest)
-            whole.external_req_id = f"req-{number}"
             try:
                 parent = ParentRequest(whole)
             except TypeError:  # an older version takes the id and the parameters
@@ -264,9 +263,9 @@ def test_samples_of_one_prompt() -> None:
             for sample in range(3):
                 name, child = parent.get_child_info(sample)
                 engine.parents[name] = whole.request_id
-                engine.add(name[:-9], prompt(number), params=child)
-        engine.add("0_alone", prompt(1))
-        engine.parents["0_alone-00000000"] = "alone-00000000"  # nobody shares it
+                external = {"external_req_id": whole.external_req_id}
+                engine.add(name[:-9], prompt(number), params=child, **external)
+        engine.add("0_alone", prompt(1))  # the id of a client
         engine.step()
         view = SequenceView()
         view.rebuild(engine.session.state)
@@ -302,6 +301,60 @@ def test_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
             engine.add(f"req-{number}", prompt(number))
         engine.run()
         report(engine, "CUDA graphs")
+
+
+@pytest.mark.parametrize("budget", [50, 256])
+def test_encoder_budget(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real scheduler of a text model, with the limits and the cache of a multimodal one."""
+    from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+    from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
+
+    length, core = 24, make_core(max_num_seqs=4, max_num_batched_tokens=budget)
+    computed: list[int] = []
+    allocate, schedule = EncoderCacheManager.allocate, Scheduler.schedule
+
+    def allocated(manager: Any, request: Any, index: int) -> None:
+        computed.append(length)
+        allocate(manager, request, index)
+
+    def scheduled(*args: Any, **kwargs: Any) -> Any:
+        computed.clear()
+        return schedule(*args, **kwargs)
+
+    monkeypatch.setattr(EncoderCacheManager, "allocate", allocated)
+    monkeypatch.setattr(Scheduler, "schedule", scheduled)
+    cache = EncoderCacheManager(cache_size=4 * length)
+    core.scheduler.max_num_encoder_input_tokens = 2 * length
+    core.scheduler.encoder_cache_manager = cache
+    totals: list[tuple[int, int]] = []
+    with stepped(core) as engine:
+
+        def truth() -> tuple[int, int]:
+            totals.append((sum(computed), length * sum(map(bool, cache.cached.values()))))
+            return totals[-1]
+
+        engine.encoder = truth
+        for number in range(12):
+            images = [
+                MultiModalFeatureSpec(
+                    data=None,
+                    modality="image",
+                    identifier=f"image-{(number + image) % 7}",
+                    mm_position=PlaceholderRange(offset=8 + 30 * image, length=length),
+                )
+                for image in range(number % 3)
+            ]
+            # A prompt without neighbours in the prefix cache, and with each image once.
+            engine.add(f"req-{number}", [500 + number] * 80, mm_features=images)
+        engine.run()
+        info = engine.session.state.info
+        assert info is not None
+        assert (info.max_num_encoder_input_tokens, info.encoder_cache_size) == (48, 96)
+        assert max(totals)[0] == 2 * length, "a step is to use its whole budget"
+        # A slot is needed after a step only if its chunk ended within an image.
+        assert any(used for _, used in totals) == (budget == 50)
+        assert totals[-1] == (0, 0)
+        report(engine, f"encoder budget, {budget} tokens in a step")
 
 
 def test_grammars() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -162,6 +162,8 @@ class SteppedEngine:
         """False if the scheduler does not keep to the order that its policy promises."""
         self.graph: tuple[str, int, int] | None = None
         """The CUDA graph of the last step."""
+        self.encoder: Callable[[], tuple[int, int] | None] = lambda: None
+        """The encoder tokens of the last step, and those in the cache that a request needs."""
         self.parents: dict[str, str] = {}
         """The internal id of the request that a sample belongs to, by that of the sample."""
         self._spy = spy
@@ -179,6 +181,7 @@ class SteppedEngine:
         params = more.pop("params", None) or SamplingParams(max_tokens=max_tokens, **options)
         fields: dict[str, Any] = {
             "request_id": f"{name}-00000000",
+            "external_req_id": name,
             "prompt_token_ids": prompt,
             "mm_features": None,
             "sampling_params": params,
@@ -278,6 +281,7 @@ class SteppedEngine:
             if scheduler.lora_config
             else None,
             "graph": self.graph,
+            "encoder": self.encoder(),
             **pool,
             "used": len(blocks) - len(free),
         }
@@ -325,6 +329,9 @@ class SteppedEngine:
             "graph": None
             if (graph := state.stats.cuda_graph) is None
             else (graph.mode, graph.num_tokens, graph.num_padded_tokens),
+            "encoder": None
+            if (num_tokens := state.stats.num_encoder_tokens) is None
+            else (num_tokens, state.stats.num_used_encoder_slots),
             "free": state.stats.num_free_blocks,
             "cached": state.stats.num_cached_blocks,
             "used": state.stats.num_used_blocks,

@@ -59,6 +59,12 @@ def describe(scheduler: Any, settings: AdapterSettings) -> tuple[EngineStarted, 
         tokenizer_revision=getattr(model, "tokenizer_revision", None),
         data_parallel_rank=rank,
         max_loras=lora.max_loras if lora else None,
+        # Both are 0 for a model without an encoder.
+        max_num_encoder_input_tokens=getattr(scheduler, "max_num_encoder_input_tokens", 0) or None,
+        encoder_cache_size=getattr(
+            getattr(scheduler, "encoder_cache_manager", None), "cache_size", 0
+        )
+        or None,
         has_random_suffix=not _is_set("VLLM_DISABLE_REQUEST_ID_RANDOMIZATION"),
     )
     is_append_only = all(kind in _APPEND_ONLY for kind in kinds)

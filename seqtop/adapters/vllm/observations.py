@@ -45,6 +45,8 @@ class EngineStarted(Observation, tag="EngineStarted"):
     not_available: dict[str, str] = {}
     """Columns and figures that this engine cannot give, by key, and the reasons."""
     max_loras: int | None = None
+    max_num_encoder_input_tokens: int | None = None
+    encoder_cache_size: int | None = None
 
 
 class Arrived(Observation, tag="Arrived"):
@@ -60,6 +62,8 @@ class Arrived(Observation, tag="Arrived"):
     sampling_params: dict[str, Any] | None
     lora: str = ""
     """The name of its LoRA adapter; empty without one."""
+    parent_request_id: str = ""
+    """The id of the request of which it is a sample; empty for none, or if that is unknown."""
 
 
 class StreamingInput(Observation, tag="StreamingInput"):
@@ -102,6 +106,7 @@ class Scheduled(Observation):
     """New blocks of requests that were running already."""
     wait_reasons: list[tuple[str, str]]
     """Requests that were left waiting, and the reason, as in `WaitReason.cause`."""
+    num_encoder_tokens: int | None = None
 
 
 class RequestEnded(Observation):
@@ -198,6 +203,9 @@ class Stepped(Observation, tag="Stepped"):
     """The operations of the prefix cache since the previous call, in order."""
     cuda_graph: tuple[str, int, int] | None = None
     """The mode of the CUDA graph, the tokens of the step, and the tokens with padding."""
+    num_encoder_tokens: int | None = None
+    """Encoder tokens of the step; `None` for a model without an encoder."""
+    num_used_encoder_slots: int | None = None
 
 
 class CurrentRequest(Observation):

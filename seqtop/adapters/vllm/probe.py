@@ -56,9 +56,20 @@ _OPTIONAL: Final = {
         f"{_POOL}.cached_block_hash_to_block.get_one_block",
     ),
     "cuda_graph": ("vllm_config.observability_config.cudagraph_metrics",),
+    "encoder": (
+        "max_num_encoder_input_tokens",
+        "encoder_cache_manager.cache_size",
+        "encoder_cache_manager.num_free_slots",
+    ),
     "end": ("shutdown",),
 }
 """Attributes of the scheduler that one column or figure needs, by its key in `EngineInfo`."""
+
+_OF_REQUESTS: Final = {
+    "parents": "from_engine_core_request",
+    "encoder": "get_num_encoder_embeds",
+}
+"""The method of vLLM's `Request` that a column or figure needs."""
 
 
 class UnsupportedVllmError(Exception):
@@ -85,6 +96,9 @@ def probe(scheduler: Any) -> dict[str, str]:
         for key, paths in _OPTIONAL.items()
         if (missing := _missing(scheduler, paths))
     }
+    for key, name in _OF_REQUESTS.items():
+        if not hasattr(request_class(), name):
+            not_available.setdefault(key, f"vLLM has no Request.{name}")
     if "cached_blocks" in not_available:  # they are observed together
         not_available.setdefault("prefix_misses", not_available["cached_blocks"])
     if "cuda_graph" not in not_available and not (
@@ -92,6 +106,15 @@ def probe(scheduler: Any) -> dict[str, str]:
     ):
         not_available["cuda_graph"] = "vLLM runs without --cudagraph-metrics"
     return not_available
+
+
+def request_class() -> Any:
+    """Returns vLLM's `Request`, or `None` if it has another name."""
+    try:
+        from vllm.v1.request import Request
+    except ImportError:
+        return None
+    return Request
 
 
 def _missing(scheduler: Any, paths: Sequence[str]) -> list[str]:

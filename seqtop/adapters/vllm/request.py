@@ -15,7 +15,6 @@ from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
 from seqtop.sequence.names import MAX_NAME_LENGTH
 
 _RANDOM_SUFFIX: Final = re.compile(r"-[0-9a-f]{8}$")
-_SAMPLE: Final = re.compile(r"\d+_(.+)-[0-9a-f]{8}", re.DOTALL)
 _MAX_NAMES: Final = 100_000
 _HASH_LENGTH: Final = 16
 
@@ -145,28 +144,18 @@ class Names:
 
     def of(self, request_id: str) -> str:
         """Returns the name for vLLM's internal request id, which is unique."""
-        name = _shortened(request_id)
+        name = shortened(request_id)
         if self._has_random_suffix:
-            name = _shortened(_RANDOM_SUFFIX.sub("", request_id))
+            name = shortened(_RANDOM_SUFFIX.sub("", request_id))
         if name in self._assigned:
-            name = _shortened(request_id)
+            name = shortened(request_id)
         self._assigned[name] = None
         if len(self._assigned) > _MAX_NAMES:
             self._assigned.popitem(last=False)
         return name
 
 
-def parent_of(request_id: str) -> str:
-    """Returns the internal id of the request of which this is a sample; empty for any other.
-
-    vLLM's `ParentRequest` calls the samples of a request `0_…`, `1_…`, followed by the request's id
-    with its random characters. So samples of different requests never have one parent.
-    """
-    found = _SAMPLE.fullmatch(request_id)
-    return _shortened(request_id[found.start(1) :]) if found else ""
-
-
-def _shortened(request_id: str) -> str:
+def shortened(request_id: str) -> str:
     """Returns an id that viewers accept; of a longer one, which clients may send, its beginning."""
     if len(request_id) <= MAX_NAME_LENGTH:
         return request_id

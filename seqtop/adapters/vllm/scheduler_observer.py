@@ -31,6 +31,7 @@ from seqtop.adapters.vllm.observations import (
     WaitingRequest,
 )
 from seqtop.adapters.vllm.prefix_cache_observer import PrefixCacheObserver
+from seqtop.adapters.vllm.probe import request_class
 from seqtop.adapters.vllm.wrapping import Wrap
 
 _SAMPLING_FIELDS: Final = (
@@ -92,6 +93,8 @@ class SchedulerObserver:
             counts_cached="cached_blocks" not in not_available,
         )
         self._admission = Admission(scheduler, wrap, knows_reasons="why" not in not_available)
+        has_encoder = "encoder" not in not_available and scheduler.max_num_encoder_input_tokens
+        self._encoder_cache = scheduler.encoder_cache_manager if has_encoder else None
         self._is_new = False
         self._blocked: dict[str, str] = {}
         """The last reported status of requests that wait for something other than their turn."""
@@ -113,6 +116,10 @@ class SchedulerObserver:
         self._in_flight: deque[tuple[Any, Scheduled, float]] = deque()
         """Scheduled steps without outputs so far, with the time at which scheduling ended."""
         self._start = self._clock = self._back = 0.0
+        self._parents: dict[str, str] = {}
+        """By the id of each sample, that of its request."""
+        if "parents" not in not_available:
+            wrap(request_class(), "from_engine_core_request", after=self._after_create)
         wrap(scheduler, "add_request", before=self._before_add, after=self._after_add)
         wrap(scheduler, "schedule", before=self._before_schedule, after=self._after_schedule)
         wrap(scheduler, "_preempt_request", before=self._before_preempt)
@@ -124,6 +131,14 @@ class SchedulerObserver:
             wrap(scheduler, "_update_request_as_session", after=self._after_input)
         if scheduler.requests or (self._cache is not None and self._cache.has_content):
             self._publisher.send(self.all_requests())
+
+    def _after_create(self, _result: object, request: Any, *_: Any, **__: Any) -> None:
+        """Records the parent of a sample. The thread is the one that receives requests."""
+        # vLLM's `ParentRequest` calls samples "0_" and so on, followed by the id of their request:
+        # the client's, and 9 random characters unless these are turned off.
+        index, _, parent = request.request_id.partition("_")
+        if index.isdecimal() and request.external_req_id in (parent, parent[:-9]):
+            self._parents[request.request_id] = parent
 
     def _before_add(self, request: Any, *_: Any, **__: Any) -> None:
         # Otherwise it is more input for a streaming session, or its end.
@@ -155,6 +170,7 @@ class SchedulerObserver:
                 else None
             ),
             lora=lora.lora_name if lora else "",
+            parent_request_id=self._parents.get(request.request_id, ""),
         )
 
     def _after_input(self, _result: object, session: Any, *_: Any, **__: Any) -> None:
@@ -203,6 +219,7 @@ class SchedulerObserver:
             admitted=admitted,
             appended=appended,
             wait_reasons=self._admission.take_reasons(output, has_preempted=self._has_preempted),
+            num_encoder_tokens=self._num_encoder_tokens(output),
         )
         if self._cache is not None:
             requests = self._scheduler.requests
@@ -210,6 +227,16 @@ class SchedulerObserver:
         self._preempted, self._has_preempted = [], False
         self._scheduled.append(observation)
         self._in_flight.append((output, observation, ended))
+
+    def _num_encoder_tokens(self, output: Any) -> int | None:
+        if self._encoder_cache is None:
+            return None
+        num_tokens: int = sum(
+            self._scheduler.requests[request_id].get_num_encoder_embeds(index)
+            for request_id, indexes in output.scheduled_encoder_inputs.items()
+            for index in indexes
+        )
+        return num_tokens
 
     def _admitted(self, request_id: str, num_computed: int, tables: Tables) -> Admitted:
         external = self._admission.num_external.pop(request_id, 0)
@@ -243,6 +270,7 @@ class SchedulerObserver:
         request_id = request.request_id
         self._blocked.pop(request_id, None)
         self._sessions.pop(request_id, None)
+        self._parents.pop(request_id, None)
         self._admission.num_external.pop(request_id, None)
         self._ended.append(
             RequestEnded(
@@ -320,6 +348,8 @@ class SchedulerObserver:
             num_cached_blocks=self._pool.num_cached,
             cache_events=self._cache.take() if self._cache is not None else [],
             cuda_graph=_cuda_graph(model_runner_output),
+            num_encoder_tokens=run.num_encoder_tokens,
+            num_used_encoder_slots=_num_used_slots(self._encoder_cache),
         )
         self._scheduled, self._ended, self._released = [], [], []
         self._changed_tables.clear()
@@ -408,6 +438,14 @@ class SchedulerObserver:
     def _ordered(self, tables: Tables) -> Tables:
         main = self._layout.main_group
         return (tables[main], *tables[:main], *tables[main + 1 :]) if main else tables
+
+
+def _num_used_slots(cache: Any) -> int | None:
+    if cache is None:
+        return None
+    # Free slots, and those that can be freed; encoder-decoder models have no others.
+    num_unused = getattr(cache, "num_freeable_slots", cache.num_free_slots)
+    return int(cache.cache_size - num_unused)
 
 
 def _cuda_graph(output: Any) -> tuple[str, int, int] | None:

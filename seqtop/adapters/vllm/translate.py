@@ -23,7 +23,7 @@ from seqtop.adapters.vllm.observations import (
     Stepped,
     StreamingInput,
 )
-from seqtop.adapters.vllm.request import Names, Request, parent_of, sampling_params
+from seqtop.adapters.vllm.request import Names, Request, sampling_params, shortened
 from seqtop.adapters.vllm.step_builder import StepBuilder
 from seqtop.sequence import SamplingParams, SequenceStatus
 from seqtop.state.prefix_misses import PrefixHistory, PrefixLookup
@@ -75,6 +75,8 @@ def engine_info(started: EngineStarted, *, redacted: bool = False) -> EngineInfo
         kv_cache_groups=started.groups,
         not_available=started.not_available,
         max_loras=started.max_loras,
+        max_num_encoder_input_tokens=started.max_num_encoder_input_tokens,
+        encoder_cache_size=started.encoder_cache_size,
     )
 
 
@@ -133,9 +135,7 @@ class Translator:
             priority=observation.priority,
             engine_status=request.engine_status,
             lora=observation.lora,
-            parent_request_id=(
-                parent_of(observation.request_id) if self._started.has_random_suffix else ""
-            ),
+            parent_request_id=shortened(observation.parent_request_id),
         )
 
     def _decode_prompt(self, token_ids: list[int]) -> str | None:
@@ -309,6 +309,8 @@ class Translator:
             cuda_graph=CudaGraph(mode=graph[0], num_tokens=graph[1], num_padded_tokens=graph[2])
             if (graph := observation.cuda_graph) is not None
             else None,
+            num_encoder_tokens=observation.num_encoder_tokens,
+            num_used_encoder_slots=observation.num_used_encoder_slots,
         )
 
     def _pool_stats(self, observation: Stepped | AllRequests) -> StepStats:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 class Wrap(Protocol):
-    """Wraps the method `name` of one object.
+    """Wraps the method `name` of one object, or a class method of a class.
 
     `before` is called first with the method's arguments, and may return other positional arguments
     for it. `after` is called last with the method's result and its arguments. The result is a
@@ -50,8 +50,9 @@ class Wrapping:
         after: Callable[..., object] | None = None,
         is_on: bool = True,
     ) -> Callable[[bool], None]:
-        """Wraps a method as described in `Wrap`. Its class is unchanged."""
+        """Wraps a method as described in `Wrap`. The class of an object is unchanged."""
         original = getattr(owner, name)
+        stored = vars(owner)[name] if isinstance(owner, type) else original
 
         @functools.wraps(original)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -70,14 +71,16 @@ class Wrapping:
 
         # Another plugin may have wrapped the method before. `vars(owner)` would tell, but CPython
         # then stores the attributes of `owner` in a dictionary, and vLLM reads them more slowly.
-        is_own = getattr(original, "__func__", None) is not getattr(type(owner), name, None)
+        is_own = isinstance(owner, type) or getattr(original, "__func__", None) is not getattr(
+            type(owner), name, None
+        )
 
         def switch(on: bool) -> None:
             if on:
                 if self.active:
                     setattr(owner, name, wrapper)
             elif is_own:
-                setattr(owner, name, original)
+                setattr(owner, name, stored)
             elif getattr(owner, name) is wrapper:
                 delattr(owner, name)
 

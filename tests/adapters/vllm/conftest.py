@@ -5,12 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support import fake_vllm
 from tests.support.fake_vllm import Scheduler
 
 
 @pytest.fixture(autouse=True)
 def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module with the version of vLLM."""
+    """Modules with the version of vLLM and its class of requests."""
+    name, request = "from_engine_core_request", SimpleNamespace(Request=fake_vllm.Request)
+    monkeypatch.setattr(fake_vllm.Request, name, vars(fake_vllm.Request)[name])  # is restored
+    monkeypatch.setitem(sys.modules, "vllm.v1.request", request)
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.33.0"))
 
 

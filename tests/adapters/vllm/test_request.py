@@ -4,7 +4,6 @@ from seqtop.adapters.vllm.request import (
     Names,
     end_status,
     engine_status,
-    parent_of,
     sampling_params,
 )
 from seqtop.sequence import SequenceStatus
@@ -27,13 +26,6 @@ def test_names_that_viewers_would_refuse_are_shortened_and_still_differ() -> Non
     assert [len(each) for each in given] == [MAX_NAME_LENGTH] * 4
     assert len({*given}) == 4
     assert given[3] == ids[3]
-
-
-def test_samples_of_one_prompt_have_one_parent() -> None:
-    assert parent_of("0_req-0a1b2c3d") == parent_of("12_req-0a1b2c3d") == "req-0a1b2c3d"
-    assert parent_of("0_req-99999999") == "req-99999999", "the same id of another client"
-    assert parent_of("req-0a1b2c3d") == parent_of("0_req") == ""
-    assert len(parent_of(f"0_{'x' * 2 * MAX_NAME_LENGTH}-0a1b2c3d")) == MAX_NAME_LENGTH
 
 
 def test_statuses_of_v1() -> None:

@@ -1,4 +1,4 @@
-"""An error in the observer disables the adapter, and vLLM goes on."""
+"""Parents of samples, the encoder budget, and errors in the observer, after which vLLM goes on."""
 
 import logging
 from types import SimpleNamespace
@@ -9,13 +9,85 @@ import pytest
 from seqtop.adapters.vllm import hook
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 from seqtop.adapters.vllm.settings import AdapterSettings
+from seqtop.sequence.names import MAX_NAME_LENGTH
+from seqtop.session import Session
 from tests.adapters.vllm.test_step_builder import step
 from tests.support.fake_vllm import Request, Scheduler, wrapped
+from tests.support.waiting import SECONDS, wait_until
+
+
+def test_samples_of_one_prompt_have_one_parent(endpoint: str) -> None:
+    ids = {  # vLLM's own, and the client's
+        "0_req-0a1b2c3d": "req",
+        "12_req-0a1b2c3d": "req",
+        "0_req-99999999": "req",
+        "0_plain": "plain",
+        "0_foo-0a1b2c3d": "0_foo",
+        "1_0_foo-0a1b2c3d": "0_foo",
+        "x_req-0a1b2c3d": "x_req",
+        f"0_{'x' * 2 * MAX_NAME_LENGTH}-0a1b2c3d": "x" * 2 * MAX_NAME_LENGTH,
+    }
+    create = vars(Request)["from_engine_core_request"]
+    scheduler = Scheduler()
+    attachment = hook.follow(scheduler, AdapterSettings(bind=endpoint))
+    assert attachment is not None
+    with Session(endpoint) as session:
+        session.await_engine(SECONDS)
+        for request_id, external in ids.items():
+            sent = SimpleNamespace(
+                request_id=request_id, external_req_id=external, prompt_token_ids=[1, 2, 3]
+            )
+            scheduler.add_request(Request.from_engine_core_request(sent))
+        wait_until(lambda: len(session.state.requests) == len(ids))
+        with session.lock:
+            parents = [each.parent_request_id for each in session.state.requests.values()]
+    assert parents[:7] == [
+        "req-0a1b2c3d",
+        "req-0a1b2c3d",
+        "req-99999999",  # the same id of another client
+        "plain",
+        "",
+        "0_foo-0a1b2c3d",
+        "",
+    ]
+    assert len(parents[7]) == MAX_NAME_LENGTH
+    attachment.close("the end")
+    assert vars(Request)["from_engine_core_request"] is create
+
+
+@pytest.mark.parametrize("budget", [0, 16])
+def test_encoder_budget_is_shown_of_models_with_an_encoder(budget: int, endpoint: str) -> None:
+    scheduler = Scheduler(encoder_budget=budget)
+    assert hook.follow(scheduler, AdapterSettings(bind=endpoint)) is not None
+    with Session(endpoint) as session:
+        session.await_engine(SECONDS)
+        request = Request("one-00000000", [1, 2, 3], 2)
+        request.encoder_inputs = [5, 2] if budget else []
+        scheduler.add_request(request)
+        shown = []
+        for number in range(2):
+            step(scheduler)
+            wait_until(lambda number=number: session.state.step == number)
+            stats = session.state.stats
+            assert stats is not None
+            shown.append((stats.num_encoder_tokens, stats.num_used_encoder_slots))
+        info = session.state.info
+        assert info is not None
+    assert not scheduler.requests
+    limits = info.max_num_encoder_input_tokens, info.encoder_cache_size
+    if budget:
+        assert limits == (16, 16)
+        assert shown == [(7, 7), (0, 0)]
+    else:
+        assert limits == (None, None)
+        assert shown == [(None, None)] * 2
+    scheduler.shutdown()
 
 
 @pytest.mark.parametrize(
     "broken",
     [
+        "_after_create",
         "_before_add",
         "_after_add",
         "_before_schedule",
@@ -41,7 +113,10 @@ def test_fault_disables_it_with_one_line_and_vllm_goes_on(
     caplog.set_level(logging.WARNING)
     attachment = hook.follow(scheduler, AdapterSettings(bind=endpoint))
     assert attachment is not None
-    scheduler.add_request(Request("one-00000000", [1, 2, 3], 3))
+    sent = SimpleNamespace(
+        request_id="one-00000000", external_req_id="one", prompt_token_ids=[1, 2, 3]
+    )
+    scheduler.add_request(Request.from_engine_core_request(sent))
     tokens: list[Any] = []
     while scheduler.requests:
         tokens += step(scheduler)[0].outputs

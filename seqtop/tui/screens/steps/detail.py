@@ -195,6 +195,7 @@ def headline(step: StepSummary, info: EngineInfo | None, width: int) -> Line:
             (0, ((step_summary.describe_limit(step, info), "waiting" if step.waits else "dim"),)),
             (4, _lora_slots(stats, info)),
             (4, _cuda_graph(stats)),
+            (4, _encoder(stats, info)),
             (3, ((f"KV {fmt.percent(stats.num_used_blocks, total)}", PLAIN),)),
             (5, ((f"{fmt.count(stats.num_waiting)} waiting", "dim"),)),
         ],
@@ -208,6 +209,15 @@ def _lora_slots(stats: StepStats, info: EngineInfo | None) -> Line:
         return ()
     most = fmt.count(info.max_loras)
     return ((f"LoRA {fmt.count(stats.num_used_loras)} of {most}", PLAIN),)
+
+
+def _encoder(stats: StepStats, info: EngineInfo | None) -> Line:
+    """Returns the encoder tokens of the step and in the cache, of those that there may be."""
+    if stats.num_encoder_tokens is None or stats.num_used_encoder_slots is None or info is None:
+        return ()
+    budget, size = info.max_num_encoder_input_tokens, info.encoder_cache_size
+    tokens = f"{fmt.count(stats.num_encoder_tokens)} of {fmt.count(budget)} tokens"
+    return ((f"encoder {tokens}, cache {fmt.percent(stats.num_used_encoder_slots, size)}", PLAIN),)
 
 
 def _cuda_graph(stats: StepStats) -> Line:

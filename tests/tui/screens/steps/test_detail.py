@@ -54,6 +54,21 @@ def test_the_detail_can_be_shown_and_hidden(app: SeqtopApp) -> None:
     play(app, act, (100, 40))
 
 
+def test_the_headline_has_the_encoder_budget(source: ScriptedSource) -> None:
+    assert source.state.stats is not None
+    execute = ExecuteModelRequest([])
+    stats = msgspec.structs.replace(
+        source.state.stats, num_encoder_tokens=576, num_used_encoder_slots=1024
+    )
+    step = Step(step=1, start_time=1.0, time=2.0, execute=execute, sequences=[], stats=stats)
+    info = engine_info(max_num_encoder_input_tokens=2048, encoder_cache_size=4096)
+    (line, *_) = facts(step, info, 300)
+    assert "encoder 576 of 2,048 tokens, cache 25%" in plain(line)
+    step.stats = source.state.stats
+    (line, *_) = facts(step, engine_info(), 300)
+    assert "encoder" not in plain(line)
+
+
 def test_the_headline_has_lora_slots_and_the_cuda_graph(source: ScriptedSource) -> None:
     assert source.state.stats is not None
     execute = ExecuteModelRequest([])
