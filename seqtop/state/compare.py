@@ -15,7 +15,8 @@ from seqtop.state.step_summary import preemption_cause
 MAX_LISTED = 50
 """The most requests of one kind that the text lists; the others are counted."""
 _NUMBER = 10
-_NAME = 22
+_LEAST_WIDTH = 22
+"""The least width of the column of the figures' names."""
 
 
 class FigureChange(msgspec.Struct, frozen=True):
@@ -99,18 +100,20 @@ def describe(comparison: StateComparison) -> list[str]:
     """Returns a comparison as lines of plain text, of which titles end with a colon."""
     steps, times = comparison.steps, comparison.times
     later = fmt.seconds(times[1] - times[0])
+    width = max(_LEAST_WIDTH, *(len(figure.name) + 3 for figure in comparison.figures))
     lines = [
         f"A: step {fmt.count(steps[0])}, {fmt.clock(times[0])}",
         f"B: step {fmt.count(steps[1])}, {fmt.clock(times[1])}, {later} later",
         "",
-        f"{'Figures:':<{_NAME}}{'A':>{_NUMBER}}{'B':>{_NUMBER}}{'B - A':>{_NUMBER}}",
+        f"{'Figures:':<{width}}{'A':>{_NUMBER}}{'B':>{_NUMBER}}{'B - A':>{_NUMBER}}",
     ]
     for figure in comparison.figures:
         numbers = (fmt.count(figure.before), fmt.count(figure.after), _change(figure))
         texts = "".join(f"{number:>{_NUMBER}}" for number in numbers)
-        lines.append(f"  {figure.name:<{_NAME - 2}}{texts}")
+        lines.append(f"  {figure.name:<{width - 2}}{texts}")
+    lines.append("")
     if not comparison.same_incarnation:
-        return [*lines, "", "The engine was restarted in between: its requests are others."]
+        return [*lines, "The engine was restarted in between: its requests are others."]
     came = (f"  {request_id}" for request_id in comparison.came)
     ended = (
         f"  {each.request_id}  {each.reason or 'no longer known'}" for each in comparison.ended

@@ -118,13 +118,13 @@ class Latencies:
 
         Samples are missing where they are no longer stored.
         """
-        history = self._runs.get(_incarnation(info), _History())
+        history, begin = self._runs.get(_incarnation(info), _History()), time - WINDOW
         windows = {}
         for key, samples in history.samples.items():
             windows[key] = window = SlidingWindow()
-            for sample_time, value in zip(samples.times, samples.values, strict=True):
-                if time - WINDOW < sample_time <= time:
-                    window.add(sample_time, value)
+            pairs = zip(samples.times, samples.values, strict=True)
+            within = [pair for pair in pairs if begin < pair[0] <= time]
+            window.extend((pair[0] for pair in within), (pair[1] for pair in within))
         medians = {
             key: [*each.values][: bisect_right(each.times, time)]
             for key, each in history.medians.items()

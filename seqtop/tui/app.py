@@ -253,6 +253,11 @@ class SeqtopApp(BaseApp):
         return not is_about_one or self.current_mode != FLEET.name
 
     def help_notes(self) -> Mapping[str, Notes]:
+        if self.current_mode == FLEET.name:
+            from seqtop.tui.screens.fleet.engine_filter import HELP_NOTES
+
+            return HELP_NOTES
+
         from seqtop.tui.dialogs.help import notes_about
 
         with self.ui.lock:
@@ -426,6 +431,7 @@ class SeqtopApp(BaseApp):
         if not lines:
             self._show_notice("Mark a first moment with A, then compare another with B.")
         else:
+            self.clear_notifications()  # that of `A` would cover it
             self.push_screen(ComparisonDialog(lines))
 
     def action_record(self) -> None:

@@ -114,8 +114,8 @@ class UiState(Observable):
         """Keys of the table's columns; those at the end are left out where there is no room."""
         self.latencies = Latencies(parse_slo(settings.slo or {}))
         """Latencies of the source up to now."""
-        self.latency_wanted = bool(settings.latency)
-        """True if the latency panel is shown."""
+        self.latency_wanted: bool | None = settings.latency
+        """True if the latency panel is shown; `None` shows it where there is much room."""
         self.detail_share: int | None = settings.detail_share
         """Percent of the height, or width, that the detail pane takes; `None` for the default."""
         self.detail_wanted: bool | None = settings.detail

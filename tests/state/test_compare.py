@@ -109,4 +109,5 @@ def test_prefix_misses_are_compared_by_cause() -> None:
     text = [line.split() for line in describe(compare(before, source.state))]
     assert ["missed:", "evicted", "0", "34", "+34"] in text
     assert ["missed:", "new", "tokens", "0", "17", "+17"] in text
+    assert [] in text[: text.index(["Changed:", "1"])]
     assert before.num_missed_tokens == {}, "a frozen state does not change"

@@ -32,7 +32,7 @@ def test_search_and_latencies(snap_compare: Snapshots, size: tuple[int, int]) ->
         ("columns", (80, 24), ["c"]),
         ("copy", (80, 24), ["y"]),
         ("tokens", (80, 24), ["enter", *["right_square_bracket"] * 3]),
-        ("raw", (160, 50), ["left_square_bracket"]),
+        ("raw", (160, 46), ["left_square_bracket"]),
         ("folded", (40, 10), ["Z"]),
     ],
 )

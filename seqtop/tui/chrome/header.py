@@ -23,6 +23,8 @@ BADGES = {
     ConnectionState.REFUSED: ("✗ REFUSED", "badge-alert"),
     ConnectionState.REPLAY: ("▷ REPLAY", "badge-paused"),
 }
+_LEAST_BAR = 8
+"""The cells of the bar of the KV cache at least."""
 TIME_SECONDS = 5.0
 """Seconds before the moment on display to which the shares of time refer."""
 PAUSED = ("‖ PAUSED", "badge-paused")
@@ -208,37 +210,41 @@ def cache(ui: UiState, width: int) -> Line:
         return row([(0, (("KV", "dim"), (" ", PLAIN), ("no step yet", "dim"))), *problems], width)
     total = info.num_gpu_blocks
     used, cached = stats.num_used_blocks, stats.num_cached_blocks
-    size = min(max(width // 5, 8), 40)
-    parts = ((used, "computed", "━"), (cached or 0, "cached", "═"))
+    size = min(max(width // 5, _LEAST_BAR), 40)
     free = fmt.count(stats.num_free_blocks)
     # Cached blocks are evicted if blocks are needed: a pool without free and cached ones is full.
     reusable = not_available.count(cached)
     numbers: Line = ((f"{fmt.count(used)} used  {free} free + {reusable} cached", PLAIN),)
     of_all: Line = ((f" of {fmt.count(total)}", "dim"),)
     short: Line = ((f"{fmt.count(used)} used", PLAIN), *of_all)
+    parts = ((used, "computed", "━"), (cached or 0, "cached", "═"))
+    use = fmt.percent(kv_use(state))
     spark = sparkline(ui.rates.kv_history, min(max(width - 142, 0), 60), ceiling=1.0)
-    hits = fmt.percent(stats.prefix_cache_hits, stats.prefix_cache_queries)
-    line: Line = ()
-    for figures in ((*numbers, *of_all), numbers, short):  # the longest that fits
+    hits = _figure("prefix hits", fmt.percent(stats.prefix_cache_hits, stats.prefix_cache_queries))
+    preempted = _figure("preempted", fmt.count(stats.num_preemptions))
+    best: Line = ()
+    most = -1
+    for cells, figures in (
+        (size, (*numbers, *of_all)),
+        (size, numbers),
+        (_LEAST_BAR, numbers),
+        (_LEAST_BAR, short),
+    ):
         items: list[tuple[int, Line]] = [
-            (
-                0,
-                (
-                    ("KV ", "dim"),
-                    *bar(size, total, parts),
-                    (f" {fmt.percent(kv_use(state))}", "strong"),
-                ),
-            ),
-            (3, figures),
-            (4, _figure("prefix hits", hits)),
-            (2, _figure("preempted", fmt.count(stats.num_preemptions))),
+            (0, (("KV ", "dim"), *bar(cells, total, parts), (f" {use}", "strong"))),
+            (2, figures),
+            (4, hits),
+            (3, preempted),
             *problems,
             (8, (("KV use ", "dim"), (spark, "computed")) if spark else ()),
         ]
         line = row(items, width, gap=2 if width < 110 else 3)
-        if figures[0] in line:
+        num_shown = (figures[0] in line) + (preempted[-1] in line)
+        if num_shown > most:
+            best, most = line, num_shown
+        if most == 2:
             break
-    return line
+    return best
 
 
 def _findings(ui: UiState) -> Line:

@@ -1,5 +1,7 @@
 """Latencies of the last minute: percentiles, distribution and history."""
 
+from textual.timer import Timer
+
 from seqtop import format as fmt
 from seqtop.state.latency import Measured
 from seqtop.state.sliding_window import WINDOW, SlidingWindow
@@ -7,9 +9,11 @@ from seqtop.state.slo import FIGURES, Slo
 from seqtop.tui.rendering.bars import row, sparkline
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import PLAIN, Line, StyledText
-from seqtop.tui.ui_state import UiState
+from seqtop.tui.ui_state import Changes, UiState
 
 HEIGHT = len(FIGURES) + 2
+SECONDS_BETWEEN = 1.0
+"""Seconds between two drawings while the engine runs."""
 _BINS = 16
 _NAME = 7
 _NUMBER = 9
@@ -18,23 +22,40 @@ _HISTORY_START = 73
 
 
 class LatencyPanel(LineView):
-    """A line per figure, and the goodput if there are objectives."""
+    """A line per figure, and the goodput if there are objectives.
+
+    Changes of the engine are drawn a second later: percentiles sort up to 20,000 samples.
+    """
 
     def __init__(self, ui: UiState) -> None:
         super().__init__(id="latency")
         self._ui = ui
+        self.border_title = "Latencies"
+        self._next: Timer | None = None
+        """The timer of the next drawing, after a change."""
 
-    def update(self) -> None:
-        """Draws the lines that look different. Called under the lock of `ui`."""
-        self.display = self._ui.latency_wanted
+    def update(self, changes: Changes) -> None:
+        """Draws changes, those of sequences a second later. Called under the lock of `ui`."""
         if not self.display or not self.outer_size:
             return
-        slo = self._ui.latencies.slo
-        self.set_lines(latency_lines(slo, self._ui.measured, self.text_width))
+        if changes.touched is None:
+            self._draw()
+        elif self._next is None:
+            self._next = self.set_timer(SECONDS_BETWEEN, self._draw_late)
 
     def on_resize(self) -> None:
+        self._draw_late()
+
+    def _draw_late(self) -> None:
         with self._ui.lock:
-            self.update()
+            self._draw()
+
+    def _draw(self) -> None:
+        if self._next is not None:
+            self._next.stop()
+            self._next = None
+        slo = self._ui.latencies.slo
+        self.set_lines(latency_lines(slo, self._ui.measured, self.text_width))
 
 
 def latency_lines(slo: Slo, measured: Measured, width: int) -> list[Line]:
@@ -61,7 +82,8 @@ def latency_lines(slo: Slo, measured: Measured, width: int) -> list[Line]:
             style = "alert" if over else PLAIN if figures.num else "dim"
             numbers.append((f"{text:>{_NUMBER}}", style))
         bins = window.histogram(_BINS) if figures.num else []
-        history = sparkline([0.0 if m != m else m for m in measured.medians[key]], 60)
+        history = [*measured.medians[key]][-max(width - _HISTORY_START, 1) :]
+        spark = sparkline([0.0 if m != m else m for m in history], width)
         lines.append(
             row(
                 [
@@ -70,9 +92,7 @@ def latency_lines(slo: Slo, measured: Measured, width: int) -> list[Line]:
                     (2, ((f"{_histogram(bins):<{_BINS}}", "computed"),)),
                     (
                         3,
-                        ((history[-(width - _HISTORY_START) :], "running"),)
-                        if width >= _HISTORY_START + 15
-                        else (),
+                        ((spark, "running"),) if width >= _HISTORY_START + 15 else (),
                     ),
                 ],
                 width,

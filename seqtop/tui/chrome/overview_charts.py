@@ -36,6 +36,8 @@ _RECENT = 1.0
 _MAX_HEIGHT = 14
 _MAX_CACHED = 4_000
 _AXIS_LINES = 2
+_LEAST_SHARE = 0.005
+"""The share of the time below which a part may be left out of the legend."""
 _ALMOST = 0.999
 """The end of a column, as a share of its length: still in it, not in the next one."""
 
@@ -259,16 +261,32 @@ class Charts(DraggableView, can_focus=True, inherit_bindings=False):
 
 
 def time_legend(here: Interval, width: int) -> Line:
-    """Returns the parts of the time before the cursor in percent; their sum is 100 %."""
+    """Returns the parts of the time before the cursor in percent; their sum is 100 %.
+
+    If they do not fit, their names are short ones; then the smallest parts are left out.
+    """
     shares = here.shares()
-    items: list[tuple[int, Line]] = []
-    for rank, part in enumerate(TIME_PARTS):
-        name = f" {part_name(part, has_forward=shares['forward'] > 0)} "
-        items.append((rank, (TIME_SIGNS[part], (name, "dim"), (fmt.percent(shares[part]), PLAIN))))
     unknown = max(1.0 - sum(shares.values()), 0.0)
-    if unknown >= 0.005:
-        items.append((len(items), (("unknown ", "dim"), (fmt.percent(unknown), PLAIN))))
-    return row(items, width)
+    has_forward = shares["forward"] > 0
+    names = {part: part_name(part, has_forward=has_forward) for part in TIME_PARTS}
+    short = {part: part for part in TIME_PARTS} | ({"execute": "ex-fwd"} if has_forward else {})
+    largest = sorted(TIME_PARTS, key=lambda part: -shares[part])
+    line: Line = ()
+    for name in (names, short):
+        texts = {part: (f" {name[part]} ", "dim") for part in TIME_PARTS}
+        items: list[tuple[int, Line]] = [
+            (
+                largest.index(part),
+                (TIME_SIGNS[part], texts[part], (fmt.percent(shares[part]), PLAIN)),
+            )
+            for part in TIME_PARTS
+        ]
+        if unknown >= _LEAST_SHARE:
+            items.append((0, (("unknown ", "dim"), (fmt.percent(unknown), PLAIN))))
+        line = row(items, width)
+        if all(texts[part] in line for part in TIME_PARTS if shares[part] >= _LEAST_SHARE):
+            break
+    return line
 
 
 def _column_chart(of: Callable[[Interval], float | None], style: str) -> Callable[..., list[Line]]:

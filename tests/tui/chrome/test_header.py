@@ -8,8 +8,10 @@ from textual.pilot import Pilot
 
 from seqtop.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.chrome.header import cache
 from seqtop.tui.chrome.notice import SENTENCES
 from seqtop.tui.rendering.line_view import LineView
+from seqtop.tui.rendering.style import plain
 from tests.support.drawing import crowd, drawn
 from tests.support.piloting import play, screen
 from tests.support.scripted import ScriptedSource
@@ -90,6 +92,10 @@ def test_troubles_are_counted(source: ScriptedSource, app: SeqtopApp) -> None:
         app.draw()
         await pilot.pause()
         assert "missed 1,234  errors 5  anomalies 1" in screen(app)
+        with app.ui.lock:
+            narrow = plain(cache(app.ui, 78))
+        assert " free + " in narrow
+        assert "missed 1,234  errors 5" in narrow
 
     play(app, act, (110, 24))
 

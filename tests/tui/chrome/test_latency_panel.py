@@ -8,7 +8,7 @@ from seqtop.state.slo import FIGURES
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.bars import SPARKS
 from seqtop.tui.settings import Settings
-from tests.support.piloting import notices, play, screen
+from tests.support.piloting import notices, play, screen, until
 from tests.support.scripted import Script, ScriptedSource, engine_info, scene
 
 
@@ -39,7 +39,7 @@ def test_latencies_and_goodput() -> None:
         script.time += 61.0
         script.step(decode=["req-1"])
         app.draw()
-        await pilot.pause()
+        await until(pilot, lambda: "!155 ms" not in screen(app))  # a second later
         lines = {line.split()[0]: line for line in screen(app).splitlines() if line.strip()}
         assert lines["TTFT"].split()[1:6] == [fmt.UNKNOWN] * 4 + ["0"]  # all that was is too old
         await pilot.press("l")
@@ -98,7 +98,7 @@ def test_an_engine_started_anew_is_not_mixed_with_what_it_was_before() -> None:
         anew.arrive("first", num_prompt=8)
         anew.step(prefill={"first": 8})
         app.draw()
-        await pilot.pause()
+        await pilot.press("l", "l")  # draws it anew, without the second of waiting
         assert figures()["TTFT"].split()[9] == "1"
         assert figures()["ITL"].split()[5] == "0"
 

@@ -82,6 +82,8 @@ class BlockMap(CellMap[int]):
         with self._ui.lock:
             self._arrange()
             self.reveal()
+            self.refresh_changed()
+        self.post_message(self.Moved())
 
     def action_move(self, by: int) -> None:
         if self.block_grid.span == 1:

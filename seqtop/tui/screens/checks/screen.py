@@ -13,7 +13,7 @@ from seqtop.checks.background import LocatedFinding
 from seqtop.checks.rules import RULES
 from seqtop.tui.chrome.tabs import Tab
 from seqtop.tui.rendering.line_view import LineView
-from seqtop.tui.rendering.style import PLAIN, Line, line_width
+from seqtop.tui.rendering.style import PLAIN, Line, fitted, line_width
 from seqtop.tui.rendering.wrapped_text import wrap
 from seqtop.tui.screens.checks import TAB
 from seqtop.tui.screens.checks.findings import (
@@ -133,8 +133,9 @@ class ChecksScreen(EngineScreen):
         lines: list[Line] = [
             ((text[start:end].center(width), "dim"),) for start, end in wrap(text, width - 4)
         ]
+        table = [line if line_width(line) <= width else fitted(line, width) for line in table]
         indent = (width - max(map(line_width, table), default=0)) // 2
-        if indent > 0 and len(lines) + 1 + len(table) <= self._hint.size.height:
+        if len(lines) + 1 + len(table) <= self._hint.size.height:
             lines += [(), *(((" " * indent, PLAIN), *line) for line in table)]
         above = max((self._hint.size.height - len(lines)) // 2, 0)
         self._hint.set_lines([*[()] * above, *_indented(lines)])

@@ -1,17 +1,27 @@
 """Filters of the list of engines: texts, and words on the engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from seqtop.state.condition import ENGINE_FIELDS, engine_test
 from seqtop.state.filter import FilterError, words
 from seqtop.state.model import EngineData
+from seqtop.tui.keymap import Notes
 from seqtop.tui.ui_state import UiState
 
 EngineFilter: TypeAlias = Callable[[UiState], bool]
 """Returns whether an engine is listed; called under the lock of its display."""
 
 EXAMPLES = "text  kv>90%  waiting>0  running=0  -lost"
+HELP_NOTES: Mapping[str, Notes] = {
+    "Filter": (
+        ("rank-0", "in name, model, endpoint or state"),
+        ("kv>90%  waiting>0", "comparisons of fields"),
+        ("-lost  !running=0", "- or ! negates a term"),
+    ),
+    "Fields": [(key, field.help) for key, field in ENGINE_FIELDS.items()],
+}
+"""The notes on this filter in the help."""
 
 
 def parse_engine_filter(source: str) -> EngineFilter:

@@ -34,7 +34,7 @@ _ALTERNATIVES = (_TEXT, _TOKENS, LATENCY, _RAW)
 
 def arrangement(width: int, height: int) -> str:
     """Returns the layout of a pane: `stacked`, two `columns`, or one part at a time in `tabs`."""
-    if height >= 34:
+    if height >= 31:
         return "stacked"
     if width >= 110 and height >= 14:  # 15 in a terminal of 40 lines, less one for a notice
         return "columns"
@@ -153,6 +153,9 @@ class Detail(Vertical):
             self._summary.styles.height = self._summary_height = height
         lines = [headline(*found, width)]
         lines += [((sentence[start:end], PLAIN),) for start, end in breaks[: height - 1]]
+        if len(breaks) >= height:  # the end of the sentence is cut off
+            start, end = wrap(sentence, width - 2, breaks[height - 2][0])[0]
+            lines[-1] = ((f"{sentence[start:end].rstrip()} …", PLAIN),)
         self._summary.set_lines(lines)
 
 

@@ -35,6 +35,8 @@ TALL = 30
 """From this height on, it is shown below the table by default."""
 TALL_FOR_CHARTS = 45
 """From this height on, charts are shown above the table."""
+TALL_FOR_LATENCIES = 55
+"""From this height on, in wide terminals, latencies are shown below the table by default."""
 FILTER_EXAMPLES = "text  re:/regex/  status:waiting  prompt>1000  -status:stop"
 LEAST_LIST, MOST_BELOW = 4, 18
 """Lines that a pane below the table leaves for titles and rows, and lines that it takes at most,
@@ -155,6 +157,7 @@ class SequencesScreen(EngineScreen):
         super().on_resize()
         has_history = self.ui.source.history is not None
         self._strip.display = has_history and self.app.size.height >= TALL_FOR_CHARTS
+        self._show_latency()
         self._place()
 
     def on_body_resized(self) -> None:
@@ -172,7 +175,7 @@ class SequencesScreen(EngineScreen):
             self._table.rows.select(pending)
         self._show_counts()
         self._detail.show(changes)
-        self._latency.update()
+        self._latency.update(changes)
         self._strip.update()
 
     def on_sequence_rows_moved(self, _: SequenceRows.Moved) -> None:
@@ -336,9 +339,16 @@ class SequencesScreen(EngineScreen):
             self.app.push_screen(CopyDialog(), chosen)
 
     def action_latency(self) -> None:
-        self.ui.latency_wanted = not self.ui.latency_wanted
+        self.ui.latency_wanted = not self._latency.display
         self._save_settings(latency=self.ui.latency_wanted)
+        self._show_latency()
         self.show_all()
+
+    def _show_latency(self) -> None:
+        """Shows the latencies if the user wants them, or else where there is much room."""
+        wanted, (width, height) = self.ui.latency_wanted, self.app.size
+        has_room = width >= WIDE and height >= TALL_FOR_LATENCIES
+        self._latency.display = has_room if wanted is None else wanted
 
     def action_open_detail(self) -> None:
         self._keep_selected()

@@ -7,7 +7,7 @@ from seqtop.tui.app import SeqtopApp
 from seqtop.tui.chrome.filter_bar import FilterBar
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from tests.support.block_screen import pool, sequence, table
-from tests.support.piloting import play, screen
+from tests.support.piloting import play, screen, until
 from tests.support.scripted import Script, ScriptedSource
 
 
@@ -27,6 +27,19 @@ def test_enter_goes_to_the_owner_and_back_again_is_its_block(app: SeqtopApp) -> 
         assert pool(app).cursor == table(app, "req-4")[0]
 
     play(app, act, (80, 14))
+
+
+def test_it_fits_a_terminal_that_was_resized_elsewhere(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        await pilot.press("2")
+        await pilot.pause()
+        assert "slots unfilled" in screen(app)
+        await pilot.press("1", "T")
+        await pilot.resize_terminal(80, 24)
+        await pilot.press("2")
+        await until(pilot, lambda: "slots unfilled" in screen(app))
+
+    play(app, act, (200, 60))
 
 
 def test_the_blocks_of_the_selected_sequence_one_by_one(app: SeqtopApp) -> None:

@@ -144,6 +144,9 @@ def test_engines_are_filtered(fleet: SeqtopApp) -> None:
         await until(pilot, lambda: "Not applied" in screen(fleet))
         await pilot.press("escape")
         await until(pilot, lambda: list(rows.page(0, 10)) == [0, 1, 2])
+        await pilot.press("f1", "slash", *"share of the KV pool")
+        await until(pilot, lambda: "  kv  " in screen(fleet))
+        assert "status:" not in screen(fleet)  # the notes are on this screen's filter
 
     play(fleet, act, (120, 24))
 
