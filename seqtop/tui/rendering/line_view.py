@@ -78,7 +78,10 @@ class LineView(ScrollView, can_focus=False):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         if self._drawn_at != self._visible_range:
+            was_out_of_date = self._drawn_at is None
             self._update_drawn()
+            if was_out_of_date:  # Textual has cached lines of before
+                self.refresh_lines(self.scroll_offset.y, self.size.height)
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:

@@ -43,11 +43,8 @@ class SequenceTable(Vertical):
 
     def show(self, changes: Changes) -> None:
         """Draws the changes. Called under the lock of the `UiState`."""
-        is_other = self.rows.update_findings()
-        if is_other or changes.touched is None:
+        if self.rows.update_findings() or changes.touched is None:
             self.titles.refresh_changed()  # not in vain if the screen was hidden before
-        if is_other:
-            self.titles.refresh()  # Textual may have cached the titles without that column
         self.rows.show(changes)
         self._hint.update()
 
