@@ -1,7 +1,7 @@
 """Attaches the adapter to the schedulers that vLLM creates in this process.
 
-Only `Scheduler.__init__` is replaced on the class. The methods of the one scheduler instance, which
-may be of any subclass, are wrapped afterwards.
+Only `Scheduler.__init__` is replaced on the class. Afterwards the methods of the one scheduler
+instance, which may be of any subclass, are wrapped, and the class method that creates requests.
 """
 
 from __future__ import annotations
