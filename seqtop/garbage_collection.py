@@ -2,7 +2,7 @@
 
 States are trees without cycles. A full collection traverses all of their objects, which takes
 0.2 s with 10,000 live sequences, and frees next to nothing. What the drawing of a frame leaves
-behind (some of Textual's strips refer to themselves) is young.
+behind (Textual's strips refer to themselves) is young, and collected as always.
 """
 
 import gc
@@ -10,13 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _DEFAULT_THRESHOLD = gc.get_threshold()
-_THRESHOLDS_OF_AN_APP = 5_000, 10, 150
-"""Objects for a collection of the youngest, and collections of a generation for one of the next.
-
-Python's 700 objects are two or three collections in a frame, whose longest frames (p99) take 18 ms
-so, not 14: a strip of Textual alone is 15 objects. 150 makes a full collection a matter of minutes
-under load.
-"""
+_FULL_COLLECTION_THRESHOLD = 1_000
+"""Collections of the middle generation between two full ones: minutes under load, not a second."""
 
 
 @contextmanager
@@ -42,11 +37,11 @@ def pause_until_first_frame() -> None:
     gc.disable()
 
 
-def make_collections_rare() -> None:
+def make_full_collections_rare() -> None:
     """Enables the collector for an app that draws frames; all objects so far count as old."""
     gc.freeze()
     gc.unfreeze()
-    gc.set_threshold(*_THRESHOLDS_OF_AN_APP)
+    gc.set_threshold(*_DEFAULT_THRESHOLD[:2], _FULL_COLLECTION_THRESHOLD)
     gc.enable()
 
 

@@ -1,5 +1,4 @@
 import gc
-import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -25,24 +24,13 @@ def test_pausing_restores_what_was_before() -> None:
     assert not gc.isenabled()
 
 
-class Cycle:
-    """An object that refers to itself."""
-
-    def __init__(self) -> None:
-        self.itself = self
-
-
 def test_young_cycles_are_collected_while_frames_are_drawn() -> None:
     default = gc.get_threshold()
     garbage_collection.pause_until_first_frame()
     assert not gc.isenabled()
-    garbage_collection.make_collections_rare()
+    garbage_collection.make_full_collections_rare()
     assert gc.isenabled()
-    assert all(
-        now > usual for now, usual in zip(gc.get_threshold()[::2], default[::2], strict=True)
-    )
-    cycle = weakref.ref(Cycle())
-    many = [[number] for number in range(10_000)]
-    assert cycle() is None, f"still there after {len(many):,} objects"
+    assert gc.get_threshold()[:2] == default[:2]
+    assert gc.get_threshold()[2] > default[2]
     garbage_collection.restore_defaults()
     assert gc.get_threshold() == default

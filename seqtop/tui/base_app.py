@@ -41,7 +41,7 @@ class BaseApp(OrderedKeysApp):
         signals.install(self)
         if self._problems:
             self.notify(format_problems(self._problems), severity="warning", markup=False)
-        self.call_after_refresh(garbage_collection.make_collections_rare)
+        self.call_after_refresh(garbage_collection.make_full_collections_rare)
 
     def on_unmount(self) -> None:
         garbage_collection.restore_defaults()
