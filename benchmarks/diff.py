@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable
 from pathlib import Path
 
 from benchmarks import running
@@ -19,7 +18,8 @@ from benchmarks.figure import Figure, Findings, Growth, Limit, middle
 from benchmarks.scenes import decoding
 from seqtop.history import FileStore, FileWriter
 from seqtop.state import EngineState
-from seqtop.wire import codec, parsing
+from seqtop.wire import codec
+from tests.support.recordings import append
 
 TITLE = "Comparing two recordings: diff"
 MAX_SECONDS = 5.0
@@ -41,8 +41,9 @@ def _figure(num_steps: int, rounds: int) -> Figure:
     with tempfile.TemporaryDirectory() as directory:
         a, b = (Path(directory, name) for name in ("a.seqtop", "b.seqtop"))
         payloads = [codec.encode(event) for event in decoding(RUNNING, num_steps)]
-        _record(payloads, a)
-        _record(payloads[:-10], b)
+        for path, script in ((a, payloads), (b, payloads[:-10])):
+            with FileWriter(path) as writer:
+                append(writer, script, EngineState())
         spent, spent_reading = [], []
         for _ in range(rounds):
             started = time.perf_counter()
@@ -70,15 +71,6 @@ def _figure(num_steps: int, rounds: int) -> Figure:
         peer_value=peer,
         ratio=peer / value,
     )
-
-
-def _record(payloads: Iterable[bytes], path: Path) -> None:
-    state = EngineState()
-    with FileWriter(path) as writer:
-        for number, payload in enumerate(payloads):
-            event = parsing.event(payload)
-            state.apply(event)
-            writer.append(number, payload, event, state)
 
 
 if __name__ == "__main__":
