@@ -138,7 +138,8 @@ def start(choose: random.Random) -> Iterator[Feed]:
         patch.multiple(
             request_handler,
             REQUESTS_PER_SECOND=1e12,
-            MAX_CPU_SHARE=1e12,
+            MAX_READING_SHARE=1e12,
+            MAX_ENCODING_SHARE=1e12,
             MAX_WALL_SHARE=1e12,
             SECONDS_BETWEEN_SNAPSHOTS=0.0,
         ),

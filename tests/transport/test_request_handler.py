@@ -249,7 +249,7 @@ def test_the_time_that_a_request_took_is_charged(
     clock = SimpleNamespace(monotonic=lambda: 100.0, thread_time=lambda: next(work))
     monkeypatch.setattr(request_handler, "time", clock)
     asked = ask(b"\xc1")  # the bucket itself has another clock
-    expected = 0.5 / request_handler.MAX_CPU_SHARE
+    expected = 0.5 / request_handler.MAX_READING_SHARE
     burst = request_handler.REQUEST_BURST / request_handler.REQUESTS_PER_SECOND
     assert asked.seconds_until_readable == pytest.approx(expected - burst, abs=0.01)
 
