@@ -170,4 +170,11 @@ def _missed_lines(rows: Sequence[Row]) -> list[str]:
         for figure in row.findings.figures
         if figure.met is False
     ]
+    found += [
+        f"- {row.title}, growth of {growth.what}: slope {growth.slope:.2f}; the target is"
+        f" ≤ {growth.limit:g}."
+        for row in rows
+        for growth in row.findings.growth
+        if not growth.met
+    ]
     return found or ["Nothing: every target is met."]

@@ -58,12 +58,16 @@ def test_a_page_has_every_figure_and_says_what_is_missed() -> None:
         Figure("kept", "once", 1.0, "ms", Limit(2.0)),
         Figure("missed", "once", 3.0, "ms", Limit(2.0), note="As yet."),
     ]
-    page = report.markdown(
-        rows_of(Findings(figures, [Growth("g", "r", "ms", [(1, 1), (10, 1)], 0.1)]))
-    )
+    growth = [
+        Growth("flat", "r", "ms", [(1, 1), (10, 1)], 0.1),
+        Growth("steep", "r", "ms", [(1, 1), (10, 10)], 0.1),
+    ]
+    page = report.markdown(rows_of(Findings(figures, growth)))
     assert re.search(r"\| kept \| once \| 1 ms \| ≤ 2 ms .* yes \|", page)
     assert "- Paint, missed: 3 ms; the target is ≤ 2 ms. As yet." in page
     assert "| 0.00 | ≤ 0.1 | yes |" in page
+    assert "- Paint, growth of steep: slope 1.00; the target is ≤ 0.1." in page
+    assert "growth of flat" not in page
 
 
 def test_rows_that_are_not_run_again_are_kept() -> None:
