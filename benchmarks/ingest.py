@@ -33,7 +33,8 @@ NUM_STEPS = 1_000
 ROUNDS = 3
 GROWTH_SIZES = 2_560, 8_000, 25_600
 """Sizes beyond the processor's caches. Up to there a delta takes 1.3 µs with 256 sequences, and 2.4
-with 2,560, whatever the code does."""
+with 2,560, whatever the code does. Beyond them memory still becomes a little slower with size: hence a
+limit of 1.1."""
 GROWTH_STEPS = 50
 
 
@@ -100,7 +101,7 @@ def measure(*, tiny: bool = False) -> Findings:
         stream = plain(size // 100 if tiny else size, 3 if tiny else GROWTH_STEPS)
         spent = middle([apply_seconds(stream) for _ in range(rounds)])
         points.append((stream.num_deltas, spent * 1e3))
-    return Findings(figures, [Growth("ingest, CPU in all", "deltas", "ms", points, limit=1.05)])
+    return Findings(figures, [Growth("ingest, CPU in all", "deltas", "ms", points, limit=1.1)])
 
 
 def told_in_rows(stream: Stream) -> list[bytes]:
