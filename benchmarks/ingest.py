@@ -33,8 +33,8 @@ NUM_STEPS = 1_000
 ROUNDS = 3
 GROWTH_SIZES = 2_560, 8_000, 25_600
 """Sizes beyond the processor's caches. Up to there a delta takes 1.3 µs with 256 sequences, and 2.4
-with 2,560, whatever the code does. Beyond them memory still becomes a little slower with size: hence a
-limit of 1.1."""
+with 2,560, whatever the code does. Beyond them memory still becomes a little slower with size:
+hence a limit of 1.1."""
 GROWTH_STEPS = 50
 
 
