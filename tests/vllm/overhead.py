@@ -1,16 +1,19 @@
 """What the adapter costs vLLM's scheduler: real EngineCores, followed, dormant or neither.
 
-256 requests run and 200 wait. The engines are in this process, and two take turns every ten
-steps, so that whatever else the machine does hits both. The model takes no time at all, so what is
-measured is vLLM's own Python and ours. `CPU` is this thread's processor time, which other programs
-cannot add to.
+256 requests run and 200 wait. Each engine has a process of its own: CPython adapts its bytecode to
+the objects that it meets, and engines that share a process would slow each other down. Two of them
+take turns every ten steps, so that whatever else the machine does hits both. The model takes no
+time at all, so what is measured is vLLM's own Python and ours. `CPU` is the processor time of the
+engine's thread, which other programs cannot add to.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
@@ -20,7 +23,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 NUM_RUNNING, NUM_WAITING = 256, 200
-NUM_ROUNDS, STEPS_PER_TURN, NUM_WARM_UP = 60, 10, 20
+NUM_ROUNDS, STEPS_PER_TURN, NUM_WARM_UP = 40, 10, 20
+NUM_TOKENS = 900
+"""Of each request: more than an engine makes here, so that as many run from begin to end."""
 
 
 class Engine:
@@ -53,7 +58,7 @@ class Engine:
         from vllm.v1.engine import EngineCoreRequest
 
         for number in range(NUM_RUNNING + NUM_WAITING):
-            params = SamplingParams(max_tokens=900, temperature=0, ignore_eos=True)
+            params = SamplingParams(max_tokens=NUM_TOKENS, temperature=0, ignore_eos=True)
             request = EngineCoreRequest(
                 request_id=f"cmpl-{number:032x}-0-{number:08x}",
                 prompt_token_ids=[number, *range(64)],
@@ -68,9 +73,12 @@ class Engine:
             self.core.add_request(*self.core.preprocess_add_request(request))
         for _ in range(NUM_WARM_UP):
             self.step()
+        self.times.clear()
+
+    def check(self) -> None:
+        """Engines with fewer requests would be faster."""
         counts = self.core.scheduler.get_request_counts()
         assert counts == (NUM_RUNNING, NUM_WAITING), counts
-        self.times.clear()
 
     def step(self) -> None:
         scheduler = self.core.scheduler
@@ -118,14 +126,65 @@ def time_the_adapter() -> dict[str, list[float]]:
     return own
 
 
-def measure(followed: Engine, plain: Engine, title: str) -> None:
+def serve(connection: Connection, kind: str, endpoint: str) -> None:
+    """Runs an engine in this process: steps it when told to, and sends back the times."""
+    import token_executor
+
+    from seqtop.adapters.vllm.dormant import DormantEngine
+    from seqtop.adapters.vllm.hook import follow
+    from seqtop.adapters.vllm.settings import AdapterSettings
+
+    token_executor.STEP_SECONDS = 0.0
+    own = time_the_adapter()
+    engine, attachment = Engine(), None
+    if kind == "followed":
+        attachment = follow(engine.core.scheduler, AdapterSettings(bind=endpoint))
+    elif kind == "dormant":
+        DormantEngine(engine.core.scheduler, AdapterSettings(bind="dormant"))
+    engine.fill()
+    connection.send(None)
+    while num_steps := connection.recv():
+        engine.times.clear()
+        for _ in range(num_steps):
+            engine.step()
+        engine.check()
+        connection.send(engine.times)
+    assert attachment is None or attachment.is_attached
+    engine.core.scheduler.shutdown()
+    connection.send(own)
+
+
+class EngineProcess:
+    """A process with one engine: `followed`, `dormant` or `plain`."""
+
+    def __init__(self, kind: str, endpoint: str = "") -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._connection, other = spawn.Pipe()
+        self._process = spawn.Process(target=serve, args=(other, kind, endpoint))
+        self._process.start()
+        self._connection.recv()
+        self.times: dict[str, list[float]] = {}
+
+    def run(self, num_steps: int) -> None:
+        self._connection.send(num_steps)
+        for name, times in self._connection.recv().items():
+            self.times.setdefault(name, []).extend(times)
+
+    def close(self) -> dict[str, list[float]]:
+        """Returns the times of the adapter's own functions."""
+        self._connection.send(0)
+        own: dict[str, list[float]] = self._connection.recv()
+        self._process.join()
+        return own
+
+
+def measure(followed: EngineProcess, plain: EngineProcess, title: str) -> None:
     followed.times.clear()
     plain.times.clear()
     for turn in range(NUM_ROUNDS):
         pair = (followed, plain) if turn % 2 else (plain, followed)
         for engine in pair:
-            for _ in range(STEPS_PER_TURN):
-                engine.step()
+            engine.run(STEPS_PER_TURN)
     print(f"\n{title}: {NUM_ROUNDS * STEPS_PER_TURN} steps of each, milliseconds")
     titles = ("p10 off", "on", "median off", "on", "p99 off", "on")
     print(f"{'':14}" + "".join(f"{title:>12}" for title in titles))
@@ -152,37 +211,27 @@ def _p99(times: list[float]) -> float:
 
 
 def main() -> None:
-    import token_executor
     import vllm
 
-    from seqtop.adapters.vllm.dormant import DormantEngine
-    from seqtop.adapters.vllm.hook import follow
-    from seqtop.adapters.vllm.settings import AdapterSettings
-
-    token_executor.STEP_SECONDS = 0.0
-    own = time_the_adapter()
-    followed, plain, dormant = Engine(), Engine(), Engine()
     print(f"vLLM {vllm.__version__}, {NUM_RUNNING} running and {NUM_WAITING} waiting")
     with TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{directory}/e"
-        attachment = follow(followed.core.scheduler, AdapterSettings(bind=endpoint))
-        assert attachment is not None
-        DormantEngine(dormant.core.scheduler, AdapterSettings(bind="dormant"))
-        for engine in (followed, plain, dormant):
-            engine.fill()
+        dormant, plain = EngineProcess("dormant"), EngineProcess("plain")
         measure(dormant, plain, "dormant")
+        dormant.close()
+        plain.close()
+        followed, plain = EngineProcess("followed", endpoint), EngineProcess("plain")
         measure(followed, plain, "nobody looks on")
         command = [sys.executable, "-m", "seqtop", "record", endpoint, "-o", f"{directory}/r"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as viewer:
             _await(Path(directory, "r"))
             measure(followed, plain, "a viewer looks on")
             viewer.terminate()
-        assert attachment.is_attached
+        plain.close()
         print("\nThe adapter's own functions, µs of CPU a step")
-        for name, times in own.items():
+        for name, times in followed.close().items():
             figures = [f"{1e6 * at(times):6.0f}" for at in (_p10, median, _p99)]
             print(f"{name:16} p10 {figures[0]}, median {figures[1]}, p99 {figures[2]}")
-        followed.core.scheduler.shutdown()
 
 
 def _await(path: Path) -> None:
