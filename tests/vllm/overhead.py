@@ -105,25 +105,30 @@ def _now() -> tuple[float, float]:
     return time.perf_counter(), time.thread_time()
 
 
-def time_the_adapter() -> dict[str, list[float]]:
-    """Have the adapter's own functions timed, apart from vLLM's around them: CPU seconds a call."""
-    from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
+class OwnTimes:
+    """The CPU seconds of each call of the adapter's own functions."""
 
-    own: dict[str, list[float]] = {}
+    def __init__(self) -> None:
+        from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 
-    def replace(name: str) -> None:
-        original, times = getattr(SchedulerObserver, name), own.setdefault(name, [])
+        self.is_on = False
+        """False while the adapter itself is measured: reading the clock costs, too."""
+        self.times: dict[str, list[float]] = {}
+        for name in ("_before_schedule", "_after_schedule", "_before_update", "_after_update"):
+            self._replace(SchedulerObserver, name)
 
-        def timed(self: Any, *args: Any) -> None:
+    def _replace(self, owner: type, name: str) -> None:
+        original, times = getattr(owner, name), self.times.setdefault(name, [])
+
+        def timed(observer: Any, *args: Any) -> None:
+            if not self.is_on:
+                original(observer, *args)
+                return
             start = time.thread_time()
-            original(self, *args)
+            original(observer, *args)
             times.append(time.thread_time() - start)
 
-        setattr(SchedulerObserver, name, timed)
-
-    for name in ("_before_schedule", "_after_schedule", "_before_update", "_after_update"):
-        replace(name)
-    return own
+        setattr(owner, name, timed)
 
 
 def serve(connection: Connection, kind: str, endpoint: str) -> None:
@@ -135,7 +140,7 @@ def serve(connection: Connection, kind: str, endpoint: str) -> None:
     from seqtop.adapters.vllm.settings import AdapterSettings
 
     token_executor.STEP_SECONDS = 0.0
-    own = time_the_adapter()
+    own = OwnTimes()
     engine, attachment = Engine(), None
     if kind == "followed":
         attachment = follow(engine.core.scheduler, AdapterSettings(bind=endpoint))
@@ -149,9 +154,12 @@ def serve(connection: Connection, kind: str, endpoint: str) -> None:
             engine.step()
         engine.check()
         connection.send(engine.times)
+    own.is_on = True
+    for _ in range(STEPS_PER_TURN * 5):
+        engine.step()
     assert attachment is None or attachment.is_attached
     engine.core.scheduler.shutdown()
-    connection.send(own)
+    connection.send(own.times)
 
 
 class EngineProcess:
@@ -198,8 +206,16 @@ def measure(followed: EngineProcess, plain: EngineProcess, title: str) -> None:
             f"{1e6 * (at(on) - at(off)):+.0f} µs at the {title}"
             for at, title in ((_p10, "tenth percentile"), (median, "median"))
         )
-        ratio = median(on) / median(off)
-        print(f"{what}: {added}; ratio of the medians {ratio:.3f}")
+        both = zip(turns(on), turns(off), strict=True)
+        ratios = [median(of_on) / median(of_off) for of_on, of_off in both]
+        print(
+            f"{what}: {added}; ratio of the medians {median(on) / median(off):.3f},"
+            f" median ratio of neighbouring turns {median(ratios):.3f}"
+        )
+
+
+def turns(times: list[float]) -> list[list[float]]:
+    return [times[first : first + STEPS_PER_TURN] for first in range(0, len(times), STEPS_PER_TURN)]
 
 
 def _p10(times: list[float]) -> float:

@@ -176,11 +176,13 @@ class Stepped(Observation, tag="Stepped"):
     scheduler_time: float
     execute_time: float
     time: float
-    num_scheduled_tokens: dict[str, int]
+    num_scheduled_tokens: dict[str, int] | None
+    """The tokens of each request that ran, in the order of scheduling; `None` if it was one token
+    for each request of the step before."""
     num_draft_tokens: dict[str, int]
     output_ids: list[str] | None
-    """The requests that `output_token_ids` belongs to; `None` for all of `num_scheduled_tokens`, in
-    that order."""
+    """The requests that `output_token_ids` belongs to; `None` for all that ran, in that
+    order."""
     output_token_ids: list[list[int]]
     ended: list[RequestEnded]
     """Finished requests, including those aborted between steps."""

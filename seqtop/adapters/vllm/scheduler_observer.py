@@ -115,6 +115,8 @@ class SchedulerObserver:
         """Calls of `schedule` since the last reported step."""
         self._in_flight: deque[tuple[Any, Scheduled, float]] = deque()
         """Scheduled steps without outputs so far, with the time at which scheduling ended."""
+        self._ran: list[str] = []
+        """The requests of the last reported step."""
         self._start = self._clock = self._back = 0.0
         self._parents: dict[str, str] = {}
         """By the id of each sample, that of its request."""
@@ -201,17 +203,18 @@ class SchedulerObserver:
             for new in output.scheduled_new_reqs
         ]
         appended = []
-        for position, tables in enumerate(cached.new_block_ids):
-            if tables is None:
-                continue
-            request_id = cached.req_ids[position]
-            if request_id in resumed:
-                computed = cached.num_computed_tokens[position]
-                admitted.append(self._admitted(request_id, computed, tables))
-            elif self._layout.whole_tables:
-                self._changed_tables.add(request_id)
-            else:
-                appended.append((request_id, tables))
+        if any(cached.new_block_ids):  # in most steps nobody gets a block
+            for position, tables in enumerate(cached.new_block_ids):
+                if tables is None:
+                    continue
+                request_id = cached.req_ids[position]
+                if request_id in resumed:
+                    computed = cached.num_computed_tokens[position]
+                    admitted.append(self._admitted(request_id, computed, tables))
+                elif self._layout.whole_tables:
+                    self._changed_tables.add(request_id)
+                else:
+                    appended.append((request_id, tables))
         observation = Scheduled(
             start_time=self._start,
             duration=ended - self._clock,
@@ -313,26 +316,32 @@ class SchedulerObserver:
             or waiting
             or any(each.admitted or each.preempted for each in self._scheduled)
         )
-        # No container per request: hundreds in each step would trigger the garbage collector.
-        got = [
-            each
-            for of_client in outputs.values()
-            for each in of_client.outputs
-            if each.new_token_ids
-        ]
         num_scheduled = scheduler_output.num_scheduled_tokens
+        ran = list(num_scheduled)
+        all_one = scheduler_output.total_num_scheduled_tokens == len(ran)
+        # Most of a message: the same hundreds of ids in each step of a decoding batch.
+        is_repeated = all_one and ran == self._ran
+        self._ran = ran
+        # No container per request: hundreds in each step would trigger the garbage collector.
+        of_clients = [of_client.outputs for of_client in outputs.values()]
+        token_ids = [each.new_token_ids for got in of_clients for each in got]
         # vLLM processes outputs in the order of scheduling, and only groups them by client.
-        all_got = len(got) == len(num_scheduled) and len(outputs) == 1
+        output_ids = None
+        if len(of_clients) != 1 or len(token_ids) != len(ran) or not all(token_ids):
+            output_ids = [
+                each.request_id for got in of_clients for each in got if each.new_token_ids
+            ]
+            token_ids = [each for each in token_ids if each]
         observation = Stepped(
             scheduled=self._scheduled,
             start_time=run.start_time,
             scheduler_time=run.duration,
             execute_time=self._back - scheduled_at,
             time=time.time(),
-            num_scheduled_tokens=num_scheduled,
+            num_scheduled_tokens=None if is_repeated else num_scheduled,
             num_draft_tokens={name: len(ids) for name, ids in drafts.items()},
-            output_ids=None if all_got else [each.request_id for each in got],
-            output_token_ids=[each.new_token_ids for each in got],
+            output_ids=output_ids,
+            output_token_ids=token_ids,
             ended=self._ended,
             released=self._released,
             running=[request.request_id for request in running] if others_run else None,
@@ -407,6 +416,7 @@ class SchedulerObserver:
 
     def all_requests(self) -> AllRequests:
         """Returns the current state of all requests."""
+        self._ran = []  # the publisher may lack the last step
         scheduler = self._scheduler
         running = {request.request_id: request for request in scheduler.running}
         waiting = {request.request_id: request for request in waiting_requests(scheduler)}

@@ -36,13 +36,15 @@ class StepBuilder:
     def __init__(
         self,
         observation: Stepped,
+        num_scheduled_tokens: dict[str, int],
         running: list[str],
         requests: dict[str, Request],
         detokenizer: StreamDetokenizer | None,
     ) -> None:
         self._observation = observation
         self._running = running
-        ran = list(observation.num_scheduled_tokens)
+        self._num_scheduled_tokens = num_scheduled_tokens
+        ran = list(num_scheduled_tokens)
         self._output_ids = ran if observation.output_ids is None else observation.output_ids
         self._requests = requests
         self._detokenizer = detokenizer
@@ -124,7 +126,7 @@ class StepBuilder:
         """Adds the requests that ran. Called first, while `is_prefill` is that of scheduling."""
         observation = self._observation
         sampled = set(self._output_ids)
-        for request_id, num_tokens in observation.num_scheduled_tokens.items():
+        for request_id, num_tokens in self._num_scheduled_tokens.items():
             request = self._requests.get(request_id)
             if request is None:
                 continue  # it ended during the step

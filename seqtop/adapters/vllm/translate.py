@@ -92,6 +92,8 @@ class Translator:
         self._requests: dict[str, Request] = {}
         """Unfinished requests by vLLM's internal id."""
         self._running: list[str] = []
+        self._ran: list[str] = []
+        """The requests of the last step."""
         self._num_seqs = self._num_steps = self._num_preemptions = 0
         self._num_queries = self._num_hits = 0
         self._history = PrefixHistory()
@@ -218,7 +220,13 @@ class Translator:
         """Yields the messages for a step and the requests that left the engine with it."""
         if observation.running is not None:
             self._running = observation.running
-        built = StepBuilder(observation, self._running, self._requests, self._detokenizer)
+        num_scheduled = observation.num_scheduled_tokens
+        if num_scheduled is None:
+            num_scheduled = dict.fromkeys(self._ran, 1)
+        self._ran = list(num_scheduled)
+        built = StepBuilder(
+            observation, num_scheduled, self._running, self._requests, self._detokenizer
+        )
         self._num_preemptions += len(built.preemptions)
         self._num_queries += built.num_queries
         self._num_hits += built.num_hits

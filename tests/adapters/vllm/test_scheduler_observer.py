@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from seqtop.adapters.vllm import hook
+from seqtop.adapters.vllm.engine_description import describe
+from seqtop.adapters.vllm.observations import AllRequests, AnyObservation, Stepped
 from seqtop.adapters.vllm.scheduler_observer import SchedulerObserver
 from seqtop.adapters.vllm.settings import AdapterSettings
+from seqtop.adapters.vllm.wrapping import Wrapping
 from seqtop.sequence.names import MAX_NAME_LENGTH
 from seqtop.session import Session
 from tests.adapters.vllm.test_step_builder import step
@@ -53,6 +56,30 @@ def test_samples_of_one_prompt_have_one_parent(endpoint: str) -> None:
     assert len(parents[7]) == MAX_NAME_LENGTH
     attachment.close("the end")
     assert vars(Request)["from_engine_core_request"] is create
+
+
+def test_ids_are_sent_when_others_run_and_after_a_loss(modules: SimpleNamespace) -> None:
+    sent: list[AnyObservation] = []
+    sink = SimpleNamespace(wants_all_requests=False, send=sent.append)
+    scheduler = Scheduler()
+    _, layout = describe(scheduler, AdapterSettings(bind="ipc:///e"))
+    observer = SchedulerObserver(scheduler, Wrapping(pytest.fail).wrap, sink, layout)
+
+    def ran() -> dict[str, int] | None:
+        step(scheduler)
+        stepped = [each for each in sent if isinstance(each, Stepped)]
+        return stepped[-1].num_scheduled_tokens
+
+    scheduler.add_request(Request("one", [1, 2, 3], 20))
+    assert [ran(), ran(), ran()] == [{"one": 3}, None, None]
+    scheduler.add_request(Request("two", [1], 20))
+    assert [ran(), ran()] == [{"one": 1, "two": 1}, None]
+    sink.wants_all_requests = True  # found true after the step has been sent
+    assert ran() is None
+    sink.wants_all_requests = False
+    assert isinstance(sent[-1], AllRequests)
+    assert [ran(), ran()] == [{"one": 1, "two": 1}, None]
+    assert observer.all_requests().num_waiting == 0
 
 
 @pytest.mark.parametrize("budget", [0, 16])
