@@ -15,7 +15,6 @@ import pytest
 import vllm
 from stepped_against_vllm import prompt, version
 from stepping import make_core, stepped
-from vllm.v1.core import kv_cache_planning
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -102,7 +101,9 @@ def test_loads_hold_the_blocks_that_the_head_needs(
 
 def test_prompt_larger_than_the_pool(is_patched: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """vllm#39734: it is admitted to the queue, and blocks it for ever."""
-    monkeypatch.setattr(kv_cache_planning, "_check_enough_kv_cache_memory", lambda *_: None)
+    monkeypatch.setattr(
+        "vllm.v1.core.kv_cache_planning._check_enough_kv_cache_memory", lambda *_: None
+    )
     core = make_core(num_gpu_blocks_override=8)
     with stepped(core, {"never-fits"} if is_patched else ()) as engine:
         engine.add("plain", prompt(1))

@@ -57,7 +57,9 @@ def stopped(pid: int, _: str) -> Iterator[None]:
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        # Linux ends the stopped processes of a group that has no parent left.
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager
