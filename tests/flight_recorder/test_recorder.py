@@ -92,7 +92,7 @@ HANGS = {
     "hang_in_a_step": ("no-progress", ["req-1"]),
     "admit_nothing": ("no-progress", ["req-1"]),
     "leave_a_prefill": ("stalled", ["req-1"]),
-    "preempt_for_ever": ("thrash", ["req-1", "req-2"]),
+    "preempt_for_ever": ("thrash", ["req-1"]),
     "stop_publishing": ("silent", ["req-1", "req-2"]),
     "miss_an_objective": ("slo", ["req-2"]),
 }

@@ -71,10 +71,8 @@ class FaultyEngine:
         )
         return self.step(update, **fields)
 
-    def begin_prefill(self, seq_id: int = 1, **fields: Any) -> Event:
-        update = SequenceUpdate(
-            seq_id=seq_id, status=RUNNING, num_computed_tokens=1, new_blocks=[seq_id - 1]
-        )
+    def begin_prefill(self, **fields: Any) -> Event:
+        update = SequenceUpdate(seq_id=1, status=RUNNING, num_computed_tokens=1, new_blocks=[0])
         return self.step(update, **fields)
 
     def preempt(self, seq_id: int, by: int) -> Event:
@@ -112,9 +110,8 @@ def leave_a_prefill(engine: FaultyEngine) -> Iterator[Event]:
 
 def preempt_for_ever(engine: FaultyEngine) -> Iterator[Event]:
     while True:
-        for first, second in ((1, 2), (2, 1)):
-            yield engine.begin_prefill(first)
-            yield engine.preempt(first, by=second)
+        yield engine.begin_prefill()
+        yield engine.preempt(1, by=2)
 
 
 def stop_publishing(engine: FaultyEngine) -> Iterator[Event]:
