@@ -12,11 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import zmq
+
 from seqtop.flight_recorder import process
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
-from seqtop.wire.messages import Event, Preemption, SequenceUpdate
+from seqtop.wire import frames, parsing
+from seqtop.wire.messages import Event, Heartbeat, Preemption, SequenceUpdate
 from tests.support import hand_driven
 
 PROMPT = "the quixotic xylophone"
@@ -29,7 +32,9 @@ RUNNING, WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
 class FaultyEngine:
     """Two requests of three prompt tokens, of a block each; makes the events of its steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, live: zmq.Socket[bytes]) -> None:
+        self._live = live
+        """A subscriber of the publisher."""
         self._number = -1
         self._num_output = 0
         self._running: set[int] = set()
@@ -56,6 +61,15 @@ class FaultyEngine:
         event = hand_driven.step(self._number, sequences=[*updates], stats=stats, **fields)
         event.start_time = event.time = time.time()
         return event
+
+    def await_delivery(self) -> None:
+        """Waits for a heartbeat after the last step: by then each viewer has been sent the step."""
+        while True:
+            message = frames.unpack(self._live.recv_multipart())
+            if isinstance(message, frames.Frame):
+                event = parsing.event(message.payload)
+                if isinstance(event, Heartbeat) and event.step == self._number:
+                    return
 
     def decode(self, **fields: Any) -> Event:
         """A step in which the second request gets a token, and the first one none."""
@@ -116,6 +130,7 @@ def preempt_for_ever(engine: FaultyEngine) -> Iterator[Event]:
 
 def stop_publishing(engine: FaultyEngine) -> Iterator[Event]:
     yield engine.decode()
+    engine.await_delivery()
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -132,6 +147,7 @@ def miss_an_objective(engine: FaultyEngine) -> Iterator[Event]:
 def be_killed(engine: FaultyEngine) -> Iterator[Event]:
     for _ in range(3):
         yield engine.decode()
+    engine.await_delivery()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -155,10 +171,17 @@ FAULTS: dict[str, Fault] = {
 
 
 def main(fault: str, endpoint: str, directory: str, options: str) -> None:
-    engine = FaultyEngine()
     info = hand_driven.engine_info(start_time=time.time(), block_size=4096)
     publisher = Publisher(endpoint, info, EngineState())
-    with publisher, process.started(endpoint, directory, options) as recorder:
+    with (
+        publisher,
+        process.started(endpoint, directory, options) as recorder,
+        zmq.Context() as context,
+        context.socket(zmq.SUB) as live,
+    ):
+        live.subscribe(b"")
+        live.connect(endpoint)
+        engine = FaultyEngine(live)
         sys.stdout.write(f"{recorder.pid}\n")
         sys.stdout.flush()
         sys.stdin.readline()
