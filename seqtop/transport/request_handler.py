@@ -35,7 +35,8 @@ from seqtop.wire.messages import (
 REQUESTS_PER_SECOND = 500.0
 REQUEST_BURST = 64
 BYTES_PER_TOKEN = 16 * 1024
-"""A request costs one token, and another one for each further 16 KiB."""
+PARTS_PER_TOKEN = 40
+"""A request costs one token, and another one for each further 16 KiB and each further 40 parts."""
 
 MAX_REQUEST_BYTES = 1024
 """The largest request for a snapshot. Only commands of viewers that may control are larger."""
@@ -47,6 +48,9 @@ SECONDS_BETWEEN_SNAPSHOTS = 0.05
 MAX_READING_SHARE = 0.02
 """The share of a processor that reading requests may take. The engine waits for the interpreter
 meanwhile, and with `MAX_COMMAND_SHARE` of the bundled engine it still keeps 95 % of its steps."""
+MAX_REQUEST_SECONDS = 0.1
+"""The most processor time that is charged for reading one request. More than that is a garbage
+collection that fell into it, and would keep all viewers waiting."""
 MAX_ENCODING_SHARE = 0.1
 """The share of a processor that encoding snapshots may take, with pauses for the engine."""
 MAX_WALL_SHARE = 0.5
@@ -110,11 +114,14 @@ class RequestHandler:
                 identity = self._router.recv(zmq.DONTWAIT)
             except zmq.Again:
                 return
-            request, num_bytes = self._receive_last_part()
+            request, num_bytes, num_parts = self._receive_last_part()
             self._read_request(identity, request)
-            seconds = time.thread_time() - started
+            seconds = min(time.thread_time() - started, MAX_REQUEST_SECONDS)
             self._token_bucket.spend(
-                1 + num_bytes // BYTES_PER_TOKEN + seconds / MAX_READING_SHARE * REQUESTS_PER_SECOND
+                1
+                + num_bytes // BYTES_PER_TOKEN
+                + num_parts // PARTS_PER_TOKEN
+                + seconds / MAX_READING_SHARE * REQUESTS_PER_SECOND
             )
 
     def send_snapshots(self) -> None:
@@ -145,17 +152,18 @@ class RequestHandler:
         """Sends an encoded reply to a viewer."""
         self._send(identity, frames.seal([payload]))
 
-    def _receive_last_part(self) -> tuple[zmq.Frame, int]:
-        """Returns the last part of the message being received, and the size of all further parts.
+    def _receive_last_part(self) -> tuple[zmq.Frame, int, int]:
+        """Returns the last part of the message being received, and all parts' size and number.
 
         A request has one part or, from a REQ socket, two. ZeroMQ does not limit their number, so
         the others are discarded one by one.
         """
-        request, num_bytes = zmq.Frame(), 0
+        request, num_bytes, num_parts = zmq.Frame(), 0, 0
         while self._router.getsockopt(zmq.RCVMORE):
             request = self._router.recv(copy=False)
             num_bytes += len(request)
-        return request, num_bytes
+            num_parts += 1
+        return request, num_bytes, num_parts
 
     def _read_request(self, identity: bytes, request: zmq.Frame) -> None:
         refusal = self._refusal(request)

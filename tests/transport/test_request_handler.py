@@ -242,14 +242,15 @@ def test_a_command_of_too_many_elements_is_refused(ask: Callable[..., Asked], co
     assert f"more than {parsing.MAX_COMMAND_ELEMENTS:,} elements" in answer
 
 
-def test_the_time_that_a_request_took_is_charged(
-    ask: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("took", "charged"), [(0.05, 0.05), (7.0, 0.1)])
+def test_the_time_that_a_request_took_is_charged_up_to_a_limit(
+    took: float, charged: float, ask: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = iter([0.0, 0.5])
+    work = iter([0.0, took])
     clock = SimpleNamespace(monotonic=lambda: 100.0, thread_time=lambda: next(work))
     monkeypatch.setattr(request_handler, "time", clock)
     asked = ask(b"\xc1")  # the bucket itself has another clock
-    expected = 0.5 / request_handler.MAX_READING_SHARE
+    expected = charged / request_handler.MAX_READING_SHARE
     burst = request_handler.REQUEST_BURST / request_handler.REQUESTS_PER_SECOND
     assert asked.seconds_until_readable == pytest.approx(expected - burst, abs=0.01)
 
@@ -297,7 +298,8 @@ def test_requests_of_many_parts_cost_their_time_and_no_memory(
     handler.read()
     assert viewer.poll(MILLISECONDS)
     assert b"does not accept control" in viewer.recv_multipart()[0]
-    assert handler.seconds_until_readable() > 0.1
+    num_tokens = 200_000 / request_handler.PARTS_PER_TOKEN - request_handler.REQUEST_BURST
+    assert handler.seconds_until_readable() > 0.9 * num_tokens / request_handler.REQUESTS_PER_SECOND
     received = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # ZeroMQ itself takes 64 bytes for each part, twice here: the viewer is in this process.
     assert sent - before < 100 * 2**10
