@@ -37,7 +37,7 @@ class EngineConfig:
         enable_prefix_caching: Whether later prompts may share computed blocks.
         seed: The seed of random numbers for requests without a seed of their own.
         pipeline_parallel_size: The number of stages of the decoder, each a process of its own.
-        preemption_mode: What happens to a preempted group's blocks. "recompute" drops them; "swap"
+        preemption_mode: The treatment of a preempted group's blocks. "recompute" drops them; "swap"
             moves them to host memory while there is room. Groups of several sequences cost the
             most to recompute: with either mode, they are swapped if there are host blocks.
         num_cpu_blocks: Blocks in host memory to swap to. None for as many as on the device, up to

@@ -9,6 +9,9 @@ import psutil
 import pytest
 from hypothesis import settings
 
+# Before they are imported: so that a failed assertion of a helper shows what was compared.
+pytest.register_assert_rewrite("tests.support")
+
 from seqtop.history import segments
 from tests.support import settling
 from tests.support.broken_recordings import RIGHT, record

@@ -14,7 +14,7 @@ from seqtop.tokenizer_file import TokenizerError, read_tokenizer
 
 if TYPE_CHECKING:
     from seqtop.kv_events.session import KvSession
-    from seqtop.tui.screens.kv.ui_state import Decode
+    from seqtop.tui.screens.kv.ui_state import TokenDecoder
 
 
 def add_options(parser: argparse.ArgumentParser, *, tokenizer: bool) -> None:
@@ -88,7 +88,7 @@ def show(options: argparse.Namespace) -> int:
         return fail("--kv-events are printed as JSON: add --json", status=2)
     if options.replay is None:
         return fail(
-            "--kv-events need --replay ENDPOINT here: only past events say what is cached now",
+            "--kv-events needs --replay ENDPOINT here: the cached blocks follow from past events",
             status=2,
         )
     with _session(options) as source:
@@ -99,7 +99,7 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
-def token_decoder(path: str) -> Decode:
+def token_decoder(path: str) -> TokenDecoder:
     """Returns a function from token ids to text.
 
     Args:

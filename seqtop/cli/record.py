@@ -95,10 +95,10 @@ def run(options: argparse.Namespace) -> int:
             "--until-stdin-closes": options.until_stdin_closes,
         }
         if wrong := next((name for name, value in given.items() if value), None):
-            return fail(f"{wrong} is an option of --flight-recorder", status=2)
+            return fail(f"{wrong} needs --flight-recorder", status=2)
         return _run_recorder(options)
     if options.force:
-        return fail("--force is an option of --output", status=2)
+        return fail("--force needs --output", status=2)
     return _run_flight_recorder(options)
 
 

@@ -19,7 +19,7 @@ from seqtop import format as fmt
 from seqtop.diff.run import Run, StepDecisions
 from seqtop.wire.messages import EngineInfo
 
-Kind: TypeAlias = Literal[
+DifferenceKind: TypeAlias = Literal[
     "settings",
     "arrivals",
     "ends",
@@ -58,7 +58,7 @@ class Setting(msgspec.Struct):
 class Difference(msgspec.Struct):
     """The first step in which two runs differ."""
 
-    kind: Kind
+    kind: DifferenceKind
     a: str
     """The decision of the first run, in one sentence."""
     b: str
@@ -240,7 +240,7 @@ def _length(aligned: _Alignment, index: int) -> Difference:
 
 def _found(
     aligned: _Alignment,
-    kind: Kind,
+    kind: DifferenceKind,
     sides: _Sides,
     texts: tuple[str, str],
     cause: str,
@@ -334,7 +334,7 @@ def _admissions(aligned: _Alignment, sides: _Sides) -> Difference | None:
     concerned = [*only_a, *only_b]
     if only_a and only_b:
         cause = "the order of the waiting queue differs"
-        kind: Kind = "admission order"
+        kind: DifferenceKind = "admission order"
     elif concerned:
         kind = "admission"
         refused = sides.b if only_a else sides.a

@@ -29,7 +29,7 @@ from seqtop.wire.messages import (
     StreamingUpdate,
 )
 
-Kind: TypeAlias = Literal[
+PartKind: TypeAlias = Literal[
     "queued", "preempted", "swapped", "prefill", "decode", "unscheduled", "host", "unknown"
 ]
 """The occupation of a request in a part.
@@ -71,9 +71,9 @@ class Holder(msgspec.Struct):
 
 
 class Part(msgspec.Struct):
-    """A part of a request's time. Pieces of the same kind and cause are one part."""
+    """A part of a request's time. Intervals of the same kind and cause are one part."""
 
-    kind: Kind
+    kind: PartKind
     cause: str
     """A `WaitCause`, an engine's own status, or one of the constants above; empty if `kind` is
     enough."""
@@ -102,7 +102,7 @@ class Part(msgspec.Struct):
     preemption: Preemption | None = None
     """The preemption that began the wait."""
     holder: Holder | None = None
-    """For a wait for blocks, the request that held the most at its beginning, if known."""
+    """The request that held the most blocks when a wait for blocks began, if known."""
     has_holder: bool = False
     """True if `holder` has been looked up."""
 
@@ -156,7 +156,7 @@ class Chain:
         self._time = metrics.arrival_time
         """The time up to which the chain is complete, epoch seconds."""
         self._phase = 0
-        self._wait: Kind | None = "queued"
+        self._wait: PartKind | None = "queued"
         """The kind of the present wait; `None` while the request runs."""
         self._preemption: Preemption | None = None
         self._has_arrived = False
@@ -179,7 +179,7 @@ class Chain:
         if self.is_finished or not 0 < end - self._time < math.inf:
             return None
         seconds, start = end - self._time, self._time - self.arrival_time
-        kind: Kind = self._wait or "unknown"
+        kind: PartKind = self._wait or "unknown"
         known = self._cause if self._wait is not None else None
         part = Part(
             kind, known.cause if known else IN_PROGRESS, start, *(known or _OPEN).place, seconds
@@ -244,7 +244,7 @@ class Chain:
                 self._own_status = update.engine_status
         for preemption in step.preemptions:
             if preemption.request_id == self.request_id:
-                kind: Kind = "swapped" if preemption.mode == "swap" else "preempted"
+                kind: PartKind = "swapped" if preemption.mode == "swap" else "preempted"
                 self._start_wait(kind, preemption)
         batch = self._find_batch(step)
         if batch is not None:
@@ -280,7 +280,7 @@ class Chain:
         if self._wait is not None:
             self._phase += 1
             self._wait, self._cause = None, None
-        kind: Kind = "prefill" if batch.is_prompt else "decode"
+        kind: PartKind = "prefill" if batch.is_prompt else "decode"
         others: Counter[str] = Counter()
         cause = ""
         if batch.is_prompt and self._preemption and self._preemption.mode == "recompute":
@@ -341,7 +341,7 @@ class Chain:
             return None
         return _Cause(head.cause, place, head.request_id, max(head.num_missing, 0))
 
-    def _start_wait(self, kind: Kind, preemption: Preemption | None) -> None:
+    def _start_wait(self, kind: PartKind, preemption: Preemption | None) -> None:
         self._phase += 1
         self._wait, self._preemption, self._cause = kind, preemption, None
 
@@ -362,7 +362,7 @@ class Chain:
     def _until(
         self,
         end: float,
-        kind: Kind,
+        kind: PartKind,
         cause: str,
         place: _Place,
         *,

@@ -204,7 +204,7 @@ def decompress(data: bytes, *, max_length: int) -> bytes:
         # The size is checked first, because that much is allocated before decompression.
         length = zstandard.frame_content_size(data)
         if not 0 <= length <= max_length:
-            raise ValueError("a frame's size is not what it should be")
+            raise ValueError("a frame does not give its size, or is larger than allowed")
         if length > FREE_BYTES + MAX_BYTES_PER_BYTE * len(data):
             raise ValueError(f"a frame of {len(data):,} bytes contains {length:,}")
         content = zstandard.ZstdDecompressor().decompress(data)

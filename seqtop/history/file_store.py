@@ -226,7 +226,7 @@ class FileStore(Timeline):
         position, gap = header.position, header.gap
         is_first = not self._segments
         if position != (0 if is_first else self.last + (gap is not None)) or (is_first and gap):
-            raise ValueError("a keyframe is not where it should be")
+            raise ValueError(f"a keyframe does not continue the events before it: event {position}")
         if is_first or gap is not None:
             kind = ORDINARY
             if gap is not None:

@@ -114,11 +114,12 @@ class KvCache:
         self.num_stored = 0
         """The number of blocks stored so far, in any tier."""
         self.num_stored_again = 0
-        """Of those, blocks already in that tier: computed twice, or reported as reused."""
+        """The part of `num_stored` that was already in its tier: computed twice, or reported as
+        reused."""
         self.num_extending = 0
         """The number of runs of blocks that continue a cached block."""
         self.num_branching = 0
-        """Of those, runs that share a prefix with another continuation."""
+        """The part of `num_extending` that shares a prefix with another continuation."""
         self.num_removed = 0
         self.num_cleared = 0
         """The number of times that the whole cache was cleared."""

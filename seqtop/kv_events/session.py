@@ -77,7 +77,7 @@ class KvSession(Observable):
         """
         if not self.wait_for(ConnectionState.LIVE, ConnectionState.INCOMPATIBLE, timeout=timeout):
             raise UnreachableError(
-                f"nothing publishes at {self.connection.endpoint}, or not within {timeout:g} s;"
+                f"no event from {self.connection.endpoint} within {timeout:g} s;"
                 " is the engine running, with KV-cache events turned on?"
             )
         if self.connection.state is ConnectionState.INCOMPATIBLE:

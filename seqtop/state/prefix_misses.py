@@ -38,8 +38,8 @@ class PrefixLookup(NamedTuple):
     all tokens before it and all else that determines the content, such as the LoRA adapter. The
     list may be cut: the causes of the blocks beyond it are unknown."""
     token_hashes: Sequence[bytes]
-    """For each of `hashes`, a hash of the tokens alone. It equals the former, or never does, for
-    blocks that nothing but tokens determines."""
+    """A hash of the tokens alone for each of `hashes`. For blocks that nothing but tokens
+    determines, the two are always equal, or never."""
     is_cacheable: bool = True
     """False if the engine has to compute all tokens of this sequence."""
 

@@ -23,7 +23,7 @@ class TreePosition(NamedTuple):
 
     parent: int | None = None
     rails: tuple[bool, ...] = ()
-    """For each generation below the root down to this one, whether a sibling follows."""
+    """True for each generation, from below the root to this one, in which a sibling follows."""
     is_parent: bool = False
     num_folded: int = 0
     """Descendants that are hidden because this sequence is folded."""
@@ -34,7 +34,7 @@ class RequestTrees:
 
     def __init__(self) -> None:
         self._parts: dict[str, dict[str, int]] = {}
-        """For each request in parts: the request id of each part, and its number of sequences."""
+        """The number of sequences of each part, by the id of the request and that of the part."""
         self._part_of: dict[int, tuple[str, str]] = {}
 
     def clear(self) -> None:

@@ -201,9 +201,9 @@ class SequenceUpdate(Message):
     num_external_tokens: Public[int] = 0
     """The part of `num_cached_tokens` that a KV connector loaded from elsewhere."""
     prefix_misses: Public[list[PrefixMiss] | None] = None
-    """If this step admitted the sequence: its tokens after those that were found in the prefix
-    cache, in order. After 32 runs of tokens, the others are added up by cause. `None` otherwise,
-    and from engines that do not know."""
+    """The tokens after those that were found in the prefix cache, in order, if this step admitted
+    the sequence. After 32 runs of tokens, the others are added up by cause. `None` otherwise, and
+    from engines that do not know."""
 
 
 class Preemption(Message):

@@ -60,7 +60,7 @@ def test_mistakes_get_one_sentence(arguments: list[str], words: list[str]) -> No
 
 def test_nobody_there(endpoints: tuple[str, str]) -> None:
     asked = ["--kv-events", endpoints[0], "--replay", endpoints[1], "--timeout", "0.2"]
-    assert_one_sentence(run(*SEQTOP, "show", "--json", *asked), 1, "nothing publishes at")
+    assert_one_sentence(run(*SEQTOP, "show", "--json", *asked), 1, "no event from")
 
 
 def test_attach_in_a_terminal_shows_tokens_as_the_models_text(endpoints: tuple[str, str]) -> None:

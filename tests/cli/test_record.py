@@ -171,8 +171,8 @@ def test_record_then_check_the_recording(engine: str, tmp_path: Path) -> None:
     [
         ([], ("-o/--output", "--flight-recorder", "required")),
         (["-o", "x", "--flight-recorder", "d"], ("not allowed with",)),
-        (["-o", "x", "--slo", "ttft=1"], ("--slo is an option of --flight-recorder",)),
-        (["--flight-recorder", "d", "--force"], ("--force is an option of --output",)),
+        (["-o", "x", "--slo", "ttft=1"], ("--slo needs --flight-recorder",)),
+        (["--flight-recorder", "d", "--force"], ("--force needs --output",)),
         (["--flight-recorder", "d", "--slo", "tft=1"], ("no objective 'tft'",)),
         (["--flight-recorder", "d", "--threshold", "thrash=1"], ("no threshold 'thrash'",)),
     ],

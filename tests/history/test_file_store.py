@@ -255,12 +255,12 @@ def test_bomb_is_not_expanded(tmp_path: Path) -> None:
     path = tmp_path / "bomb.seqtop"
     bomb = zstandard.ZstdCompressor().compress(bytes(2**30))
     path.write_bytes(file_format.FILE_HEADER + keyframe(bomb, file_format.MAX_FRAME_BYTES))
-    with FileStore(path) as recording, pytest.raises(RecordingError, match="size is not what"):
+    with FileStore(path) as recording, pytest.raises(RecordingError, match="not give its size"):
         recording.at(0)
     unsized = zstandard.ZstdCompressor(write_content_size=False).compressobj()
     endless = unsized.compress(bytes(2**28)) + unsized.flush()
     path.write_bytes(file_format.FILE_HEADER + keyframe(endless, 1_000))
-    with FileStore(path) as recording, pytest.raises(RecordingError, match="size is not what"):
+    with FileStore(path) as recording, pytest.raises(RecordingError, match="not give its size"):
         recording.at(0)
 
 

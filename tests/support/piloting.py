@@ -50,11 +50,13 @@ async def checked(app: SeqtopApp, pilot: Pilot[int]) -> None:
     await pilot.pause()
 
 
-async def until(pilot: Pilot[int], condition: Callable[[], bool]) -> None:
-    """Wait for something that a thread or a timer makes true."""
+async def until(
+    pilot: Pilot[int], condition: Callable[[], bool], otherwise: str = "it never came true"
+) -> None:
+    """Wait for something that a thread or a timer makes true, or fail and say `otherwise`."""
     deadline = time.monotonic() + SECONDS
     while not condition():
-        assert time.monotonic() < deadline, "it never came true"
+        assert time.monotonic() < deadline, otherwise
         await asyncio.sleep(0.005)
         await pilot.pause()
 

@@ -37,7 +37,7 @@ TEXTUALS = {"super+c", "ctrl+p"}
 
 def is_at(app: SeqtopApp, name: str) -> bool:
     screen = app.screen
-    return isinstance(screen, TabbedScreen) and screen.TAB.name == name and bool(app.focused)
+    return isinstance(screen, TabbedScreen) and screen.TAB.name == name
 
 
 @functools.cache
@@ -73,6 +73,7 @@ def test_every_key_of_a_screen_is_in_its_help_and_pressed_in_a_test(name: str) -
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(leading_to(name))
         await until(pilot, lambda: is_at(app, name))
+        await until(pilot, lambda: bool(app.focused), "on_mount of the screen focuses no widget")
         active.update(app.screen.active_bindings)
         bound = {
             key: each.binding.tooltip or each.binding.description for key, each in active.items()
@@ -106,4 +107,5 @@ def test_every_key_of_a_screen_is_in_its_help_and_pressed_in_a_test(name: str) -
         if key not in TEXTUALS:
             own = not isinstance(each.node, SeqtopApp)
             shared = isinstance(each.node, ListView) or key in {"tab", "shift+tab", "escape"}
-            assert key in (of_screen if own and not shared else anywhere), (key, each.binding)
+            where = of_screen if own and not shared else anywhere
+            assert key in where, f"no test in {' '.join(parts)} presses {key}: {each.binding}"

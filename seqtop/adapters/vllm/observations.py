@@ -154,7 +154,8 @@ class LookedUp(Observation, tag="LookedUp"):
     num_tokens: int
     num_hit_tokens: int
     hashes: list[bytes]
-    """Of the full blocks after the hits, as far as they can be found. The list may be cut."""
+    """The hashes of the full blocks after the hits, as far as they can be found. The list may be
+    cut."""
     is_cacheable: bool
     """False if all tokens have to be computed."""
 

@@ -46,8 +46,8 @@ class PrefixCacheObserver:
         self._evicted: list[bytes] = []
         """Evicted blocks that are not in `_events` yet."""
         self._lookups: dict[str, tuple[int, int]] = {}
-        """For each request that the current call of `schedule` looked up: the number of events
-        before, and the tokens found."""
+        """The number of events before, and the tokens found, by request that the current call of
+        `schedule` looked up."""
         wrap(self._pool, "cache_full_blocks", after=self._after_store)
         wrap(self._pool, "get_new_blocks", after=self._after_take)
         wrap(self._pool, "reset_prefix_cache", after=self._after_reset)

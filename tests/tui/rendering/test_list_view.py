@@ -16,15 +16,21 @@ MOVES = (
     (("pagedown", "ctrl+f"), lambda row, page, last: min(row + page, last)),
 )
 """Keys of every list, and the row they lead to: of one, the height of a page and the last row."""
+WITHOUT_LIST = {"blocks", "overview"}
+"""The screens that focus no list when they are opened."""
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in {"blocks", "overview"}])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITHOUT_LIST])
 def test_every_list_moves_by_the_same_keys(name: str) -> None:
     app = several()
 
     async def act(pilot: Pilot[int]) -> None:
         await pilot.press(leading_to(name))
-        await until(pilot, lambda: isinstance(app.focused, ListView))
+        await until(
+            pilot,
+            lambda: isinstance(app.focused, ListView),
+            "the screen focuses no list, and is not in WITHOUT_LIST",
+        )
         if name == "checks":
             await checked(app, pilot)
         listing = app.focused

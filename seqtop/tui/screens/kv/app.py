@@ -11,7 +11,7 @@ from textual.binding import Binding
 from seqtop.tui.base_app import BaseApp
 from seqtop.tui.keymap import APP_KEYS, Notes
 from seqtop.tui.screens.kv.screens import KvBlocksScreen, KvScreen, KvTreesScreen
-from seqtop.tui.screens.kv.ui_state import Decode, KvSource, KvUiState
+from seqtop.tui.screens.kv.ui_state import KvSource, KvUiState, TokenDecoder
 
 FRAMES_PER_SECOND = 15
 SCREENS: tuple[type[KvScreen], ...] = (KvBlocksScreen, KvTreesScreen)
@@ -53,7 +53,7 @@ class KvApp(BaseApp):
         self,
         source: KvSource,
         *,
-        decode: Decode | None = None,
+        decode: TokenDecoder | None = None,
         theme_name: str | None = None,
         problems: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from seqtop.connection import Connection
 from seqtop.kv_events.cache import CachedKvBlock, KvCache
 
-Decode: TypeAlias = Callable[[Sequence[int]], str]
+TokenDecoder: TypeAlias = Callable[[Sequence[int]], str]
 """Decodes token ids to text."""
 
 RATE_SECONDS = 5.0
@@ -61,7 +61,7 @@ class KvUiState:
         self,
         source: KvSource,
         *,
-        decode: Decode | None = None,
+        decode: TokenDecoder | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.source = source

@@ -23,7 +23,7 @@ class Tokens(ScrollablePane):
         super().__init__(ui, id="tokens", title="Tokens")
         self._lengths: Ints | None = None
         self._ends: list[int] = []
-        """For each token of `_lengths` the index at which its text ends."""
+        """The index at which the text of each token of `_lengths` ends."""
 
     def update(self) -> None:
         if self.outer_size:
