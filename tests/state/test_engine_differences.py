@@ -41,6 +41,14 @@ def test_queue_orders() -> None:
     assert queue(two_preempted("priority")) == [2, 3, 4]
 
 
+def test_first_come_is_the_order_of_the_messages() -> None:
+    state = EngineState()
+    state.apply(engine_info(queue_order="fcfs"))
+    for number in (3, 1, 2):
+        state.apply(arrival(number))
+    assert queue(state) == [3, 1, 2]
+
+
 def test_priority_alone_may_put_the_preempted_behind() -> None:
     state = two_preempted("priority")
     urgent = arrival(5)

@@ -7,6 +7,7 @@ import pytest
 from seqtop.sequence import RequestMetrics, SequenceStage, SequenceStatus
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.fields import (
+    BEHIND,
     COLUMNS,
     FIELDS,
     PREEMPTED,
@@ -15,7 +16,9 @@ from seqtop.state.fields import (
     stage,
     status_word,
     token_rate,
+    wait_word,
 )
+from seqtop.wire.messages import WaitReason
 
 ARRIVAL = 100.0
 
@@ -49,6 +52,19 @@ def test_a_sequence_that_waits_again_was_preempted() -> None:
     assert status_word(again, sequence) == PREEMPTED
     sequence.status = SequenceStatus.RUNNING
     assert status_word(again, sequence) == "running"
+
+
+def test_a_wait_has_a_word_for_its_cause() -> None:
+    waits, sequence = request(), SequenceState(1, "req-1")
+    assert wait_word(waits, sequence) == BEHIND
+    waits.wait_reason = WaitReason(request_id="req-1", cause="no_blocks", num_missing=2)
+    assert wait_word(waits, sequence) == "blocks"
+    waits.wait_reason = WaitReason(request_id="req-1", cause="unknown")
+    assert wait_word(waits, sequence) is None
+    sequence.engine_status = "PREEMPTED"
+    assert wait_word(waits, sequence) is None
+    sequence.engine_status = "WAITING_FOR_FSM"
+    assert wait_word(waits, sequence) == "waiting_for_fsm"
 
 
 def test_the_stage_is_that_of_a_running_sequence() -> None:

@@ -137,6 +137,16 @@ def test_time_to_wait_adds_up_by_reason() -> None:
     assert (wait.total, wait.named) == (13.5, 1.0)
 
 
+def test_a_reason_to_wait_that_is_not_repeated_is_cleared() -> None:
+    state = EngineState()
+    state.apply(arrived("a", 1))
+    reason = WaitReason(request_id="a", cause="no_blocks", num_missing=2)
+    assert list(state.apply(step(0, wait_reasons=[reason]))) == [1]
+    assert state.requests["a"].wait_reason == reason
+    assert list(state.apply(step(1))) == [1]
+    assert state.requests["a"].wait_reason is None
+
+
 def test_input_of_a_session_takes_the_output_into_the_prompt() -> None:
     state = prefilled()
     request, sequence = state.requests["a"], state.sequences[1]
@@ -231,6 +241,7 @@ def test_prefix_cache_forgets_first_and_then_knows() -> None:
 def test_bare_vllm_stream_is_understood_without_announcements_or_updates() -> None:
     state = EngineState()
     state.apply(step(0, full("a", 1, [7], chunk=3)))
+    assert state.sequences[1].status is RUNNING
     bare = SequenceGroupMetadataDelta(
         {1: SequenceDataDelta([5], -0.5, 3, SequenceStage.DECODE)}, "a", {1: [7, 8]}, False
     )

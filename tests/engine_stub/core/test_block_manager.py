@@ -176,6 +176,18 @@ def test_without_prefix_caching_nothing_is_kept() -> None:
     assert manager.stats.prefix_queries == 0
 
 
+def test_only_blocks_with_computed_tokens_are_swapped() -> None:
+    manager = BlockManager(8, BLOCK_SIZE, enable_prefix_caching=False, num_cpu_blocks=2)
+    seq = make_seq(0, [1] * 10)
+    allocate(manager, seq)
+    seq.data.update_num_computed_tokens(5)
+    assert manager.can_swap_out([seq])
+    assert [source for source, _ in manager.swap_out([seq])] == [0, 1]
+    manager.check()
+    assert len(manager.swap_in([seq])) == 2
+    manager.check()
+
+
 def test_freeing_twice_or_never_allocated_changes_nothing() -> None:
     manager = make_manager(4)
     seq = make_seq(0, [1] * 5)

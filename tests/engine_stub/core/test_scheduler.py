@@ -103,8 +103,12 @@ def test_the_head_waits_for_blocks(make_engine) -> None:
     assert [ran(each) for each in records[3:5]] == [{"b": 19}, {"b": 1}]
 
 
-def test_the_last_to_arrive_is_preempted(make_engine) -> None:
-    engine = make_engine(num_gpu_blocks=9, enable_prefix_caching=False)
+@pytest.mark.parametrize("num_cpu_blocks", [0, 9])
+def test_the_last_to_arrive_is_preempted(make_engine, num_cpu_blocks: int) -> None:
+    """It is computed again; host blocks are for groups of several sequences."""
+    engine = make_engine(
+        num_gpu_blocks=9, num_cpu_blocks=num_cpu_blocks, enable_prefix_caching=False
+    )
     for request_id, token in (("a", 1), ("b", 2), ("c", 3)):
         engine.add_request(request_id, [token] * 12, greedy(8))
     record = engine.step()
@@ -140,6 +144,22 @@ def test_a_step_that_preempts_admits_nobody(make_engine) -> None:
     assert [each.request_id for each in record.preemptions] == ["low"]
     assert record.admission_blocked == AdmissionBlocked("small", "no_blocks", 0)
     assert "small" in ran(engine.step())
+
+
+def test_a_step_that_preempts_swaps_nobody_in(make_engine) -> None:
+    engine = make_engine(
+        num_gpu_blocks=8,
+        enable_prefix_caching=False,
+        preemption_mode="swap",
+        preemption_victim="largest",
+    )
+    for request_id, length in (("grows", 12), ("swapped", 9), ("makes-way", 8)):
+        engine.add_request(request_id, [1] * length, greedy(20))
+    records = [engine.step() for _ in range(6)]
+    preempted = [[each.request_id for each in record.preemptions] for record in records]
+    assert preempted == [[], ["swapped"], [], [], [], ["makes-way"]]
+    assert records[5].admission_blocked == AdmissionBlocked("swapped", "no_blocks", 0)
+    assert "swapped" in ran(engine.step())
 
 
 def test_an_admission_leaves_blocks_for_those_who_run(make_engine) -> None:
