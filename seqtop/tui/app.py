@@ -234,7 +234,9 @@ class SeqtopApp(BaseApp):
                 screen.show(changes)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        yield from super().get_system_commands(screen)
+        for command in super().get_system_commands(screen):
+            if command.title != "Keys":  # `?` is the help
+                yield command
         listed = {"quit"}  # Textual has a command for it
         for active in screen.active_bindings.values():
             binding, namespace = active.binding, active.node
@@ -265,7 +267,11 @@ class SeqtopApp(BaseApp):
 
     def action_go_to(self, name: str) -> None:
         if name == FLEET.name and len(self.engines) < 2:
-            self._show_notice("There is one engine: attach to several to compare them.")
+            self._show_notice(
+                "This is a recording of one engine; only running engines are shown side by side."
+                if self.ui.is_recorded
+                else "There is one engine: attach to several to compare them."
+            )
         else:
             super().action_go_to(name)
 

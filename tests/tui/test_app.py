@@ -47,6 +47,7 @@ def test_the_palette_has_the_actions(app: SeqtopApp) -> None:
         for active in app.screen.active_bindings.values():
             if active.binding.id and active.binding.action != "quit":
                 assert (active.binding.tooltip or active.binding.description) in commands
+        assert "Keys" not in commands  # beside `Show all keys`
         await commands["Reverse the order"].callback()
         assert app.ui.view.sort.descending
         await commands["Freeze the display, or resume"].callback()

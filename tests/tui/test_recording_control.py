@@ -92,6 +92,10 @@ def test_a_replay_is_not_recorded(folder: Path) -> None:
         async def act(pilot: Pilot[int]) -> None:
             await pilot.press("R")
             assert notices(replayed) == ["This is a recording already."]
+            await pilot.press("F")
+            assert notices(replayed)[1].startswith("This is a recording of one engine;")
+            await pilot.pause()
+            assert "space Play" in screen(replayed)
 
         play(replayed, act)
     assert len(list(folder.iterdir())) == 1

@@ -29,11 +29,17 @@ class KeyFooter(Footer):
         super().__init__(compact=True, show_command_palette=False)
         self._width = 0
         self._hidden: frozenset[str] = frozenset()
+        self._pause = "Pause"
 
-    def hide_actions(self, actions: frozenset[str]) -> None:
-        """Hides the keys of actions that are disabled."""
-        if actions != self._hidden:
-            self._hidden = actions
+    def update_keys(self, hidden: frozenset[str], pause: str) -> None:
+        """Draws the keys again, if one of the arguments has changed.
+
+        Args:
+            hidden: Actions that are disabled: their keys are hidden.
+            pause: A word for what the key of the action `pause` does now.
+        """
+        if (hidden, pause) != (self._hidden, self._pause):
+            self._hidden, self._pause = hidden, pause
             if self.is_mounted:
                 self.refresh(recompose=True)
 
@@ -44,6 +50,9 @@ class KeyFooter(Footer):
             for each in super().compose()
             if isinstance(each, _FooterKey) and _name(each) not in self._hidden
         ]
+        for key in keys:
+            if _name(key) == "pause":
+                key.description = self._pause
         while len(keys) > 1 and sum(map(_cells, keys)) > self._width:
             keys.remove(max(keys, key=lambda key: (_rank(key), keys.index(key))))
         self.styles.grid_size_columns = max(len(keys), 1)

@@ -33,15 +33,24 @@ class LatencyPanel(LineView):
         self.border_title = "Latencies"
         self._next: Timer | None = None
         """The timer of the next drawing, after a change."""
+        self._position: int | None = None
+        """The position of the moment of the last drawing, if the display was paused then."""
 
     def update(self, changes: Changes) -> None:
-        """Draws changes, those of sequences a second later. Called under the lock of `ui`."""
+        """Draws changes, those of running sequences a second later.
+
+        Called under the lock of `ui`.
+        """
         if not self.display or not self.outer_size:
             return
-        if changes.touched is None:
+        if changes.touched is None or self._paused_position != self._position:
             self._draw()
         elif self._next is None:
             self._next = self.set_timer(SECONDS_BETWEEN, self._draw_late)
+
+    @property
+    def _paused_position(self) -> int | None:
+        return self._ui.time_travel.position if self._ui.paused else None
 
     def on_resize(self) -> None:
         self._draw_late()
@@ -54,6 +63,7 @@ class LatencyPanel(LineView):
         if self._next is not None:
             self._next.stop()
             self._next = None
+        self._position = self._paused_position
         slo = self._ui.latencies.slo
         self.set_lines(latency_lines(slo, self._ui.measured, self.text_width))
 

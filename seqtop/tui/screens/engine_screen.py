@@ -53,7 +53,7 @@ class EngineScreen(TabbedScreen):
         self._header = header
         self._notice = notice
         self._scrubber = scrubber
-        self._hide_actions()
+        self._update_footer()
 
     def update(self, changes: Changes) -> None:
         """Draws changes in the body. Called under the lock of `ui`."""
@@ -65,15 +65,19 @@ class EngineScreen(TabbedScreen):
         if travel.key_message and not travel.paused:
             self.notify(safe_line(travel.key_message), timeout=4, markup=False)
             travel.key_message = ""
-        self._hide_actions()
+        self._update_footer()
         self._header.update()
         self._notice.update()
         self._scrubber.update()
         self.update(changes)
 
-    def _hide_actions(self) -> None:
+    def _update_footer(self) -> None:
         hidden = frozenset() if self.ui.may_be_controlled else CONTROLS
-        self._footer.hide_actions(hidden if self.ui.condition else hidden | REPEATS)
+        resume = "Play" if self.ui.is_recorded else "Resume"
+        self._footer.update_keys(
+            hidden if self.ui.condition else hidden | REPEATS,
+            resume if self.ui.paused else "Pause",
+        )
 
     def show_all(self) -> None:
         """Draws everything again, after a change of selection, preferences or size."""

@@ -23,6 +23,16 @@ def test_the_way_out_is_always_shown(app: SeqtopApp, size: tuple[int, int]) -> N
     play(app, act, size)
 
 
+def test_the_key_of_pause_says_what_it_does(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        for word in ("Resume", "Pause"):
+            await pilot.press("space")
+            await pilot.pause()
+            assert f"space {word} " in screen(app).splitlines()[-1]
+
+    play(app, act, (80, 24))
+
+
 def test_a_footer_that_is_mounted_after_the_bindings_were_published(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
         await app.screen.query_one(KeyFooter).remove()

@@ -3,6 +3,7 @@
 from textual.pilot import Pilot
 
 from seqtop import format as fmt
+from seqtop.history.memory_store import MemoryStore
 from seqtop.state import EngineState
 from seqtop.state.slo import FIGURES
 from seqtop.tui.app import SeqtopApp
@@ -14,10 +15,10 @@ from tests.support.scripted import Script, ScriptedSource, engine_info, scene
 
 def watching(settings: Settings) -> tuple[Script, SeqtopApp]:
     """An app that has watched the scene from its beginning."""
-    source = ScriptedSource()
+    source = ScriptedSource(history=MemoryStore())
     app = SeqtopApp(source, clock=lambda: 0.0, settings=settings)
     source.after_event = app.ui.update
-    return scene(source), app
+    return scene(source, hostile="?"), app
 
 
 def test_latencies_and_goodput() -> None:
@@ -66,6 +67,9 @@ def test_what_was_is_shown_while_paused() -> None:
         await pilot.press("space")
         await pilot.pause()
         assert ttft().split()[8:10] == ["s", "2"]
+        await pilot.press("0")  # a move through time is drawn at once
+        await pilot.pause()
+        assert ttft().split()[1:6] == [fmt.UNKNOWN] * 4 + ["0"]
 
     play(app, act, (100, 40))
 

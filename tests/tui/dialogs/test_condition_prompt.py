@@ -57,6 +57,7 @@ def test_an_invalid_condition_is_refused(live: SeqtopApp) -> None:
         await pilot.press(*"kv", "greater_than_sign", "enter")
         await pilot.pause()
         assert "Kv> needs a number." in screen(live)
+        assert "of sequences: the filter's words" in " ".join(screen(live).split())
         await pilot.press("escape")
         assert live.ui.condition == ""
 

@@ -144,6 +144,11 @@ def table_of_rules() -> list[Line]:
     ]
 
 
+def names_of_rules(width: int) -> list[Line]:
+    """Returns the names of the rules, as many in a line as fit into `width` cells."""
+    return rows([((name, "dim"),) for name in RULES], width)
+
+
 def about(found: LocatedFinding | None, width: int) -> list[Line]:
     """Returns one finding in full, with its rule."""
     if found is None:

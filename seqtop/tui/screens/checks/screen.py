@@ -19,6 +19,7 @@ from seqtop.tui.screens.checks import TAB
 from seqtop.tui.screens.checks.findings import (
     Findings,
     about,
+    names_of_rules,
     rule_lines,
     summary,
     table_of_rules,
@@ -109,7 +110,7 @@ class ChecksScreen(EngineScreen):
                 else ""
             )
             text = f"{len(RULES)} rules, {steps} checked{so_far}, nothing found.{outlook}"
-            self._show_hint(text, table_of_rules())
+            self._show_hint(text, table_of_rules(), names_of_rules(width))
             return
         self.findings.show(checker)
         self._titles.set_lines([titles(width)])
@@ -127,15 +128,17 @@ class ChecksScreen(EngineScreen):
         width = max(self.app.size.width - 2, 1)
         self._about.set_lines(_indented(about(self.findings.selected, width)))
 
-    def _show_hint(self, text: str, table: Sequence[Line] = ()) -> None:
-        """Shows a text in the middle, with a table below it if there is room for both."""
+    def _show_hint(self, text: str, *tables: Sequence[Line]) -> None:
+        """Shows a text in the middle, and below it the first of `tables` that has room."""
         width = max(self.app.size.width - 2, 1)
         lines: list[Line] = [
             ((text[start:end].center(width), "dim"),) for start, end in wrap(text, width - 4)
         ]
-        table = [line if line_width(line) <= width else fitted(line, width) for line in table]
-        indent = (width - max(map(line_width, table), default=0)) // 2
-        if len(lines) + 1 + len(table) <= self._hint.size.height:
+        room = self._hint.size.height - len(lines) - 1
+        table = next((each for each in tables if len(each) <= room), None)
+        if table:
+            table = [line if line_width(line) <= width else fitted(line, width) for line in table]
+            indent = (width - max(map(line_width, table))) // 2
             lines += [(), *(((" " * indent, PLAIN), *line) for line in table)]
         above = max((self._hint.size.height - len(lines)) // 2, 0)
         self._hint.set_lines([*[()] * above, *_indented(lines)])

@@ -167,7 +167,7 @@ COLUMNS = (
         priority=0,
         cell=_count(SequenceStatus.WAITING, "waiting"),
     ),
-    EngineColumn(key="kv", title="KV", width=12, priority=1, right=False, cell=_kv),
+    EngineColumn(key="kv", title="KV", width=11, priority=1, right=False, cell=_kv),
     EngineColumn(
         key="out",
         title="Out tok/s",

@@ -136,7 +136,8 @@ class FleetScreen(TabbedScreen):
             return
         with ui.lock:
             info, endpoint = ui.source.state.info, ui.source.connection.endpoint
-            name = escape(safe_line(info.engine_id if info else endpoint))
+            # Engines of one name differ by their endpoints, which small terminals do not list.
+            name = escape(safe_line(f"{info.engine_id} · {endpoint}" if info else endpoint))
             self._charts.border_title = name
             self._latency.border_title = "" if self._charts.display else name
             self._latency.set_lines(

@@ -50,6 +50,7 @@ def test_an_orderly_engine_has_no_findings_and_one_is_told_what_was_checked() ->
         await pilot.press(KEY)
         await checked(app, pilot)
         assert f"{len(RULES)} rules, 1 step checked, nothing found." in words(app)
+        assert "block-range swap-map pool-sum" in words(app)
         assert "a swap names a block" not in words(app), "no room for all rules"
         await pilot.resize_terminal(160, 50)
         await until(pilot, lambda: "swap-map a swap names a block" in words(app))

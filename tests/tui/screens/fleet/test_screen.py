@@ -153,9 +153,9 @@ def test_engines_are_filtered(fleet: SeqtopApp) -> None:
 
 def test_the_engine_under_the_cursor_is_shown_below(fleet: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
-        assert "─demo─" in screen(fleet)
+        assert "─demo · ipc:" in screen(fleet)
         assert "p50 each second" in screen(fleet)
         await pilot.press("down")
-        await until(pilot, lambda: "─rank-1─" in screen(fleet))
+        await until(pilot, lambda: "─rank-1 · ipc:" in screen(fleet))
 
     play(fleet, act, (120, 40))
