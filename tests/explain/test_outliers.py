@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from seqtop.explain.outliers import find_outliers
+from seqtop.explain.outliers import Outliers, SlowRequest, find_outliers
 from seqtop.explain.report import outliers_as_text
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SequenceStatus
@@ -63,6 +63,13 @@ def test_few_requests_differ_by_chance_only() -> None:
     assert len(found.slow) == 1
     assert found.differences == []
     assert outliers_as_text(found).endswith("No field differs by more than chance explains.")
+
+
+@pytest.mark.parametrize(("count", "last"), [(10, "  req-9: 1.00 s"), (11, "  and 1 more")])
+def test_text_names_the_ten_slowest(count: int, last: str) -> None:
+    slow = [SlowRequest(f"req-{number}", 1.0, {}) for number in range(count)]
+    text = outliers_as_text(Outliers("the rule", slow, 0, []))
+    assert text.splitlines()[10 : count + 1][-1] == last
 
 
 @pytest.mark.parametrize("objectives", ["", "e2e=1h"])
