@@ -30,6 +30,11 @@ def prompt(number: int) -> list[int]:
     return shared + [900 + number] * (5 + number % 40)
 
 
+def num_tokens(number: int) -> int:
+    """The tokens after which a request ends by itself."""
+    return 20 + number % 50
+
+
 def engine_arguments(options: argparse.Namespace) -> Any:
     from token_executor import TokenExecutor
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -80,7 +85,7 @@ async def serve(options: argparse.Namespace) -> list[dict[str, Any]]:
     async def one(number: int) -> dict[str, Any]:
         await asyncio.sleep(0.02 * (number // 10))
         params = SamplingParams(
-            max_tokens=20 + number % 50, temperature=0, ignore_eos=True, detokenize=False
+            max_tokens=num_tokens(number), temperature=0, ignore_eos=True, detokenize=False
         )
         tokens: list[int] = []
         request = {"prompt_token_ids": prompt(number)}
