@@ -114,14 +114,20 @@ def test_models_are_described_in_the_same_words(capsys: pytest.CaptureFixture[st
 def test_an_error_of_a_step_ends_the_engine_with_a_sentence_and_a_flight_record(
     endpoint: str, tmp_path: Path
 ) -> None:
-    records = tmp_path / "flight records"
+    records, errors = tmp_path / "flight records", tmp_path / "errors"
     program = f"""
+import os
+from pathlib import Path
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.cli import main
+from tests.support.waiting import wait_until
 
+errors = Path({str(errors)!r})
+os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
 original = LLMEngine.step
 
 def step(self):
+    wait_until(lambda: "the flight recorder of" in errors.read_text())
     record = original(self)
     if record.step == 60:
         raise RuntimeError("no such step")
@@ -134,7 +140,8 @@ raise SystemExit(main(["serve", *arguments]))
 """
     done = run(sys.executable, "-c", program)
     assert done.returncode == 1
-    assert "engine-stub: the engine has stopped: RuntimeError: no such step\n" in done.stderr
+    said = errors.read_text()
+    assert "engine-stub: the engine has stopped: RuntimeError: no such step\n" in said
     (path,) = records.glob("*.json")
     verdict = json.loads(path.read_text())
     assert (verdict["cause"], verdict["step"], verdict["redacted"]) == ("failed", 59, False)
