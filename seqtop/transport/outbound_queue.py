@@ -18,9 +18,14 @@ class QueuedEvent(NamedTuple):
 
 
 class QueuedInFlight(NamedTuple):
-    """An encoded `InFlight` for the replica. It is not part of the live stream."""
+    """An encoded `InFlight` for the replica, and the number of events dropped before it.
+
+    It is not part of the live stream. It is one item: a viewer that got a snapshot between the two
+    would have the number after the drop and the state before the repair.
+    """
 
     payload: bytes
+    num_dropped: int
 
 
 class DroppedEvents(NamedTuple):

@@ -239,7 +239,8 @@ class Publisher:
             if isinstance(event, InFlight):
                 # It is enqueued when the queue is almost empty, and its size does not count. If it
                 # did, one larger than the queue would cause the loss that requires the next one.
-                self._enqueue(QueuedInFlight(payload))
+                self._outbound_queue.put(QueuedInFlight(payload, self._num_unannounced))
+                self._num_unannounced = 0
             else:
                 self._require_room(len(payload))
                 self._enqueue(QueuedEvent(payload))
@@ -247,7 +248,7 @@ class Publisher:
         except (WireError, QueueFullError) as error:
             self._drop(str(error))
 
-    def _enqueue(self, item: QueuedEvent | QueuedInFlight) -> None:
+    def _enqueue(self, item: QueuedEvent) -> None:
         if self._num_unannounced:
             self._outbound_queue.put(DroppedEvents(self._num_unannounced))
             self._num_unannounced = 0

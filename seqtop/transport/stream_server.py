@@ -142,8 +142,9 @@ class StreamServer:
                 case QueuedEvent(payload):
                     self._send(payload)
                     self.num_bytes_sent += len(payload)
-                case QueuedInFlight(payload):
+                case QueuedInFlight(payload, num_dropped):
                     self._update_replica(payload, InFlight)
+                    self._next_number += num_dropped
                 case QueuedReply(identity, payload):
                     self._requests.reply(identity, payload)
                 case DroppedEvents(num_events):

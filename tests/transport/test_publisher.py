@@ -3,7 +3,9 @@
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +19,7 @@ from seqtop.transport import (
     publisher,
 )
 from seqtop.transport.endpoints import snapshot_endpoint
+from seqtop.transport.outbound_queue import OutboundQueue
 from seqtop.transport.publisher import Publisher, PublishError
 from seqtop.wire import codec, frames
 from seqtop.wire.messages import (
@@ -255,6 +258,30 @@ def test_event_that_cannot_be_sent_is_a_gap_that_is_counted_and_repaired(
         wait_until(lambda: session.state.requests.keys() == {"req-1", "req-3", "req-4"})
         assert session.connection.num_missed == 2
         assert not engine.wants_in_flight()
+
+
+def test_a_snapshot_has_the_repair_and_its_number_or_neither(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = OutboundQueue.put
+
+    def put_and_pause(queue: OutboundQueue, item: Any) -> None:
+        put(queue, item)
+        time.sleep(0.05)  # as an engine whose thread has to wait for the interpreter
+
+    monkeypatch.setattr(OutboundQueue, "put", put_and_pause)
+    truth = EngineState()
+    info = engine_info(heartbeat_interval=0.0)  # so that a viewer sees each new number
+    with (
+        Publisher(endpoint, info, EngineState(), repairs=True) as engine,
+        Session(endpoint) as session,
+    ):
+        session.await_engine(SECONDS)
+        engine.lose(1, "the arrival could not be made")
+        truth.apply(arrival(1))
+        assert engine.wants_in_flight()
+        engine.publish(in_flight(truth))
+        wait_until(lambda: session.state.requests.keys() == truth.requests.keys())
 
 
 def test_events_arrive_in_order(endpoint: str) -> None:
