@@ -12,9 +12,10 @@ _WAKE_UP_BYTES: Final = 4096
 
 
 class QueuedEvent(NamedTuple):
-    """An encoded event for the live stream."""
+    """An encoded event for the live stream, and the number of events dropped before it."""
 
     payload: bytes
+    num_dropped: int = 0
 
 
 class QueuedInFlight(NamedTuple):
@@ -28,12 +29,6 @@ class QueuedInFlight(NamedTuple):
     num_dropped: int
 
 
-class DroppedEvents(NamedTuple):
-    """The number of events dropped at this place in the queue."""
-
-    num_events: int
-
-
 class QueuedReply(NamedTuple):
     """An encoded reply to the viewer with a ZeroMQ routing identity."""
 
@@ -45,7 +40,7 @@ class EndOfStream(NamedTuple):
     """The last item of a queue."""
 
 
-Item: TypeAlias = QueuedEvent | QueuedInFlight | DroppedEvents | QueuedReply | EndOfStream
+Item: TypeAlias = QueuedEvent | QueuedInFlight | QueuedReply | EndOfStream
 
 
 class QueueFullError(Exception):

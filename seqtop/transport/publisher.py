@@ -21,7 +21,6 @@ from seqtop.transport import sockets
 from seqtop.transport.curve_keys import EngineKeys
 from seqtop.transport.endpoints import check_bind, snapshot_endpoint
 from seqtop.transport.outbound_queue import (
-    DroppedEvents,
     OutboundQueue,
     QueuedEvent,
     QueuedInFlight,
@@ -240,19 +239,13 @@ class Publisher:
                 # It is enqueued when the queue is almost empty, and its size does not count. If it
                 # did, one larger than the queue would cause the loss that requires the next one.
                 self._outbound_queue.put(QueuedInFlight(payload, self._num_unannounced))
-                self._num_unannounced = 0
             else:
                 self._require_room(len(payload))
-                self._enqueue(QueuedEvent(payload))
+                self._outbound_queue.put(QueuedEvent(payload, self._num_unannounced))
                 self._num_bytes_queued += len(payload)
+            self._num_unannounced = 0
         except (WireError, QueueFullError) as error:
             self._drop(str(error))
-
-    def _enqueue(self, item: QueuedEvent) -> None:
-        if self._num_unannounced:
-            self._outbound_queue.put(DroppedEvents(self._num_unannounced))
-            self._num_unannounced = 0
-        self._outbound_queue.put(item)
 
     def _require_room(self, size: int) -> None:
         frames.check_size(size)

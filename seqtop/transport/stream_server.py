@@ -14,7 +14,6 @@ import zmq
 
 from seqtop.transport.curve_keys import EngineKeys
 from seqtop.transport.outbound_queue import (
-    DroppedEvents,
     EndOfStream,
     OutboundQueue,
     QueuedEvent,
@@ -139,7 +138,9 @@ class StreamServer:
         """
         for item in self._outbound_queue.take(_ITEMS_PER_ROUND):
             match item:
-                case QueuedEvent(payload):
+                case QueuedEvent(payload, num_dropped):
+                    # Viewers see the gap in the numbers and request a snapshot.
+                    self._next_number += num_dropped
                     self._send(payload)
                     self.num_bytes_sent += len(payload)
                 case QueuedInFlight(payload, num_dropped):
@@ -147,9 +148,6 @@ class StreamServer:
                     self._next_number += num_dropped
                 case QueuedReply(identity, payload):
                     self._requests.reply(identity, payload)
-                case DroppedEvents(num_events):
-                    # Viewers see the gap in the numbers and request a snapshot.
-                    self._next_number += num_events
                 case EndOfStream():
                     return False
         return True
