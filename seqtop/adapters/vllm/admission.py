@@ -104,6 +104,9 @@ class Admission:
             self._set_observing(False)
             self._num_cached, self._refused = {}, None
         scheduler = self._scheduler
+        if not any(getattr(scheduler, name, ()) for name in QUEUES):
+            return []
+        loras = self._used_lora_slots()
         skipped = getattr(scheduler, "deferred_waiting", ())
         reasons: list[tuple[str, str]] = []
         for request in islice(waiting_requests(scheduler), _MAX_REASONS):
@@ -118,7 +121,7 @@ class Admission:
                 cause = "paused"
             elif has_preempted or request_id == refused:
                 cause = "no_blocks"
-            elif self._lacks_lora_slot(request):
+            elif loras is not None and _lora_id(request) and _lora_id(request) not in loras:
                 reasons.append((request_id, "lora_slots"))
                 continue  # it was skipped, and the next one examined
             elif request in skipped:
@@ -147,13 +150,13 @@ class Admission:
                 return "token_budget"
         return "unknown"
 
-    def _lacks_lora_slot(self, request: Any) -> bool:
-        """Returns whether the running requests use all slots, and none of them its adapter."""
-        adapter = _lora_id(request)
-        if not adapter:
-            return False
-        loras = {_lora_id(each) for each in self._scheduler.running} - {0}
-        return len(loras) >= self._scheduler.lora_config.max_loras and adapter not in loras
+    def _used_lora_slots(self) -> set[int] | None:
+        """Returns the adapters of the running requests if they use all slots, else `None`."""
+        config = getattr(self._scheduler, "lora_config", None)
+        if not config:
+            return None
+        loras = {_lora_id(request) for request in self._scheduler.running} - {0}
+        return loras if len(loras) >= config.max_loras else None
 
 
 def _lora_id(request: Any) -> int:
