@@ -1,10 +1,9 @@
 """What the adapter costs vLLM's scheduler: real EngineCores, followed, dormant or neither.
 
-256 requests run and 200 wait. Each engine has a process of its own: CPython adapts its bytecode to
-the objects that it meets, and engines that share a process would slow each other down. Two of them
-take turns every ten steps, so that whatever else the machine does hits both. The model takes no
-time at all, so what is measured is vLLM's own Python and ours. `CPU` is the processor time of the
-engine's thread, which other programs cannot add to.
+256 requests run and 200 wait, in each engine as many until the end. Each has a process of its own,
+and two of them take turns every ten steps, so that whatever else the machine does hits both. The
+model takes no time at all, so what is measured is vLLM's own Python and ours. `CPU` is the
+processor time of the engine's thread, which other programs cannot add to.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ sys.path.insert(0, str(HERE))
 NUM_RUNNING, NUM_WAITING = 256, 200
 NUM_ROUNDS, STEPS_PER_TURN, NUM_WARM_UP = 40, 10, 20
 NUM_TOKENS = 900
-"""Of each request: more than an engine makes here, so that as many run from begin to end."""
+"""The tokens of each request: more than an engine makes here, so that none ends."""
 
 
 class Engine:
