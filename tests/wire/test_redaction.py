@@ -33,6 +33,7 @@ from seqtop.wire.messages import (
     SequenceUpdate,
     Step,
     StepStats,
+    StreamingUpdate,
 )
 from seqtop.wire.redaction import privacy_of, redact
 from tests.support.hand_driven import engine_info
@@ -144,6 +145,14 @@ def step() -> Step:
 EVENTS = [
     arrived(),
     step(),
+    StreamingUpdate(
+        request_id="r",
+        time=2.0,
+        num_computed_tokens=3,
+        num_prompt_tokens=4,
+        prompt=SECRET,
+        prompt_token_ids=[ID, ID],
+    ),
     RequestFinished(
         request_id="r",
         time=3.0,

@@ -8,7 +8,7 @@ from textual.content import Content
 from textual.widgets import Label, OptionList
 from textual.widgets.option_list import Option
 
-from seqtop.state.fields import COLUMNS, FIELDS
+from seqtop.state.fields import FIELDS
 from seqtop.state.ordering import Sort
 from seqtop.tui.dialogs.dialog import Dialog
 
@@ -16,7 +16,7 @@ BY_LIFECYCLE = ("Lifecycle", "running, then the queue, then what has finished")
 
 
 class SortChooser(Dialog[Sort | None]):
-    """Lists the columns; returns the chosen order, or `None`.
+    """Lists all columns, shown or not; returns the chosen order, or `None`.
 
     A letter moves the cursor to the next column whose title begins with it.
     """
@@ -34,7 +34,10 @@ class SortChooser(Dialog[Sort | None]):
             yield Label("Sort by", classes="dialog-title")
             yield OptionList(
                 self._option("", *BY_LIFECYCLE),
-                *(self._option(column.key, column.title, column.help) for column in COLUMNS),
+                *(
+                    self._option(column.key, column.title, column.help)
+                    for column in FIELDS.values()
+                ),
                 id="sort-options",
             )
             yield Label(
@@ -52,7 +55,7 @@ class SortChooser(Dialog[Sort | None]):
             return
         event.stop()
         options = self.query_one(OptionList)
-        titles = [BY_LIFECYCLE[0], *(column.title for column in COLUMNS)]
+        titles = [BY_LIFECYCLE[0], *(column.title for column in FIELDS.values())]
         here = (options.highlighted or 0) + 1
         for index in (*range(here, len(titles)), *range(here)):
             if titles[index].lower().startswith(letter):

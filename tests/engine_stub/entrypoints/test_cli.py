@@ -14,6 +14,7 @@ from engine_stub.entrypoints.cli import main as engine_main
 from seqtop.checks.report import check_recording
 from seqtop.cli.main import main
 from tests.support.commands import ENGINE, assert_one_sentence, run
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(EngineConfig)])
@@ -140,6 +141,8 @@ raise SystemExit(main(["serve", *arguments]))
 """
     done = run(sys.executable, "-c", program)
     assert done.returncode == 1
+    # The engine does not wait for its recorder.
+    wait_until(lambda: "; recorded in " in errors.read_text())
     said = errors.read_text()
     assert "engine-stub: the engine has stopped: RuntimeError: no such step\n" in said
     (path,) = records.glob("*.json")

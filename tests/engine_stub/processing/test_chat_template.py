@@ -124,10 +124,16 @@ def test_a_template_that_cannot_be_read(directory: Path) -> None:
     ],
 )
 def test_a_template_that_takes_too_much_memory(expression: str) -> None:
+    before = max_memory_of_children()
     with pytest.raises(ChatTemplateError, match=r"memory|MemoryError|OverflowError|longer than"):
         ChatTemplate("{% if 1 %}" + expression + "{% endif %}", {}).render([*MESSAGES])
-    # The memory was that of another process, which has a limit.
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < 2 * MAX_MEMORY
+    # The memory was that of another process, which has a limit. Other tests have larger ones.
+    assert max_memory_of_children() < max(2 * MAX_MEMORY, before + 1)
+
+
+def max_memory_of_children() -> int:
+    """Returns the bytes of the largest process that this one has waited for."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
 
 
 def test_a_template_that_never_ends_is_ended_and_the_next_prompt_rendered() -> None:

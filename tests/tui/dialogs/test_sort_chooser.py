@@ -25,8 +25,29 @@ def test_sort_chooser(app: SeqtopApp) -> None:
         assert outs == sorted(outs, reverse=True)
         assert "Out▼" in screen(app)
         await pilot.press("s")
-        assert app.screen.query_one(OptionList).highlighted == 9
+        assert highlighted(app) == "out"
         await pilot.press("home", "enter")
         assert app.ui.view.sort == Sort()
 
     play(app, act)
+
+
+def test_a_column_that_was_hidden(app: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        assert "E2E" not in screen(app)
+        await pilot.press("s", "e")
+        assert highlighted(app) == "e2e"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "E2E▼" in screen(app)
+        await pilot.press("s", "home", "enter")
+        await pilot.pause()
+        assert "E2E" not in screen(app)
+
+    play(app, act)
+
+
+def highlighted(app: SeqtopApp) -> str | None:
+    options = app.screen.query_one(OptionList)
+    assert options.highlighted is not None
+    return options.get_option_at_index(options.highlighted).id

@@ -65,8 +65,11 @@ def arrange(
 ) -> tuple[Field, ...]:
     """Returns those of the columns `keys` that fit into `width` cells, one cell apart.
 
-    The column that the rows are sorted by stays.
+    The column that the rows are sorted by stays, and is added if it is not one of `keys`.
     """
+    if sort_key and sort_key not in keys:
+        at = keys.index("text") if "text" in keys else len(keys)
+        keys = (*keys[:at], sort_key, *keys[at:])
     return fit([FIELDS[key] for key in keys], width, keep=(sort_key,))
 
 
