@@ -135,9 +135,7 @@ def to_time(time: float, direction: int = 0) -> Seek:
     def seek(timeline: Timeline, position: int) -> int | None:
         begin, _ = bounds(timeline)
         found = timeline.index.at_time(time) if time >= begin else timeline.first
-        if direction and (found - position) * direction <= 0:
-            return by_steps(direction)(timeline, position)
-        return found
+        return _at_another_step(timeline, position, found, direction) if direction else found
 
     return seek
 
@@ -149,11 +147,21 @@ def by_share(share: float) -> Seek:
         begin, end = bounds(timeline)
         wanted = max(timeline.index[position].time, begin) + share * (end - begin)
         found = timeline.index.at_time(wanted) if wanted >= begin else timeline.first
-        if (found - position) * share > 0:
-            return found
-        return by_steps(1 if share > 0 else -1)(timeline, position)
+        return _at_another_step(timeline, position, found, 1 if share > 0 else -1)
 
     return seek
+
+
+def _at_another_step(timeline: Timeline, position: int, found: int, direction: int) -> int | None:
+    """Returns `found`, or the end of the next step in that direction if it is at no other step.
+
+    A step lasts until the next one, and has positions of its own for what arrives in between.
+    """
+    is_beyond = (found - position) * direction > 0
+    if is_beyond and timeline.index[found].step != timeline.index[position].step:
+        return found
+    next_step = by_steps(direction)(timeline, position)
+    return found if next_step is None and is_beyond else next_step
 
 
 def bounds(timeline: Timeline) -> tuple[float, float]:

@@ -5,10 +5,11 @@ from textual.pilot import Pilot
 
 from seqtop.history.event_index import EventKind
 from seqtop.history.memory_store import MemoryStore
+from seqtop.tui import seek
 from seqtop.tui.app import SeqtopApp
 from tests.support.event_script import EventScript
 from tests.support.piloting import play, screen
-from tests.support.scripted import START, ScriptedSource
+from tests.support.scripted import START, Script, ScriptedSource
 
 
 def test_swaps_are_found() -> None:
@@ -32,6 +33,26 @@ def test_swaps_are_found() -> None:
         assert "No swap before this moment in the history." in " ".join(screen(app).split())
 
     play(app, act, (120, 30))
+
+
+def test_a_step_that_lasts_for_columns_is_left_at_once() -> None:
+    """What arrives between two steps has a position of its own, with the number of the former."""
+    history = MemoryStore()
+    engine = Script(ScriptedSource(history=history))
+    engine.arrive("early")
+    for _ in range(3):
+        engine.step()
+    engine.time += 5.0
+    engine.arrive("late")
+    step, middle = history.index[history.last].step, engine.time - 2.0
+    assert history.index[history.index.at_time(middle)].step == step
+    for back in (seek.to_time(middle, -1), seek.by_share(-0.4)):
+        found = back(history, history.last)
+        assert found is not None
+        assert history.index[found].step == step - 1
+    forward = seek.to_time(middle, 1)(history, history.index.at_step(step - 1))
+    assert forward is not None
+    assert history.index[forward].step == step
 
 
 def test_by_a_twentieth_of_the_record(live: SeqtopApp) -> None:
