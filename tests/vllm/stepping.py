@@ -236,6 +236,7 @@ class SteppedEngine:
     @property
     def not_available(self) -> dict[str, str]:
         """The columns that the viewer knows to be not available, with the reasons."""
+        self.session.wait_until(lambda: self.session.state.info is not None, SECONDS)
         info = self.session.state.info
         assert info is not None
         return info.not_available
