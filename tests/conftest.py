@@ -11,9 +11,9 @@ from hypothesis import settings
 
 # Before they are imported: so that a failed assertion of a helper shows what was compared.
 pytest.register_assert_rewrite("tests.support")
-# Before `seqtop` notes it as the default. With Python's own, of 10, full collections are a
-# quarter of the time: they traverse the million objects of imported modules, which are no garbage.
-gc.set_threshold(*gc.get_threshold()[:2], 300)
+# Before `seqtop` notes it as the default. With Python's own, collections are a quarter of the time:
+# full ones traverse the million objects of imported modules, which are no garbage.
+gc.set_threshold(10_000, 10, 40)
 
 from seqtop.history import segments
 from tests.support import settling
