@@ -36,7 +36,7 @@ def test_swaps_are_found() -> None:
 
 
 def test_a_step_that_lasts_for_columns_is_left_at_once() -> None:
-    """What arrives between two steps has a position of its own, with the number of the former."""
+    """Arrivals between two steps have positions of their own, with the number of the former."""
     history = MemoryStore()
     engine = Script(ScriptedSource(history=history))
     engine.arrive("early")

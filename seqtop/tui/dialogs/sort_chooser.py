@@ -68,5 +68,5 @@ class SortChooser(Dialog[Sort | None]):
 
     def _option(self, key: str, title: str, about: str) -> Option:
         mark = ("▼" if self._sort.descending else "▲") if key == self._sort.key else " "
-        prompt = Content.assemble((f"{mark} {title:<10}", "bold"), (about, "dim"))
+        prompt = Content.assemble((f"{mark} {title:<12}", "bold"), (about, "dim"))
         return Option(prompt, id=key or "lifecycle")

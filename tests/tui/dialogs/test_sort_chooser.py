@@ -40,7 +40,10 @@ def test_a_column_that_was_hidden(app: SeqtopApp) -> None:
         await pilot.press("enter")
         await pilot.pause()
         assert "E2E▼" in screen(app)
-        await pilot.press("s", "home", "enter")
+        await pilot.press("s", "end")
+        await pilot.pause()
+        assert "Prompt text the prompt's text" in " ".join(screen(app).split())
+        await pilot.press("home", "enter")
         await pilot.pause()
         assert "E2E" not in screen(app)
 
