@@ -42,6 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("snapshot")
 
 
+def pytest_unconfigure() -> None:
+    """Leaves pytest little to traverse: it collects garbage five times before it ends."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def snap_compare(request: pytest.FixtureRequest) -> Snapshots:
     """Compares a screen with the test's snapshot; with `--update-snapshots` it is stored."""
@@ -78,6 +84,7 @@ def _patient_pilot() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("app", "pilot"):
             patch.setattr(f"textual.{module}.wait_for_idle", settling.wait_for_idle)
+        patch.setattr("textual.screen.UPDATE_PERIOD", 1.0)  # seconds; `settled` draws before that
         patch.setattr("textual.pilot.Pilot._wait_for_screen", settling.wait_for_screen)
         yield
 

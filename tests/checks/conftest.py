@@ -9,7 +9,7 @@ from seqtop.sequence import SamplingParams
 from tests.support.mutants import PROMPTS, PayloadCollector
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tape() -> list[bytes]:
     """The events of a run in which everything that the rules look at happens."""
     clock = iter(range(10**6))

@@ -15,7 +15,7 @@ def engine() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{Path(directory, 'e')}"
         process = subprocess.Popen(
-            [*ENGINE, "serve", "--demo", "--pace", "20", "--bind", endpoint, "--device", "cpu"],
+            [*ENGINE, "serve", "--demo", "--pace", "10", "--bind", endpoint, "--device", "cpu"],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -11,8 +11,13 @@ from tests.support.diff_runs import as_run, payloads, prefer_victim, rank_by
 
 
 @pytest.fixture(scope="module")
-def base() -> Run:
-    return as_run(payloads())
+def usual() -> list[bytes]:
+    return payloads()
+
+
+@pytest.fixture(scope="module")
+def base(usual: list[bytes]) -> Run:
+    return as_run(usual)
 
 
 CROWDED: dict[str, Any] = {"max_num_seqs": 7, "num_gpu_blocks": 30, "max_num_batched_tokens": 128}
@@ -62,9 +67,12 @@ def test_changed_setting_is_named(base: Run, name: str, value: int) -> None:
     "changes",
     [
         {"preemption_victim": "largest"},
-        {"patch": prefer_victim(lambda behind: behind[0])},
+        pytest.param({"patch": prefer_victim(lambda behind: behind[0])}, marks=MORE),
         {"patch": prefer_victim(lambda behind: max(behind, key=lambda each: len(each.prompt)))},
-        {"patch": prefer_victim(lambda behind: min(behind, key=lambda each: len(each.prompt)))},
+        pytest.param(
+            {"patch": prefer_victim(lambda behind: min(behind, key=lambda each: len(each.prompt)))},
+            marks=MORE,
+        ),
     ],
     ids=["largest", "first", "longest prompt", "shortest prompt"],
 )
@@ -84,10 +92,11 @@ def test_changed_preemption_policy_is_named(crowded: Run, changes: dict[str, Any
             "admission order",
             "the order of the waiting queue differs",
         ),
-        (
+        pytest.param(
             {"patch": rank_by(lambda group: -len(group.prompt_token_ids))},
             "admission order",
             "the order of the waiting queue differs",
+            marks=MORE,
         ),
         (
             {"arrivals": (0, 1, 3, 2, 4, 5, 6)},
@@ -109,15 +118,14 @@ def test_changed_order_is_named(base: Run, changes: dict[str, Any], kind: str, c
     assert (found.first.kind, found.first.cause) == (kind, cause)
 
 
-def test_runs_with_other_ids_are_aligned_by_arrival(base: Run) -> None:
-    other = as_run([each.replace(b"req-", b"run-") for each in payloads()])
+def test_runs_with_other_ids_are_aligned_by_arrival(base: Run, usual: list[bytes]) -> None:
+    other = as_run([each.replace(b"req-", b"run-") for each in usual])
     found = compare(base, other)
     assert (found.first, found.aligned_by) == (None, "order of arrival")
 
 
-def test_run_that_is_cut_short(base: Run) -> None:
-    whole = payloads()
-    found = compare(base, as_run(whole[: len(whole) // 2]))
+def test_run_that_is_cut_short(base: Run, usual: list[bytes]) -> None:
+    found = compare(base, as_run(usual[: len(usual) // 2]))
     assert found.first is not None
     assert (found.first.kind, found.first.step_b) == ("length", -1)
     assert len(diff_runs.PROMPTS) == len(base.requests)

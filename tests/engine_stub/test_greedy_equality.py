@@ -20,9 +20,13 @@ MAX_TOKENS = 24
 BLOCK_SIZE = 8
 
 
-@pytest.fixture(scope="module", params=["random weights", "bundled weights"])
+RANDOM, BUNDLED = "random weights", "bundled weights"
+MORE = pytest.param(BUNDLED, marks=pytest.mark.release("the same with other weights"))
+
+
+@pytest.fixture(scope="module", params=[RANDOM, MORE])
 def model(request: pytest.FixtureRequest, tiny_model: Path) -> Path:
-    return tiny_model if request.param == "random weights" else DEFAULT_MODEL
+    return tiny_model if request.param == RANDOM else DEFAULT_MODEL
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +147,7 @@ def test_swapping(make_engine, prompts, expected, chunked: bool) -> None:
     assert records[-1].blocks.free_cpu == 20
 
 
+@pytest.mark.parametrize("model", [RANDOM, BUNDLED], indirect=True)
 def test_everything_at_once(make_engine, prompts, expected) -> None:
     engine = make_engine(num_gpu_blocks=24, max_num_batched_tokens=37, num_cpu_blocks=14,
                          preemption_mode="swap")  # fmt: skip

@@ -46,6 +46,7 @@ def test_greedy_text_is_that_of_transformers(decoder: Decoder) -> None:
     assert text == TOKENIZER.decode(expected[ids.shape[1] :])
 
 
+@pytest.mark.release("the weights change with training only")
 def test_a_story_names_the_hero_it_was_asked_for(decoder: Decoder) -> None:
     prompt = "User: Tell me a story about a fox called Mira.\nBot:"
     told = [

@@ -29,6 +29,10 @@ from tests.support.running import drain, greedy, run, tokens
 
 MAX_TOKENS = 31
 CPU = torch.device("cpu")
+MORE = [
+    pytest.param(name, marks=pytest.mark.release("more of the same kind"))
+    for name in ("llama", "qwen2-sliding")
+]
 
 
 class WatchedGraphs(DecodeGraphs):
@@ -141,7 +145,7 @@ def test_only_the_steps_own_slots_and_the_scratch_block_are_written(
         assert torch.allclose(written, cache.pool[0].flatten(0, 1)[slots], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["llama", "mistral-sliding", "qwen2-sliding", "qwen3"])
+@pytest.mark.parametrize("name", ["mistral-sliding", "qwen3", *MORE])
 def test_tokens_are_those_of_transformers_as_batches_grow_and_shrink(
     tmp_path: Path, name: str
 ) -> None:

@@ -176,6 +176,7 @@ def gone(processes: list[psutil.Process]) -> Callable[[], bool]:
     )
 
 
+@pytest.mark.release("another start of processes that import torch")
 def test_nothing_outlives_an_engine_that_was_killed(endpoint: str) -> None:
     with served(endpoint) as (process, children):
         assert len(stages_of(children)) == 2

@@ -67,6 +67,7 @@ def test_chat_follows_the_models_own_template(tmp_path: Path) -> None:
             create(model="my-qwen", messages=CHAT)
 
 
+@pytest.mark.release("another start of an engine")
 def test_chat_is_refused_for_models_without_a_template(tmp_path: Path) -> None:
     without = shutil.ignore_patterns("*.jinja")
     shutil.copytree(DEFAULT_MODEL, tmp_path / "my-llama", ignore=without)

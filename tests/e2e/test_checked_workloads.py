@@ -1,15 +1,15 @@
-"""Fifty random workloads with all that the bundled engine can do, and nothing is found wrong."""
+"""Random workloads with all that the bundled engine can do, and nothing is found wrong."""
 
 from collections import Counter
 from pathlib import Path
+
+import pytest
 
 from seqtop.checks.checker import Checker
 from seqtop.checks.finding import Finding
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event, Step
 from tests.support.random_runs import RandomRun, small_models
-
-NUM_WORKLOADS = 50
 
 
 class Watched:
@@ -43,10 +43,11 @@ class Watched:
                 assert shown.status is seq.status
 
 
-def test_nothing_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num", [15, pytest.param(50, marks=pytest.mark.release("more seeds"))])
+def test_nothing_is_found(tmp_path: Path, num: int) -> None:
     models = small_models(tmp_path)
     seen: Counter[str] = Counter()
-    for seed in range(NUM_WORKLOADS):
+    for seed in range(num):
         run, watched = RandomRun(seed, models), Watched(seen)
         watched.publish(run.info())
         for _ in run.steps(watched):
