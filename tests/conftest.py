@@ -84,7 +84,6 @@ def _patient_pilot() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("app", "pilot"):
             patch.setattr(f"textual.{module}.wait_for_idle", settling.wait_for_idle)
-        patch.setattr("textual.screen.UPDATE_PERIOD", 1.0)  # seconds; `settled` draws before that
         patch.setattr("textual.pilot.Pilot._wait_for_screen", settling.wait_for_screen)
         yield
 
