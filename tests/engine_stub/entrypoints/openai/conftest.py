@@ -7,7 +7,7 @@ import pytest
 from tests.support.http_engine import Served, serve
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # an engine that waits is not free either
 def served() -> Iterator[Served]:
     with serve("--control", "--pace", "100") as running:
         yield running
