@@ -366,7 +366,7 @@ _ALL = (
     Field(
         key="why",
         title="Why",
-        help="why it waits, or waited longest: place, blocks, budget, queue",
+        help="why it waits or waited: place, blocks, budget, queue",
         value=lambda r, s, _: wait_word(r, s),
         width=6,
         priority=3,

@@ -4,6 +4,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from textual.binding import Binding
+
 from seqtop import garbage_collection
 from seqtop.sanitize import safe_line
 from seqtop.tui import signals, theme
@@ -32,6 +34,10 @@ class BaseApp(OrderedKeysApp):
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return theme.styles(dark=self.current_theme.dark)
+
+    def get_key_display(self, binding: Binding) -> str:
+        # Textual's sign for it has no form in ASCII that one recognizes.
+        return "enter" if binding.key == "enter" else super().get_key_display(binding)
 
     def help_notes(self) -> Mapping[str, Notes]:
         """Returns the notes below the keys in the help, by title."""

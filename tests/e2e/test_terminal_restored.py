@@ -44,6 +44,7 @@ with Session("ipc:///nowhere/e") as session:
 
 The key makes a file, whose path is the argument.
 """
+MORE = pytest.mark.release("more of the same kind")
 
 
 @pytest.fixture
@@ -55,7 +56,9 @@ def attached(endpoint: str) -> Iterator[Terminal]:
     terminal.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=MORE), signal.SIGINT]
+)
 def test_signal(attached: Terminal, number: signal.Signals) -> None:
     attached.process.send_signal(number)
     assert_restored(attached)
@@ -81,7 +84,9 @@ def assert_restored(terminal: Terminal) -> None:
         assert terminal.output.rfind(mode) > terminal.output.rfind(turned_on), mode
 
 
-@pytest.mark.parametrize("of", [[], ["--kv-events"]], ids=["sequences", "KV events"])
+@pytest.mark.parametrize(
+    "of", [[], pytest.param(["--kv-events"], marks=MORE)], ids=["sequences", "KV events"]
+)
 def test_a_terminal_that_closes_without_a_word(of: list[str], endpoint: str) -> None:
     """As that of a program which its shell does not control: nobody sends it SIGHUP."""
     terminal = Terminal(sys.executable, "-m", "seqtop", "attach", *of, endpoint)

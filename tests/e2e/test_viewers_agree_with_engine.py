@@ -45,14 +45,10 @@ class CountingPublisher(Publisher):
         super().publish(event)
 
 
-SWAP_FIRST = pytest.mark.parametrize(
-    "engine",
-    ["swap", pytest.param("recompute", marks=pytest.mark.release("more of the same kind"))],
-    indirect=True,
-)
+MORE = pytest.mark.release("more of the same kind")
 
 
-@pytest.fixture(params=["recompute", "swap"])
+@pytest.fixture(params=["swap", pytest.param("recompute", marks=MORE)])
 def engine(request: pytest.FixtureRequest) -> LLMEngine:
     return LLMEngine(
         EngineConfig(
@@ -203,7 +199,6 @@ def test_both_show_the_engine_at_every_step(
         assert early.connection.num_missed == late.connection.num_missed == 0
 
 
-@SWAP_FIRST
 def test_late_viewer_shows_the_engine(engine: LLMEngine, publisher: CountingPublisher) -> None:
     steps = StepPublisher(publisher)
     sampling = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=60)
@@ -223,7 +218,6 @@ def test_late_viewer_shows_the_engine(engine: LLMEngine, publisher: CountingPubl
     assert num_viewers > 5
 
 
-@SWAP_FIRST
 def test_viewer_shows_the_engine_again_after_its_queue_has_overflowed(
     engine: LLMEngine, monkeypatch: pytest.MonkeyPatch, endpoint: str
 ) -> None:

@@ -15,6 +15,7 @@ from tests.support.scripted import HOSTILE, MIXED, Script, ScriptedSource, scene
 FORBIDDEN = {chr(code) for code in [*range(0x20), *range(0x7F, 0xA0)]} | set(
     "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u200d\u200e\u200f\ufe0f"
 )
+MORE = pytest.mark.release("more of the same kind")
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "ctrl+q"])
@@ -138,7 +139,7 @@ def test_a_terminal_resized_many_times(app: SeqtopApp) -> None:
     play(app, act)
 
 
-@pytest.mark.parametrize("size", [(20, 5), (1, 1), (300, 8)])
+@pytest.mark.parametrize("size", [(20, 5), (1, 1), pytest.param((300, 8), marks=MORE)])
 def test_odd_terminals_are_survived(app: SeqtopApp, size: tuple[int, int]) -> None:
     async def act(pilot: Pilot[int]) -> None:
         for key in ("enter", "down", "G", "slash", "escape", "s", "escape", "n", "escape",

@@ -77,7 +77,14 @@ CASES: dict[str, Callable[[SeqtopApp], object]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("keys", CASES, ids=repr)
+MORE = pytest.mark.release("more of the same kind")
+EVERY_OTHER = [
+    pytest.param(keys, marks=[MORE] * (number % 2), id=repr(keys))
+    for number, keys in enumerate(CASES)
+]
+
+
+@pytest.mark.parametrize("keys", EVERY_OTHER)
 def test_a_burst_of_keys_does_what_the_keys_do(keys: str, kept: ScriptedSource) -> None:
     app = SeqtopApp(kept, clock=lambda: 0.0)
 

@@ -151,9 +151,14 @@ class FleetScreen(TabbedScreen):
         running = sum(each[SequenceStatus.RUNNING] for each in counts)
         waiting = sum(each[SequenceStatus.WAITING] for each in counts)
         rates = [rate for ui in live if (rate := ui.current_rates.tokens_out) is not None]
-        return (
+        engines_and_live = (
             (" seqtop", "title"),
             (f"  {fmt.plural(len(engines), 'engine')}, {len(live)} live", PLAIN),
+        )
+        if not live:  # sums of nothing, beside rows with figures of recordings
+            return engines_and_live
+        return (
+            *engines_and_live,
             ("   ●", "running"),
             (f" {fmt.count(running)} running", PLAIN),
             ("   ○", "waiting"),

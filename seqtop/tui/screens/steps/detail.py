@@ -275,16 +275,16 @@ def member_line(member: Member, width: int) -> Line:
         sign, style = GLYPHS["prefill" if member.is_prompt else "running"]
     line: Line = (
         *fitted(((name, "strong"),), 18),
-        (f" seq {member.seq_id:<6}", "dim"),
-        (f" {sign} {status:<8}", style),
-        (f"{fmt.count(member.chunk):>6} {'token' if member.chunk == 1 else 'tokens'}", PLAIN),
+        (f" seq {member.seq_id:<5}", "dim"),
+        (f" {sign} {status:<7}", style),
+        (f"{fmt.count(member.chunk):>5} {'token' if member.chunk == 1 else 'tokens'}", PLAIN),
     )
     if member.num_drafted:
         line = (*line, (f", {fmt.count(member.num_drafted)} drafted", "dim"))
     if member.status is not None:
         computed = member.num_computed_tokens
         progress = "" if computed is None else f"{fmt.count(computed)} computed"
-        line = (*line, (f"  {progress:<16}", "dim"))
+        line = (*line, (f"  {progress:<14}", "dim"))
     if member.num_new_blocks:
         line = (*line, (f" +{fmt.plural(member.num_new_blocks, 'block')}", "computed"))
     if member.text_delta:

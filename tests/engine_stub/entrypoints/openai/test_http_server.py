@@ -39,6 +39,7 @@ def test_addresses_that_are_refused(address: str, words: str) -> None:
     assert words in sentence
 
 
+@pytest.mark.release("another start of an engine")
 def test_address_in_use(endpoint: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"

@@ -11,6 +11,8 @@ from tests.support.piloting import play, screen
 from tests.support.scripted import Script, ScriptedSource, engine_info
 from tests.support.steps_screen import opened, recorded, step_at
 
+MORE = pytest.mark.release("more of the same kind")
+
 
 def test_the_newest_step_is_in_sight_and_under_the_cursor(app: SeqtopApp) -> None:
     async def act(pilot: Pilot[int]) -> None:
@@ -74,7 +76,7 @@ def test_new_steps_come_into_sight_only_for_who_follows() -> None:
     play(app, act, (100, 30))
 
 
-@pytest.mark.parametrize("width", [60, 100, 160])
+@pytest.mark.parametrize("width", [60, pytest.param(160, marks=MORE)])
 def test_the_first_step_of_an_engine_started_anew_says_so(width: int) -> None:
     source = recorded()
     source.replace(EngineState(info=engine_info(incarnation="b2")))
