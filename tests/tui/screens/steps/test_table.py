@@ -76,7 +76,7 @@ def test_new_steps_come_into_sight_only_for_who_follows() -> None:
     play(app, act, (100, 30))
 
 
-@pytest.mark.parametrize("width", [60, pytest.param(160, marks=MORE)])
+@pytest.mark.parametrize("width", [60, *(pytest.param(width, marks=MORE) for width in (100, 160))])
 def test_the_first_step_of_an_engine_started_anew_says_so(width: int) -> None:
     source = recorded()
     source.replace(EngineState(info=engine_info(incarnation="b2")))
