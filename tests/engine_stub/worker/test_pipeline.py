@@ -184,7 +184,6 @@ def test_nothing_outlives_an_engine_that_was_killed(endpoint: str) -> None:
         wait_until(gone(children))
 
 
-@pytest.mark.release("another start of processes that import torch")
 def test_the_command_says_that_a_stage_has_died(endpoint: str) -> None:
     with served(endpoint) as (process, children):
         stages_of(children)[1].send_signal(signal.SIGKILL)

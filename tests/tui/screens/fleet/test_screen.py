@@ -110,6 +110,9 @@ def test_what_is_lost_is_in_no_sum(fleet: SeqtopApp, sources: list[ScriptedSourc
         await until(pilot, lambda: f"{both} running" in screen(fleet))
         sources[1].connect(ConnectionState.LOST)
         await until(pilot, lambda: f"1 live   ● {before} running" in screen(fleet))
+        sources[0].connect(ConnectionState.LOST)
+        await until(pilot, lambda: "0 live" in screen(fleet))
+        assert "running" not in screen(fleet).splitlines()[0]
 
     play(fleet, act)
 
