@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -22,8 +23,11 @@ def engine():
 """
 
 
+Suite = Callable[..., pytest.RunResult]
+
+
 @pytest.fixture
-def suite(pytester: pytest.Pytester, endpoint: str, monkeypatch: pytest.MonkeyPatch):
+def suite(pytester: pytest.Pytester, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Suite:
     """Runs a test of an engine, and nothing of this project's own configuration."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     # An installation registers the plugin by itself, and pytest refuses to register it twice.
@@ -47,7 +51,9 @@ def test_engine(seqtop_checks, engine):
 """
 
 
-def test_findings_fail_the_test_by_name_and_leave_a_recording(suite, pytester, tmp_path) -> None:
+def test_findings_fail_the_test_by_name_and_leave_a_recording(
+    suite: Suite, pytester: pytest.Pytester, tmp_path: Path
+) -> None:
     result = suite(
         BROKEN.format(before="", after=""),
         *("--seqtop-recordings", str(tmp_path), "--junit-xml", str(tmp_path / "report.xml")),
@@ -97,7 +103,7 @@ def test_no_engine(seqtop_checks, engine):
 """
 
 
-def test_outcomes(suite) -> None:
+def test_outcomes(suite: Suite) -> None:
     result = suite(MANY, "-rA")
     result.assert_outcomes(passed=3, failed=4)
     summary = {line.split(" - ")[0] for line in result.outlines if " test_outcomes.py::" in line}
@@ -112,13 +118,15 @@ def test_outcomes(suite) -> None:
     }
 
 
-def test_a_failure_of_the_test_itself_is_shown_beside_the_findings(suite) -> None:
+def test_a_failure_of_the_test_itself_is_shown_beside_the_findings(suite: Suite) -> None:
     result = suite(BROKEN.format(before="", after="assert 0, 'mine'"))
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*AssertionError: mine*", "*pool-sum*"])
 
 
-def test_nothing_of_seqtop_is_imported_without_the_fixture(suite, pytester) -> None:
+def test_nothing_of_seqtop_is_imported_without_the_fixture(
+    suite: Suite, pytester: pytest.Pytester
+) -> None:
     pytester.makepyfile(
         """
         import sys

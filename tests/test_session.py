@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from seqtop.connection import ConnectionState
+from seqtop.sequence import SequenceStatus
 from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.wire.messages import RequestFinished
@@ -48,7 +49,7 @@ def test_history_survives_a_resync_that_has_forgotten_it(endpoint: str) -> None:
         ended = RequestFinished(
             request_id="req-1",
             time=9.0,
-            status=5,
+            status=SequenceStatus.FINISHED_ABORTED,
             metrics=msgspec.json.decode(
                 msgspec.json.encode(request.metrics), type=type(request.metrics)
             ),

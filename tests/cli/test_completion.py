@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def script(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -
     return capsys.readouterr().out
 
 
-def said_by(*command: str, **options: object) -> str:
+def said_by(*command: str, **options: Any) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout

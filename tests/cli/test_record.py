@@ -16,6 +16,7 @@ from seqtop.history import FileStore
 from seqtop.state import EngineState
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec, parsing
+from seqtop.wire.messages import EngineInfo
 from tests.support.commands import SEQTOP, assert_one_sentence, run
 from tests.support.event_script import EventScript
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info
@@ -38,6 +39,7 @@ def test_record_command_ends_cleanly_on_a_signal(
 ) -> None:
     path = tmp_path / "run.seqtop"
     info, *events, _ = EventScript(21, 60)
+    assert isinstance(info, EngineInfo)
     with Publisher(endpoint, info, EngineState()) as engine:
         recording = command("record", endpoint, "-o", path)
         try:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
 from seqtop import sanitize
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
@@ -209,7 +210,7 @@ def test_frame_looks_at_no_more_than_it_draws(monkeypatch: pytest.MonkeyPatch) -
     script.step(prefill={f"a{huge}": 40})
     app = SeqtopApp(source)
 
-    async def act(pilot: object) -> None:
+    async def act(pilot: Pilot[int]) -> None:
         nonlocal looked_at
         looked_at = 0
         for _ in range(3):

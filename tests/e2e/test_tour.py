@@ -50,7 +50,7 @@ def run(*command: str) -> str:
 
 def show(source: str, *options: str) -> dict[str, Any]:
     """The truth: the state of an engine, or of a recording."""
-    return json.loads(run("show", source, "--json", *options))  # type: ignore[no-any-return]
+    return json.loads(run("show", source, "--json", *options))
 
 
 def request(state: dict[str, Any], request_id: str) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 import dataclasses
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -40,7 +41,7 @@ class CountingPublisher(Publisher):
 
     num_published = 0
 
-    def publish(self, event: Event) -> None:
+    def publish(self, event: Event | InFlight) -> None:
         self.num_published += not isinstance(event, InFlight)  # which has no number
         super().publish(event)
 
@@ -69,7 +70,8 @@ def publisher(engine: LLMEngine) -> Iterator[CountingPublisher]:
     info = msgspec.structs.replace(info, heartbeat_interval=1e6)
     with tempfile.TemporaryDirectory(prefix="sq") as directory:
         endpoint = f"ipc://{Path(directory, 'e')}"
-        with CountingPublisher(endpoint, info, EngineState()) as running:
+        running = CountingPublisher(endpoint, info, EngineState())
+        with running:
             yield running
 
 
@@ -159,7 +161,7 @@ def test_both_show_the_engine_at_every_step(
 ) -> None:
     steps = StepPublisher(publisher)
 
-    def add(name: str, prompt: str, **params: object) -> None:
+    def add(name: str, prompt: str, **params: Any) -> None:
         sampling = SamplingParams(temperature=0.0, ignore_eos=True, **params)
         for group in engine.add_request(name, prompt, sampling):
             steps.arrived(group)
@@ -228,7 +230,7 @@ def test_viewer_shows_the_engine_again_after_its_queue_has_overflowed(
     opened.set()
 
     class Replica(EngineState):
-        def apply(self, event: Event | InFlight) -> object:
+        def apply(self, event: Event | InFlight) -> Iterable[int]:
             if not opened.is_set():
                 is_held_up.set()
                 opened.wait()
@@ -236,10 +238,8 @@ def test_viewer_shows_the_engine_again_after_its_queue_has_overflowed(
 
     info = engine_info(engine, engine_id="test", control=False)
     info = msgspec.structs.replace(info, heartbeat_interval=1e6)
-    with (
-        CountingPublisher(endpoint, info, Replica(), repairs=True) as publisher,
-        Session(endpoint) as session,
-    ):
+    publisher = CountingPublisher(endpoint, info, Replica(), repairs=True)
+    with publisher, Session(endpoint) as session:
         steps = StepPublisher(publisher)
 
         def add(name: str, prompt: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from tests.support.checkpoints import byte_level_tokenizer
-
-MakeEngine = Callable[..., LLMEngine]
+from tests.support.running import MakeEngine
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -50,8 +50,8 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_engine(tiny_model: Path) -> MakeEngine:
     """Makes engines of the tiny model with blocks of 4 slots; any setting can be given."""
 
-    def make(*, clock: Callable[[], float] | None = None, **settings: object) -> LLMEngine:
-        defaults: dict[str, object] = {
+    def make(*, clock: Callable[[], float] | None = None, **settings: Any) -> LLMEngine:
+        defaults: dict[str, Any] = {
             "model": tiny_model,
             "device": "cpu",
             "block_size": 4,

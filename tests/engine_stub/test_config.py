@@ -1,8 +1,11 @@
 """Settings that cannot work are refused."""
 
+from typing import Any
+
 import pytest
 
 from engine_stub.config import EngineConfig
+from tests.support.running import MakeEngine
 
 
 def test_speculation_and_multi_step_exclude_each_other() -> None:
@@ -23,6 +26,8 @@ def test_speculation_and_multi_step_exclude_each_other() -> None:
         ({"dtype": "int8"}, "dtype must be"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(make_engine, fields, reason: str) -> None:
+def test_settings_that_cannot_work_are_refused(
+    make_engine: MakeEngine, fields: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(ValueError, match=reason):
         make_engine(**fields)

@@ -1,20 +1,22 @@
 """No accepted request ends the engine, blocks others for ever, or keeps blocks, however extreme."""
 
 import random
+from typing import Any
 
 import pytest
 
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.processing.input_processor import Params
 from seqtop.sequence import PoolingParams, SamplingParams
+from tests.support.running import MakeEngine
 
 NUM_SEEDS = 16
 MOST_STEPS = 3_000
 LARGE = 2**31 - 1
 
 
-def extreme_settings(choose: random.Random) -> dict[str, object]:
-    settings = {
+def extreme_settings(choose: random.Random) -> dict[str, Any]:
+    settings: dict[str, Any] = {
         "block_size": choose.choice([1, 2, 4, 16]),
         "num_gpu_blocks": choose.randint(2, 60),
         "max_num_seqs": choose.randint(1, 8),
@@ -24,8 +26,11 @@ def extreme_settings(choose: random.Random) -> dict[str, object]:
         "num_cpu_blocks": choose.choice([0, 3, 40]),
         "preemption_victim": choose.choice(["last", "largest"]),
     }
-    steps = {"num_scheduler_steps": choose.randint(2, 9)}
-    drafts = {"speculative": "ngram", "num_speculative_tokens": choose.randint(1, 6)}
+    steps: dict[str, Any] = {"num_scheduler_steps": choose.randint(2, 9)}
+    drafts: dict[str, Any] = {
+        "speculative": "ngram",
+        "num_speculative_tokens": choose.randint(1, 6),
+    }
     return settings | choose.choice([{}, steps, drafts])
 
 
@@ -57,7 +62,7 @@ def extreme_params(choose: random.Random) -> Params:
         repetition_penalty=pick([0.01, 1, 100]),
         logprobs=pick([None, 0, 1_000]),
         prompt_logprobs=pick([None, 1_000]),
-        logit_bias=pick([None, {0: -100, 256: 100}]),
+        logit_bias=pick([None, {0: -100.0, 256: 100.0}]),
         allowed_token_ids=pick([None, None, [1, 1]]),
         stop_token_ids=pick([None, list(range(257))]),
         stop=pick([None, ["a", "b" * 99]]),
@@ -67,7 +72,7 @@ def extreme_params(choose: random.Random) -> Params:
 
 
 @pytest.mark.parametrize("seed", range(NUM_SEEDS))
-def test_the_engine_goes_on_to_the_end(make_engine, seed: int) -> None:
+def test_the_engine_goes_on_to_the_end(make_engine: MakeEngine, seed: int) -> None:
     choose = random.Random(seed)
     engine = make_engine(**extreme_settings(choose))
     num_accepted = 0

@@ -12,11 +12,12 @@ from engine_stub.entrypoints.openai.bridge import Bridge, FailedError
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from engine_stub.entrypoints.server import EngineServer
 from engine_stub.failure_log import SECONDS_BETWEEN_TRACEBACKS, FailureLog
+from engine_stub.model_executor.sampler import prompt_logprobs
 from engine_stub.worker import model_runner
 from seqtop.checks.checker import Checker
 from seqtop.sequence import PoolingParams, SamplingParams, SequenceStatus, token_inputs
 from seqtop.wire.messages import Event, RequestFinished
-from tests.support.running import drain, greedy, tokens
+from tests.support.running import MakeEngine, drain, greedy, tokens
 
 PROMPTS = {"first": [40, 50, 60], "bad": [70, 80, 90], "last": [41, 51, 61]}
 
@@ -76,7 +77,12 @@ def break_rejection_sampler(engine: LLMEngine) -> None:
 @pytest.mark.parametrize("num_scheduler_steps", [1, 3])
 @pytest.mark.parametrize("break_it", [break_detokenizer, break_end_of_text, break_sampler])
 @pytest.mark.parametrize("logprobs", [None, 2])
-def test_the_others_go_on(make_engine, break_it, logprobs, num_scheduler_steps) -> None:
+def test_the_others_go_on(
+    make_engine: MakeEngine,
+    break_it: Callable[[LLMEngine], None],
+    logprobs: int | None,
+    num_scheduler_steps: int,
+) -> None:
     def run(engine: LLMEngine, names: list[str]) -> dict[str, Any]:
         groups = {
             name: engine.add_request(name, PROMPTS[name], greedy(9, logprobs=logprobs))[0]
@@ -100,7 +106,7 @@ def test_the_others_go_on(make_engine, break_it, logprobs, num_scheduler_steps) 
 
 
 @pytest.mark.parametrize("num_before", [0, 1, 5])
-def test_a_beam_search_that_fails_frees_its_forks(make_engine, num_before: int) -> None:
+def test_a_beam_search_that_fails_frees_its_forks(make_engine: MakeEngine, num_before: int) -> None:
     engine = make_engine()
     (other,) = engine.add_request("other", PROMPTS["first"], greedy(9))
     (group,) = engine.add_request(
@@ -121,7 +127,9 @@ def test_a_beam_search_that_fails_frees_its_forks(make_engine, num_before: int) 
 
 
 @pytest.mark.parametrize("break_it", [break_detokenizer, break_end_of_text, break_sampler])
-def test_viewers_receive_a_consistent_end(make_engine, break_it) -> None:
+def test_viewers_receive_a_consistent_end(
+    make_engine: MakeEngine, break_it: Callable[[LLMEngine], None]
+) -> None:
     engine = make_engine()
     break_it(engine)
     sink = Sink()
@@ -139,7 +147,7 @@ def test_viewers_receive_a_consistent_end(make_engine, break_it) -> None:
     assert checker.end() == []
 
 
-def test_an_error_while_a_request_is_added_refuses_it(make_engine) -> None:
+def test_an_error_while_a_request_is_added_refuses_it(make_engine: MakeEngine) -> None:
     engine = make_engine()
     server = EngineServer(engine, Sink())  # type: ignore[arg-type]
     calls = iter(range(2))
@@ -155,7 +163,7 @@ def test_an_error_while_a_request_is_added_refuses_it(make_engine) -> None:
 @pytest.mark.parametrize(
     "params", [greedy(9), BeamSearchParams(beam_width=2, max_tokens=9)], ids=["greedy", "beams"]
 )
-def test_the_client_gets_the_error(make_engine, params) -> None:
+def test_the_client_gets_the_error(make_engine: MakeEngine, params: Any) -> None:
     engine = make_engine()
     break_detokenizer(engine)
     bridge = Bridge()
@@ -177,7 +185,7 @@ def test_the_client_gets_the_error(make_engine, params) -> None:
     asyncio.run(request())
 
 
-def test_a_draft_that_cannot_be_verified_ends_its_request_only(make_engine) -> None:
+def test_a_draft_that_cannot_be_verified_ends_its_request_only(make_engine: MakeEngine) -> None:
     # A repeated prompt has drafts from its own text.
     prompts = {name: prompt * 6 for name, prompt in PROMPTS.items()}
 
@@ -197,13 +205,13 @@ def test_a_draft_that_cannot_be_verified_ends_its_request_only(make_engine) -> N
 
 
 def test_prompt_logprobs_that_fail_end_their_request_only(
-    make_engine, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine()
     monkeypatch.setattr(
         model_runner,
         "prompt_logprobs",
-        fail_when(model_runner.prompt_logprobs, lambda _, token_ids, count: count == 3),
+        fail_when(prompt_logprobs, lambda _, token_ids, count: count == 3),
     )
     (other,) = engine.add_request("other", PROMPTS["first"], greedy(5, prompt_logprobs=1))
     (bad,) = engine.add_request("bad", PROMPTS["bad"], greedy(5, prompt_logprobs=3))
@@ -214,7 +222,7 @@ def test_prompt_logprobs_that_fail_end_their_request_only(
     assert engine.block_manager.stats.used == 0
 
 
-def test_a_prompt_that_cannot_be_pooled_ends_alone(make_engine) -> None:
+def test_a_prompt_that_cannot_be_pooled_ends_alone(make_engine: MakeEngine) -> None:
     engine = make_engine()
     pooler = engine.worker.model_runner.pooler
     pooler.pool = fail_when(pooler.pool, lambda hidden, group, start: group.request_id == "bad")

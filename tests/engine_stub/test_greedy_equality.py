@@ -1,8 +1,8 @@
 """The engine's greedy tokens are those of transformers, however the steps are cut."""
 
 import random
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from engine_stub.config import DEFAULT_MODEL, EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.step_record import StepRecord
+from engine_stub.worker.model_runner import ModelOutput
 from seqtop.sequence import ExecuteModelRequest, SamplingParams, SequenceStatus
 from seqtop.wire import decode, encode
 from tests.support.checkpoints import generate
+from tests.support.running import MakeEngine
 
 NUM_PROMPTS = 32
 MAX_TOKENS = 24
@@ -67,9 +69,9 @@ def num_chunks(records: list[StepRecord]) -> int:
 
 
 @pytest.fixture(scope="module")
-def make_engine(model: Path) -> Callable[..., LLMEngine]:
-    def make(**settings: object) -> LLMEngine:
-        defaults: dict[str, object] = {
+def make_engine(model: Path) -> MakeEngine:
+    def make(**settings: Any) -> LLMEngine:
+        defaults: dict[str, Any] = {
             "model": model,
             "device": "cpu",
             "dtype": "float32",
@@ -84,7 +86,9 @@ def make_engine(model: Path) -> Callable[..., LLMEngine]:
     return make
 
 
-def test_one_batch(make_engine, prompts, expected) -> None:
+def test_one_batch(
+    make_engine: MakeEngine, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
     engine = make_engine(enable_prefix_caching=False)
     outputs, records = run(engine, prompts)
     assert outputs == expected
@@ -93,14 +97,18 @@ def test_one_batch(make_engine, prompts, expected) -> None:
     assert records[-1].blocks.prefix_queries == 0
 
 
-def test_without_chunked_prefill(make_engine, prompts, expected) -> None:
+def test_without_chunked_prefill(
+    make_engine: MakeEngine, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
     engine = make_engine(enable_chunked_prefill=False, max_num_batched_tokens=160)
     outputs, records = run(engine, prompts)
     assert outputs == expected
     assert num_chunks(records) == 0
 
 
-def test_chunks_mixed_with_decodes(make_engine, prompts, expected) -> None:
+def test_chunks_mixed_with_decodes(
+    make_engine: MakeEngine, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
     engine = make_engine(max_num_batched_tokens=NUM_PROMPTS, enable_prefix_caching=False)
     outputs, records = run(engine, prompts)
     assert outputs == expected
@@ -108,7 +116,9 @@ def test_chunks_mixed_with_decodes(make_engine, prompts, expected) -> None:
     assert any(record.num_prefill_tokens and record.num_decode_tokens for record in records)
 
 
-def test_prefix_cache(make_engine, prompts, expected) -> None:
+def test_prefix_cache(
+    make_engine: MakeEngine, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
     engine = make_engine(max_num_seqs=4)
     outputs, records = run(engine, prompts)
     assert outputs == expected
@@ -119,7 +129,9 @@ def test_prefix_cache(make_engine, prompts, expected) -> None:
     assert all(update.seq.data.get_num_cached_tokens() for update in records[0].updates[1:2])
 
 
-def test_preemption(make_engine, prompts, expected) -> None:
+def test_preemption(
+    make_engine: MakeEngine, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
     engine = make_engine(num_gpu_blocks=40, enable_prefix_caching=False)
     outputs, records = run(engine, prompts)
     assert outputs == expected
@@ -128,7 +140,9 @@ def test_preemption(make_engine, prompts, expected) -> None:
 
 
 @pytest.mark.parametrize("chunked", [True, False])
-def test_swapping(make_engine, prompts, expected, chunked: bool) -> None:
+def test_swapping(
+    make_engine: MakeEngine, prompts: list[list[int]], expected: list[list[int]], chunked: bool
+) -> None:
     engine = make_engine(
         num_gpu_blocks=40,
         preemption_mode="swap",
@@ -148,7 +162,9 @@ def test_swapping(make_engine, prompts, expected, chunked: bool) -> None:
 
 
 @pytest.mark.parametrize("model", [RANDOM, BUNDLED], indirect=True)
-def test_everything_at_once(make_engine, prompts, expected) -> None:
+def test_everything_at_once(
+    make_engine: MakeEngine, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
     engine = make_engine(num_gpu_blocks=24, max_num_batched_tokens=37, num_cpu_blocks=14,
                          preemption_mode="swap")  # fmt: skip
     outputs, records = run(engine, prompts)
@@ -159,10 +175,16 @@ def test_everything_at_once(make_engine, prompts, expected) -> None:
     assert records[-1].blocks.prefix_hits > 0
 
 
-def test_worker_behind_a_wire(make_engine, prompts, expected) -> None:
+def test_worker_behind_a_wire(
+    make_engine: MakeEngine, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
     engine = make_engine(num_gpu_blocks=24, max_num_batched_tokens=37)
     worker, execute = engine.worker, engine.worker.execute_model
-    worker.execute_model = lambda sent: execute(decode(encode(sent), ExecuteModelRequest))
+
+    def execute_sent(execute_model_req: ExecuteModelRequest) -> ModelOutput:
+        return execute(decode(encode(execute_model_req), ExecuteModelRequest))
+
+    worker.execute_model = execute_sent
     outputs, records = run(engine, prompts)
     assert outputs == expected
     assert sum(len(record.preemptions) for record in records) > 5
@@ -188,9 +210,9 @@ def test_worker_behind_a_wire(make_engine, prompts, expected) -> None:
     max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_arrivals_through_any_pool(
-    make_engine,
-    prompts,
-    expected,
+    make_engine: MakeEngine,
+    prompts: list[list[int]],
+    expected: list[list[int]],
     block_size: int,
     num_tokens_in_pool: int,
     max_num_seqs: int,

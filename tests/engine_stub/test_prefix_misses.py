@@ -3,7 +3,6 @@
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import pytest
@@ -17,6 +16,7 @@ from seqtop.state import EngineState
 from seqtop.state.prefix_misses import MAX_RUNS
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
+from tests.support.running import MakeEngine
 
 BLOCK_SIZE = 4
 MAX_MODEL_LEN = 48
@@ -195,7 +195,7 @@ def params(rng: random.Random) -> SamplingParams | BeamSearchParams:
             return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
 
 
-def run_workload(make_engine: Callable[..., LLMEngine], seed: int) -> Counter[str]:
+def run_workload(make_engine: MakeEngine, seed: int) -> Counter[str]:
     """Runs a random workload; returns the numbers of missed blocks by cause."""
     rng = random.Random(seed)
     run = Watched(
@@ -230,7 +230,7 @@ def run_workload(make_engine: Callable[..., LLMEngine], seed: int) -> Counter[st
 
 
 def test_causes_are_those_of_a_spy_inside_the_cache(
-    make_engine: Callable[..., LLMEngine],
+    make_engine: MakeEngine,
 ) -> None:
     seen: Counter[str] = Counter()
     for seed in (*range(5), 24, 32, 47):  # together they have all causes
@@ -244,7 +244,7 @@ def test_causes_are_those_of_a_spy_inside_the_cache(
 
 @pytest.mark.release
 def test_causes_are_those_of_a_spy_in_many_workloads(
-    make_engine: Callable[..., LLMEngine],
+    make_engine: MakeEngine,
 ) -> None:
     seen: Counter[str] = Counter()
     for seed in range(1_000, 1_100):

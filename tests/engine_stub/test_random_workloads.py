@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,6 +15,7 @@ from seqtop.checks.finding import Finding
 from seqtop.sequence import SamplingParams, SequenceGroup, SequenceStatus
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
+from tests.support.running import MakeEngine
 
 BLOCK_SIZE = 4
 MAX_MODEL_LEN = 48
@@ -133,7 +133,7 @@ def params(rng: random.Random, max_num_seqs: int) -> SamplingParams | BeamSearch
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_workload_ends_in_order(
-    make_engine: Callable[..., LLMEngine],
+    make_engine: MakeEngine,
     num_gpu_blocks: int,
     num_cpu_blocks: int,
     max_num_seqs: int,
@@ -175,7 +175,9 @@ def test_any_workload_ends_in_order(
 
 
 @pytest.mark.parametrize("num_cpu_blocks", [0, 8, 60])
-def test_a_crowd_of_beams_through_a_small_pool(make_engine, num_cpu_blocks: int) -> None:
+def test_a_crowd_of_beams_through_a_small_pool(
+    make_engine: MakeEngine, num_cpu_blocks: int
+) -> None:
     run = Inspected(make_engine(num_gpu_blocks=24, num_cpu_blocks=num_cpu_blocks, max_num_seqs=12))
     for index in range(8):
         run.add([9] * 6 + [index + 1] * (index % 4 + 1),

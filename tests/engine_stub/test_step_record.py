@@ -5,9 +5,10 @@ import itertools
 import pytest
 
 from seqtop.sequence import SamplingParams
+from tests.support.running import MakeEngine
 
 
-def test_updates_bring_tokens_logprobs_and_text(make_engine) -> None:
+def test_updates_bring_tokens_logprobs_and_text(make_engine: MakeEngine) -> None:
     engine = make_engine()
     params = SamplingParams(temperature=0, max_tokens=12, logprobs=3, ignore_eos=True)
     (group,) = engine.add_request("r", "Hi there", params)

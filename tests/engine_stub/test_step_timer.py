@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.support.running import Clock, greedy
+from tests.support.running import Clock, MakeEngine, greedy
 
 
-def test_times_of_a_request(make_engine) -> None:
+def test_times_of_a_request(make_engine: MakeEngine) -> None:
     engine = make_engine(clock=Clock(), max_num_batched_tokens=4, max_num_seqs=1)
     (group,) = engine.add_request("r", [1] * 6, greedy(2))
     metrics = group.metrics
@@ -26,7 +26,7 @@ def test_times_of_a_request(make_engine) -> None:
     assert [first.step, second.step, third.step] == [0, 1, 2]
 
 
-def test_durations_add_up_over_the_steps_a_group_took_part_in(make_engine) -> None:
+def test_durations_add_up_over_the_steps_a_group_took_part_in(make_engine: MakeEngine) -> None:
     engine = make_engine()
     (long,) = engine.add_request("long", [1] * 5, greedy(4))
     records = [engine.step()]

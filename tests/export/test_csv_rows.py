@@ -3,7 +3,9 @@
 import csv
 import io
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -19,7 +21,9 @@ def runs(recorded: Path) -> list[EngineRun]:
         return read_runs(recording)
 
 
-def read(write: object, runs: list[EngineRun]) -> list[dict[str, str]]:
+def read(
+    write: Callable[[list[EngineRun], TextIO], None], runs: list[EngineRun]
+) -> list[dict[str, str]]:
     file = io.StringIO()
     write(runs, file)
     file.seek(0)
@@ -96,5 +100,5 @@ def test_text_is_no_formula_and_has_no_controls(runs: list[EngineRun]) -> None:
         (float("inf"), None),
     ],
 )
-def test_cells(value: object, cell: object) -> None:
+def test_cells(value: float | str | None, cell: float | str | None) -> None:
     assert csv_rows.cell(value) == cell

@@ -160,7 +160,7 @@ def test_memory_with_a_full_ring(endpoint: str, tmp_path: Path) -> None:
                     )
                 publisher.publish(large)
                 wait_until(
-                    lambda step=large.step: session.state.step == step and is_asleep(recorder.pid)
+                    lambda: session.state.step == large.step and is_asleep(recorder.pid)  # noqa: B023
                 )
         publisher.publish(arrival(1))  # announced again: a cause that has no record yet
         wait_until(lambda: [*tmp_path.glob("*-unknown.json")])

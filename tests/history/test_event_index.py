@@ -55,7 +55,7 @@ def test_position_at_a_time(long: MemoryStore) -> None:
 
 
 def test_walking_by_steps_visits_the_end_of_each_step_once(long: MemoryStore) -> None:
-    ends = {}
+    ends: dict[int, int] = {}
     for position, event in long.events(0, long.last):
         ends[event.step if isinstance(event, Step) else max(ends, default=-1)] = position
     position, forward = long.first, []

@@ -1,11 +1,14 @@
 """Keyframes: what they contain, and those that contradict themselves."""
 
+from collections.abc import Callable
 from copy import deepcopy
+from typing import Any
 
 import msgspec
 import pytest
 
 from seqtop.history import keyframe
+from seqtop.state import EngineState
 from seqtop.wire import codec
 from seqtop.wire.columns import Ints
 from seqtop.wire.errors import WireError
@@ -14,7 +17,7 @@ from tests.support.recordings import assert_same, encoded, fed
 SHORT = encoded(2, 120)
 
 
-def restored(encoded_keyframes: list[keyframe.EncodedKeyframe]):
+def restored(encoded_keyframes: list[keyframe.EncodedKeyframe]) -> list[EngineState]:
     """The states of consecutive keyframes of one timeline."""
     finished = [each for frame in encoded_keyframes for each in frame.finished]
     return [keyframe.restore(frame.data, finished.__getitem__) for frame in encoded_keyframes]
@@ -66,7 +69,7 @@ def test_requests_that_finished_in_another_order_keep_it() -> None:
         lambda frame: setattr(frame, "unfinished", msgspec.Raw(codec.encode(fed(SHORT)))),
     ],
 )
-def test_keyframe_that_contradicts_itself_is_refused(spoil: object) -> None:
+def test_keyframe_that_contradicts_itself_is_refused(spoil: Callable[[Any], object]) -> None:
     state = fed(SHORT)
     found = keyframe.KeyframeEncoder().encode(state)
     stored = dict(enumerate(found.finished))
@@ -92,7 +95,9 @@ def test_keyframe_that_contradicts_itself_is_refused(spoil: object) -> None:
         lambda entry: setattr(entry.sequences[0], "request_id", "another"),
     ],
 )
-def test_finished_request_that_contradicts_itself_is_refused(spoil: object) -> None:
+def test_finished_request_that_contradicts_itself_is_refused(
+    spoil: Callable[[Any], object],
+) -> None:
     entries = keyframe.KeyframeEncoder().encode(fed(SHORT)).finished
     assert keyframe.decode_finished(keyframe.encode_finished(entries)) == entries
     spoil(entries[0])

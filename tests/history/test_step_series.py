@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -18,7 +19,7 @@ from tests.support.recordings import append, encoded
 from tests.support.scripted import START, engine_info
 
 
-def a_step(number: int, start: float, end: float, **figures: object) -> Step:
+def a_step(number: int, start: float, end: float, **figures: Any) -> Step:
     return Step(
         step=number,
         start_time=START + start,

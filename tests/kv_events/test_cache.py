@@ -1,7 +1,10 @@
 """The reducer of KV-cache events, against a plain model of a cache and by hand."""
 
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,27 +14,36 @@ from seqtop.kv_events.messages import (
     BlockRemoved,
     BlockStored,
     EventBatch,
+    KvEvent,
     UnknownEvent,
 )
 
 
-def stored(hashes, parent=None, *, size=2, medium="GPU", tokens=None, **more) -> BlockStored:
+def stored(
+    hashes: list[int],
+    parent: int | None = None,
+    *,
+    size: int = 2,
+    medium: str = "GPU",
+    tokens: list[int] | None = None,
+    **more: Any,
+) -> BlockStored:
     tokens = list(range(size * len(hashes))) if tokens is None else tokens
     return BlockStored(list(hashes), parent, tokens, size, medium=medium, **more)
 
 
-def cache_after(*events, **options) -> KvCache:
+def cache_after(*events: KvEvent, **options: Any) -> KvCache:
     cache = KvCache(**options)
     for time, event in enumerate(events, start=1):
         cache.apply(EventBatch(float(time), [event]))
     return cache
 
 
-def block(cache: KvCache, block_hash) -> CachedKvBlock:
+def block(cache: KvCache, block_hash: int) -> CachedKvBlock:
     return cache.blocks[(-1, block_hash)]
 
 
-def names(blocks) -> list[object]:
+def names(blocks: Iterable[CachedKvBlock]) -> list[object]:
     return [each.key[1] for each in blocks]
 
 
@@ -65,7 +77,7 @@ def test_parents_among_blocks_that_were_left_out_are_unknown() -> None:
 
 
 def test_where_blocks_are_and_whose_request_stored_them_is_kept() -> None:
-    more = {"locality": "REMOTE", "ownership": "disk", "session_id": "chat"}
+    more: dict[str, Any] = {"locality": "REMOTE", "ownership": "disk", "session_id": "chat"}
     cache = cache_after(stored([1], kv_cache_spec_sliding_window=512, **more))
     one = block(cache, 1)
     assert (one.window, one.locality, one.ownership, one.session_id) == (
@@ -178,9 +190,9 @@ EVENTS = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(EVENTS, max_size=40), st.integers(1, 25))
-def test_what_fits_together_always_does(events, max_blocks: int) -> None:
+def test_what_fits_together_always_does(events: list[KvEvent], max_blocks: int) -> None:
     cache = KvCache(max_blocks=max_blocks)
-    copies: Counter[tuple[int, str]] = Counter()
+    copies: Counter[tuple[int | bytes, str]] = Counter()
     for event in events:
         cache.apply(EventBatch(1.0, [event]))
         if isinstance(event, AllBlocksCleared):
@@ -216,7 +228,7 @@ def test_what_fits_together_always_does(events, max_blocks: int) -> None:
                 assert each.key in cache.children(each.parent)
 
 
-def test_token_ids_are_limited(monkeypatch) -> None:
+def test_token_ids_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("seqtop.kv_events.cache.MAX_TOKEN_IDS", 10)
     cache = cache_after(stored([1], size=8), stored([2], 1, size=3), stored([3], 2, size=2))
     assert names(cache.blocks.values()) == [1, 3]
@@ -227,7 +239,7 @@ def test_token_ids_are_limited(monkeypatch) -> None:
 
 def test_a_long_chain_and_a_cycle_are_followed_to_their_ends() -> None:
     """Nothing recurses, and no step takes time in proportion to the cache."""
-    runs = [stored(range(at, at + 1_000), at - 1, size=1) for at in range(0, 50_000, 1_000)]
+    runs = [stored([*range(at, at + 1_000)], at - 1, size=1) for at in range(0, 50_000, 1_000)]
     cache = cache_after(*reversed(runs))
     assert cache.num_trees == 1
     assert len(cache.path(block(cache, 49_999))) == 50_000

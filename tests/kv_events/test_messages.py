@@ -1,5 +1,7 @@
 """What messages of KV-cache events say, in every layout; and that no other bytes do any harm."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from seqtop.kv_events.messages import AllBlocksCleared, BlockRemoved, BlockStore
 from seqtop.wire.errors import WireError
 from tests.support.kv_publisher import batch, cleared, removed, stored
 
-NEW_FIELDS = {
+NEW_FIELDS: dict[str, Any] = {
     "medium": "GPU",
     "lora_name": "poems",
     "extra_keys": [["poems"], None],
@@ -28,7 +30,9 @@ NEW_FIELDS = {
 @pytest.mark.parametrize("batch_as_map", [False, True])
 @pytest.mark.parametrize("as_map", [False, True])
 @pytest.mark.parametrize("hashes", [[1, 2**64 - 1], [-5, 7], [b"\x01" * 32, b"\xff" * 32]])
-def test_both_layouts_old_and_new_fields(hashes, as_map: bool, batch_as_map: bool) -> None:
+def test_both_layouts_old_and_new_fields(
+    hashes: list[int | bytes], as_map: bool, batch_as_map: bool
+) -> None:
     payload = batch(
         stored(hashes, as_map=as_map),
         stored(hashes, hashes[0], as_map=as_map, **NEW_FIELDS),
@@ -62,7 +66,7 @@ def test_a_batch_without_a_rank_as_sglang_sends_it() -> None:
 
 
 @pytest.mark.parametrize("event", [["BlockMoved", 1, 2], {"type": "BlockMoved", "to": 3}])
-def test_events_of_kinds_yet_to_come_are_passed_over(event) -> None:
+def test_events_of_kinds_yet_to_come_are_passed_over(event: object) -> None:
     _, events, _ = messages.decode(batch(event, cleared()))
     assert events == [UnknownEvent("BlockMoved"), AllBlocksCleared()] or events[0] == UnknownEvent(
         "BlockMoved"

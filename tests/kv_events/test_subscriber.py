@@ -13,7 +13,9 @@ from tests.support.waiting import wait_until
 
 @pytest.mark.parametrize("as_map", [False, True])
 @pytest.mark.parametrize("names", [[1, 2, 3], [b"1" * 32, b"2" * 32, b"3" * 32]])
-def test_following_from_the_start(endpoints: tuple[str, str], names, as_map: bool) -> None:
+def test_following_from_the_start(
+    endpoints: tuple[str, str], names: list[int | bytes], as_map: bool
+) -> None:
     with KvPublisher(endpoints[0]) as publisher, KvSession(endpoints[0]) as session:
         publisher.await_viewer()
         publisher.send(stored(names, as_map=as_map, medium="GPU"), as_map=as_map)

@@ -61,6 +61,7 @@ def test_what_vllm_loses_arrives_or_is_refused(name: str) -> None:
     vector = next(vector for vector in vectors() if vector["name"] == name)
     obj = build(vector["type"], vector["decoded"])
     *steps, last = LOST[name]
+    assert isinstance(last, str)
     owner = obj
     for step in steps:
         owner = getattr(owner, step) if isinstance(step, str) else owner[step]

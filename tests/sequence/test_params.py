@@ -82,7 +82,8 @@ def test_temperature() -> None:
 def test_numbers_that_mean_something_else() -> None:
     assert SamplingParams(seed=-1).seed is None
     for name in ("logprobs", "prompt_logprobs"):
-        number = getattr(SamplingParams(**{name: True}), name)
+        given: dict[str, Any] = {name: True}
+        number = getattr(SamplingParams(**given), name)
         assert (type(number), number) == (int, 1)
     assert SamplingParams(logprobs=0).logprobs == 0
 

@@ -3,6 +3,7 @@
 import inspect
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ def tensors() -> IntermediateTensors:
 
 
 @pytest.mark.parametrize("key", [0, None, (0, 1)])
-def test_no_other_access(key: object) -> None:
+def test_no_other_access(key: Any) -> None:
     with pytest.raises(TypeError, match="a name or a slice"):
         tensors()[key]
 
@@ -81,7 +82,7 @@ def stage_of_a_pipeline(given: IntermediateTensors) -> IntermediateTensors:
     )
 
 
-BACKENDS = ["eager", "aot_eager"]
+BACKENDS: list[Any] = ["eager", "aot_eager"]
 if shutil.which("c++") or shutil.which("g++") or shutil.which("clang++"):
     BACKENDS.append(pytest.param("inductor", marks=pytest.mark.release("compiles C++")))
 

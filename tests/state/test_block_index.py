@@ -1,6 +1,7 @@
 """The index of who holds which block: always that of the tables as they are."""
 
 from collections import Counter, defaultdict
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -165,7 +166,7 @@ def swapped_state() -> EngineState:
     return state
 
 
-def seq_update(status: SequenceStatus, **changes: object) -> SequenceUpdate:
+def seq_update(status: SequenceStatus, **changes: Any) -> SequenceUpdate:
     return SequenceUpdate(seq_id=7, status=status, num_computed_tokens=20, **changes)
 
 

@@ -3,7 +3,7 @@
 from seqtop.sequence import SequenceStatus
 from seqtop.state.compare import MAX_LISTED, compare, describe
 from seqtop.state.freeze import freeze
-from seqtop.wire.messages import PrefixMiss, SequenceUpdate
+from seqtop.wire.messages import MissCause, PrefixMiss, SequenceUpdate
 from tests.support.reducer_events import step
 from tests.support.scripted import Script, ScriptedSource
 
@@ -98,7 +98,8 @@ def test_a_crowd_is_counted_and_a_request_that_was_dropped_has_ended() -> None:
 def test_prefix_misses_are_compared_by_cause() -> None:
     source, _ = two_moments()
     before = freeze(source.state)
-    for number, cause in enumerate(("evicted", "new_tokens", "evicted")):
+    causes: tuple[MissCause, ...] = ("evicted", "new_tokens", "evicted")
+    for number, cause in enumerate(causes):
         update = SequenceUpdate(
             seq_id=1,
             status=SequenceStatus.RUNNING,

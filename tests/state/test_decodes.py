@@ -1,6 +1,7 @@
 """Decodes told in columns: what they mean, said by rows, and what is refused of them."""
 
 from itertools import repeat
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,11 +19,11 @@ from seqtop.state import EngineState
 from seqtop.wire import WireError, codec, parsing
 from seqtop.wire.decode_rows import num_decodes
 from seqtop.wire.messages import Decodes, Event, SequenceUpdate, Step
-from tests.state.test_reducer import RUNNING, arrived, prefilled, step, update
 from tests.support.event_script import EventScript
+from tests.support.reducer_events import RUNNING, arrived, prefilled, step, update
 
 
-def decodes(seq_id: int = 1, token: int = 6, text: str = " x", **fields: object) -> Decodes:
+def decodes(seq_id: int = 1, token: int = 6, text: str = " x", **fields: Any) -> Decodes:
     return Decodes(seq_ids=[seq_id], new_token_ids=[token], text_deltas=[text], **fields)
 
 
@@ -134,7 +135,7 @@ def test_a_step_of_nothing_but_columns_is_not_a_bare_one() -> None:
         {"seq_ids": [1], "new_token_ids": [5], "text_deltas": [""], "new_logprobs": [0.0, 0.0]},
     ],
 )
-def test_columns_that_do_not_fit_together_are_refused(columns: dict[str, object]) -> None:
+def test_columns_that_do_not_fit_together_are_refused(columns: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="decodes"):
         Decodes(**columns)
     good = decodes()

@@ -1,5 +1,7 @@
 """What only some engines have or do, as the protocol lets them say it."""
 
+from typing import Any
+
 from seqtop.checks.checker import Checker
 from seqtop.sequence import SequenceGroupMetadataDelta, SequenceStatus
 from seqtop.state import EngineState
@@ -11,7 +13,7 @@ from tests.support.hand_driven import arrival, engine_info, stats, step
 RUNNING, WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
 
 
-def update(seq_id: int, status: SequenceStatus = RUNNING, **fields: object) -> SequenceUpdate:
+def update(seq_id: int, status: SequenceStatus = RUNNING, **fields: Any) -> SequenceUpdate:
     return SequenceUpdate(seq_id=seq_id, status=status, num_computed_tokens=0, **fields)
 
 

@@ -1,5 +1,7 @@
 """The sentence that says why a sequence is where it is."""
 
+from typing import Any
+
 import pytest
 
 from seqtop.sequence import RequestMetrics, SamplingParams, SequenceStatus
@@ -7,14 +9,14 @@ from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.explain import explain
 from seqtop.state.model import CachedBlock, WaitTimes
 from seqtop.state.ordering import SequenceView
-from seqtop.wire.messages import PrefixMiss, WaitReason
+from seqtop.wire.messages import PrefixMiss, WaitCause, WaitReason
 from tests.support.hand_driven import engine_info
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
 
 
 def sentence(
-    status: SequenceStatus, *, request: dict[str, object] | None = None, **sequence: object
+    status: SequenceStatus, *, request: dict[str, Any] | None = None, **sequence: Any
 ) -> str:
     state = EngineState()
     for seq_id, name in enumerate(("req-0", "req-1", "req-2")):
@@ -36,13 +38,14 @@ def sentence(
     return explain(state, view, asked)
 
 
-def reason(cause: str, missing: int = 0) -> dict[str, object]:
+def reason(cause: WaitCause, missing: int = 0) -> dict[str, Any]:
     return {"wait_reason": WaitReason(request_id="req-2", cause=cause, num_missing=missing)}
 
 
-def misses(*runs: tuple[str, int, int | None, str | None]) -> dict[str, object]:
+def misses(*runs: tuple[str, int, int | None, str | None]) -> dict[str, Any]:
     fields = ("cause", "num_tokens", "step", "request_id")
-    return {"prefix_misses": [PrefixMiss(**dict(zip(fields, run, strict=True))) for run in runs]}
+    found: list[dict[str, Any]] = [dict(zip(fields, run, strict=True)) for run in runs]
+    return {"prefix_misses": [PrefixMiss(**each) for each in found]}
 
 
 PREEMPTED = {
@@ -317,7 +320,7 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
 def test_explanation(
     expected: str,
     status: SequenceStatus,
-    request_changes: dict[str, object],
-    changes: dict[str, object],
+    request_changes: dict[str, Any],
+    changes: dict[str, Any],
 ) -> None:
     assert sentence(status, request=request_changes, **changes) == expected

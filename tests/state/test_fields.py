@@ -1,6 +1,7 @@
 """The values of fields."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -24,10 +25,14 @@ ARRIVAL = 100.0
 
 
 def request(**changes: float | None) -> RequestState:
-    times = {"first_scheduled_time": None, "first_token_time": None, "time_in_queue": None}
-    metrics = RequestMetrics(
-        **{"arrival_time": ARRIVAL, "last_token_time": ARRIVAL} | times | changes
-    )
+    times: dict[str, Any] = {
+        "arrival_time": ARRIVAL,
+        "last_token_time": ARRIVAL,
+        "first_scheduled_time": None,
+        "first_token_time": None,
+        "time_in_queue": None,
+    }
+    metrics = RequestMetrics(**times | changes)
     return RequestState("req-1", metrics, [1])
 
 

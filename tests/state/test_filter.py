@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,12 +11,13 @@ from hypothesis import strategies as st
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.filter import UNITS, FilterError, parse, quantity
+from seqtop.wire.columns import Ints
 
 NOW = 110.0
 
 
-def request_of(**changes: object) -> RequestState:
-    values = {
+def request_of(**changes: Any) -> RequestState:
+    values: dict[str, Any] = {
         "request_id": "req-7",
         "metrics": RequestMetrics(100.0, 105.0, 100.5, 101.0, 0.5),
         "seq_ids": [7],
@@ -25,21 +27,21 @@ def request_of(**changes: object) -> RequestState:
     return RequestState(**(values | changes))
 
 
-def sequence_of(**changes: object) -> SequenceState:
-    values = {
+def sequence_of(**changes: Any) -> SequenceState:
+    values: dict[str, Any] = {
         "seq_id": 7,
         "request_id": "req-7",
         "status": SequenceStatus.RUNNING,
         "num_prompt_tokens": 1_500,
         "num_computed_tokens": 1_503,
-        "output_token_ids": [1, 2, 3],
+        "output_token_ids": Ints.of([1, 2, 3]),
         "text": "Once upon a time",
         "block_table": [4, 5, 6, 7],
     }
     return SequenceState(**(values | changes))
 
 
-def matches(source: str, **changes: object) -> bool:
+def matches(source: str, **changes: Any) -> bool:
     return parse(source).matches(request_of(), sequence_of(**changes), NOW)
 
 

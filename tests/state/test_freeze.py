@@ -1,5 +1,7 @@
 """A still does not move."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,7 +51,9 @@ def play(state: EngineState, number: int, names: list[str], *, evict: bool) -> N
         )
         for name in live
     ]
-    groups = [SequenceGroupMetadataDelta({}, name, {}, False, token_chunk_size=1) for name in live]
+    groups: list[Any] = [
+        SequenceGroupMetadataDelta({}, name, {}, False, token_chunk_size=1) for name in live
+    ]
     preempted = [Preemption(request_id=name, mode="recompute", num_lost_tokens=1) for name in live]
     state.apply(
         Step(

@@ -2,15 +2,17 @@
 
 import math
 import random
+from typing import Any
 
 import pytest
 
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState, ordering
-from seqtop.state.fields import COLUMNS, FIELDS
+from seqtop.state.fields import COLUMNS, FIELDS, Field
 from seqtop.state.filter import parse
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.state.sort_key import sort_key
+from seqtop.wire.columns import Ints
 from tests.support.sequence_states import add, ids
 
 STATUSES = list(SequenceStatus)
@@ -23,7 +25,7 @@ def change(state: EngineState, seq_id: int, chance: random.Random) -> None:
     sequence.status = chance.choice(STATUSES)
     sequence.num_prompt_tokens = chance.randrange(4)
     sequence.num_computed_tokens = chance.randrange(4)
-    sequence.output_token_ids = [0] * chance.randrange(4)
+    sequence.output_token_ids = Ints.of([0] * chance.randrange(4))
     sequence.block_table = [0] * chance.randrange(4)
     sequence.text = chance.choice(["", "once", "upon 2", "upon 10", "\0"])
     request.num_preemptions = chance.randrange(3)
@@ -81,7 +83,7 @@ def test_updates_keep_the_order_that_a_rebuild_makes(
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.key)
 def test_rows_are_sorted_ties_are_stable_and_the_unknown_is_last(
-    column: object, descending: bool
+    column: Field, descending: bool
 ) -> None:
     chance = random.Random(7)
     state = EngineState(time=150.0)
@@ -120,7 +122,9 @@ def keyed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The ids of the sequences whose keys are computed, in order."""
     ids: list[int] = []
 
-    def counting(state: EngineState, request: object, sequence: SequenceState, *rest: object):
+    def counting(
+        state: EngineState, request: RequestState, sequence: SequenceState, *rest: Any
+    ) -> object:
         ids.append(sequence.seq_id)
         return sort_key(state, request, sequence, *rest)
 
@@ -213,7 +217,7 @@ def test_updates_keep_the_hits_that_a_new_search_finds() -> None:
         touched = {seq_id, *chance.sample(sorted(state.sequences), min(seq_id, 3))}
         for each in touched:
             state.sequences[each].text = chance.choice("xyz")
-            state.sequences[each].output_token_ids = [0] * chance.randrange(3)
+            state.sequences[each].output_token_ids = Ints.of([0] * chance.randrange(3))
         if seq_id > 20:
             gone = min(state.sequences)
             del state.requests[state.sequences.pop(gone).request_id]

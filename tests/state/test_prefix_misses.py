@@ -1,5 +1,7 @@
 """The causes of prefix misses, from a history that is written by hand."""
 
+from typing import Any
+
 import pytest
 
 from seqtop.state import EngineState
@@ -10,15 +12,15 @@ from tests.support.reducer_events import RUNNING, arrived, step
 SIZE = 4
 
 
-def lookup(*hashes: bytes, hits: int = 0, rest: int = 1, **more: object) -> PrefixLookup:
+def lookup(*hashes: bytes, hits: int = 0, rest: int = 1, **more: Any) -> PrefixLookup:
     """A sequence of `hits` found blocks, the blocks of `hashes`, and `rest` tokens."""
-    fields = {"token_hashes": hashes, "is_cacheable": True} | more
+    fields: dict[str, Any] = {"token_hashes": hashes, "is_cacheable": True} | more
     num_tokens = (hits + len(hashes)) * SIZE + rest
     return PrefixLookup(SIZE, num_tokens, hits * SIZE, hashes, **fields)
 
 
 def misses(
-    history: PrefixHistory, *hashes: bytes, step: int = 9, name: str = "now", **more: object
+    history: PrefixHistory, *hashes: bytes, step: int = 9, name: str = "now", **more: Any
 ) -> list[tuple[object, ...]]:
     (found,) = history.look_up(step, name, [lookup(*hashes, **more)])
     return [(each.cause, each.num_tokens, each.step, each.request_id) for each in found]
@@ -83,7 +85,7 @@ def test_sequences_of_one_request_do_not_count_for_one_another() -> None:
 def test_the_same_tokens_with_other_extra_keys() -> None:
     history = PrefixHistory()
     history.store(1, "plain", b"a", b"a")
-    salted = {"token_hashes": (b"a", b"b")}
+    salted: dict[str, Any] = {"token_hashes": (b"a", b"b")}
     assert misses(history, b"a+salt", b"b+salt", name="salted", **salted) == [
         ("extra_keys", 4, None, "plain"),
         ("new_tokens", 4, None, None),

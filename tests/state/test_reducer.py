@@ -15,6 +15,7 @@ from seqtop.state.waits import wait_until
 from seqtop.wire.messages import (
     CachedBlocks,
     EngineStopped,
+    Event,
     Heartbeat,
     Preemption,
     RequestFinished,
@@ -273,7 +274,7 @@ def test_bare_vllm_stream_is_understood_without_announcements_or_updates() -> No
         ),
     ],
 )
-def test_what_does_not_fit_is_counted_and_harms_nothing(event: object) -> None:
+def test_what_does_not_fit_is_counted_and_harms_nothing(event: Event) -> None:
     state = prefilled()
     sequence = msgspec.structs.asdict(state.sequences[1])
     state.apply(event)

@@ -42,9 +42,11 @@ def test_where_tokens_end_is_noted_as_far_as_it_can_be_known(
     tokens: list[int], text: str, decoded: list[str] | None, lengths: list[int]
 ) -> None:
     state = prefilled()
-    candidates = decoded and [
-        {token: Logprob(-0.1, 1, each)} for token, each in zip(tokens, decoded, strict=False)
-    ]
+    candidates = (
+        decoded
+        if not decoded
+        else [{token: Logprob(-0.1, 1, each)} for token, each in zip(tokens, decoded, strict=False)]
+    )
     more = update(1, RUNNING, 4, new_token_ids=tokens, text_delta=text, top_logprobs=candidates)
     state.apply(step(1, delta("a", 1, [5], 3), sequences=[more]))
     assert state.sequences[1].text_lengths == ([2, *lengths] if tokens else [5])

@@ -1,6 +1,7 @@
 """Sort keys: names with numbers, and the order by lifecycle."""
 
 import random
+from typing import Any
 
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
@@ -24,7 +25,7 @@ def test_names_are_sorted_as_people_count() -> None:
 def test_by_lifecycle_running_come_first_then_the_queue_then_the_latest_ends() -> None:
     state = EngineState()
 
-    def put(seq_id: int, status: SequenceStatus, arrival: float, **changes: object) -> None:
+    def put(seq_id: int, status: SequenceStatus, arrival: float, **changes: Any) -> None:
         metrics = RequestMetrics(arrival, arrival, None, None, None)
         metrics.finished_time = changes.pop("finished", None)
         name = f"req-{seq_id}"

@@ -1,5 +1,7 @@
 """What is said of a step: its figures, why it ran no more, whose sequences it ran."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -19,6 +21,7 @@ from seqtop.wire.messages import (
     SequenceUpdate,
     Step,
     StepStats,
+    WaitCause,
     WaitReason,
 )
 from tests.support.event_script import EventScript
@@ -30,8 +33,8 @@ def info() -> EngineInfo:
     return next(event for event in EVENTS if isinstance(event, EngineInfo))
 
 
-def stats(**changes: object) -> StepStats:
-    values = {
+def stats(**changes: Any) -> StepStats:
+    values: dict[str, Any] = {
         "num_running": 1, "num_waiting": 0, "num_used_blocks": 2, "num_free_blocks": 20,
         "num_cached_blocks": 2, "num_prefill_tokens": 0, "num_decode_tokens": 1,
         "prefix_cache_queries": 0, "prefix_cache_hits": 0, "num_preemptions": 0,
@@ -40,9 +43,11 @@ def stats(**changes: object) -> StepStats:
     return StepStats(**(values | changes))
 
 
-def a_step(figures: StepStats, **changes: object) -> Step:
-    values = {"step": 7, "start_time": 10.0, "time": 11.0, "execute": ExecuteModelRequest([]),
-              "sequences": []}  # fmt: skip
+def a_step(figures: StepStats, **changes: Any) -> Step:
+    values: dict[str, Any] = {
+        "step": 7, "start_time": 10.0, "time": 11.0, "execute": ExecuteModelRequest([]),
+        "sequences": [],
+    }  # fmt: skip
     return Step(stats=figures, **(values | changes))
 
 
@@ -135,7 +140,7 @@ def test_parts_that_are_not_reported_are_missing() -> None:
     ],
 )
 def test_why_a_step_ran_no_more(
-    expected: str, figures: dict[str, object], changes: dict[str, object]
+    expected: str, figures: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     summary = step_summary.summarize(a_step(stats(**figures), **changes))
     assert step_summary.describe_limit(summary, info()) == expected
@@ -233,6 +238,6 @@ def test_a_preemption_is_told_in_a_sentence() -> None:
         ("seq_limit", 2, f"a waited for 2 more places of the {info().max_num_seqs}."),
     ],
 )
-def test_a_wait_is_told_in_a_sentence(cause: str, missing: int, expected: str) -> None:
+def test_a_wait_is_told_in_a_sentence(cause: WaitCause, missing: int, expected: str) -> None:
     reason = WaitReason(request_id="a", cause=cause, num_missing=missing)
     assert step_summary.describe_wait(reason, info()).startswith(expected)

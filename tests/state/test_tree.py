@@ -1,6 +1,7 @@
 """Trees in the view: descent, updates and folding."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.filter import parse
 from seqtop.state.ordering import SequenceView, Sort
 from seqtop.state.tree import TreePosition, paths, tree_positions
+from seqtop.wire.columns import Ints
 
 
 def request(
@@ -45,7 +47,7 @@ def drawn(view: SequenceView) -> list[str]:
     return rows
 
 
-def viewed(state: EngineState, **changes: object) -> SequenceView:
+def viewed(state: EngineState, **changes: Any) -> SequenceView:
     view = SequenceView()
     for name, value in changes.items():
         setattr(view, name, value)
@@ -92,7 +94,7 @@ def test_a_tree_stands_where_its_first_sequence_would() -> None:
     request(state, "pair", [1, 2])
     request(state, "other", [3])
     for seq_id, number in ((1, 1), (2, 9), (3, 5)):
-        state.sequences[seq_id].output_token_ids = [0] * number
+        state.sequences[seq_id].output_token_ids = Ints.of([0] * number)
     assert drawn(viewed(state, sort=Sort("out", descending=True))) == ["1", "└2", "3"]
     assert drawn(viewed(state, sort=Sort("out"))) == ["1", "└2", "3"]
     assert drawn(viewed(state, sort=Sort("out", descending=True), tree=False)) == ["2", "3", "1"]
@@ -163,7 +165,7 @@ def test_updates_keep_the_tree_that_a_rebuild_makes() -> None:
             touched.add(next_id)
             next_id += 1
         for seq_id in chance.sample(sorted(state.sequences), min(len(state.sequences), 3)):
-            state.sequences[seq_id].output_token_ids = [0] * chance.randrange(4)
+            state.sequences[seq_id].output_token_ids = Ints.of([0] * chance.randrange(4))
             touched.add(seq_id)
         if len(state.requests) > 6:
             touched.update(drop(state, chance.choice(sorted(state.requests))))

@@ -93,7 +93,7 @@ def prefer_victim(
             behind = scheduler.running[scheduler.running.index(beneficiary) + 1 :]
             return choose(behind) if behind else beneficiary
 
-        scheduler._victim = victim  # type: ignore[method-assign]
+        scheduler._victim = victim
 
     return patch
 

@@ -21,7 +21,7 @@ from tests.support.waiting import SECONDS, wait_until
 
 ENGINE = (sys.executable, "-m", "engine_stub", "serve", "--device", "cpu", "--threads", "1")
 MODEL = "bundled-stories"
-CHAT = [
+CHAT: list[Any] = [
     {"role": "system", "content": "You are a kind storyteller."},
     {"role": "user", "content": "Tell me a story about a fox."},
 ]

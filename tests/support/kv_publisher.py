@@ -15,8 +15,8 @@ END = (-1).to_bytes(8, "big", signed=True)
 
 
 def stored(
-    hashes: Sequence[int | bytes],
-    parent: int | bytes | None = None,
+    hashes: Sequence[Any],
+    parent: Any = None,
     *,
     as_map: bool = False,
     size: int = 4,
@@ -44,7 +44,7 @@ def cleared(*, as_map: bool = False) -> Any:
     return {"type": "AllBlocksCleared"} if as_map else ["AllBlocksCleared"]
 
 
-def batch(*events: Any, time: float = 1_000.0, as_map: bool = False, rank: int | None = 0) -> bytes:
+def batch(*events: Any, time: float = 1_000.0, as_map: bool = False, rank: Any = 0) -> bytes:
     if as_map:
         return msgspec.msgpack.encode({"ts": time, "events": events, "data_parallel_rank": rank})
     return msgspec.msgpack.encode([time, events, rank])

@@ -133,7 +133,7 @@ def talk_on(run: Run) -> None:
     _say_more_of_an_ended_sequence(run, new_token_ids=[5], new_logprobs=[-1.0], text_delta="x")
 
 
-def _say_more_of_an_ended_sequence(run: list[Event], **changes: object) -> None:
+def _say_more_of_an_ended_sequence(run: list[Event], **changes: Any) -> None:
     ended = None
     for step in steps_of(run):
         if ended is not None:

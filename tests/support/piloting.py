@@ -5,12 +5,14 @@ import time
 from collections.abc import Awaitable, Callable
 
 from textual import events
+from textual.app import App
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from seqtop.tui.app import SeqtopApp
 from seqtop.tui.screens import TABS
 from seqtop.tui.screens.engine_screen import EngineScreen
+from seqtop.tui.screens.kv.app import KvApp
 from tests.support.waiting import SECONDS
 
 Play = Callable[[Pilot[int]], Awaitable[None]]
@@ -18,7 +20,7 @@ KEYS = {"\r": "enter", "\x1b": "escape", "\t": "tab", "\x7f": "backspace", "↓"
 SCREENS = tuple(map(EngineScreen.of, TABS))
 
 
-def play(app: SeqtopApp, act: Play, size: tuple[int, int] = (100, 30)) -> None:
+def play(app: SeqtopApp | KvApp, act: Play, size: tuple[int, int] = (100, 30)) -> None:
     """Run the app in a terminal of `size` while `act` presses keys and looks."""
 
     async def run() -> None:
@@ -30,13 +32,13 @@ def play(app: SeqtopApp, act: Play, size: tuple[int, int] = (100, 30)) -> None:
     asyncio.run(run())
 
 
-def screen(app: SeqtopApp) -> str:
+def screen(app: App[int]) -> str:
     """What stands on the terminal, line by line."""
     strips = app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip) for strip in strips)
 
 
-def burst(app: SeqtopApp, keys: str) -> None:
+def burst(app: App[int], keys: str) -> None:
     """Press keys without a pause between them, as a paste or a script does."""
     for key in keys:
         name = KEYS.get(key) or _character_to_key(key)
@@ -66,5 +68,5 @@ def selected(app: SeqtopApp) -> str:
     return app.ui.selection[0].request_id
 
 
-def notices(app: SeqtopApp) -> list[str]:
+def notices(app: App[int]) -> list[str]:
     return [notice.message for notice in app._notifications]

@@ -1,6 +1,7 @@
 """A recorded run whose every figure is known, to put questions to."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -67,7 +68,7 @@ def save_run(path: Path) -> None:
             writer.append(number, codec.encode(event), event, state)
 
 
-def stats(**changes: object) -> StepStats:
+def stats(**changes: Any) -> StepStats:
     """Figures of a step, changed as given."""
     values = StepStats(
         num_running=1, num_waiting=0, num_used_blocks=2, num_free_blocks=20,

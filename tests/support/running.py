@@ -1,10 +1,13 @@
 """Run an engine to the end of what it was given, its books checked at every step."""
 
+from collections.abc import Callable
 from typing import Any
 
 from engine_stub.engine import LLMEngine
 from engine_stub.step_record import StepRecord
 from seqtop.sequence import SamplingParams, SequenceGroup
+
+MakeEngine = Callable[..., LLMEngine]
 
 
 def drain(engine: LLMEngine) -> list[StepRecord]:

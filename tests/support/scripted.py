@@ -182,9 +182,7 @@ class Actor:
 class Script:
     """Writes an engine's events, step by step, keeping its books as an engine would."""
 
-    def __init__(
-        self, source: ScriptedSource, *, tells_cached: bool = False, **info: object
-    ) -> None:
+    def __init__(self, source: ScriptedSource, *, tells_cached: bool = False, **info: Any) -> None:
         self.source = source
         self.info = engine_info(**info)
         self.time = START
@@ -419,7 +417,7 @@ class Script:
 
 
 def scene(
-    source: ScriptedSource, *, hostile: str = HOSTILE, tells_cached: bool = False, **info: object
+    source: ScriptedSource, *, hostile: str = HOSTILE, tells_cached: bool = False, **info: Any
 ) -> Script:
     """Play about three seconds at whose end there is a request in every state."""
     script = Script(source, tells_cached=tells_cached, **info)

@@ -294,7 +294,7 @@ class Relay:
             for source, sink in ((near, far), (far, near)):
                 threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
 
-    def _pass(self, source: object, sink: object) -> None:
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
         try:
             while data := source.recv(65_536):
                 self._seen += data

@@ -1,5 +1,7 @@
 """Joining: versions, and snapshots that are refused."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -50,7 +52,9 @@ def test_other_version_on_the_snapshot_socket(endpoint: str) -> None:
         lambda state: state.num_by_status.append(1),
     ],
 )
-def test_snapshot_that_contradicts_itself_is_refused(endpoint: str, spoil: object) -> None:
+def test_snapshot_that_contradicts_itself_is_refused(
+    endpoint: str, spoil: Callable[[EngineState], object]
+) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send(arrival(1))

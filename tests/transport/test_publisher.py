@@ -4,7 +4,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -134,7 +134,7 @@ class Gate:
         gate = self
 
         class GatedState(EngineState):
-            def apply(self, event: object) -> object:
+            def apply(self, event: Event | InFlight) -> Iterable[int]:
                 gate.reached.set()
                 gate.opened.wait()
                 return super().apply(event)
@@ -180,7 +180,7 @@ def test_after_an_overflow_viewers_show_the_engine_again(
     truth = EngineState()  # what the engine itself knows
     engine = Publisher(endpoint, engine_info(), gate.replica, repairs=True)
 
-    def publish(event: object) -> None:
+    def publish(event: Event) -> None:
         truth.apply(event)
         engine.publish(event)
 

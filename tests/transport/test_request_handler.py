@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from queue import Queue
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import zmq
@@ -92,7 +92,7 @@ def test_flood_of_snapshot_requests_costs_a_share_of_the_time_and_no_message(
     num_encoded = 0
 
     class Watched(StreamServer):
-        def _encode_snapshot(self) -> bytes:
+        def _encode_snapshot(self) -> Iterator[list[Any]]:
             nonlocal num_encoded
             num_encoded += 1
             return super()._encode_snapshot()

@@ -57,7 +57,7 @@ def test_viewer_that_stops_reading_is_kept_so_many_messages_and_no_more(
         stall(stalled, endpoint)
         for number in range(200):
             publish_large(engine, number)
-            wait_until(lambda number=number: f"req-{number}" in reading.state.requests)
+            wait_until(lambda: f"req-{number}" in reading.state.requests)  # noqa: B023
         num_held = 0
         while stalled.poll(300):
             num_held += len(stalled.recv_multipart()[2]) > LARGE

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual import events
@@ -85,7 +86,9 @@ def test_an_unknown_key_does_nothing(app: SeqtopApp) -> None:
 
 def test_nothing_hostile_reaches_the_terminal() -> None:
     source = ScriptedSource()
-    info = dict.fromkeys(("engine_id", "model", "dtype", "device", "engine"), HOSTILE)
+    info: dict[str, Any] = dict.fromkeys(
+        ("engine_id", "model", "dtype", "device", "engine"), HOSTILE
+    )
     script = Script(source, **info)
     names = [f"{HOSTILE}{index}" for index in range(3)]
     for name in names:
@@ -97,6 +100,7 @@ def test_nothing_hostile_reaches_the_terminal() -> None:
 
     async def act(pilot: Pilot[int]) -> None:
         app = pilot.app
+        assert isinstance(app, SeqtopApp)
 
         def look() -> None:
             for strip in app.screen._compositor.render_strips():

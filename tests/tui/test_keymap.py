@@ -3,6 +3,7 @@
 import ast
 import functools
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.binding import ActiveBinding
@@ -36,7 +37,7 @@ TEXTUALS = {"super+c", "ctrl+p"}
 
 
 def is_at(app: SeqtopApp, name: str) -> bool:
-    screen = app.screen
+    screen: Any = app.screen
     return isinstance(screen, TabbedScreen) and screen.TAB.name == name
 
 
@@ -80,15 +81,15 @@ def test_every_key_of_a_screen_is_in_its_help_and_pressed_in_a_test(name: str) -
         }
         await pilot.press("question_mark")
         await until(pilot, lambda: isinstance(app.screen, HelpScreen))
-        assert isinstance(app.screen, HelpScreen)
+        help_screen: Any = app.screen
         entries = [
             (binding, description)
-            for group in app.screen.entries.values()
+            for group in help_screen.entries.values()
             for bindings, description in group
             for binding in bindings
         ]
         assert {binding.key: description for binding, description in entries} == bound
-        text = str(app.screen.query_one("#help-content").render())
+        text = str(help_screen.query_one("#help-content").render())
         for binding, description in entries:
             assert description, binding
             assert description in text

@@ -40,6 +40,11 @@ def row(app: SeqtopApp) -> int | None:
     return app.ui.view.index(app.ui.selected)
 
 
+def scripted(app: SeqtopApp) -> ScriptedSource:
+    assert isinstance(app.ui.source, ScriptedSource)
+    return app.ui.source
+
+
 CASES: dict[str, Callable[[SeqtopApp], object]] = {
     # sort
     "sq\rb17\r": lambda app: app.ui.block == 17 and on(app, BlocksScreen),
@@ -58,10 +63,10 @@ CASES: dict[str, Callable[[SeqtopApp], object]] = {
     # copying
     "yry\x1b↓": lambda app: app.clipboard in app.ui.state.requests and row(app) == 1,
     # confirming
-    "xnxqxy↓": lambda app: row(app) == 1 and app.ui.source.aborted == ["req-1"],
+    "xnxqxy↓": lambda app: row(app) == 1 and scripted(app).aborted == ["req-1"],
     # submitting
     "nnbx\t\x7f\x7f9\r↓": lambda app: (
-        [(prompt, params.max_tokens) for prompt, params in app.ui.source.submitted]
+        [(prompt, params.max_tokens) for prompt, params in scripted(app).submitted]
         == [("nbx", 9)] and row(app) == 1
     ),
     "n/\x1bnq": lambda app: on(app, SubmitDialog) and typed(app) == "q",

@@ -242,7 +242,7 @@ def test_heartbeats_of_an_idle_engine_draw_nothing(lines: Counter[LineView]) -> 
                 source.apply(Heartbeat(time=script.time + beat + 1, step=0))
                 before = await drawn(app, pilot, lines)
             painted: list[bool] = []
-            app.post_display_hook = lambda: painted.append(True)  # type: ignore[method-assign]
+            app.post_display_hook = lambda: painted.append(True)
             for beat in range(4, 24):
                 source.apply(Heartbeat(time=script.time + beat, step=0))
                 after = await drawn(app, pilot, lines)

@@ -6,6 +6,7 @@ from textual.pilot import Pilot
 from seqtop.connection import ConnectionState
 from seqtop.history.memory_store import MemoryStore
 from seqtop.tui.app import SeqtopApp
+from seqtop.wire.columns import Floats
 from tests.support.checks_screen import KEY as CHECKS
 from tests.support.piloting import checked
 from tests.support.scripted import HOSTILE, ScriptedSource, scene
@@ -71,7 +72,8 @@ def test_tokens_in_the_text(
     scene(source)
     for sequence in source.state.sequences.values():
         count = len(sequence.output_token_ids)
-        sequence.output_logprobs = [(-0.1, -0.4, -1.2, -0.2, -4.0)[n % 5] for n in range(count)]
+        logprobs = [(-0.1, -0.4, -1.2, -0.2, -4.0)[n % 5] for n in range(count)]
+        sequence.output_logprobs = Floats.of(logprobs)
     app = SeqtopApp(source, clock=lambda: 0.0)
 
     async def mark(pilot: Pilot[int]) -> None:

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ globalThis.fetch = async () => {
 """
 
 
-def run_script(answers: list[bool], width: int = 1200) -> dict[str, object]:
+def run_script(answers: list[bool], width: int = 1200) -> dict[str, Any]:
     """Runs the page's script: the first bytes arrive, then the session ends."""
     node = shutil.which("node")
     if node is None:
@@ -60,7 +61,7 @@ def run_script(answers: list[bool], width: int = 1200) -> dict[str, object]:
         timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr
-    result: dict[str, object] = json.loads(done.stdout)
+    result: dict[str, Any] = json.loads(done.stdout)
     return result
 
 

@@ -78,7 +78,8 @@ def test_decoding_into_what_is_no_type_is_the_callers_error() -> None:
 
 def test_bytearrays_and_memoryviews_decode_as_well() -> None:
     data = encode(SequenceGroupState(3, 1))
-    for buffer in (data, bytearray(data), memoryview(data)):
+    buffers: list[Any] = [data, bytearray(data), memoryview(data)]
+    for buffer in buffers:
         assert decode(buffer, SequenceGroupState) == SequenceGroupState(3, 1)
 
 

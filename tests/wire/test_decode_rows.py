@@ -2,7 +2,7 @@
 
 from seqtop.wire.decode_rows import Decode, decode_of, num_decodes
 from seqtop.wire.messages import Decodes
-from tests.state.test_reducer import step
+from tests.support.reducer_events import step
 
 
 def test_one_sequence_is_found_in_the_columns() -> None:

@@ -1,5 +1,7 @@
 """Frames of another version, of another protocol, or damaged are refused."""
 
+from typing import Any
+
 import pytest
 
 from seqtop.connection import ConnectionState
@@ -47,7 +49,7 @@ def test_other_version_on_the_live_stream(endpoint: str, version: int) -> None:
         [b"\x00" * 1000, bytes(8), b""],
     ],
 )
-def test_foreign_publisher(endpoint: str, parts: list[bytes]) -> None:
+def test_foreign_publisher(endpoint: str, parts: list[Any]) -> None:
     with HandDrivenEngine(endpoint, welcomes=False) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send_frames(parts)

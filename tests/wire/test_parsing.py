@@ -6,9 +6,9 @@ import pytest
 
 from seqtop.wire import codec, parsing
 from seqtop.wire.errors import WireError
-from seqtop.wire.messages import Abort, Heartbeat, Refused
+from seqtop.wire.messages import Abort, Heartbeat, Message, Refused
 
-MESSAGES = {
+MESSAGES: dict[Callable[[bytes], object], Message] = {
     parsing.event: Heartbeat(time=1.0, step=2),
     parsing.command: Abort(request_id="one"),
     parsing.reply: Refused(error="no"),

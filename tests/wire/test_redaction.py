@@ -1,7 +1,7 @@
 """Redacted messages and states contain no text and no tokens, byte by byte."""
 
 import struct
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -142,7 +142,7 @@ def step() -> Step:
     )
 
 
-EVENTS = [
+EVENTS: list[Event | InFlight] = [
     arrived(),
     step(),
     StreamingUpdate(
@@ -282,7 +282,8 @@ def test_struct_without_any_declaration_is_refused() -> None:
     class Undeclared(msgspec.Struct):
         text: str
 
-    for value in (Undeclared(SECRET), object()):
+    values: list[Any] = [Undeclared(SECRET), object()]
+    for value in values:
         with pytest.raises(WireError, match="cannot be redacted"):
             redact(value)
 

@@ -34,8 +34,8 @@ class Two(msgspec.Struct):
     name: str = "two"
 
 
-def chunks_of(struct: object) -> list[bytearray]:
-    return list(snapshot_chunks.encode(struct))
+def chunks_of(struct: object) -> list[bytes]:
+    return [bytes(each) for each in snapshot_chunks.encode(struct)]
 
 
 def scripted(num_steps: int = 200) -> Iterator[EngineState]:

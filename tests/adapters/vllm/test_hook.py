@@ -39,7 +39,7 @@ def test_any_subclass_is_followed(
     monkeypatch.setenv("SEQTOP_BIND", endpoint)
     adapter.register()
 
-    class AsyncScheduler(modules.scheduler_class):  # type: ignore[name-defined]
+    class AsyncScheduler(modules.scheduler_class):  # type: ignore[misc, name-defined]
         pass
 
     scheduler = AsyncScheduler()

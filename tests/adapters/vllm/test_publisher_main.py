@@ -30,8 +30,7 @@ from seqtop.state import EngineState
 from seqtop.state.listener import StateChange
 from seqtop.transport.curve_keys import create_pair, viewer_keys
 from seqtop.transport.publisher import Publisher
-from tests.adapters.vllm.test_step_builder import step
-from tests.support.fake_vllm import Request, Scheduler
+from tests.support.fake_vllm import Request, Scheduler, step
 from tests.support.waiting import SECONDS, wait_until
 
 SECRET_ID = 0x5EC2E711
@@ -148,7 +147,7 @@ from types import SimpleNamespace
 sys.modules["vllm"] = SimpleNamespace(__version__="0.33.0")
 from seqtop.adapters.vllm.hook import follow
 from seqtop.adapters.vllm.settings import AdapterSettings
-from tests.adapters.vllm.test_step_builder import step
+from tests.support.fake_vllm import step
 from tests.support.fake_vllm import Request, Scheduler
 
 scheduler = Scheduler(num_gpu_blocks=17)

@@ -14,8 +14,7 @@ from seqtop.adapters.vllm.publisher_process import encode
 from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.connection import ConnectionState
 from seqtop.session import Session
-from tests.adapters.vllm.test_step_builder import step
-from tests.support.fake_vllm import Request, Scheduler, wrapped
+from tests.support.fake_vllm import Request, Scheduler, step, wrapped
 from tests.support.waiting import SECONDS, wait_until
 
 

@@ -14,8 +14,7 @@ from seqtop.adapters.vllm.settings import AdapterSettings
 from seqtop.adapters.vllm.wrapping import Wrapping
 from seqtop.sequence.names import MAX_NAME_LENGTH
 from seqtop.session import Session
-from tests.adapters.vllm.test_step_builder import step
-from tests.support.fake_vllm import Request, Scheduler, wrapped
+from tests.support.fake_vllm import Request, Scheduler, step, wrapped
 from tests.support.waiting import SECONDS, wait_until
 
 
@@ -63,7 +62,11 @@ def test_ids_are_sent_when_others_run_and_after_a_loss(modules: SimpleNamespace)
     sink = SimpleNamespace(wants_all_requests=False, send=sent.append)
     scheduler = Scheduler()
     _, layout = describe(scheduler, AdapterSettings(bind="ipc:///e"))
-    observer = SchedulerObserver(scheduler, Wrapping(pytest.fail).wrap, sink, layout)
+
+    def fail(error: BaseException) -> None:
+        pytest.fail(str(error))
+
+    observer = SchedulerObserver(scheduler, Wrapping(fail).wrap, sink, layout)
 
     def ran() -> dict[str, int] | None:
         step(scheduler)
@@ -94,7 +97,7 @@ def test_encoder_budget_is_shown_of_models_with_an_encoder(budget: int, endpoint
         shown = []
         for number in range(2):
             step(scheduler)
-            wait_until(lambda number=number: session.state.step == number)
+            wait_until(lambda: session.state.step == number)  # noqa: B023 - called at once
             stats = session.state.stats
             assert stats is not None
             shown.append((stats.num_encoder_tokens, stats.num_used_encoder_slots))

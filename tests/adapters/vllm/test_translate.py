@@ -1,6 +1,7 @@
 """Observations of vLLM as messages of the protocol."""
 
 from types import SimpleNamespace
+from typing import Any
 
 from seqtop.adapters.vllm.engine_description import describe
 from seqtop.adapters.vllm.observations import Arrived
@@ -22,7 +23,7 @@ def test_what_v1_does_not_have_is_unknown(modules: SimpleNamespace) -> None:
 def test_each_arrival_gets_a_sequence_of_its_own(modules: SimpleNamespace) -> None:
     started, _ = describe(Scheduler(), AdapterSettings(bind="ipc:///e"))
     translator = Translator(started)
-    arrivals = []
+    arrivals: list[Any] = []
     for name in ("one-0a1b2c3d", "two-0a1b2c3d"):
         observation = Arrived(name, 5.0, "WAITING", 0, 3, [1, 2, 3], {"max_tokens": 7})
         arrivals += translator.events(observation)

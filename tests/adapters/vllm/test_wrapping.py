@@ -37,7 +37,8 @@ def test_the_first_error_restores_every_method(place: str) -> None:
     adder, other = Adder(), Adder()
     errors: list[BaseException] = []
     wrapping = Wrapping(errors.append)
-    wrapping.wrap(adder, "add", **{place: fail})
+    hooks: dict[str, Any] = {place: fail}
+    wrapping.wrap(adder, "add", **hooks)
     wrapping.wrap(other, "add")
     assert adder.add([1, 2]) == adder.add([1, 2]) == 3
     assert [str(error) for error in errors] == ["injected"]

@@ -4,6 +4,7 @@ import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,11 +19,11 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
     SequenceStatus,
 )
-from tests.support.running import drain
+from tests.support.running import MakeEngine, drain
 
 WIDTH = 3
 MAX_TOKENS = 14
-SEARCHES = (
+SEARCHES: tuple[dict[str, Any], ...] = (
     {},
     {"early_stopping": True, "length_penalty": 0.0},
     {"early_stopping": "never", "length_penalty": 0.3},
@@ -54,7 +55,7 @@ def ending_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def generate(ending_model: Path) -> Generate:
     reference = LlamaForCausalLM.from_pretrained(ending_model, dtype=torch.float32).eval()
 
-    def run(prompt: list[int], **search: object) -> list[list[int]]:
+    def run(prompt: list[int], **search: Any) -> list[list[int]]:
         outputs = reference.generate(
             torch.tensor([prompt]),
             attention_mask=torch.ones(1, len(prompt)),
@@ -71,7 +72,7 @@ def generate(ending_model: Path) -> Generate:
     return run
 
 
-def search(engine: LLMEngine, prompts: list[list[int]], **fields: object) -> list[SequenceGroup]:
+def search(engine: LLMEngine, prompts: list[list[int]], **fields: Any) -> list[SequenceGroup]:
     params = BeamSearchParams(beam_width=WIDTH, max_tokens=MAX_TOKENS, **fields)
     return [
         engine.add_request(f"r{index}", prompt, params)[0] for index, prompt in enumerate(prompts)
@@ -84,7 +85,11 @@ def outputs(group: SequenceGroup) -> list[list[int]]:
 
 @pytest.mark.parametrize("fields", SEARCHES, ids=str)
 def test_the_outputs_are_those_of_transformers(
-    make_engine, ending_model, generate, prompts, fields
+    make_engine: MakeEngine,
+    ending_model: Path,
+    generate: Generate,
+    prompts: list[list[int]],
+    fields: dict[str, Any],
 ) -> None:
     engine = make_engine(model=ending_model, num_gpu_blocks=400)
     groups = search(engine, prompts, **fields)
@@ -113,7 +118,12 @@ def test_the_outputs_are_those_of_transformers(
     ids=str,
 )  # fmt: skip
 def test_preempted_beams_go_on_as_if_nothing_had_been(
-    make_engine, ending_model, generate, prompts, settings, modes
+    make_engine: MakeEngine,
+    ending_model: Path,
+    generate: Generate,
+    prompts: list[list[int]],
+    settings: dict[str, Any],
+    modes: set[str],
 ) -> None:
     engine = make_engine(model=ending_model, max_num_seqs=18, **settings)
     groups = search(engine, prompts, early_stopping="never")
@@ -126,7 +136,7 @@ def test_preempted_beams_go_on_as_if_nothing_had_been(
     assert engine.worker.seq_groups == {}
 
 
-def test_beams_share_blocks_until_they_write(make_engine) -> None:
+def test_beams_share_blocks_until_they_write(make_engine: MakeEngine) -> None:
     engine = make_engine()
     (group,) = search(engine, [[7] * 10])
     engine.step()
@@ -146,7 +156,7 @@ def test_beams_share_blocks_until_they_write(make_engine) -> None:
     drain(engine)
 
 
-def test_a_fork_or_a_drop_is_told_the_worker_in_full(make_engine) -> None:
+def test_a_fork_or_a_drop_is_told_the_worker_in_full(make_engine: MakeEngine) -> None:
     engine = make_engine()
     (group,) = search(engine, [[7] * 10])
     known: list[int] = []
@@ -163,7 +173,7 @@ def test_a_fork_or_a_drop_is_told_the_worker_in_full(make_engine) -> None:
     assert group.is_finished()
 
 
-def test_updates_tell_forks_before_their_parents_and_drops(make_engine) -> None:
+def test_updates_tell_forks_before_their_parents_and_drops(make_engine: MakeEngine) -> None:
     engine = make_engine()
     (group,) = search(engine, [[7] * 10], early_stopping="never")
     tokens: dict[int, list[int]] = {0: []}
@@ -184,7 +194,7 @@ def test_updates_tell_forks_before_their_parents_and_drops(make_engine) -> None:
     assert num_removed == 1 + num_forks - WIDTH
 
 
-def test_a_search_has_a_place_for_each_beam_from_the_start(make_engine) -> None:
+def test_a_search_has_a_place_for_each_beam_from_the_start(make_engine: MakeEngine) -> None:
     engine = make_engine(max_num_seqs=5)
     search(engine, [[1] * 4, [2] * 4])
     record = engine.step()
@@ -193,7 +203,7 @@ def test_a_search_has_a_place_for_each_beam_from_the_start(make_engine) -> None:
     assert all(each.num_running <= 5 for each in drain(engine))
 
 
-def test_aborting_a_search_frees_its_beams(make_engine) -> None:
+def test_aborting_a_search_frees_its_beams(make_engine: MakeEngine) -> None:
     engine = make_engine()
     (group,) = search(engine, [[1] * 9])
     for _ in range(4):
@@ -205,7 +215,7 @@ def test_aborting_a_search_frees_its_beams(make_engine) -> None:
     drain(engine)
 
 
-def test_beams_are_ranked_and_scored(make_engine) -> None:
+def test_beams_are_ranked_and_scored(make_engine: MakeEngine) -> None:
     engine = make_engine()
     params = BeamSearchParams(beam_width=4, max_tokens=9, ignore_eos=True)
     (group,) = engine.generate([[3, 4, 5]], params)
@@ -221,7 +231,7 @@ def test_beams_are_ranked_and_scored(make_engine) -> None:
         assert seq.output_text == engine.tokenizer.decode(list(seq.get_output_token_ids()))
 
 
-def test_one_beam_is_greedy(make_engine) -> None:
+def test_one_beam_is_greedy(make_engine: MakeEngine) -> None:
     params = BeamSearchParams(beam_width=1, max_tokens=9, ignore_eos=True)
     greedy = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
     beam, one = (make_engine().generate([[5, 6]], each)[0] for each in (params, greedy))
@@ -239,7 +249,9 @@ def test_one_beam_is_greedy(make_engine) -> None:
          "chunked prefill is off"),
     ],
 )  # fmt: skip
-def test_searches_that_cannot_run_are_refused(make_engine, fields, settings, reason) -> None:
+def test_searches_that_cannot_run_are_refused(
+    make_engine: MakeEngine, fields: dict[str, Any], settings: dict[str, Any], reason: str
+) -> None:
     engine = make_engine(**({"num_gpu_blocks": 200} | settings))
     with pytest.raises(ValueError, match=reason):
         engine.add_request(
@@ -248,13 +260,13 @@ def test_searches_that_cannot_run_are_refused(make_engine, fields, settings, rea
     assert not engine.seq_groups
 
 
-def test_a_search_is_asked_for_by_its_own_parameters_alone(make_engine) -> None:
+def test_a_search_is_asked_for_by_its_own_parameters_alone(make_engine: MakeEngine) -> None:
     params = SamplingParams(extra_args={"beam_width": "many"}, min_tokens=3)
     with pytest.raises(ValueError, match="BeamSearchParams"):
         make_engine().add_request("r", [1], params)
 
 
-def test_ids_of_forks_are_nobody_elses(make_engine) -> None:
+def test_ids_of_forks_are_nobody_elses(make_engine: MakeEngine) -> None:
     engine = make_engine(num_gpu_blocks=200)
     search(engine, [[1] * 5, [2] * 5])
     engine.step()
@@ -277,5 +289,6 @@ def test_ids_of_forks_are_nobody_elses(make_engine) -> None:
     ],
 )
 def test_values_whose_scores_would_not_be_finite(name: str, value: float) -> None:
+    given: dict[str, Any] = {name: value}
     with pytest.raises(ValueError, match=f"{name} must be"):
-        BeamSearchParams(beam_width=2, max_tokens=8, **{name: value})
+        BeamSearchParams(beam_width=2, max_tokens=8, **given)

@@ -6,7 +6,7 @@ from seqtop.sequence import (
     SequenceGroupMetadata,
     SequenceGroupMetadataDelta,
 )
-from tests.support.running import greedy
+from tests.support.running import MakeEngine, greedy
 
 
 def test_a_snapshot_shares_no_output_and_has_nothing_pending() -> None:
@@ -19,7 +19,7 @@ def test_a_snapshot_shares_no_output_and_has_nothing_pending() -> None:
     assert copy.get_delta_and_reset().new_output_token_ids == []
 
 
-def test_a_group_is_described_once_and_then_by_what_is_new(make_engine) -> None:
+def test_a_group_is_described_once_and_then_by_what_is_new(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.add_request("r", [1, 2, 3], greedy(4))
     described = []

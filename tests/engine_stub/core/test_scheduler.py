@@ -19,7 +19,7 @@ from seqtop.sequence import (
     SequenceStatus,
     token_inputs,
 )
-from tests.support.running import drain, greedy
+from tests.support.running import MakeEngine, drain, greedy
 
 
 def ran(record: StepRecord) -> dict[str, int]:
@@ -27,7 +27,7 @@ def ran(record: StepRecord) -> dict[str, int]:
     return {each.seq_group.request_id: each.num_batched_tokens for each in record.scheduled}
 
 
-def test_decodes_come_before_prefills_in_one_budget(make_engine) -> None:
+def test_decodes_come_before_prefills_in_one_budget(make_engine: MakeEngine) -> None:
     engine = make_engine(max_num_batched_tokens=10, max_num_seqs=4)
     engine.add_request("a", [1] * 6, greedy(9))
     engine.add_request("b", [2] * 25, greedy(9))
@@ -50,7 +50,9 @@ def test_decodes_come_before_prefills_in_one_budget(make_engine) -> None:
     assert ran(engine.step()) == {"a": 1, "b": 1}
 
 
-def test_a_prefix_hit_is_part_of_the_first_chunk_but_not_of_the_budget(make_engine) -> None:
+def test_a_prefix_hit_is_part_of_the_first_chunk_but_not_of_the_budget(
+    make_engine: MakeEngine,
+) -> None:
     engine = make_engine(max_num_batched_tokens=16, max_num_seqs=4)
     engine.add_request("a", [1] * 13, greedy(2))
     drain(engine)
@@ -65,7 +67,7 @@ def test_a_prefix_hit_is_part_of_the_first_chunk_but_not_of_the_budget(make_engi
     assert record.scheduled[0].seq_group.first_seq.get_num_computed_tokens() == 28
 
 
-def test_the_head_waits_for_a_place(make_engine) -> None:
+def test_the_head_waits_for_a_place(make_engine: MakeEngine) -> None:
     engine = make_engine(max_num_seqs=1)
     engine.add_request("a", [1] * 5, greedy(2))
     engine.add_request("b", [2] * 5, greedy(2))
@@ -77,7 +79,7 @@ def test_the_head_waits_for_a_place(make_engine) -> None:
     assert ran(engine.step()) == {"b": 5}
 
 
-def test_the_head_waits_for_budget(make_engine) -> None:
+def test_the_head_waits_for_budget(make_engine: MakeEngine) -> None:
     engine = make_engine(max_num_batched_tokens=8, max_num_seqs=4)
     engine.add_request("a", [1] * 8, greedy(2))
     engine.add_request("b", [2] * 5, greedy(2))
@@ -92,7 +94,7 @@ def test_the_head_waits_for_budget(make_engine) -> None:
     assert engine.step().admission_blocked == AdmissionBlocked("b", "token_budget", 5)
 
 
-def test_the_head_waits_for_blocks(make_engine) -> None:
+def test_the_head_waits_for_blocks(make_engine: MakeEngine) -> None:
     engine = make_engine(num_gpu_blocks=8)
     engine.add_request("a", [1] * 20, greedy(4))
     engine.add_request("b", [2] * 19, greedy(4))
@@ -104,7 +106,7 @@ def test_the_head_waits_for_blocks(make_engine) -> None:
 
 
 @pytest.mark.parametrize("num_cpu_blocks", [0, 9])
-def test_the_last_to_arrive_is_preempted(make_engine, num_cpu_blocks: int) -> None:
+def test_the_last_to_arrive_is_preempted(make_engine: MakeEngine, num_cpu_blocks: int) -> None:
     """It is computed again; host blocks are for groups of several sequences."""
     engine = make_engine(
         num_gpu_blocks=9, num_cpu_blocks=num_cpu_blocks, enable_prefix_caching=False
@@ -134,7 +136,7 @@ def test_the_last_to_arrive_is_preempted(make_engine, num_cpu_blocks: int) -> No
     assert group.first_seq.get_output_len() == 8
 
 
-def test_a_step_that_preempts_admits_nobody(make_engine) -> None:
+def test_a_step_that_preempts_admits_nobody(make_engine: MakeEngine) -> None:
     engine = make_engine(num_gpu_blocks=6, enable_prefix_caching=False)
     engine.add_request("high", [1] * 12, greedy(4), priority=0)
     engine.add_request("low", [2] * 12, greedy(4), priority=1)
@@ -146,7 +148,7 @@ def test_a_step_that_preempts_admits_nobody(make_engine) -> None:
     assert "small" in ran(engine.step())
 
 
-def test_a_step_that_preempts_swaps_nobody_in(make_engine) -> None:
+def test_a_step_that_preempts_swaps_nobody_in(make_engine: MakeEngine) -> None:
     engine = make_engine(
         num_gpu_blocks=8,
         enable_prefix_caching=False,
@@ -162,7 +164,7 @@ def test_a_step_that_preempts_swaps_nobody_in(make_engine) -> None:
     assert "swapped" in ran(engine.step())
 
 
-def test_an_admission_leaves_blocks_for_those_who_run(make_engine) -> None:
+def test_an_admission_leaves_blocks_for_those_who_run(make_engine: MakeEngine) -> None:
     settings = {"num_gpu_blocks": 100, "block_size": 2, "max_num_batched_tokens": 512}
     engine = make_engine(**settings)
     engine.add_request("a", [1] * 20, greedy(2))
@@ -177,7 +179,7 @@ def test_an_admission_leaves_blocks_for_those_who_run(make_engine) -> None:
     assert not engine.scheduler.waiting
 
 
-def test_a_group_makes_way_itself_if_it_is_the_last(make_engine) -> None:
+def test_a_group_makes_way_itself_if_it_is_the_last(make_engine: MakeEngine) -> None:
     engine = make_engine(num_gpu_blocks=6, enable_prefix_caching=False)
     engine.add_request("a", [1] * 10, greedy(8))
     engine.add_request("b", [2] * 12, greedy(8))
@@ -188,7 +190,7 @@ def test_a_group_makes_way_itself_if_it_is_the_last(make_engine) -> None:
 
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
-def test_a_prefill_under_way_can_be_preempted(make_engine, mode: str) -> None:
+def test_a_prefill_under_way_can_be_preempted(make_engine: MakeEngine, mode: str) -> None:
     engine = make_engine(
         num_gpu_blocks=10, max_num_batched_tokens=8, max_num_seqs=2, preemption_mode=mode
     )
@@ -202,7 +204,9 @@ def test_a_prefill_under_way_can_be_preempted(make_engine, mode: str) -> None:
     assert [group.request_id for record in records for group in record.finished] == ["a", "b"]
 
 
-def test_lower_priority_numbers_go_first_and_higher_ones_are_preempted(make_engine) -> None:
+def test_lower_priority_numbers_go_first_and_higher_ones_are_preempted(
+    make_engine: MakeEngine,
+) -> None:
     engine = make_engine(max_num_seqs=1)
     for request_id, priority in (("late", 5), ("first", 0), ("second", 0), ("vip", -1)):
         engine.add_request(request_id, [1] * 4, greedy(2), priority=priority)
@@ -218,7 +222,7 @@ def test_lower_priority_numbers_go_first_and_higher_ones_are_preempted(make_engi
 
 @pytest.mark.parametrize(("length", "ignored"), [(31, False), (32, True), (200, True)])
 def test_prompts_that_leave_no_room_are_ignored_at_once(
-    make_engine, length: int, ignored: bool
+    make_engine: MakeEngine, length: int, ignored: bool
 ) -> None:
     engine = make_engine(max_model_len=32)
     engine.add_request("other", [1] * 5, greedy(3))
@@ -237,7 +241,7 @@ def test_prompts_that_leave_no_room_are_ignored_at_once(
         assert group.first_seq.get_output_len() == 1
 
 
-def test_an_ignored_prompt_alone_still_makes_a_record(make_engine) -> None:
+def test_an_ignored_prompt_alone_still_makes_a_record(make_engine: MakeEngine) -> None:
     engine = make_engine(max_model_len=8)
     engine.add_request("r", [1] * 8, greedy(3))
     assert engine.has_unfinished_requests()
@@ -246,7 +250,7 @@ def test_an_ignored_prompt_alone_still_makes_a_record(make_engine) -> None:
 
 
 @pytest.mark.parametrize("state", ["waiting", "prefilling", "decoding", "preempted"])
-def test_abort_in_any_state_frees_everything(make_engine, state: str) -> None:
+def test_abort_in_any_state_frees_everything(make_engine: MakeEngine, state: str) -> None:
     engine = make_engine(num_gpu_blocks=8, max_num_batched_tokens=12, max_num_seqs=12)
     engine.add_request("a", [1] * 12, greedy(9))
     engine.step()
@@ -280,7 +284,7 @@ def test_abort_in_any_state_frees_everything(make_engine, state: str) -> None:
     assert engine.worker.seq_groups == {}
 
 
-def test_abort_of_nobody_does_nothing(make_engine) -> None:
+def test_abort_of_nobody_does_nothing(make_engine: MakeEngine) -> None:
     engine = make_engine()
     assert not engine.abort_request("nobody")
     assert not engine.has_unfinished_requests()

@@ -1,7 +1,7 @@
 """What publishing a step costs the engine: work for what has happened, not for what there is."""
 
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -29,8 +29,8 @@ class Unread(dict[int, list[int]]):
     def _refuse(self, *_: object) -> NoReturn:
         raise AssertionError("a block table was looked at")
 
-    __iter__ = __getitem__ = __len__ = __eq__ = __or__ = _refuse  # type: ignore[assignment]
-    items = keys = values = get = _refuse  # type: ignore[assignment]
+    __iter__ = __getitem__ = __len__ = __eq__ = __or__ = _refuse
+    items = keys = values = get = _refuse
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def sink() -> Sink:
     return Sink()
 
 
-def decoding(sink: Sink, **params: object) -> Iterator[tuple[StepRecord, Step]]:
+def decoding(sink: Sink, **params: Any) -> Iterator[tuple[StepRecord, Step]]:
     """The steps in which all requests decode, and what was published of each."""
     engine = LLMEngine(EngineConfig(device="cpu", max_num_seqs=NUM, max_model_len=256))
     steps = StepPublisher(sink)
@@ -49,8 +49,8 @@ def decoding(sink: Sink, **params: object) -> Iterator[tuple[StepRecord, Step]]:
     while engine.has_unfinished_requests():
         record = engine.step()
         plain = not record.num_prefill_tokens and not record.finished and record.scheduled
-        for group in record.execute_model_req.seq_group_metadata_list if plain else ():
-            group.block_tables = Unread()
+        for metadata in record.execute_model_req.seq_group_metadata_list if plain else ():
+            metadata.block_tables = Unread()
         steps.stepped(record)
         if plain:
             step = sink.events[-1]

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ from seqtop.wire.messages import (
     Step,
     Submit,
 )
-from tests.support.running import greedy
+from tests.support.running import MakeEngine, greedy
 
 
 class ScriptedPublisher:
@@ -51,18 +52,24 @@ def publisher() -> ScriptedPublisher:
     return ScriptedPublisher()
 
 
+def serving(engine: LLMEngine, publisher: Any, **options: Any) -> EngineServer:
+    return EngineServer(engine, publisher, **options)
+
+
 def idle(engine: LLMEngine, ticks: int = 20) -> Callable[[], bool]:
     """Stops a server when its engine has no more requests, but not within its first `ticks`."""
     count = iter(range(10**6))
     return lambda: next(count) >= ticks and not engine.has_unfinished_requests()
 
 
-def test_commands_are_carried_out_or_refused(make_engine, publisher: ScriptedPublisher) -> None:
+def test_commands_are_carried_out_or_refused(
+    make_engine: MakeEngine, publisher: ScriptedPublisher
+) -> None:
     engine = make_engine()
     good = Submit(prompt="Once", sampling_params=greedy(3))
     bad = Submit(prompt="Once", sampling_params=SamplingParams(bad_words=["x"]))
     publisher.pending = [good, bad, Abort(request_id="nobody")]
-    EngineServer(engine, publisher).run(idle(engine))
+    serving(engine, publisher).run(idle(engine))
     accepted, refused, unknown = publisher.replies
     assert isinstance(accepted, Accepted)
     assert isinstance(refused, Refused)
@@ -74,19 +81,21 @@ def test_commands_are_carried_out_or_refused(make_engine, publisher: ScriptedPub
     assert [each.request_id for each in ended] == [accepted.request_id]
 
 
-def test_the_workload_arrives_at_its_ticks(make_engine, publisher: ScriptedPublisher) -> None:
+def test_the_workload_arrives_at_its_ticks(
+    make_engine: MakeEngine, publisher: ScriptedPublisher
+) -> None:
     engine = make_engine()
     workload = [
         Arrival(tick, name, "Once", SamplingParams(max_tokens=1))
         for tick, name in ((0, "a"), (0, "b"), (3, "c"), (9, "d"))
     ]
-    EngineServer(engine, publisher, workload=workload).run(idle(engine))
+    serving(engine, publisher, workload=workload).run(idle(engine))
     arrived = [each.request_id for each in publisher.events if isinstance(each, RequestArrived)]
     assert arrived == ["a", "b", "c", "d"]
 
 
 def test_further_sources_add_requests_and_get_every_step(
-    make_engine, publisher: ScriptedPublisher
+    make_engine: MakeEngine, publisher: ScriptedPublisher
 ) -> None:
     class Source:
         def __init__(self) -> None:
@@ -102,13 +111,13 @@ def test_further_sources_add_requests_and_get_every_step(
             self.num_steps += 1
 
     engine, source = make_engine(), Source()
-    EngineServer(engine, publisher, sources=[source]).run(idle(engine))
+    serving(engine, publisher, sources=[source]).run(idle(engine))
     num_published = sum(isinstance(event, Step) for event in publisher.events)
     assert source.num_steps == num_published > 3
 
 
 def test_commands_take_a_share_of_the_time_of_running_requests(
-    make_engine, publisher: ScriptedPublisher, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, publisher: ScriptedPublisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command that took ten seconds of work is the last one for minutes, while requests run."""
     engine = make_engine()
@@ -127,6 +136,6 @@ def test_commands_take_a_share_of_the_time_of_running_requests(
             publisher.pending = publisher.pending or [Abort(request_id="nobody")]
         return stopped()
 
-    EngineServer(engine, publisher).run(stop)
+    serving(engine, publisher).run(stop)
     assert set(replies_while_running) == {1}
     assert len(publisher.replies) == 2  # when no request ran any more

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from seqtop.sequence import SamplingParams
 from tests.support.checkpoints import CHECKPOINTS, generate, make_checkpoint
 
 MAX_TOKENS = 16
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {
         "enable_chunked_prefill": False,
         "enable_prefix_caching": False,
@@ -41,7 +42,9 @@ def expected(checkpoint: Path, prompts: list[list[int]]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_greedy_tokens_are_those_of_transformers(checkpoint, prompts, expected, settings) -> None:
+def test_greedy_tokens_are_those_of_transformers(
+    checkpoint: Path, prompts: list[list[int]], expected: list[list[int]], settings: str
+) -> None:
     assert (checkpoint / "model.safetensors.index.json").is_file()
     engine = LLMEngine(
         EngineConfig(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,13 +55,11 @@ def test_wrong_shape_names_the_tensor(directory: Path) -> None:
 
 def test_stored_copies_are_accepted(directory: Path) -> None:
     """Checkpoints may repeat tied embeddings and keep the rotary table of old."""
-    edit_tensors(
-        directory,
-        **{
-            "lm_head.weight": torch.zeros(32, 16),
-            "model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(2),
-        },
-    )
+    copies: dict[str, Any] = {
+        "lm_head.weight": torch.zeros(32, 16),
+        "model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(2),
+    }
+    edit_tensors(directory, **copies)
     load(directory)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,9 @@ CPU = torch.device("cpu")
 VOCAB_SIZE = 97
 
 
-def llama(**changes: object) -> LlamaForCausalLM:
+def llama(**changes: Any) -> LlamaForCausalLM:
     """Return a random Llama whose every norm weight differs from one."""
-    shape: dict[str, object] = {
+    shape: dict[str, Any] = {
         "vocab_size": VOCAB_SIZE,
         "hidden_size": 48,
         "intermediate_size": 80,
@@ -74,7 +75,7 @@ def logits_of(decoder: Decoder, ids: Tensor, positions: Tensor | None = None) ->
         pytest.param({"num_hidden_layers": 1, "rms_norm_eps": 1e-2}, id="one-layer"),
     ],
 )
-def test_logits_equal_transformers(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_logits_equal_transformers(tmp_path: Path, changes: dict[str, Any]) -> None:
     reference = llama(**changes)
     reference.save_pretrained(tmp_path)
     decoder = load_model(tmp_path, device=CPU, dtype=torch.float32)
@@ -103,7 +104,8 @@ def test_positions_are_the_tokens_own(tmp_path: Path) -> None:
 
 def test_bfloat16_is_within_a_rounding_of_transformers(tmp_path: Path) -> None:
     """The norm rounds once; transformers rounds before the weight and after it."""
-    reference = llama().to(torch.bfloat16)
+    reference: Any = llama()
+    reference.to(torch.bfloat16)
     reference.save_pretrained(tmp_path)
     decoder = load_model(tmp_path, device=CPU, dtype=torch.bfloat16)
 

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from transformers import AutoModel
 from engine_stub.config import EngineConfig
 from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher
+from engine_stub.worker.model_runner import ModelOutput
 from seqtop.sequence import (
+    ExecuteModelRequest,
     PoolerOutput,
     PoolingParams,
     SamplingParams,
@@ -19,7 +22,7 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 from seqtop.state import EngineState
-from seqtop.wire import decode, encode
+from seqtop.wire import decode, encode, parsing
 from seqtop.wire.messages import Event
 from tests.support.checkpoints import make_checkpoint
 
@@ -31,8 +34,8 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return make_checkpoint(request.param, tmp_path_factory.mktemp(request.param))
 
 
-def make_engine(checkpoint: Path, **settings: object) -> LLMEngine:
-    defaults: dict[str, object] = {
+def make_engine(checkpoint: Path, **settings: Any) -> LLMEngine:
+    defaults: dict[str, Any] = {
         "device": "cpu",
         "block_size": 4,
         "num_gpu_blocks": 64,
@@ -119,7 +122,7 @@ def test_a_request_as_viewers_see_it(checkpoint: Path) -> None:
 
     class Viewer:
         def publish(self, event: Event) -> None:
-            state.apply(decode(encode(event), Event))
+            state.apply(parsing.event(encode(event)))
 
     engine, publisher = make_engine(checkpoint), StepPublisher(Viewer())
     params = PoolingParams(dimensions=5)
@@ -144,7 +147,12 @@ def test_a_request_as_viewers_see_it(checkpoint: Path) -> None:
 def test_pooled_output_has_a_wire_form(checkpoint: Path) -> None:
     engine = make_engine(checkpoint)
     execute, outputs = engine.worker.execute_model, []
-    engine.worker.execute_model = lambda sent: outputs.append(execute(sent)) or outputs[-1]
+
+    def keeping(execute_model_req: ExecuteModelRequest) -> ModelOutput:
+        outputs.append(execute(execute_model_req))
+        return outputs[-1]
+
+    engine.worker.execute_model = keeping
     (group,) = engine.generate([[1, 2, 3]], PoolingParams())
     back = decode(encode(outputs[0].pooler_output), PoolerOutput)
     assert torch.equal(back[0].data, group.pooled_data)

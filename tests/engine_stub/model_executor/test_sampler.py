@@ -1,6 +1,7 @@
 """The sampler draws from the distribution each request asks for, whoever shares the batch."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ def request(
     prompt: tuple[int, ...] = (0,),
     output: tuple[int, ...] = (),
     generator: torch.Generator | None = None,
-    **params: object,
+    **params: Any,
 ) -> SamplingMetadata:
     return SamplingMetadata(
         SamplingParams(**params), SequenceData.from_seqs(prompt, output), generator
@@ -41,7 +42,7 @@ def frequencies(each: SamplingMetadata) -> torch.Tensor:
     return counts / NUM_DRAWS
 
 
-def assert_drawn_from(probs: torch.Tensor, **params: object) -> None:
+def assert_drawn_from(probs: torch.Tensor, **params: Any) -> None:
     """The draws' frequencies are within five standard deviations of `probs`."""
     deviation = (probs * (1 - probs) / NUM_DRAWS).sqrt()
     difference = (frequencies(request(**params)) - probs).abs()
@@ -200,7 +201,7 @@ def test_only_allowed_tokens_are_drawn() -> None:
 
 
 def test_stop_tokens_are_out_of_reach_before_min_tokens() -> None:
-    wanted: dict[str, object] = {"temperature": 0, "min_tokens": 2, "stop_token_ids": [0, 1]}
+    wanted: dict[str, Any] = {"temperature": 0, "min_tokens": 2, "stop_token_ids": [0, 1]}
     assert sample(request(output=(), **wanted)).token_id == 2
     assert sample(request(output=(5,), **wanted)).token_id == 2
     assert sample(request(output=(5, 5), **wanted)).token_id == 0

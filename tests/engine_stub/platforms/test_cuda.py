@@ -244,8 +244,10 @@ def test_the_simulation_finds_what_it_should(monkeypatch: pytest.MonkeyPatch) ->
         ours[2] = 2
         ours.copy_(to_device([3, 1, 2], DEVICE))
 
-        graph, total = Graph(), torch.zeros(3, dtype=torch.int64, device=DEVICE)
-        with torch.cuda.graph(graph, pool="memory", stream=torch.cuda.Stream(DEVICE)):
+        graph: Any = Graph()
+        pool: Any = "memory"
+        total = torch.zeros(3, dtype=torch.int64, device=DEVICE)
+        with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.Stream(DEVICE)):
             total += ours * 2
             with pytest.raises(DeviceError, match="while a graph is captured"):
                 ours.tolist()

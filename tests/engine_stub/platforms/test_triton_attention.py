@@ -10,6 +10,7 @@ import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -137,7 +138,7 @@ def test_random_shapes(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> N
         case = Case(seed, dtype)
         # The keys of a tile are split among 1 to 32 programs, and the interpreter is slow.
         monkeypatch.setattr(triton_attention, "MOST_PROGRAMS", random.Random(seed).choice([8, 40]))
-        limits = {"atol": TOLERANCE[dtype], "rtol": TOLERANCE[dtype]}
+        limits: dict[str, Any] = {"atol": TOLERANCE[dtype], "rtol": TOLERANCE[dtype]}
 
         def name(text: str, case: Case = case) -> str:
             shown = {key: value for key, value in vars(case).items() if isinstance(value, int)}
@@ -155,7 +156,7 @@ def test_keys_are_split_among_enough_programs_but_not_more() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs the engine itself")
 @pytest.mark.parametrize("settings", [{}, {"speculative": "ngram"}], ids=["decodes", "drafts"])
 def test_the_engines_tokens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     """On the simulated device, whose graphs replay the kernel, in the interpreter."""
     monkeypatch.setattr(triton_attention, "MOST_PROGRAMS", 8)

@@ -1,6 +1,7 @@
 """Text comes out whole: every character once, none in halves, nothing left behind."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,10 @@ from tests.support.byte_strings import ByteStrings
 
 def make_seq(prompt_token_ids: list[int]) -> Sequence:
     return Sequence(0, token_inputs(prompt_token_ids), 16)
+
+
+def detokenizer_of(tokenizer: Any) -> Detokenizer:
+    return Detokenizer(tokenizer)
 
 
 def deltas(detokenizer: Detokenizer, seq: Sequence, output: list[int]) -> list[str]:
@@ -33,7 +38,7 @@ def deltas(detokenizer: Detokenizer, seq: Sequence, output: list[int]) -> list[s
 def tokens_of(pieces: list[bytes]) -> tuple[Detokenizer, list[int]]:
     """A detokenizer for these pieces, and the pieces as tokens."""
     vocab = sorted(set(pieces)) or [b"x"]
-    return Detokenizer(ByteStrings(vocab)), [vocab.index(piece) for piece in pieces]
+    return detokenizer_of(ByteStrings(vocab)), [vocab.index(piece) for piece in pieces]
 
 
 def split(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -76,7 +81,7 @@ def test_whole_tokens_are_read_as_they_would_be_with_their_neighbours(
         tokenizer = ByteStrings(vocab, has_special=has_special)
         tokenizer.is_byte_level = is_byte_level
         seq = make_seq(tokens[:num_prompt])
-        seqs.append((deltas(Detokenizer(tokenizer), seq, tokens[num_prompt:]), seq))
+        seqs.append((deltas(detokenizer_of(tokenizer), seq, tokens[num_prompt:]), seq))
     (fast_deltas, fast), (slow_deltas, slow) = seqs
     assert fast_deltas == slow_deltas
     assert (fast.tokens, fast.prefix_offset) == (slow.tokens, slow.prefix_offset)
@@ -176,5 +181,5 @@ class Wrapped:
 def test_spaces_between_words_survive_a_decoder_that_strips_the_first(
     prompt: list[int], expected: str
 ) -> None:
-    detokenizer = Detokenizer(Wrapped(metaspace_tokenizer()))
+    detokenizer = detokenizer_of(Wrapped(metaspace_tokenizer()))
     assert "".join(deltas(detokenizer, make_seq(prompt), [1, 2, 0])) == expected

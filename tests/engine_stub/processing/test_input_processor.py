@@ -1,6 +1,7 @@
 """Requests are tokenized and validated."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,10 @@ from seqtop.sequence import (
 )
 from seqtop.wire import codec
 from seqtop.wire.messages import Submit
-from tests.support.running import greedy
+from tests.support.running import MakeEngine, greedy
 
 
-def test_bad_requests_are_refused_and_leave_nothing_behind(make_engine) -> None:
+def test_bad_requests_are_refused_and_leave_nothing_behind(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.add_request("r", [1], greedy(2))
     for prompt, params, reason in (
@@ -43,12 +44,14 @@ def test_bad_requests_are_refused_and_leave_nothing_behind(make_engine) -> None:
         ("seed", 0.5),
     ],
 )
-def test_counts_are_integers(make_engine, name: str, value: float) -> None:
+def test_counts_are_integers(make_engine: MakeEngine, name: str, value: float) -> None:
     engine = make_engine(num_scheduler_steps=4)
+    given: dict[str, Any] = {"max_tokens": 4, name: value}
     with pytest.raises(ValueError, match=f"{name} must be an integer"):
-        engine.add_request("bad", [1], SamplingParams(**{"max_tokens": 4, name: value}))
+        engine.add_request("bad", [1], SamplingParams(**given))
+    priority: Any = math.nan
     with pytest.raises(ValueError, match="priority must be an integer"):
-        engine.add_request("bad", [1], greedy(2), priority=math.nan)
+        engine.add_request("bad", [1], greedy(2), priority=priority)
     assert not engine.seq_groups
 
 
@@ -76,7 +79,9 @@ def test_counts_are_integers(make_engine, name: str, value: float) -> None:
         ("extra_args", {"a": [[]]}),
     ],
 )
-def test_parameters_from_viewers_have_limits(make_engine, name: str, value: object) -> None:
+def test_parameters_from_viewers_have_limits(
+    make_engine: MakeEngine, name: str, value: object
+) -> None:
     """A viewer's command decodes with such values; the engine refuses them as the HTTP API does."""
     engine = make_engine()
     params = SamplingParams(max_tokens=None) if name == "min_tokens" else SamplingParams()
@@ -88,7 +93,7 @@ def test_parameters_from_viewers_have_limits(make_engine, name: str, value: obje
     assert not engine.seq_groups
 
 
-def test_text_prompts_are_encoded(make_engine) -> None:
+def test_text_prompts_are_encoded(make_engine: MakeEngine) -> None:
     engine = make_engine()
     (group,) = engine.add_request("r", "Hi", greedy(1))
     assert group.prompt == "Hi"
@@ -99,14 +104,14 @@ def test_text_prompts_are_encoded(make_engine) -> None:
     assert group.prompt_token_ids == engine.tokenizer.encode("lo")
 
 
-def test_the_callers_parameters_are_left_alone(make_engine) -> None:
+def test_the_callers_parameters_are_left_alone(make_engine: MakeEngine) -> None:
     params = SamplingParams(stop_token_ids=[5])
     before = params.clone()
     make_engine().generate([[1]], params)
     assert params == before
 
 
-def test_a_text_that_is_too_long_in_any_case_is_not_encoded(make_engine) -> None:
+def test_a_text_that_is_too_long_in_any_case_is_not_encoded(make_engine: MakeEngine) -> None:
     engine = make_engine()
     tokenizer = engine.tokenizer
     assert tokenizer.max_token_bytes == len(b"<eos>")

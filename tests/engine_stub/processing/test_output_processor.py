@@ -1,8 +1,10 @@
 """When output ends: where exactly, with which status and which reason."""
 
 import itertools
+from typing import Any
 
 import pytest
+import torch
 
 from engine_stub.config import EngineConfig
 from engine_stub.core.block_manager import BlockManager
@@ -20,14 +22,15 @@ from seqtop.sequence import (
     token_inputs,
 )
 from tests.support.byte_strings import ByteStrings
+from tests.support.running import MakeEngine
 
 PROMPT = [40, 50, 60, 70]
 STOPPED, CAPPED = SequenceStatus.FINISHED_STOPPED, SequenceStatus.FINISHED_LENGTH_CAPPED
 
 
-def run(engine: LLMEngine, **params: object) -> tuple[Sequence, list[str]]:
+def run(engine: LLMEngine, **params: Any) -> tuple[Sequence, list[str]]:
     """The sequence at its end, and the text deltas that steps reported."""
-    defaults: dict[str, object] = {"temperature": 0, "max_tokens": 24}
+    defaults: dict[str, Any] = {"temperature": 0, "max_tokens": 24}
     (group,) = engine.add_request("r", PROMPT, SamplingParams(**(defaults | params)))
     text_deltas = []
     while engine.has_unfinished_requests():
@@ -37,7 +40,7 @@ def run(engine: LLMEngine, **params: object) -> tuple[Sequence, list[str]]:
 
 
 @pytest.fixture
-def steered(make_engine) -> LLMEngine:
+def steered(make_engine: MakeEngine) -> LLMEngine:
     """An engine whose greedy output is the text below: its bytes as tokens, then the end."""
     engine = make_engine()
     text = "One two, née THREE. 😀 done"
@@ -45,7 +48,7 @@ def steered(make_engine) -> LLMEngine:
     sampler = engine.worker.model_runner.sampler
     choose = sampler._choose
 
-    def steer(logits, requests):
+    def steer(logits: torch.Tensor, requests: list[Any]) -> Any:
         for row, request in enumerate(requests):
             logits[row, script[request.data.get_output_len()]] += 1e4
         return choose(logits, requests)
@@ -54,68 +57,69 @@ def steered(make_engine) -> LLMEngine:
     return engine
 
 
-def test_max_tokens(steered) -> None:
+def test_max_tokens(steered: LLMEngine) -> None:
     seq, _ = run(steered, max_tokens=5)
     assert (seq.status, seq.stop_reason, seq.output_text) == (CAPPED, None, "One t")
 
 
-def test_max_model_len(make_engine) -> None:
+def test_max_model_len(make_engine: MakeEngine) -> None:
     seq, _ = run(make_engine(max_model_len=12), max_tokens=None, ignore_eos=True)
     assert (seq.status, seq.get_len()) == (CAPPED, 12)
 
 
-def test_end_of_sequence(steered) -> None:
+def test_end_of_sequence(steered: LLMEngine) -> None:
     seq, _ = run(steered, max_tokens=100)
     assert (seq.status, seq.stop_reason) == (STOPPED, None)
     assert seq.output_text == "One two, née THREE. 😀 done"
     assert seq.get_last_token_id() == 0
 
 
-def test_end_of_sequence_ignored(steered) -> None:
+def test_end_of_sequence_ignored(steered: LLMEngine) -> None:
     length = len("One two, née THREE. 😀 done".encode()) + 1
     seq, _ = run(steered, max_tokens=length, ignore_eos=True)
     assert (seq.status, seq.get_output_len()) == (CAPPED, length)
 
 
-def test_stop_token(steered) -> None:
+def test_stop_token(steered: LLMEngine) -> None:
     comma = steered.tokenizer.encode(",")[0]
     seq, _ = run(steered, stop_token_ids=[comma])
     assert (seq.status, seq.stop_reason, seq.output_text) == (STOPPED, comma, "One two")
     assert seq.get_last_token_id() == comma
 
 
-def test_stop_token_kept_in_the_text(steered) -> None:
+def test_stop_token_kept_in_the_text(steered: LLMEngine) -> None:
     comma = steered.tokenizer.encode(",")[0]
     seq, _ = run(steered, stop_token_ids=[comma], include_stop_str_in_output=True)
     assert (seq.stop_reason, seq.output_text) == (comma, "One two,")
 
 
-def test_stop_string(steered) -> None:
+def test_stop_string(steered: LLMEngine) -> None:
     seq, text_deltas = run(steered, stop="two, n")
     assert (seq.status, seq.stop_reason, seq.output_text) == (STOPPED, "two, n", "One ")
     # What might have been the start of it was never shown.
     assert text_deltas[-1] == ""
 
 
-def test_stop_string_kept_in_the_text(steered) -> None:
+def test_stop_string_kept_in_the_text(steered: LLMEngine) -> None:
     seq, _ = run(steered, stop="two", include_stop_str_in_output=True)
     assert (seq.stop_reason, seq.output_text) == ("two", "One two")
 
 
-def test_stop_string_of_several_characters_and_bytes(steered) -> None:
+def test_stop_string_of_several_characters_and_bytes(steered: LLMEngine) -> None:
     seq, _ = run(steered, stop=["THREE", "née"], max_tokens=100)
     assert (seq.stop_reason, seq.output_text) == ("née", "One two, ")
     seq, _ = run(steered, stop="😀", max_tokens=100)
     assert (seq.stop_reason, seq.output_text) == ("😀", "One two, née THREE. ")
 
 
-def test_of_two_stop_strings_the_one_that_begins_first_counts(steered) -> None:
+def test_of_two_stop_strings_the_one_that_begins_first_counts(steered: LLMEngine) -> None:
     seq, _ = run(steered, stop=["wo", "two"])
     assert (seq.stop_reason, seq.output_text) == ("two", "One ")
 
 
 def test_half_a_character_after_a_stop_string_is_dropped_with_the_rest() -> None:
-    detokenizer = Detokenizer(ByteStrings([b"Hi", b" all, stop \xf0"]))
+    tokenizer: Any = ByteStrings([b"Hi", b" all, stop \xf0"])
+    detokenizer = Detokenizer(tokenizer)
     seq = Sequence(0, token_inputs([0]), 16)
     params = SamplingParams(stop=", stop")
     group = SequenceGroup("r", [seq], 0.0, sampling_params=params)
@@ -128,20 +132,20 @@ def test_half_a_character_after_a_stop_string_is_dropped_with_the_rest() -> None
     assert update.text_delta == seq.output_text == " all"
 
 
-def test_text_held_back_for_a_stop_string_comes_at_the_end(steered) -> None:
+def test_text_held_back_for_a_stop_string_comes_at_the_end(steered: LLMEngine) -> None:
     seq, text_deltas = run(steered, stop="two times", max_tokens=7)
     assert (seq.status, seq.output_text) == (CAPPED, "One two")
     assert text_deltas == ["", "", "", "", "", "", "One two"]
 
 
-def test_half_a_character_at_max_tokens(steered) -> None:
+def test_half_a_character_at_max_tokens(steered: LLMEngine) -> None:
     num_bytes = len("One two, née THREE. ".encode()) + 2
     seq, text_deltas = run(steered, max_tokens=num_bytes)
     assert seq.output_text == "One two, née THREE. \ufffd"
     assert text_deltas[-2:] == ["", "\ufffd"]
 
 
-def test_nothing_stops_before_min_tokens(make_engine) -> None:
+def test_nothing_stops_before_min_tokens(make_engine: MakeEngine) -> None:
     engine = make_engine()
     alone, _ = run(engine, max_tokens=30, ignore_eos=True)
     text = alone.output_text
@@ -157,14 +161,14 @@ def test_nothing_stops_before_min_tokens(make_engine) -> None:
     assert held.get_output_len() >= 10
 
 
-def test_without_detokenization_there_is_no_text(steered) -> None:
+def test_without_detokenization_there_is_no_text(steered: LLMEngine) -> None:
     seq, _ = run(steered, detokenize=False, max_tokens=6)
     assert (seq.output_text, seq.get_output_len()) == ("", 6)
     seq, _ = run(steered, detokenize=False, max_tokens=100)
     assert seq.status is STOPPED
 
 
-def test_special_tokens_can_be_shown(steered) -> None:
+def test_special_tokens_can_be_shown(steered: LLMEngine) -> None:
     seq, _ = run(
         steered, max_tokens=100, skip_special_tokens=False, include_stop_str_in_output=True
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -140,8 +141,8 @@ def test_a_step_without_drafts_makes_it_forget(proposer: DraftHeadProposer) -> N
     assert propose(proposer, group(0, [8, 9])) == {}
 
 
-def make_engine(checkpoint: Path, **settings: object) -> LLMEngine:
-    defaults: dict[str, object] = {
+def make_engine(checkpoint: Path, **settings: Any) -> LLMEngine:
+    defaults: dict[str, Any] = {
         "device": "cpu", "block_size": 4, "num_gpu_blocks": 64, "max_model_len": 64,
     }  # fmt: skip
     return LLMEngine(EngineConfig(model=checkpoint, **(defaults | settings)))
@@ -150,8 +151,8 @@ def make_engine(checkpoint: Path, **settings: object) -> LLMEngine:
 class Kept:
     """Keeps what a proposer was asked and said."""
 
-    def __init__(self, proposer: DraftHeadProposer) -> None:
-        self.proposer = proposer
+    def __init__(self, proposer: Any) -> None:
+        self.proposer: DraftHeadProposer = proposer
         self.num_bonus = 0
 
     def propose(
@@ -176,7 +177,7 @@ def test_drafts_that_are_right_are_kept(checkpoint: Path, temperature: float) ->
     kept = speculator.proposer = Kept(speculator.proposer)
     head_bias = torch.full((257,), -1e9)
     head_bias[[8, 9]] = 0.0
-    kept.proposer._probs = biased(kept.proposer._probs, head_bias)  # type: ignore[method-assign]
+    kept.proposer._probs = biased(kept.proposer._probs, head_bias)
     groups = [engine.add_request(f"r{i}", [i + 1] * 5, params)[0] for i in range(4)]
     told = []
     while engine.has_unfinished_requests():

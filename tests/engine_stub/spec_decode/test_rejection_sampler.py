@@ -1,18 +1,12 @@
 """Rejection sampling gives the distribution without drafts."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
-from engine_stub.engine import LLMEngine
 from engine_stub.spec_decode.rejection_sampler import accept
 from engine_stub.spec_decode.speculation import Draft
 from seqtop.sequence import SamplingParams
-from tests.support.running import run
-
-MakeEngine = Callable[..., LLMEngine]
-
+from tests.support.running import MakeEngine, run
 
 LOOP = [11, 12, 13, 14, 15, 16] * 3
 

@@ -1,6 +1,5 @@
 """Drafts: the same tokens in fewer passes, whatever is proposed; what is rejected is gone."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,10 +7,10 @@ import pytest
 from engine_stub.core.beam_search import BeamSearchParams
 from engine_stub.engine import LLMEngine
 from engine_stub.spec_decode.speculation import Draft, GeneratorOf, SpeculationOutcome
-from seqtop.sequence import SamplingParams, SequenceGroupMetadata
-from tests.support.running import drain, greedy, run, tokens
+from engine_stub.step_record import StepRecord
+from seqtop.sequence import SamplingParams, SequenceGroup, SequenceGroupMetadata
+from tests.support.running import MakeEngine, drain, greedy, run, tokens
 
-MakeEngine = Callable[..., LLMEngine]
 LOOP = [11, 12, 13, 14, 15, 16] * 3
 
 
@@ -41,7 +40,9 @@ class Oracle:
         self.outcomes += outcomes
 
 
-def with_oracle(make_engine: MakeEngine, num_right: int, prompts, *params, **settings: Any):
+def with_oracle(
+    make_engine: MakeEngine, num_right: int, prompts: list[list[int]], *params: Any, **settings: Any
+) -> tuple[LLMEngine, list[SequenceGroup], list[StepRecord], Oracle]:
     expected, _ = run(make_engine(), prompts, *params)
     engine = make_engine(speculative="ngram", **settings)
     oracle = Oracle(dict(enumerate(tokens(expected))), num_right)
@@ -54,7 +55,9 @@ def with_oracle(make_engine: MakeEngine, num_right: int, prompts, *params, **set
 @pytest.mark.parametrize(
     ("num_right", "told"), [(0, [1] * 13), (2, [1, 3, 3, 3, 3]), (4, [1, 5, 5, 2])]
 )
-def test_as_many_tokens_as_stand_and_one_more(make_engine, num_right: int, told: list[int]) -> None:
+def test_as_many_tokens_as_stand_and_one_more(
+    make_engine: MakeEngine, num_right: int, told: list[int]
+) -> None:
     num_tokens = sum(told)
     _, (group,), records, _ = with_oracle(make_engine, num_right, [[5] * 6], greedy(num_tokens))
     assert [len(each.updates[0].new_token_ids) for each in records if each.updates] == told

@@ -175,7 +175,7 @@ def test_tokens_are_those_of_transformers_as_batches_grow_and_shrink(
     assert graphs.used >= {(size, 1) for size in (1, 2, 4, 8)}
 
 
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "recomputation": {"num_gpu_blocks": 30},
     "swap": {"num_gpu_blocks": 30, "preemption_mode": "swap", "num_cpu_blocks": 30},
     "several steps": {"num_scheduler_steps": 5},

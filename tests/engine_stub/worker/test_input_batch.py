@@ -2,6 +2,7 @@
 
 import torch
 
+from engine_stub.model_executor.attention import AttentionSegment, PagedAttention
 from engine_stub.model_executor.kv_cache import PagedKVCache
 from engine_stub.worker.input_batch import InputBatch, prepare_batch
 from seqtop.sequence import SamplingParams, SequenceData, SequenceGroupMetadata
@@ -29,11 +30,17 @@ def group(seq_id: int, length: int, computed: int, chunk: int) -> SequenceGroupM
     )
 
 
+def segments_of(batch: InputBatch) -> list[AttentionSegment]:
+    attend = batch.attend
+    assert isinstance(attend, PagedAttention)
+    return attend.segments
+
+
 def segments(batch: InputBatch) -> list[tuple[int, int, bool]]:
     """Tokens, sequences, and whether anything is read from the pool."""
     return [
         (each.end - each.start, each.num_seqs, each.context is not None)
-        for each in batch.attend.segments
+        for each in segments_of(batch)
     ]
 
 
@@ -53,7 +60,7 @@ def test_a_chunk_reads_the_pool_and_does_not_sample_before_its_end() -> None:
     assert segments(batch) == [(6, 1, True), (1, 1, True)]
     assert [row.group_index for row in batch.sampling_rows] == [1]
     # Only the blocks up to the chunk's end are read: 14 tokens, 4 blocks.
-    assert batch.attend.segments[0].context.blocks.tolist() == [0, 1, 2, 3]
+    assert segments_of(batch)[0].context.blocks.tolist() == [0, 1, 2, 3]
 
 
 def test_decodes_share_a_segment_with_tables_up_to_twice_as_long() -> None:
@@ -62,7 +69,7 @@ def test_decodes_share_a_segment_with_tables_up_to_twice_as_long() -> None:
     batch = prepare_batch(groups, make_cache(), {})
     assert [row.group_index for row in batch.sampling_rows] == [1, 5, 2, 4, 3, 0]
     assert segments(batch) == [(3, 3, True), (2, 2, True), (1, 1, True)]
-    for segment in batch.attend.segments:
+    for segment in segments_of(batch):
         assert segment.context.keys.shape[0] == segment.num_seqs
 
 
@@ -70,4 +77,4 @@ def test_a_segment_of_decodes_fits_a_cpus_cache() -> None:
     # 100 tokens, 2 heads of 512 numbers, keys and values: 800 KiB a sequence.
     groups = [group(index, 100, 99, 1) for index in range(5)]
     batch = prepare_batch(groups, make_cache(head_dim=512), {})
-    assert [each.num_seqs for each in batch.attend.segments] == [2, 2, 1]
+    assert [each.num_seqs for each in segments_of(batch)] == [2, 2, 1]

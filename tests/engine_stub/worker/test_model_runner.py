@@ -1,6 +1,7 @@
 """Log probabilities of prompt tokens, however the prompt is cut, cached or preempted."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from transformers import LlamaForCausalLM
 
 from engine_stub.worker import model_runner
 from seqtop.sequence import SamplingParams, SequenceGroup
+from tests.support.running import MakeEngine
 
 PROMPT = [(7 * index) % 250 + 1 for index in range(37)]
 
@@ -40,7 +42,11 @@ def assert_right(group: SequenceGroup, expected: torch.Tensor, count: int) -> No
     "settings", [{}, {"max_num_batched_tokens": 5, "max_num_seqs": 4}], ids=["whole", "chunks"]
 )
 def test_they_are_those_of_transformers(
-    make_engine, expected, settings, count: int, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine,
+    expected: torch.Tensor,
+    settings: dict[str, Any],
+    count: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(model_runner, "_PROMPT_LOGPROBS_AT_ONCE", 16)
     engine = make_engine(**settings)
@@ -54,7 +60,7 @@ def test_they_are_those_of_transformers(
 
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 def test_they_survive_preemption_in_the_middle_of_the_prompt(
-    make_engine, expected, mode: str
+    make_engine: MakeEngine, expected: torch.Tensor, mode: str
 ) -> None:
     engine = make_engine(
         num_gpu_blocks=13, max_num_batched_tokens=6, max_num_seqs=2, preemption_mode=mode
@@ -70,13 +76,13 @@ def test_they_survive_preemption_in_the_middle_of_the_prompt(
     assert_right(group, expected, 1)
 
 
-def test_each_of_several_samples_has_them(make_engine, expected) -> None:
+def test_each_of_several_samples_has_them(make_engine: MakeEngine, expected: torch.Tensor) -> None:
     (group,) = make_engine().generate(
         [PROMPT], SamplingParams(n=2, seed=1, max_tokens=2, prompt_logprobs=2)
     )
     assert_right(group, expected, 2)
 
 
-def test_nobody_else_has_them(make_engine) -> None:
+def test_nobody_else_has_them(make_engine: MakeEngine) -> None:
     (group,) = make_engine().generate([PROMPT], SamplingParams(temperature=0, max_tokens=2))
     assert group.prompt_logprobs is None

@@ -1,21 +1,18 @@
 """Several iterations a schedule: the same tokens in fewer steps, on blocks accounted for."""
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
 from engine_stub.core.beam_search import BeamSearchParams
-from engine_stub.engine import LLMEngine
 from engine_stub.entrypoints.publishing import StepPublisher, engine_info
 from seqtop.sequence import SamplingParams, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.latency import Latencies
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
-from tests.support.running import drain, greedy, run, tokens
+from tests.support.running import MakeEngine, drain, greedy, run, tokens
 
-MakeEngine = Callable[..., LLMEngine]
 NUM_STEPS = 4
 
 

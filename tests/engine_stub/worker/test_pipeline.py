@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -32,8 +33,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint("qwen2-sliding", path, num_hidden_layers=3, tie_word_embeddings=True)
 
 
-def make_engine(checkpoint: Path, **settings: object) -> LLMEngine:
-    defaults: dict[str, object] = {
+def make_engine(checkpoint: Path, **settings: Any) -> LLMEngine:
+    defaults: dict[str, Any] = {
         "device": "cpu",
         "block_size": 4,
         "num_gpu_blocks": 40,
@@ -102,7 +103,7 @@ def test_samples_are_those_of_one_stage(checkpoint: Path, staged: LLMEngine) -> 
     ],
 )
 def test_the_last_stage_tells_of_samples_and_drafts(
-    checkpoint: Path, lookahead: dict[str, object]
+    checkpoint: Path, lookahead: dict[str, Any]
 ) -> None:
     """With random arrivals, chunks, cached prefixes and preemptions beside."""
     expected = generate(checkpoint, prompts(), MAX_TOKENS)

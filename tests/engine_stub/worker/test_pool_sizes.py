@@ -5,10 +5,10 @@ import pytest
 from seqtop.sequence import (
     SequenceStatus,
 )
-from tests.support.running import drain, greedy
+from tests.support.running import MakeEngine, drain, greedy
 
 
-def test_a_pool_smaller_than_the_model_limits_the_length(make_engine) -> None:
+def test_a_pool_smaller_than_the_model_limits_the_length(make_engine: MakeEngine) -> None:
     engine = make_engine(num_gpu_blocks=6, max_model_len=200)
     assert engine.config.max_model_len == 24
     (group,) = engine.add_request("r", [1] * 10, greedy(100))
@@ -18,7 +18,7 @@ def test_a_pool_smaller_than_the_model_limits_the_length(make_engine) -> None:
     assert not any(record.preemptions for record in records)
 
 
-def test_what_was_left_open_is_filled_in(make_engine) -> None:
+def test_what_was_left_open_is_filled_in(make_engine: MakeEngine) -> None:
     config = make_engine(num_gpu_blocks=None, device="auto").config
     assert config.device in ("cpu", "cuda")
     assert config.dtype == "float32"
@@ -30,7 +30,7 @@ def test_what_was_left_open_is_filled_in(make_engine) -> None:
 
 
 def test_the_pool_to_swap_to_is_as_large_as_the_other_within_limits(
-    make_engine, monkeypatch: pytest.MonkeyPatch
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swapping = {"num_gpu_blocks": 24, "preemption_mode": "swap"}
     assert make_engine(num_gpu_blocks=24).config.num_cpu_blocks == 0

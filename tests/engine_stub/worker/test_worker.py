@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from engine_stub.engine import LLMEngine
+from engine_stub.worker.model_runner import ModelOutput
 from seqtop.sequence import (
     ExecuteModelRequest,
     SamplingParams,
@@ -12,6 +13,7 @@ from seqtop.sequence import (
     SequenceGroupMetadataDelta,
 )
 from seqtop.wire import encode
+from tests.support.running import MakeEngine
 
 
 def assert_same_view(engine: LLMEngine, sent: ExecuteModelRequest) -> None:
@@ -29,13 +31,13 @@ def assert_same_view(engine: LLMEngine, sent: ExecuteModelRequest) -> None:
         assert known.is_prompt == each.is_prompt == seq.is_prefill()
 
 
-def test_same_view_at_every_step(make_engine) -> None:
+def test_same_view_at_every_step(make_engine: MakeEngine) -> None:
     engine = make_engine(num_gpu_blocks=20, max_num_batched_tokens=12, max_num_seqs=6)
     execute = engine.worker.execute_model
     kinds: dict[str, list[type]] = {}
 
-    def execute_and_compare(sent: ExecuteModelRequest):
-        before = encode(sent)
+    def execute_and_compare(execute_model_req: ExecuteModelRequest) -> ModelOutput:
+        sent, before = execute_model_req, encode(execute_model_req)
         for each in sent.seq_group_metadata_list:
             kinds.setdefault(each.request_id, []).append(type(each))
         output = execute(sent)
@@ -59,7 +61,7 @@ def test_same_view_at_every_step(make_engine) -> None:
         assert sent[0] is SequenceGroupMetadata
 
 
-def test_what_was_sent_does_not_change(make_engine) -> None:
+def test_what_was_sent_does_not_change(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.add_request("r", [5] * 10, SamplingParams(temperature=0, max_tokens=8))
     full = engine.step().execute_model_req.seq_group_metadata_list[0]
@@ -74,7 +76,7 @@ def test_what_was_sent_does_not_change(make_engine) -> None:
     assert len(delta.seq_data_delta[0].new_output_token_ids) == 1
 
 
-def test_finished_requests_leave_the_worker(make_engine) -> None:
+def test_finished_requests_leave_the_worker(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.add_request("a", [1, 2, 3], SamplingParams(temperature=0, max_tokens=2, seed=1))
     engine.add_request("b", [4, 5, 6], SamplingParams(temperature=1, max_tokens=9, seed=1))
@@ -91,7 +93,7 @@ def test_finished_requests_leave_the_worker(make_engine) -> None:
     assert engine.worker.seq_groups == {}
 
 
-def test_an_id_can_be_used_again_at_once(make_engine) -> None:
+def test_an_id_can_be_used_again_at_once(make_engine: MakeEngine) -> None:
     engine = make_engine()
     params = SamplingParams(temperature=0, max_tokens=2)
     engine.add_request("a", [1, 2, 3], params)
@@ -103,7 +105,7 @@ def test_an_id_can_be_used_again_at_once(make_engine) -> None:
     assert second.first_seq.get_output_len() == 2
 
 
-def test_a_delta_of_an_unknown_group_is_refused(make_engine) -> None:
+def test_a_delta_of_an_unknown_group_is_refused(make_engine: MakeEngine) -> None:
     engine = make_engine()
     engine.add_request("a", [1, 2, 3], SamplingParams(temperature=0, max_tokens=3))
     engine.step()

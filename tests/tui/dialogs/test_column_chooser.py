@@ -1,5 +1,7 @@
 """Choosing and ordering the columns."""
 
+from typing import Any
+
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
@@ -19,7 +21,8 @@ def test_columns_are_chosen_and_ordered(source: ScriptedSource) -> None:
         assert "[x] Out" in screen(app)
         await pilot.press("escape")
         await pilot.press("c", "down", "K")  # Out before Request
-        options = app.screen.query_one(OptionList)
+        chooser: Any = app.screen
+        options = chooser.query_one(OptionList)
         options.highlighted = options.get_option_index("prio")
         await pilot.press("space", "left", "enter")
         await pilot.pause()

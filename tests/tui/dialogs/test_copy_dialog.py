@@ -31,7 +31,7 @@ def test_copying(key: str) -> None:
         written: list[str] = []
         driver = app._driver
         assert driver is not None
-        driver.write = written.append  # type: ignore[method-assign]
+        driver.write = written.append  # type: ignore[assignment]
         await pilot.press("y", "escape", "y", key)
         await until(pilot, lambda: any("\x1b]52;c;" in each for each in written))
         (sent,) = [each for each in written if "\x1b]52;c;" in each]

@@ -1,5 +1,7 @@
 """The help lists every key and nothing else, and can be read in a small terminal."""
 
+from typing import Any
+
 import msgspec
 from textual.binding import Binding
 from textual.pilot import Pilot
@@ -19,16 +21,17 @@ def test_help_lists_every_key_and_nothing_else(app: SeqtopApp) -> None:
             for key, active in app.screen.active_bindings.items()
         }
         await pilot.press("question_mark")
-        assert isinstance(app.screen, HelpScreen)
+        help_screen: Any = app.screen
+        assert isinstance(help_screen, HelpScreen)
         listed = {
             binding.key: description
-            for entries in app.screen.entries.values()
+            for entries in help_screen.entries.values()
             for bindings, description in entries
             for binding in bindings
         }
         assert listed == bound
-        assert set(app.screen.entries) == set(GROUPS.values())
-        text = str(app.screen.query_one("#help-content").render())
+        assert set(help_screen.entries) == set(GROUPS.values())
+        text = str(help_screen.query_one("#help-content").render())
         for description in bound.values():
             assert description
             assert description in text

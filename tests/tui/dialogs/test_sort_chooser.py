@@ -1,5 +1,7 @@
 """The dialog that chooses the sort order."""
 
+from typing import Any
+
 from textual.pilot import Pilot
 from textual.widgets import OptionList
 
@@ -16,7 +18,8 @@ def test_sort_chooser(app: SeqtopApp) -> None:
         await pilot.press("escape")
         assert app.ui.view.sort == Sort()
         await pilot.press("s")
-        options = app.screen.query_one(OptionList)
+        chooser: Any = app.screen
+        options = chooser.query_one(OptionList)
         options.highlighted = options.get_option_index("out")
         await pilot.press("enter")
         await pilot.pause()

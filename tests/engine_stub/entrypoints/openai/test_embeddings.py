@@ -3,6 +3,7 @@
 import base64
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import openai
@@ -96,7 +97,7 @@ def test_requests_are_seen(served: Served) -> None:
     ],
 )
 def test_mistakes_are_answered_in_one_sentence(
-    served: Served, given: dict[str, object], words: str | None
+    served: Served, given: dict[str, Any], words: str | None
 ) -> None:
     answer = httpx.post(f"{served.url}/v1/embeddings", json=given, timeout=SECONDS)
     if words is None:

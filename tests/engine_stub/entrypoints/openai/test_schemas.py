@@ -121,7 +121,7 @@ def test_an_agents_request_with_fields_that_change_nothing(served: Served) -> No
         "stream_options": None,
     }
     first = create(messages=CHAT, **GREEDY, extra_body={"no_such_field": [1]}, **harmless)
-    turn = [first.choices[0].message.model_dump(), {"role": "user", "content": "Go on."}]
+    turn: list[Any] = [first.choices[0].message.model_dump(), {"role": "user", "content": "Go on."}]
     assert "refusal" in turn[0]
     second = create(messages=[*CHAT, *turn], **GREEDY, **harmless)
     assert second.usage.prompt_tokens > first.usage.prompt_tokens

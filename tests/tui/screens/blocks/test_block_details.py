@@ -9,6 +9,7 @@ from seqtop.tui.screens.blocks.block_details import holdings
 from seqtop.tui.screens.blocks.screen import BlocksScreen
 from seqtop.tui.screens.sequences.screen import SequencesScreen
 from seqtop.wire import parsing
+from seqtop.wire.columns import Ints
 from tests.support.block_screen import pool, sequence, table
 from tests.support.piloting import play, screen
 from tests.support.recordings import encoded
@@ -72,7 +73,7 @@ def test_token_ids_of_a_block_are_told_where_they_are_known() -> None:
     source = ScriptedSource()
     script = Script(source)
     script.arrive("one", num_prompt=20)
-    source.state.requests["one"].prompt_token_ids = list(range(100, 120))
+    source.state.requests["one"].prompt_token_ids = Ints.of(range(100, 120))
     script.step(prefill={"one": 20})
     app = SeqtopApp(source, clock=lambda: 0.0)
 

@@ -1,5 +1,7 @@
 """The block map: what its cells say, and every key on it."""
 
+from typing import Any
+
 from textual.pilot import Pilot
 
 from seqtop.history.memory_store import MemoryStore
@@ -65,9 +67,10 @@ def test_an_owner_that_the_filter_hides_is_shown_all_the_same(app: SeqtopApp) ->
         await pilot.press("b", *str(table(app, "req-5")[0]), "enter", "enter")
         await pilot.pause()
         await pilot.pause()
-        assert isinstance(app.screen, SequencesScreen)
+        sequences: Any = app.screen
+        assert isinstance(sequences, SequencesScreen)
         assert app.ui.selected == sequence(app, "req-5")
-        assert not app.screen.query_one(FilterBar).display
+        assert not sequences.query_one(FilterBar).display
         assert "▌req-5" in screen(app)
 
     play(app, act, (80, 24))

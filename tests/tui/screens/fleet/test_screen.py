@@ -1,5 +1,7 @@
 """Several engines in one app."""
 
+from typing import Any
+
 from textual.pilot import Pilot
 
 from seqtop.connection import ConnectionState
@@ -42,10 +44,13 @@ def test_one_is_chosen_looked_at_and_left(fleet: SeqtopApp) -> None:
         assert "first" in screen(fleet)
         await pilot.press("4")
         await until(pilot, lambda: isinstance(fleet.screen, StepsScreen))
-        assert fleet.screen.ui is fleet.engines.all[1]
+        steps: Any = fleet.screen
+        assert steps.ui is fleet.engines.all[1]
         await pilot.press("F", "up", "4")
-        await until(pilot, lambda: fleet.screen.ui is fleet.engines.all[0])
-        assert isinstance(fleet.screen, StepsScreen)
+        await until(pilot, lambda: fleet.ui is fleet.engines.all[0])
+        steps = fleet.screen
+        assert isinstance(steps, StepsScreen)
+        assert steps.ui is fleet.engines.all[0]
         await pilot.press("F")
         await until(pilot, lambda: isinstance(fleet.screen, FleetScreen))
 

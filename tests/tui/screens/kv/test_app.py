@@ -8,8 +8,8 @@ from tests.support.piloting import play, screen
 
 def test_hostile_names_reach_no_terminal() -> None:
     source = ScriptedKvSource()
-    more = {"lora_name": HOSTILE, "kv_cache_spec_kind": HOSTILE, "medium": HOSTILE}
-    source.send(run(1, 0, 3, **more), time=float("nan"))
+    hostile = run(1, 0, 3, lora_name=HOSTILE, kv_cache_spec_kind=HOSTILE, medium=HOSTILE)
+    source.send(hostile, time=float("nan"))
     app = app_of(source, decode=lambda ids: HOSTILE * len(ids))
 
     async def act(pilot: Pilot[int]) -> None:

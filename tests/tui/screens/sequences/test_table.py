@@ -18,7 +18,7 @@ from tests.support.piloting import checked, play, screen, selected, until
 from tests.support.scripted import START, Script, ScriptedSource
 
 
-def finish(source: ScriptedSource, name: str) -> object:
+def finish(source: ScriptedSource, name: str) -> RequestFinished:
     metrics = source.state.requests[name].metrics
     metrics.finished_time = START + 0.5  # long before the others: to the very end of the list
     return RequestFinished(

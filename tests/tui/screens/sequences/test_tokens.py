@@ -13,6 +13,7 @@ from seqtop.tui.app import SeqtopApp
 from seqtop.tui.rendering.line_view import LineView
 from seqtop.tui.rendering.style import line_width, plain
 from seqtop.tui.screens.sequences.tokens import Tokens, token_line
+from seqtop.wire.columns import Floats, Ints
 from seqtop.wire.messages import SequenceUpdate, Step
 from tests.support.piloting import play, screen
 from tests.support.scripted import CJK, HOSTILE, Script, ScriptedSource
@@ -86,7 +87,9 @@ def test_only_visible_tokens_are_drawn(lines: Counter[LineView]) -> None:
 def test_any_token_fills_its_line(
     ids: list[int], logprobs: list[float], text: str | None, width: int
 ) -> None:
-    sequence = SequenceState(1, "r", output_token_ids=ids, output_logprobs=logprobs)
+    sequence = SequenceState(
+        1, "r", output_token_ids=Ints.of(ids), output_logprobs=Floats.of(logprobs)
+    )
     sequence.top_logprobs = {0: {ids[0]: Logprob(-1.0, 1, text), 3: Logprob(math.nan, 2, text)}}
     line = token_line(sequence, 0, width)
     assert line_width(line) == width

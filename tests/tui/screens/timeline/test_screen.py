@@ -1,5 +1,7 @@
 """The timeline of all requests: its keys, and what it draws and looks at."""
 
+from typing import Any
+
 from textual.pilot import Pilot
 
 from seqtop.state.filter import parse
@@ -38,7 +40,8 @@ def test_order_and_filter(app: SeqtopApp) -> None:
         assert rows.page(0, 100) == by_arrival
         with app.ui.lock:
             app.ui.filter_by(parse("status:waiting"))
-        app.screen.show_all()
+        timeline: Any = app.screen
+        timeline.show_all()
         assert {state.sequences[key].request_id for key in rows.page(0, 100)} == {
             "req-7", "req-8", "req-9", "req-10", "chat-b7f39a2c-11",
         }  # fmt: skip

@@ -93,10 +93,12 @@ def test_opened_while_held_it_has_the_scale_it_has_when_live(
 
     async def look(pilot: Pilot[int], *held: str) -> None:
         await pilot.press(*held)
-        rows = await opened(pilot.app, pilot)
+        app = pilot.app
+        assert isinstance(app, SeqtopApp)
+        rows = await opened(app, pilot)
         scales.append(rows.window.cell)
         assert rows.position_column is not None or not held
-        assert f"{fmt.seconds(rows.window.cell)}/cell" in screen(pilot.app)
+        assert f"{fmt.seconds(rows.window.cell)}/cell" in screen(app)
 
     async def live(pilot: Pilot[int]) -> None:
         await look(pilot)
