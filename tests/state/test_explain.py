@@ -28,6 +28,7 @@ def sentence(
     if "num_cached_tokens" in sequence:  # the others do without an engine's limits
         state.info = engine_info(block_size=16)
     known = dict.fromkeys((4, 5, 6, 9), CachedBlock("req-1", 1, 0))
+    known |= {40 + writer: CachedBlock(f"req-{writer}", 1, 0) for writer in range(5, 9)}
     state.cached_blocks = known | {12: CachedBlock("req-2", 2, 4)}
     state.sequences[1].block_table = [20, 21, 22]
     asked = state.sequences[2]
@@ -289,6 +290,16 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
             RUNNING,
             {},
             DECODING | {"num_cached_tokens": 96, "block_table": [20, 22, 24, 26, 28, 30]},
+        ),
+        (
+            (
+                "Decoding: 1 token so far. 96 tokens found in the prefix cache: "
+                "1 block written by req-1 (4); 1 block written by req-5 (45); "
+                "1 block written by req-6 (46); 1 block written by req-7 (47); and of 2 others."
+            ),
+            RUNNING,
+            {},
+            DECODING | {"num_cached_tokens": 96, "block_table": [4, 45, 46, 47, 48, 12]},
         ),
         (
             "Decoding: 1 token so far. 32 tokens found in the prefix cache.",
