@@ -43,8 +43,8 @@ def test_where_tokens_end_is_noted_as_far_as_it_can_be_known(
 ) -> None:
     state = prefilled()
     candidates = (
-        decoded
-        if not decoded
+        None
+        if decoded is None
         else [{token: Logprob(-0.1, 1, each)} for token, each in zip(tokens, decoded, strict=False)]
     )
     more = update(1, RUNNING, 4, new_token_ids=tokens, text_delta=text, top_logprobs=candidates)

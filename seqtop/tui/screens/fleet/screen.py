@@ -147,16 +147,16 @@ class FleetScreen(TabbedScreen):
     def _line(self) -> tuple[tuple[str, str], ...]:
         engines = self._engines.all
         live = [ui for ui in engines if ui.source.connection.state is ConnectionState.LIVE]
-        counts = [ui.source.state.num_by_status for ui in live]
-        running = sum(each[SequenceStatus.RUNNING] for each in counts)
-        waiting = sum(each[SequenceStatus.WAITING] for each in counts)
-        rates = [rate for ui in live if (rate := ui.current_rates.tokens_out) is not None]
         engines_and_live = (
             (" seqtop", "title"),
             (f"  {fmt.plural(len(engines), 'engine')}, {len(live)} live", PLAIN),
         )
         if not live:  # sums of nothing, beside rows with figures of recordings
             return engines_and_live
+        counts = [ui.source.state.num_by_status for ui in live]
+        running = sum(each[SequenceStatus.RUNNING] for each in counts)
+        waiting = sum(each[SequenceStatus.WAITING] for each in counts)
+        rates = [rate for ui in live if (rate := ui.current_rates.tokens_out) is not None]
         return (
             *engines_and_live,
             ("   ●", "running"),
