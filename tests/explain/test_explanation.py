@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import pytest
 
-from seqtop.explain.explanation import explain, find_request
+from seqtop.explain.explanation import Explanation, explain, find_request
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import latency
 from seqtop.state import EngineState
@@ -70,3 +70,30 @@ def test_the_parts_add_up(seed: int) -> None:
             assert computed["prefill"] + computed["decode"] == (
                 sequence.num_computed_tokens - sequence.num_prompt_hits
             )
+
+
+@pytest.mark.parametrize("seed", [2, 5, 9])
+def test_an_explanation_is_extended(seed: int) -> None:
+    """One that grows with the run is equal to one that is read at once."""
+    run, viewer = RandomRun(seed), Recorded()
+    viewer.publish(run.info())
+    kept: dict[str, Explanation] = {}
+    num_extended = 0
+    for number, _ in enumerate(run.steps(viewer)):
+        if number % 3:
+            continue
+        position = viewer.history.last
+        for request in viewer.state.requests.values():
+            explanation = kept.get(request.request_id)
+            if explanation is not None and explanation.extend(request, position):
+                num_extended += 1
+            else:
+                explanation = kept[request.request_id] = Explanation(
+                    viewer.history, request, position
+                )
+            while explanation.advance(0.0):
+                pass
+            assert not explanation.error
+            assert explanation.parts() == explain(viewer.history, request, position).parts()
+            assert explanation.now == viewer.state.time
+    assert num_extended > 20

@@ -112,3 +112,9 @@ def test_prefix_misses_are_compared_by_cause() -> None:
     assert ["missed:", "new", "tokens", "0", "17", "+17"] in text
     assert [] in text[: text.index(["Changed:", "1"])]
     assert before.num_missed_tokens == {}, "a frozen state does not change"
+    restarted = ScriptedSource()
+    script = Script(restarted, incarnation="b2")
+    script.time += 1_000.0
+    script.step()
+    text = [line.split() for line in describe(compare(source.state, restarted.state))]
+    assert ["missed:", "evicted", "34", "0", "-34"] in text
