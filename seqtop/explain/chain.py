@@ -224,8 +224,6 @@ class Chain:
             case StreamingUpdate() if event.request_id == self.request_id:
                 self._until(event.time, "unknown", "", self._last_place)
                 self._start_wait("queued", None)
-        if self.finished_time is not None and self._time >= self.finished_time:
-            self.is_finished = True
 
     def end(self) -> None:
         """Divides the time after the last step, if the request has finished."""

@@ -44,6 +44,8 @@ def test_a_wait_for_blocks_names_their_holder(script: Script) -> None:
     script.time += 0.5  # the host
     script.step(prefill={"short": 40}, decode=["long"])
     script.step(stop={"short": SequenceStatus.FINISHED_STOPPED})
+    script.time += 0.1  # the host again, for less
+    script.step()
     parts = parts_of(script, "short")
     assert summary(parts) == [
         ("queued", "between_steps", 2, 0.002),
@@ -52,32 +54,67 @@ def test_a_wait_for_blocks_names_their_holder(script: Script) -> None:
         ("decode", "", 6, STEP_TIME),
     ]
     assert [part.before_first_token for part in parts] == [True, True, True, False]
+    assert [part.num_missing for part in parts] == [0, 3, 0, 0]
     wait = parts[1]
     assert (wait.num_steps, wait.num_missing, wait.is_behind) == (3, 3, False)
     assert wait.holder is not None
     assert (wait.holder.request_id, wait.holder.admitted_step) == ("long", 0)
     assert (wait.holder.num_blocks, wait.holder.num_prompt_tokens) == (7, 100)
-    # The other one was slowed by that prefill, and by the host.
-    assert summary(parts_of(script, "long"))[2:] == [
-        ("host", "", 5, 0.502),
-        ("decode", "", 2, 4 * STEP_TIME),
+    # The other one was slowed by that prefill, and by the host: most by the longer pause.
+    parts = parts_of(script, "long")
+    assert summary(parts)[2:] == [
+        ("host", "", 5, 0.602),
+        ("decode", "", 2, 5 * STEP_TIME),
         ("decode", "mixed_batch", 5, STEP_TIME),
     ]
-    assert parts_of(script, "long")[-1].others == {"short": 40}
+    assert [round(part.longest, 3) for part in parts[2:]] == [0.5, STEP_TIME, STEP_TIME]
+    assert parts[-1].others == {"short": 40}
 
 
 def test_a_wait_behind_another_and_one_without_a_reason(script: Script) -> None:
     for name in ("runs", "head", "behind"):
         script.arrive(name)
     script.step(prefill={"runs": 40}, waits=no_blocks("head"))
-    script.step(decode=["runs"])
+    script.time += 0.1  # the host
+    script.step(waits=no_blocks("head"))
+    script.step()
     parts = parts_of(script, "behind")
     assert summary(parts)[1:] == [
-        ("queued", "no_blocks", 0, STEP_TIME),
-        ("queued", "unknown", 1, STEP_TIME),
+        ("queued", "no_blocks", 0, 2 * STEP_TIME + 0.1),
+        ("queued", "unknown", 2, STEP_TIME),
     ]
     assert parts[1].is_behind
-    assert parts[1].others == {"head": 1}
+    assert parts[1].others == {"head": 2}, "one for each step"
+    holder = parts_of(script, "head")[1].holder
+    assert holder is not None
+    assert (holder.request_id, holder.admitted_step) == ("runs", 0), "in the step of the wait"
+
+
+def test_what_an_engine_does_not_count_is_not_missing(script: Script) -> None:
+    script.arrive("head")
+    script.arrive("behind")
+    for missing in (0, -5):
+        reason = WaitReason(request_id="head", cause="seq_limit", num_missing=missing)
+        script.step(waits=[reason])
+    for name in ("head", "behind"):
+        assert [part.num_missing for part in parts_of(script, name)] == [0, 0]
+        assert parts_of(script, name)[1].cause == "seq_limit"
+
+
+def test_reading_stops_at_the_end_of_the_request(script: Script) -> None:
+    script.arrive("a")
+    script.arrive("b")
+    script.step(prefill={"a": 40, "b": 40})
+    script.time += 1.0
+    script.finish("a", SequenceStatus.FINISHED_ABORTED)
+    history = script.source.history
+    assert history is not None
+    end = history.last
+    for _ in range(10):
+        script.step()
+    found = explain(history, script.source.state.requests["a"], history.last)
+    assert found.position == end
+    assert summary(found.parts())[-1] == ("host", "", 0, 1.0)
 
 
 def test_a_preemption_and_the_recomputation(script: Script) -> None:
@@ -143,6 +180,19 @@ def test_missed_steps_after_the_last_span_are_unknown() -> None:
         ("unknown", "not_recorded", None, 2.0),
         ("prefill", "not_recorded", None, 1.0),
     ]
+
+
+def test_a_first_token_in_steps_that_are_not_recorded_divides_them() -> None:
+    metrics = RequestMetrics(10.0, 10.0, None, 13.5, None)
+    chain = Chain(RequestState("a", metrics, [1]))
+    spans = [Span("queued", 10.0, 13.0), Span("prefill", 13.0, None)]
+    chain.resume(RequestState("a", metrics, [1], spans=spans), 15.0)
+    assert summary(chain.parts) == [
+        ("queued", "not_recorded", None, 3.0),
+        ("prefill", "not_recorded", None, 0.5),
+        ("prefill", "not_recorded", None, 1.5),
+    ]
+    assert [part.before_first_token for part in chain.parts] == [True, True, False]
 
 
 def test_an_unfinished_request_has_an_open_part(script: Script) -> None:

@@ -8,7 +8,7 @@ from seqtop.explain.outliers import Outliers, SlowRequest, find_outliers
 from seqtop.explain.report import outliers_as_text
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SequenceStatus
-from seqtop.state import slo
+from seqtop.state import EngineState, slo
 from seqtop.wire.messages import WaitReason
 from tests.support.scripted import Script, ScriptedSource
 
@@ -70,6 +70,23 @@ def test_text_names_the_ten_slowest(count: int, last: str) -> None:
     slow = [SlowRequest(f"req-{number}", 1.0, {}) for number in range(count)]
     text = outliers_as_text(Outliers("the rule", slow, 0, []))
     assert text.splitlines()[10 : count + 1][-1] == last
+
+
+def test_messages_that_were_missed_are_passed_over() -> None:
+    source = ScriptedSource(history=MemoryStore())
+    script = Script(source)
+    for number in range(4):
+        name = f"req-{number}"
+        script.arrive(name)
+        script.step(prefill={name: 40})
+        if number == 2:
+            state = source.state
+            source.state = EngineState()
+            source.replace(state, num_missed=3)
+        script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
+    assert source.history is not None
+    found = find_outliers(source.history, slo.Slo())
+    assert (len(found.slow), found.num_others) == (1, 3)
 
 
 @pytest.mark.parametrize("objectives", ["", "e2e=1h"])

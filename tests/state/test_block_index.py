@@ -122,6 +122,17 @@ def test_no_size_of_a_pool_is_believed_blindly(number: int) -> None:
     assert index.num_shared == 0
 
 
+def test_at_most_sixteen_blocks_are_reserved() -> None:
+    state, index = EngineState(), BlockIndex()
+    info = started()[0]
+    info.num_gpu_blocks = 100
+    state.apply(info)
+    for number, expected in ((-1, 0), (1, 1), (16, 16), (17, 16)):
+        info.num_reserved_blocks = number
+        index.rebuild(state)
+        assert index.num_reserved == expected
+
+
 def test_blocks_below_a_limit_cost_no_more_than_the_tables_do() -> None:
     owners = BlockOwners()
     owners.set_table(1, [0, 5, 9])

@@ -42,7 +42,10 @@ def test_what_came_ended_and_changed() -> None:
     text = describe(found)
     assert text[0].startswith("A: step 0, ")
     assert text[1].startswith("B: step 23, ")
-    assert ["running", "2", "0", "-2"] in map(str.split, text)
+    rows = [line.split() for line in text]
+    assert ["running", "2", "0", "-2"] in rows
+    assert ["used", "blocks", "6", "0", "-6"] in rows
+    assert ["preemptions", "0", "1", "+1"] in rows
     assert (
         "  stays  running → preempt, +22 output tokens, -3 blocks, preempted to make room for comes"
         in text

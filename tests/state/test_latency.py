@@ -99,7 +99,8 @@ def test_old_samples_leave_and_can_be_looked_back_at() -> None:
     then = script.time
     script.source.apply(Heartbeat(time=then + WINDOW + 1, step=0))
     assert len(found.windows["ttft"]) == 0
-    assert len(found.at(script.info, then).windows["ttft"]) == 1
+    window = found.at(script.info, then).windows["ttft"]
+    assert ([*window.times], [*window.values]) == ([then], [pytest.approx(then - START)])
     assert len(found.at(script.info, then - 1).windows["ttft"]) == 0
 
 
@@ -167,6 +168,19 @@ def test_who_joins_late_learns_what_the_state_tells() -> None:
     assert [len(window) for window in late.windows.values()] == [1, 0, 1, 1, 1]
     assert late.take_alerts() == []
     assert (len(late.met), late.met.mean()) == (1, 0.0)
+
+
+def test_an_id_that_is_used_again_counts_again() -> None:
+    source = ScriptedSource(max_finished=1)
+    found = Latencies(Slo())
+    source.add_listener(lambda change: found.observe(change.state, change.touched))
+    script = Script(source)
+    for name in ("a", "b", "a"):
+        script.arrive(name, num_prompt=8)
+        script.step(prefill={name: 8})
+        script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
+    assert list(source.state.requests) == ["a"]
+    assert sizes(found.now) == {"ttft": 3, "itl": 3, "tpot": 3, "queue": 3, "e2e": 3}
 
 
 def test_goodput_counts_whoever_ended_by_itself() -> None:

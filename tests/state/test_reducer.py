@@ -163,14 +163,19 @@ def test_input_of_a_session_takes_the_output_into_the_prompt() -> None:
         prompt="Hi again",
         prompt_token_ids=[1, 2, 3, 5, 8, 9],
     )
-    state.apply(event)
+    assert list(state.apply(event)) == [1]
     assert (request.num_prompt_tokens, request.prompt) == (6, "Hi again")
     assert (sequence.num_tokens, sequence.num_computed_tokens) == (6, 3)
     assert (len(sequence.output_token_ids), sequence.text, sequence.engine_status) == (0, "", "")
     assert sequence.status is WAITING
     assert request.spans[-1].kind == "queued"
-    event.request_id = "nobody"
+    event.time += 1.0  # more input while it waits
     state.apply(event)
+    *_, before, now = request.spans
+    assert (before.kind, before.end) == ("queued", event.time)
+    assert (now.kind, now.start, now.end) == ("queued", event.time, None)
+    event.request_id = "nobody"
+    assert not list(state.apply(event))
     assert state.num_anomalies == 1
 
 

@@ -1,5 +1,6 @@
 """Snapshots: loading, and the finished requests of the state before."""
 
+import contextlib
 import gc
 
 import pytest
@@ -8,8 +9,9 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 from seqtop.state import EngineState, snapshot
-from seqtop.state.snapshot import carry_finished, load
+from seqtop.state.snapshot import SnapshotLoader, StatePart, carry_finished, load
 from seqtop.wire import codec
+from seqtop.wire.element_count import MAX_ELEMENTS, count_elements
 from seqtop.wire.errors import WireError
 from seqtop.wire.messages import (
     RequestFinished,
@@ -23,6 +25,35 @@ SCRIPT = encoded(2, 120)
 def test_snapshot_round_trip_is_equal() -> None:
     state = prefilled()
     assert load(codec.encode(state), max_finished=state.max_finished) == state
+
+
+def test_parts_are_merged_and_no_entry_comes_twice() -> None:
+    whole = prefilled()
+    first, more = prefilled(), StatePart(whole.requests, whole.sequences)
+    first.requests, first.sequences = {}, {}
+    loader = SnapshotLoader(codec.encode(first))
+    loader.add(codec.encode(more))
+    with pytest.raises(WireError, match="a request is in it twice"):
+        loader.add(codec.encode(more))
+    assert loader.end(max_finished=whole.max_finished) == whole
+
+
+@pytest.mark.parametrize("num_too_many", [0, 1])
+def test_the_elements_of_all_parts_are_limited_together(
+    num_too_many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = codec.encode(prefilled())
+    more = codec.encode(StatePart(cached_blocks={}))
+    num_elements = sum(count_elements(each, MAX_ELEMENTS) for each in (first, more))
+    monkeypatch.setattr(snapshot, "MAX_STATE_ELEMENTS", num_elements - num_too_many)
+    assert len(first) > num_elements, "it is large enough to be counted"
+    loader = SnapshotLoader(first)
+    with (
+        contextlib.nullcontext()
+        if not num_too_many
+        else pytest.raises(WireError, match="more than")
+    ):
+        loader.add(more)
 
 
 def test_history_of_an_older_state_is_kept_in_front() -> None:

@@ -128,15 +128,17 @@ class HandDrivenEngine:
         """
         assert self.router.poll(MILLISECONDS), "no viewer asked"
         identity, question = self.router.recv_multipart()
-        if reply is None:
-            reply = Snapshot(
-                protocol_version=PROTOCOL_VERSION,
-                incarnation=self.incarnation,
-                sequence_number=self.next_number - 1,
-                state=msgspec.Raw(codec.encode(self.state)),
-            )
-        self.router.send_multipart([identity, codec.encode(reply)])
+        self.router.send_multipart([identity, codec.encode(reply or self.snapshot())])
         return question
+
+    def snapshot(self) -> Snapshot:
+        """The state after the last message."""
+        return Snapshot(
+            protocol_version=PROTOCOL_VERSION,
+            incarnation=self.incarnation,
+            sequence_number=self.next_number - 1,
+            state=msgspec.Raw(codec.encode(self.state)),
+        )
 
     def __enter__(self) -> "HandDrivenEngine":
         return self

@@ -1,7 +1,9 @@
-"""Conflicts of IPC endpoints, and contexts that do not terminate."""
+"""Conflicts of IPC endpoints, keep-alive, and contexts that do not terminate."""
 
+import contextlib
 import errno
 import os
+import random
 import socket
 import stat
 import threading
@@ -20,6 +22,8 @@ from seqtop.transport.endpoints import snapshot_endpoint
 from seqtop.transport.publisher import Publisher, PublishError
 from tests.support.hand_driven import arrival, engine_info
 from tests.support.waiting import SECONDS, wait_until
+
+ESTABLISHED, KEEPALIVE_TIMER = "01", "02"  # of /proc/net/tcp
 
 
 def termination_threads() -> list[threading.Thread]:
@@ -81,6 +85,29 @@ def test_file_in_the_place_of_a_socket_is_not_removed(endpoint: str) -> None:
     with pytest.raises(PublishError, match="is not a socket"):
         Publisher(endpoint, engine_info(), EngineState())
     assert path.read_text() == "years of work"
+
+
+def keepalive_timers(*ports: int) -> list[bool]:
+    """Whether keep-alive runs, for each end of each connection to these ports, if both are idle."""
+    found = []
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:  # man 5 proc_net
+        _, local, remote, state, _, timer, *_ = line.split()
+        is_one = {int(each.split(":")[1], 16) for each in (local, remote)} & {*ports}
+        if is_one and state == ESTABLISHED:
+            found.append(timer.startswith(KEEPALIVE_TIMER))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux tells the timers")
+def test_both_ends_of_both_connections_are_kept_alive() -> None:
+    engine = None
+    while engine is None:
+        port = random.randrange(20_000, 30_000)
+        with contextlib.suppress(PublishError):  # it is in use
+            engine = Publisher(f"tcp://127.0.0.1:{port}", engine_info(), EngineState())
+    with engine, Session(f"tcp://127.0.0.1:{port}") as session:
+        session.await_engine(SECONDS)
+        wait_until(lambda: keepalive_timers(port, port + 1) == [True] * 4)
 
 
 def as_nobody(action: Callable[[], object]) -> int:

@@ -60,6 +60,29 @@ def test_gap_is_counted_and_healed(endpoint: str) -> None:
         assert session.connection.num_resyncs == 1
 
 
+def test_a_gap_between_the_messages_that_came_before_the_snapshot_is_counted_once(
+    endpoint: str,
+) -> None:
+    with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
+        joined(engine, session)
+        engine.send(engine_info())
+        engine.send(arrival(1), lose=True)
+        early = engine.snapshot()
+        engine.send(arrival(2))
+        for number in range(3, 8):
+            engine.send(arrival(number), lose=number == 4)
+        wait_until(lambda: session.connection.num_messages == 6)
+        engine.answer(early)
+        wait_until(lambda: session.sequence_number == 3)
+        assert session.connection.state is ConnectionState.SYNCING
+        assert session.connection.detail == "1 messages were missed"
+        engine.answer()
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        assert same(session.state, engine.state)
+        assert session.connection.num_missed == 2
+        assert session.connection.num_resyncs == 2
+
+
 def test_repeated_message_changes_nothing(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         joined(engine, session)
