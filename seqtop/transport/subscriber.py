@@ -290,7 +290,6 @@ class Subscriber(BaseSubscriber[EventSink]):
         return None
 
     def _begin_snapshot(self, snapshot: Snapshot) -> Snapshot | None:
-        self._partial = None
         if snapshot.protocol_version != PROTOCOL_VERSION:
             raise frames.ProtocolVersionError(
                 f"the snapshot is of version {snapshot.protocol_version} of the protocol"
