@@ -5,7 +5,7 @@ import math
 import pytest
 
 from seqtop.explain.chain import Chain, Part
-from seqtop.explain.explanation import explain
+from seqtop.explain.explanation import Explanation, explain
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, Span
@@ -168,6 +168,66 @@ def test_time_without_recorded_steps_is_divided_by_the_spans(script: Script) -> 
         "",
         "",
     ]
+
+
+def test_the_token_budget_is_that_of_the_state_before(script: Script) -> None:
+    script.arrive("a")
+    script.arrive("b")
+    script.step(prefill={"a": 20, "b": 20})
+    late = ScriptedSource(history=MemoryStore())
+    late.replace(script.source.state)
+    script.source = late
+    script.step(prefill={"b": 256}, decode=[])
+    assert summary(parts_of(script, "a"))[-1] == ("unscheduled", "token_budget", 1, STEP_TIME)
+
+
+def test_steps_that_are_dropped_while_it_is_read_are_not_recorded(script: Script) -> None:
+    script.source.history = history = MemoryStore(max_events=100)
+    script.source.listeners[:] = [history.record]
+    script.arrive("a")
+    for _ in range(20):
+        script.step(decode=[])
+    request = script.source.state.requests["a"]
+    explanation = Explanation(history, request, history.last)
+    while explanation.position < 10:
+        explanation.advance(0.0)
+    for _ in range(3_000):
+        script.step(decode=[])
+    assert history.first > 20
+    assert explanation.extend(request, history.last)
+    while explanation.advance(0.0):
+        pass
+    parts = explanation.parts()
+    assert [part.cause for part in parts] == ["between_steps", "unknown", "not_recorded"]
+    assert sum(part.seconds for part in parts) == pytest.approx(
+        script.time - request.metrics.arrival_time
+    )
+
+
+def test_a_limited_number_of_holders_is_looked_up(script: Script) -> None:
+    """The first eight: each takes a seek."""
+    script.arrive("holds", num_prompt=100)
+    script.step(prefill={"holds": 100})
+    script.arrive("a")
+    for _ in range(10):
+        script.step(waits=no_blocks("a"))
+        script.step(prefill={"a": 40})
+        script.step(preempt={"a": "holds"}, waits=no_blocks("a"))
+    waits = [part for part in parts_of(script, "a") if part.cause == "no_blocks"]
+    assert len(waits) == 11
+    assert [part.holder is not None for part in waits] == [True] * 8 + [False] * 3
+
+
+def test_an_id_that_is_used_again_has_another_explanation(script: Script) -> None:
+    script.arrive("a")
+    script.step()
+    history, request = script.source.history, script.source.state.requests["a"]
+    assert history is not None
+    explanation = Explanation(history, request, history.last)
+    metrics = RequestMetrics(request.metrics.arrival_time + 9.0, 0.0, None, None, None)
+    assert explanation.extend(request, history.last)
+    assert not explanation.extend(RequestState("b", request.metrics, [1]), history.last)
+    assert not explanation.extend(RequestState("a", metrics, [1]), history.last)
 
 
 def test_missed_steps_after_the_last_span_are_unknown() -> None:

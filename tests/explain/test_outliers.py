@@ -44,6 +44,7 @@ def test_the_slowest_tenth_waited_for_blocks() -> None:
     assert not {"e2e", "prompt", "out", "seq"} & {*fields}
     assert fields["waited: blocks"].distance == 1.0
     assert fields["why"].slow == "blocks 100%"
+    assert fields["why"].distance == 1.0
     distances = [each.distance for each in found.differences]
     assert distances == sorted(distances, reverse=True)
     text = outliers_as_text(found)

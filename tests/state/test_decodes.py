@@ -119,6 +119,17 @@ def test_a_long_text_grows() -> None:
     assert sum(state.sequences[1].text_lengths) == len(state.sequences[1].text)
 
 
+def test_large_numbers_are_kept() -> None:
+    """A column of numbers gets a larger type with the first one that it cannot hold."""
+    state = prefilled()
+    for number, (token, text) in enumerate(((2**40, "x"), (6, "y" * 300), (-1, "z"))):
+        state.apply(step(1 + number, decodes=decodes(token=token, text=text)))
+    sequence = state.sequences[1]
+    assert list(sequence.output_token_ids) == [5, 2**40, 6, -1]
+    assert list(sequence.text_lengths) == [2, 1, 300, 1]
+    assert sequence.text == "Hix" + "y" * 300 + "z"
+
+
 def test_a_step_of_nothing_but_columns_is_not_a_bare_one() -> None:
     """In a bare stream of vLLM's deltas, those would move their sequences by themselves."""
     state = prefilled()

@@ -27,6 +27,8 @@ def sentence(
         setattr(state.requests["req-2"], name, value)
     if "num_cached_tokens" in sequence:  # the others do without an engine's limits
         state.info = engine_info(block_size=16)
+    if sequence.pop("is_redacted", False):
+        state.info = engine_info(redacted=True)
     known = dict.fromkeys((4, 5, 6, 9), CachedBlock("req-1", 1, 0))
     known |= {40 + writer: CachedBlock(f"req-{writer}", 1, 0) for writer in range(5, 9)}
     state.cached_blocks = known | {12: CachedBlock("req-2", 2, 4)}
@@ -226,6 +228,12 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
             SequenceStatus.FINISHED_STOPPED,
             {},
             {"output_token_ids": [1, 2]},
+        ),
+        (
+            "Finished by itself after 2 tokens.",
+            SequenceStatus.FINISHED_STOPPED,
+            {},
+            {"output_token_ids": [1, 2], "is_redacted": True},
         ),
         (
             "Finished at stop token 13 after 0 tokens.",

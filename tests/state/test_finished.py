@@ -50,6 +50,23 @@ def test_history_is_bounded_and_drops_are_reported() -> None:
     assert state.num_finished == 20
 
 
+def test_an_eighth_of_the_cap_is_dropped_at_once() -> None:
+    state = EngineState(max_finished=80)
+    kept = []
+    for number in range(92):
+        state.apply(arrived(str(number), number))
+        state.apply(
+            RequestFinished(
+                request_id=str(number),
+                time=11.0,
+                status=SequenceStatus.FINISHED_ABORTED,
+                metrics=metrics(),
+            )
+        )
+        kept.append(len(state.finished))
+    assert kept == [*range(1, 81), 71, *range(72, 81), 71, 72]
+
+
 @pytest.mark.parametrize(
     "late",
     [

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from seqtop.sequence import (
     ExecuteModelRequest,
+    Logprob,
     RequestMetrics,
     SequenceGroupMetadataDelta,
     SequenceStatus,
@@ -46,6 +47,7 @@ def play(state: EngineState, number: int, names: list[str], *, evict: bool) -> N
             num_computed_tokens=number,
             new_token_ids=[number],
             new_logprobs=[-1.0],
+            top_logprobs=[{number: Logprob(-1.0)}],
             text_delta="x",
             new_blocks=[number],
         )

@@ -168,6 +168,10 @@ def test_who_joins_late_learns_what_the_state_tells() -> None:
     assert [len(window) for window in late.windows.values()] == [1, 0, 1, 1, 1]
     assert late.take_alerts() == []
     assert (len(late.met), late.met.mean()) == (1, 0.0)
+    script.arrive("b", num_prompt=32)
+    script.step(prefill={"b": 32})
+    late.observe(script.source.state, None)  # after a gap
+    assert [len(window) for window in late.windows.values()] == [2, 0, 1, 2, 1]
 
 
 def test_an_id_that_is_used_again_counts_again() -> None:

@@ -214,6 +214,8 @@ def test_abort_of_a_waiting_request(told: float | None) -> None:
     """It ends at the event's time, whether its metrics tell that, too, or not."""
     state = EngineState()
     state.apply(arrived("a", 1))
+    reason = WaitReason(request_id="a", cause="no_blocks", num_missing=2)
+    state.apply(step(0, wait_reasons=[reason]))
     state.apply(
         RequestFinished(
             request_id="a",
@@ -226,6 +228,7 @@ def test_abort_of_a_waiting_request(told: float | None) -> None:
     assert state.requests["a"].finish_reason == "abort"
     assert state.requests["a"].spans[-1].end == 11.0
     assert state.requests["a"].metrics.finished_time == 11.0
+    assert state.requests["a"].wait_reason is None
 
 
 def test_prefix_cache_forgets_first_and_then_knows() -> None:
@@ -246,8 +249,11 @@ def test_prefix_cache_forgets_first_and_then_knows() -> None:
 
 def test_bare_vllm_stream_is_understood_without_announcements_or_updates() -> None:
     state = EngineState()
-    state.apply(step(0, full("a", 1, [7], chunk=3)))
+    group = full("a", 1, [7], chunk=3)
+    group.seq_data[1].update_num_cached_tokens(2)
+    state.apply(step(0, group))
     assert state.sequences[1].status is RUNNING
+    assert (state.sequences[1].num_cached_tokens, state.sequences[1].num_prompt_hits) == (2, 2)
     bare = SequenceGroupMetadataDelta(
         {1: SequenceDataDelta([5], -0.5, 3, SequenceStage.DECODE)}, "a", {1: [7, 8]}, False
     )
