@@ -6,11 +6,12 @@ import pytest
 
 from seqtop.explain.explanation import Explanation, explain, find_request
 from seqtop.history.memory_store import MemoryStore
-from seqtop.sequence import latency
+from seqtop.sequence import SequenceStatus, latency
 from seqtop.state import EngineState
 from seqtop.wire import codec, parsing
 from seqtop.wire.messages import Event
 from tests.support.random_runs import RandomRun
+from tests.support.scripted import Script, ScriptedSource
 
 MILLISECOND = 0.001
 
@@ -70,6 +71,32 @@ def test_the_parts_add_up(seed: int) -> None:
             assert computed["prefill"] + computed["decode"] == (
                 sequence.num_computed_tokens - sequence.num_prompt_hits
             )
+
+
+def test_a_request_that_the_last_state_lacks_is_found_before() -> None:
+    source = ScriptedSource(max_finished=1, history=MemoryStore())
+    script, history = Script(source), source.history
+    assert history is not None
+    for name in ("dropped", "other", "lost", "last"):
+        script.arrive(name)
+        script.step(prefill={name: 40}, decode=[])
+        if name == "lost":
+            position = history.last
+            state = EngineState(info=source.state.info, time=script.time)
+            source.replace(state, num_missed=3)
+        else:
+            script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
+    assert list(source.state.requests) == ["last"]
+    found = find_request(history, "dropped")
+    assert found is not None
+    request, end = found
+    assert (request.request_id, request.finish_reason) == ("dropped", "stop")
+    assert end < position
+    assert explain(history, *found).finish_reason == "stop"
+    found = find_request(history, "lost")
+    assert found is not None
+    assert (found[0].finish_reason, found[1]) == (None, position)
+    assert find_request(history, "nobody") is None
 
 
 @pytest.mark.parametrize("seed", [2, 5, 9])

@@ -1,11 +1,16 @@
 """Explanations as text and as JSON."""
 
 import json
+from collections import Counter
+from typing import Any
 
+import pytest
+
+from seqtop.explain.chain import Holder, Part, PartKind
 from seqtop.explain.explanation import Explanation, explain
-from seqtop.explain.report import as_json, as_text
+from seqtop.explain.report import as_json, as_text, describe, headline
 from seqtop.history.memory_store import MemoryStore
-from seqtop.wire.messages import WaitReason
+from seqtop.wire.messages import Preemption, WaitReason
 from tests.support.latency_run import latency_run
 from tests.support.scripted import Script, ScriptedSource
 
@@ -13,6 +18,10 @@ from tests.support.scripted import Script, ScriptedSource
 def known_run() -> Explanation:
     source, history = latency_run()
     return explain(history, source.state.requests["short"], history.last)
+
+
+def part(kind: PartKind, cause: str, **changes: Any) -> Part:
+    return Part(kind, cause, 0.0, 1, 1, **changes)
 
 
 def test_text() -> None:
@@ -30,6 +39,48 @@ def test_text() -> None:
     assert lines[7].endswith("prefill     again after the preemption; 41 tokens")
 
 
+@pytest.mark.parametrize(
+    ("expected", "part"),
+    [
+        ("3 steps", part("prefill", "", num_steps=3)),
+        ("", part("prefill", "", num_steps=1)),
+        ("41 tokens; 2 steps", part("prefill", "", num_steps=2, num_tokens=41)),
+        ("between steps, the longest 500 ms before this one", part("host", "", longest=0.5)),
+        ("no free blocks (1 block missing)", part("queued", "no_blocks", num_missing=1)),
+        ("no free blocks", part("queued", "no_blocks")),
+        ("the scheduler was paused", part("queued", "paused", num_missing=7)),
+        ("waited for FROZEN", part("queued", "FROZEN")),
+        (
+            "behind a in the queue: no free blocks",
+            part("queued", "no_blocks", is_behind=True, others=Counter("a")),
+        ),
+        (
+            "in one batch with prefills of others: e, d, c, b and 1 more",
+            part("decode", "mixed_batch", others=Counter("abbcccddddeeeee")),
+        ),
+        (
+            "preempted to make room for b",
+            part(
+                "preempted",
+                "",
+                preemption=Preemption(
+                    request_id="a", mode="swap", num_lost_tokens=0, for_request_id="b"
+                ),
+            ),
+        ),
+        (
+            (
+                "b held the most, 7 of 1,200 used, admitted at a step that is not recorded with a"
+                " prompt of 1 token"
+            ),
+            part("queued", "", holder=Holder("b", 7, 1_200, 1, None)),
+        ),
+    ],
+)
+def test_a_part_in_words(expected: str, part: Part) -> None:
+    assert describe(part, "a") == expected
+
+
 def test_json() -> None:
     document = json.loads(as_json(known_run()))
     assert document["request"] == "short"
@@ -42,6 +93,23 @@ def test_json() -> None:
     }  # fmt: skip
     preempted = next(each for each in document["parts"] if each["kind"] == "preempted")
     assert preempted["preemption"]["num_lost_tokens"] == 40
+
+
+def test_the_headline_of_an_unfinished_request() -> None:
+    script = Script(ScriptedSource(history=MemoryStore()))
+    history = script.source.history
+    assert history is not None
+    script.arrive("a")
+    script.step(decode=[])
+    request = script.source.state.requests["a"]
+    assert headline(explain(history, request, history.last)) == (
+        "no first token yet, 52.0 ms since its arrival"
+    )
+    script.step(prefill={"a": 40})
+    script.step()
+    assert headline(explain(history, request, history.last)) == (
+        "TTFT 102 ms, 152 ms since its arrival"
+    )
 
 
 def test_text_is_safe() -> None:

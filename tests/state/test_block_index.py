@@ -142,6 +142,15 @@ def test_blocks_below_a_limit_cost_no_more_than_the_tables_do() -> None:
         assert sorted(map(len, owners.below(limit))) == sorted(expected)
 
 
+def test_the_owners_among_some_blocks() -> None:
+    owners = BlockOwners()
+    owners.set_table(1, [0, 5, 9])
+    owners.set_table(2, [5])
+    assert owners.among(range(1, 9)) == [{1: 1, 2: 0}]
+    assert owners.among(range(10)) == [{1: 0}, {1: 1, 2: 0}, {1: 2}]
+    assert owners.among(range(6, 9)) == []
+
+
 def test_owners_follow_tables_that_grow_shrink_and_change() -> None:
     owners = BlockOwners()
     assert owners.set_table(1, [4, 5]) == ([0, 1], {4, 5})

@@ -78,7 +78,9 @@ def test_moments_of_different_runs_have_only_figures_to_compare() -> None:
     script.step(prefill={"stays": 40})
     found = compare(source.state, other.state)
     assert not found.same_incarnation
-    assert found.changed == []
+    assert (found.came, found.ended, found.changed) == ([], [], [])
+    assert (found.num_unchanged, found.blocks_taken, found.blocks_released) == (0, 0, 0)
+    assert found.blocks_with_other_owners == 0
     assert describe(found)[-1].startswith("The engine was restarted in between")
 
 

@@ -12,6 +12,7 @@ from seqtop.state.fields import (
     COLUMNS,
     FIELDS,
     PREEMPTED,
+    is_stalled,
     queue_time,
     sequence_name,
     stage,
@@ -19,6 +20,7 @@ from seqtop.state.fields import (
     token_rate,
     wait_word,
 )
+from seqtop.wire.columns import Ints
 from seqtop.wire.messages import WaitReason
 
 ARRIVAL = 100.0
@@ -47,6 +49,21 @@ def test_the_time_in_queue_grows_until_the_first_scheduling() -> None:
     assert queue_time(scheduled, running, ARRIVAL + 9) == 2
     assert not field.grows(scheduled, running)
     assert queue_time(request(time_in_queue=1.5), running, ARRIVAL + 9) == 1.5
+
+
+def test_a_sequence_without_a_token_for_long_is_stalled() -> None:
+    """For two seconds, and ten times as long as between its tokens so far."""
+    running = SequenceState(1, "req-1", status=SequenceStatus.RUNNING)
+    fast = request(first_token_time=ARRIVAL, last_token_time=ARRIVAL + 1)
+    assert not is_stalled(fast, running, ARRIVAL + 99), "it has no token yet"
+    running.output_token_ids = Ints.of(range(11))
+    assert not is_stalled(fast, running, ARRIVAL + 3)
+    assert is_stalled(fast, running, ARRIVAL + 3.1)
+    slow = request(first_token_time=ARRIVAL, last_token_time=ARRIVAL + 10)
+    assert not is_stalled(slow, running, ARRIVAL + 20)
+    assert is_stalled(slow, running, ARRIVAL + 20.1)
+    running.status = SequenceStatus.WAITING
+    assert not is_stalled(slow, running, ARRIVAL + 99)
 
 
 def test_a_sequence_that_waits_again_was_preempted() -> None:

@@ -117,6 +117,8 @@ def test_holds(source: str) -> None:
         "e2e!=0",
         "prompt:many",
         "id:nowhere,nobody",
+        "id>1",
+        "id<1",
     ],
 )
 def test_does_not_hold(source: str) -> None:

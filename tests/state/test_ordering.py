@@ -203,6 +203,17 @@ def test_a_text_is_found_as_it_grows_and_looked_at_once() -> None:
     assert 1 not in view
 
 
+def test_a_repeated_search_begins_again() -> None:
+    state, chance = EngineState(), random.Random(3)
+    add(state, 1, chance)
+    view, query = SequenceView(), parse("fox")
+    view.rebuild(state)
+    for text, is_hit in (("an owl and an owl", False), ("a fox", True), ("an owl", False)):
+        state.sequences[1].text = text
+        view.search(state, query)
+        assert view.is_hit(1) == is_hit
+
+
 def test_updates_keep_the_hits_that_a_new_search_finds() -> None:
     chance = random.Random(2)
     state = EngineState()

@@ -33,6 +33,10 @@ def info() -> EngineInfo:
     return next(event for event in EVENTS if isinstance(event, EngineInfo))
 
 
+def budget() -> int:
+    return info().max_num_batched_tokens
+
+
 def stats(**changes: Any) -> StepStats:
     values: dict[str, Any] = {
         "num_running": 1, "num_waiting": 0, "num_used_blocks": 2, "num_free_blocks": 20,
@@ -117,6 +121,12 @@ def test_parts_that_are_not_reported_are_missing() -> None:
         ("nothing waits", {}, {}),
         ("3 wait, no reason given", {"num_waiting": 3}, {}),
         ("budget spent", {"num_waiting": 3, "num_prefill_tokens": 100_000}, {}),
+        ("budget spent", {"num_waiting": 3, "num_prefill_tokens": budget() - 1}, {}),
+        (
+            "3 wait, no reason given",
+            {"num_waiting": 3, "num_prefill_tokens": budget() - 2},
+            {},
+        ),
         (
             "no free blocks: preempted",
             {"num_waiting": 1},

@@ -9,7 +9,7 @@ from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState, RequestState, SequenceState
 from seqtop.state.filter import parse
 from seqtop.state.ordering import SequenceView, Sort
-from seqtop.state.tree import TreePosition, paths, tree_positions
+from seqtop.state.tree import RequestTrees, TreePosition, paths, tree_positions
 from seqtop.wire.columns import Ints
 
 
@@ -53,6 +53,24 @@ def viewed(state: EngineState, **changes: Any) -> SequenceView:
         setattr(view, name, value)
     view.rebuild(state)
     return view
+
+
+def test_a_tree_of_parts_ends_with_its_last_sequence() -> None:
+    state, trees = EngineState(), RequestTrees()
+    request(state, "part-1", [1, 2], parent="whole")
+    request(state, "part-2", [3], parent="whole")
+    for name in ("part-1", "part-2"):
+        for seq_id in state.requests[name].seq_ids:
+            for _ in range(2):  # the second time, nothing is added
+                assert trees.add(state.requests[name], seq_id) == ("whole", True)
+    assert trees.members(state, ("whole", True)) == [1, 2, 3]
+    assert trees.discard(1) == ("whole", True)
+    assert trees.discard(1) is None
+    assert trees.members(state, ("whole", True)) == [1, 2, 3], "part-1 has another one"
+    assert trees.discard(2) == ("whole", True)
+    assert trees.members(state, ("whole", True)) == [3]
+    assert trees.discard(3) is None
+    assert trees.members(state, ("whole", True)) == []
 
 
 @pytest.fixture
