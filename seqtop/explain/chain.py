@@ -165,7 +165,7 @@ class Chain:
         self._computed: dict[int, int] = {}
         """Computed tokens of each sequence after the last step that named them."""
         self._cause: _Cause | None = None
-        """The cause of the present wait since the last step."""
+        """The cause of the present wait since the last step; `None` while the request runs."""
         self._last_place = _NOWHERE
 
     @property
@@ -180,7 +180,7 @@ class Chain:
             return None
         seconds, start = end - self._time, self._time - self.arrival_time
         kind: PartKind = self._wait or "unknown"
-        known = self._cause if self._wait is not None else None
+        known = self._cause
         part = Part(
             kind, known.cause if known else IN_PROGRESS, start, *(known or _OPEN).place, seconds
         )

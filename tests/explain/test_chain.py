@@ -9,7 +9,7 @@ from seqtop.explain.explanation import Explanation, explain
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, Span
-from seqtop.wire.messages import Heartbeat, RequestArrived, WaitReason
+from seqtop.wire.messages import Heartbeat, RequestArrived, StreamingUpdate, WaitReason
 from tests.support.hand_driven import step
 from tests.support.scripted import STEP_TIME, Script, ScriptedSource
 
@@ -260,6 +260,41 @@ def test_an_unfinished_request_has_an_open_part(script: Script) -> None:
     script.step(prefill={"a": 40})
     script.source.apply(Heartbeat(time=script.time + 2.0, step=0))
     assert summary(parts_of(script, "a"))[-1] == ("unknown", "in_progress", None, 2.0)
+
+
+def test_a_wait_goes_on_after_the_last_step(script: Script) -> None:
+    script.arrive("head")
+    script.arrive("behind")
+    script.step(waits=no_blocks("head"))
+    end = script.time
+    script.source.apply(Heartbeat(time=end + 2.0, step=0))
+    head = parts_of(script, "head")[-1]
+    behind = parts_of(script, "behind")[-1]
+    for part in (head, behind):
+        assert summary([part]) == [("queued", "no_blocks", 0, 2.0)]
+        assert part.longest == 2.0
+        assert part.before_first_token
+    assert (head.is_behind, dict(head.others)) == (False, {})
+    assert (behind.is_behind, dict(behind.others)) == (True, {"head": 1})
+
+
+def test_a_request_does_not_wait_for_its_own_blocks(script: Script) -> None:
+    """A request with more input waits again, and has its blocks still."""
+    script.arrive("a")
+    script.step(prefill={"a": 40})
+    script.source.apply(
+        StreamingUpdate(
+            request_id="a",
+            time=script.time,
+            num_computed_tokens=40,
+            num_prompt_tokens=60,
+            prompt="",
+            prompt_token_ids=[],
+        )
+    )
+    script.step(decode=[], waits=no_blocks("a"))
+    wait = parts_of(script, "a")[-1]
+    assert (wait.kind, wait.cause, wait.holder) == ("queued", "no_blocks", None)
 
 
 @pytest.mark.parametrize("time", [math.nan, math.inf, -math.inf, 0.0])

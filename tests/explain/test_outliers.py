@@ -1,5 +1,6 @@
 """Slow requests, and the fields in which they differ."""
 
+import math
 import random
 
 import pytest
@@ -57,6 +58,23 @@ def test_objectives_mark_slow_requests() -> None:
     assert found.rule == "they missed TTFT ≤ 200 ms"
     assert all(each.missed["ttft"] == each.seconds > 0.2 for each in found.slow)
     assert "ttft" not in {each.field for each in found.differences}
+
+
+@pytest.mark.parametrize("time", [math.inf, -math.inf, math.nan])
+def test_times_that_no_clock_measures_are_left_out(time: float) -> None:
+    script = Script(ScriptedSource(history=MemoryStore()))
+    for number in range(60):
+        name = f"req-{number}"
+        script.arrive(name)
+        for _ in range(number // 50):
+            script.step(decode=[])
+        script.step(prefill={name: 40})
+        script.actors[name].metrics.time_in_queue = time if number % 2 else 3.0 + number // 50
+        script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
+    history = script.source.history
+    assert history is not None
+    queue = {each.field: each for each in find_outliers(history, slo.Slo()).differences}["queue"]
+    assert (queue.slow, queue.others) == ("median 4.00 s", "median 3.00 s")
 
 
 def test_few_requests_differ_by_chance_only() -> None:
