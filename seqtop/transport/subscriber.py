@@ -9,6 +9,7 @@ message that cannot be decoded starts the same procedure again.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from dataclasses import dataclass
 from typing import Protocol
@@ -116,7 +117,7 @@ class Subscriber(BaseSubscriber[EventSink]):
         self._partial: _PartialSnapshot | None = None
         # The reason of an EngineStopped that is pending; None if none is, or others came after it.
         self._pending_stop: str | None = None
-        self._requested_at = 0.0
+        self._requested_at = -math.inf
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._received_at: float | None = None
 
@@ -194,7 +195,6 @@ class Subscriber(BaseSubscriber[EventSink]):
             if not self._is_synced and not isinstance(error, frames.DamagedMessageError):
                 self._set_state(ConnectionState.INCOMPATIBLE, self._explain_foreign(error))
             return
-        is_first = self._received_at is None
         self._received_at = time.monotonic()
         if isinstance(frame, Welcome):
             if not self._is_synced:
@@ -203,8 +203,6 @@ class Subscriber(BaseSubscriber[EventSink]):
         self.connection.num_messages += 1
         if not self._is_synced:
             self._add_pending(frame)
-            if is_first:
-                self._request_snapshot()
         elif frame.incarnation != self._incarnation:
             self._resync("the engine has been restarted", frame)
         else:
