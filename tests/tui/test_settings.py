@@ -158,6 +158,8 @@ def test_settings_are_seen_from_the_first_frame(source: ScriptedSource) -> None:
         assert "status:wait" in screen(app)
         assert "5 of 17" in screen(app)
         assert "no setting 'colour'" in screen(app)
+        await pilot.press("slash", "end", "n")
+        assert "the active filter is status:wait." in " ".join(screen(app).split())
         await pilot.press("less_than_sign", "escape")  # from an order that is no column
         assert "5 of 17" not in screen(app)
 
