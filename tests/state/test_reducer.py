@@ -4,6 +4,8 @@ import msgspec
 import pytest
 
 from seqtop.sequence import (
+    PoolingParams,
+    SamplingParams,
     SequenceDataDelta,
     SequenceGroupMetadataDelta,
     SequenceStage,
@@ -18,6 +20,7 @@ from seqtop.wire.messages import (
     Event,
     Heartbeat,
     Preemption,
+    RequestArrived,
     RequestFinished,
     StreamingUpdate,
     WaitReason,
@@ -37,6 +40,43 @@ def test_arrival_waits() -> None:
         ("queued", 10.0, None)
     ]
     assert state.num_by_status[WAITING] == 1
+
+
+def test_an_arrival_tells_all_of_a_request() -> None:
+    event = RequestArrived(
+        request_id="a",
+        arrival_time=10.0,
+        seq_ids=[1, 2],
+        num_prompt_tokens=3,
+        prompt="abc",
+        prompt_token_ids=[4, 5, 6],
+        sampling_params=SamplingParams(max_tokens=5),
+        pooling_params=PoolingParams(dimensions=8),
+        priority=2,
+        metrics=metrics(time_in_queue=1.0),
+        engine_status="WAITING_FOR_FSM",
+        lora="poems",
+        parent_request_id="whole",
+    )
+    state = EngineState()
+    assert list(state.apply(event)) == [1, 2]
+    request = state.requests["a"]
+    for field in RequestArrived.__struct_fields__:
+        told = getattr(event, field)
+        if field == "arrival_time":
+            assert state.time == told
+        elif field == "engine_status":
+            assert [state.sequences[seq_id].engine_status for seq_id in (1, 2)] == [told] * 2
+        elif field == "prompt_token_ids":
+            assert list(request.prompt_token_ids) == told
+        else:
+            assert getattr(request, field) == told, field
+    assert state.num_anomalies == 0
+    state.apply(event)
+    assert state.last_anomaly == "request a arrived twice"
+    event.request_id = "b"
+    state.apply(event)
+    assert (state.num_anomalies, state.last_anomaly) == (3, "sequence 2 announced twice")
 
 
 def test_prefill_brings_table_tokens_text_and_times() -> None:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from engine_stub.core.block_manager import BlockManager
+from engine_stub.step_record import TableChanges
 from seqtop.sequence import LoRARequest, Sequence, token_inputs
 
 BLOCK_SIZE = 4
@@ -64,6 +65,33 @@ def test_slots_are_appended_as_tokens_come() -> None:
     assert lengths == [2, 3, 3, 3, 3]
     append(seq, 9)
     assert not can_append(manager, seq)
+
+
+def test_forks_share_blocks_until_one_writes() -> None:
+    manager = make_manager(8)
+    parent, child = make_seq(0, [1] * 6), make_seq(1, [1] * 6)
+    allocate(manager, parent)
+    compute(manager, parent)
+    child.data.update_num_computed_tokens(6)
+    manager.begin_step()
+    manager.fork(parent, child)
+    assert manager.table_changes == TableChanges(replaced={1: [0, 1]})
+    assert (manager.stats.used, manager.get_block_table(child)) == (2, [0, 1])
+    for seq in (parent, child):
+        append(seq, 5)
+    manager.begin_step()
+    assert manager.num_blocks_to_append([parent, child]) == 1
+    assert manager.append_slots([parent, child]) == [(1, 2)], "the first to write has a copy"
+    assert manager.get_block_table(parent) == [0, 2]
+    assert manager.get_block_table(child) == [0, 1]
+    assert manager.table_changes == TableChanges(replaced={0: [0, 2]})
+    manager.check()
+    for seq in (parent, child):
+        for token_id in (6, 7):
+            append(seq, token_id)
+    manager.begin_step()
+    assert manager.append_slots([parent, child]) == []
+    assert manager.table_changes == TableChanges(appended={0: [3], 1: [4]})
 
 
 def test_equal_prefixes_share_blocks() -> None:

@@ -67,6 +67,12 @@ def test_a_prefix_hit_is_part_of_the_first_chunk_but_not_of_the_budget(
     assert record.scheduled[0].seq_group.first_seq.get_num_computed_tokens() == 28
 
 
+def test_a_step_without_groups_looks_nowhere_ahead(make_engine: MakeEngine) -> None:
+    request = make_engine().scheduler.schedule().execute_model_req
+    assert request.seq_group_metadata_list == []
+    assert (request.num_lookahead_slots, request.num_steps) == (0, 1)
+
+
 def test_the_head_waits_for_a_place(make_engine: MakeEngine) -> None:
     engine = make_engine(max_num_seqs=1)
     engine.add_request("a", [1] * 5, greedy(2))
