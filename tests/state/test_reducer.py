@@ -16,6 +16,7 @@ from seqtop.state.model import CachedBlock
 from seqtop.state.waits import wait_until
 from seqtop.wire.messages import (
     CachedBlocks,
+    Decodes,
     EngineStopped,
     Event,
     Heartbeat,
@@ -163,6 +164,11 @@ def test_requests_that_share_a_block_are_swapped_out_in_one_step() -> None:
     state.apply(swap)
     assert state.sequences[2].host_table == [0, 1]
     assert state.sequences[1].host_table == [2, 5]
+    state.apply(step(4, full("a", 1, [7, 3], chunk=3)))
+    columns = Decodes(seq_ids=[1], new_token_ids=[6], text_deltas=["x"])
+    state.apply(step(5, decodes=columns))
+    assert (state.sequences[1].host_table, state.sequences[2].host_table) == ([], [0, 1])
+    assert state.num_anomalies == 0
 
 
 def test_time_to_wait_adds_up_by_reason() -> None:

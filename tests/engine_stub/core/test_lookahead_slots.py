@@ -107,6 +107,18 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list[int
     return path, generate(path, prompts(), MAX_TOKENS)
 
 
+@pytest.mark.parametrize("num_slots", [0, 1, 2])
+def test_at_most_as_many_slots_as_are_set(
+    known: tuple[Path, list[list[int]]], num_slots: int
+) -> None:
+    path, tokens = known
+    outputs, records = run(make_engine(path, num_scheduler_steps=num_slots + 1))
+    assert outputs == tokens
+    requests = [record.execute_model_req for record in records]
+    assert max(each.num_lookahead_slots for each in requests) == num_slots
+    assert max(each.num_steps for each in requests) == num_slots + 1
+
+
 @given(
     lookahead=st.sampled_from(sorted(LOOKAHEADS)),
     most=st.integers(1, 6),
