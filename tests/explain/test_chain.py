@@ -7,9 +7,17 @@ import pytest
 from seqtop.explain.chain import Chain, Part
 from seqtop.explain.explanation import Explanation, explain
 from seqtop.history.memory_store import MemoryStore
+from seqtop.history.timeline import RecordingError
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, Span
-from seqtop.wire.messages import Heartbeat, RequestArrived, StreamingUpdate, WaitReason
+from seqtop.state.freeze import freeze
+from seqtop.wire.messages import (
+    Heartbeat,
+    RequestArrived,
+    SequenceUpdate,
+    StreamingUpdate,
+    WaitReason,
+)
 from tests.support.hand_driven import step
 from tests.support.scripted import STEP_TIME, Script, ScriptedSource
 
@@ -228,6 +236,75 @@ def test_an_id_that_is_used_again_has_another_explanation(script: Script) -> Non
     assert explanation.extend(request, history.last)
     assert not explanation.extend(RequestState("b", request.metrics, [1]), history.last)
     assert not explanation.extend(RequestState("a", metrics, [1]), history.last)
+
+
+def test_a_request_that_ends_before_any_step(script: Script) -> None:
+    script.arrive("a")
+    script.time += 1.0
+    script.finish("a", SequenceStatus.FINISHED_ABORTED)
+    assert summary(parts_of(script, "a")) == [("queued", "between_steps", None, 1.002)]
+
+
+def test_a_request_that_ended_in_a_gap(script: Script) -> None:
+    script.arrive("a")
+    script.step(prefill={"a": 40})
+    state = freeze(script.source.state)
+    later = Script(ScriptedSource())
+    later.arrive("a")
+    later.step(prefill={"a": 40})
+    later.time += 1.0
+    later.finish("a", SequenceStatus.FINISHED_ABORTED)
+    script.source.replace(later.source.state, num_missed=2)
+    for _ in range(3):
+        script.source.apply(Heartbeat(time=later.time + 5.0, step=1))
+    assert state.requests["a"].finish_reason is None
+    history = script.source.history
+    assert history is not None
+    found = explain(history, script.source.state.requests["a"], history.last)
+    assert found.position == history.last - 3, "it ends at the state after the gap"
+    assert summary(found.parts())[-1] == ("unknown", "not_recorded", None, 1.0)
+
+
+def test_the_status_of_an_engine_is_a_cause(script: Script) -> None:
+    script.arrive("a")
+    script.arrive("b")
+    request = script.source.state.requests["a"]
+    script.step(decode=[])
+    event = step(1)
+    event.start_time, event.time = script.time, script.time + STEP_TIME
+    event.sequences = [
+        SequenceUpdate(
+            seq_id=request.seq_ids[0],
+            status=SequenceStatus.WAITING,
+            num_computed_tokens=0,
+            engine_status="WAITING_FOR_REMOTE_KVS",
+        )
+    ]
+    script.source.apply(event)
+    causes = {name: [part.cause for part in parts_of(script, name)] for name in "ab"}
+    assert causes == {
+        "a": ["between_steps", "unknown", "WAITING_FOR_REMOTE_KVS"],
+        "b": ["between_steps", "unknown"],
+    }
+
+
+def test_tokens_of_a_chunk_whose_past_is_not_recorded(script: Script) -> None:
+    script.arrive("a", num_prompt=100)
+    script.step(prefill={"a": 60})
+    late = ScriptedSource(history=MemoryStore())
+    late.replace(script.source.state)
+    script.source = late
+    script.step(prefill={"a": 40})
+    script.step()
+    parts = parts_of(script, "a")
+    assert [(part.kind, part.num_tokens) for part in parts[-2:]] == [("prefill", 40), ("decode", 1)]
+
+
+def test_an_event_that_cannot_be_read_is_an_error(script: Script) -> None:
+    script.arrive("a")
+    script.step(waits=[WaitReason(request_id="a", cause="no cause")])  # type: ignore[arg-type]
+    with pytest.raises(RecordingError, match=r"^The history cannot be read: event 3 "):
+        parts_of(script, "a")
 
 
 def test_missed_steps_after_the_last_span_are_unknown() -> None:

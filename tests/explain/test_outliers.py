@@ -50,6 +50,9 @@ def test_the_slowest_tenth_waited_for_blocks() -> None:
     assert distances == sorted(distances, reverse=True)
     text = outliers_as_text(found)
     assert text.startswith("5 slow requests of 50: the slowest tenth by E2E\n  slow-")
+    lines = text.splitlines()
+    assert len(lines) == 1 + 5 + 1 + len(found.differences)
+    assert lines[6].split() == ["field", "differ", "slow", "others"]
 
 
 def test_objectives_mark_slow_requests() -> None:
@@ -58,6 +61,30 @@ def test_objectives_mark_slow_requests() -> None:
     assert found.rule == "they missed TTFT ≤ 200 ms"
     assert all(each.missed["ttft"] == each.seconds > 0.2 for each in found.slow)
     assert "ttft" not in {each.field for each in found.differences}
+
+
+def test_the_most_frequent_words_of_a_field() -> None:
+    script = Script(ScriptedSource(history=MemoryStore()))
+    ends = [
+        SequenceStatus.FINISHED_STOPPED,
+        SequenceStatus.FINISHED_ABORTED,
+        SequenceStatus.FINISHED_LENGTH_CAPPED,
+        SequenceStatus.FINISHED_IGNORED,
+    ]
+    for number in range(100):
+        name = f"req-{number}"
+        script.arrive(name)
+        is_slow = number % 10 == 0
+        for _ in range(is_slow):
+            script.step(decode=[])
+        script.step(prefill={name: 40})
+        script.step(stop={name: ends[0] if is_slow else ends[number * 7 % 100 // 25]})
+    history = script.source.history
+    assert history is not None
+    fields = {each.field: each for each in find_outliers(history, slo.Slo()).differences}
+    status = fields["status"]
+    assert status.slow == "stop 100%"
+    assert status.others.count(",") == 2, "of four, three are shown"
 
 
 @pytest.mark.parametrize("time", [math.inf, -math.inf, math.nan])

@@ -100,6 +100,20 @@ def test_a_swapped_sequence_holds_the_host_blocks_its_own_went_to() -> None:
     assert index.num_swapped == 0
 
 
+def test_the_owners_of_blocks_that_are_held() -> None:
+    state, index = EngineState(), BlockIndex()
+    for event in started():
+        state.apply(event)
+    state.apply(step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[1, 3])))
+    index.rebuild(state)
+    assert index.held(range(5)) == [{7: 0}, {7: 1}]
+    assert index.held(range(2, 3)) == []
+    update = seq_update(SequenceStatus.RUNNING, group_block_tables=[[5], [6, 3]])
+    state.apply(step(1, update))
+    index.rebuild(state)
+    assert [sorted(each) for each in index.held(range(7))] == [[7]] * 4
+
+
 def test_blocks_of_further_kv_cache_groups_are_in_it() -> None:
     state, index = EngineState(), BlockIndex()
     for event in started():

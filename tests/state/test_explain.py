@@ -85,6 +85,18 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         ),
         ("Left waiting by the scheduler; the reason is unknown.", WAITING, reason("unknown"), {}),
         (
+            "Waiting for free blocks. Waited 1.50 s; no reason was given.",
+            WAITING,
+            reason("no_blocks") | {"wait": WaitTimes(1.5, {}, named=0.0)},
+            {},
+        ),
+        (
+            "Decoding: 1 token so far. 3 tokens loaded by the KV connector.",
+            RUNNING,
+            {},
+            DECODING | {"num_external_tokens": 3},
+        ),
+        (
             "Waiting for a KV connector to load its KV cache (WAITING_FOR_REMOTE_KVS).",
             WAITING,
             {},

@@ -100,6 +100,15 @@ def test_the_stage_is_that_of_a_running_sequence() -> None:
     assert stage(sequence) is SequenceStage.PREFILL
 
 
+def test_a_status_sorts_by_its_place_in_the_lifecycle() -> None:
+    statuses = (SequenceStatus.RUNNING, SequenceStatus.SWAPPED, SequenceStatus.WAITING)
+    values = [
+        FIELDS["status"].sort_value(request(), SequenceState(1, "req-1", status), ARRIVAL)
+        for status in statuses
+    ]
+    assert values == sorted(values, key=float) != sorted(map(str, statuses))
+
+
 def test_one_of_several_sequences_has_a_number() -> None:
     both = request()
     assert sequence_name(both, SequenceState(1, "req-1")) == "req-1"

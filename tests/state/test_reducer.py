@@ -220,6 +220,9 @@ def test_input_of_a_session_takes_the_output_into_the_prompt() -> None:
     *_, before, now = request.spans
     assert (before.kind, before.end) == ("queued", event.time)
     assert (now.kind, now.start, now.end) == ("queued", event.time, None)
+    sequence.num_prompt_hits, event.num_prompt_tokens = 5, 4  # what an engine says is not checked
+    state.apply(event)
+    assert (sequence.num_prompt_hits, sequence.num_prompt_tokens) == (4, 4)
     event.request_id = "nobody"
     assert not list(state.apply(event))
     assert state.num_anomalies == 1
@@ -291,6 +294,20 @@ def test_prefix_cache_forgets_first_and_then_knows() -> None:
     assert state.num_anomalies == 0
     state.apply(step(4, newly_cached_blocks=[], uncached_blocks=[9]))
     assert state.last_anomaly == "the prefix cache dropped block 9, which was not in it"
+
+
+def test_full_metadata_correct_what_updates_have_told() -> None:
+    state = prefilled()
+    group = full("a", 1, [7], chunk=1)
+    for token, logprob in ((5, -0.5), (6, -1.0), (7, -2.0)):
+        group.seq_data[1].append_token_id(token, logprob)
+    group.seq_data[1].update_num_computed_tokens(5)
+    state.apply(step(1, group, sequences=[update(1, RUNNING, 5)]))
+    sequence = state.sequences[1]
+    assert list(sequence.output_token_ids) == [5, 6, 7]
+    assert (sequence.text, list(sequence.text_lengths)) == ("Hi", [-1, -1, 2])
+    assert sequence.cumulative_logprob == -3.5
+    assert sequence.num_computed_tokens == 5
 
 
 def test_bare_vllm_stream_is_understood_without_announcements_or_updates() -> None:

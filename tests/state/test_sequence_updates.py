@@ -54,6 +54,8 @@ def test_where_tokens_end_is_noted_as_far_as_it_can_be_known(
 
 def test_fork_appears_under_its_request() -> None:
     state = prefilled()
+    parent = state.sequences[1]
+    parent.top_logprobs = {0: {5: Logprob(-0.5)}}
     touched = state.apply(
         step(1, sequences=[update(2, RUNNING, 3, parent_seq_id=1, request_id="a", block_table=[7])])
     )
@@ -62,4 +64,6 @@ def test_fork_appears_under_its_request() -> None:
     assert state.sequences[2].parent_seq_id == 1
     assert state.sequences[2].block_table == [7]
     assert state.sequences[2].fork_length == 4
+    assert state.sequences[2].top_logprobs == parent.top_logprobs
+    assert state.sequences[2].top_logprobs is not parent.top_logprobs
     assert state.sequences[2].text_lengths == [2]
