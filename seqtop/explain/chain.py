@@ -176,7 +176,7 @@ class Chain:
     def open_part(self, now: float) -> Part | None:
         """Returns the part from the end of the last step to `now`, epoch seconds."""
         end = now if self.finished_time is None else self.finished_time
-        if self.is_finished or not 0 < end - self._time < math.inf:
+        if not 0 < end - self._time < math.inf:
             return None
         seconds, start = end - self._time, self._time - self.arrival_time
         kind: PartKind = self._wait or "unknown"
@@ -402,8 +402,6 @@ class Chain:
     def _fill(self, spans: Sequence[Span], end: float) -> None:
         """Divides the time up to `end`, whose steps are not recorded, by `spans`."""
         for span in spans:
-            if span.end is not None and span.end <= self._time:
-                continue
             self._until(min(span.start, end), "unknown", NOT_RECORDED, _NOWHERE)
             close = end if span.end is None else min(span.end, end)
             self._until(close, span.kind, NOT_RECORDED, _NOWHERE)

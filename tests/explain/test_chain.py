@@ -288,6 +288,32 @@ def test_the_status_of_an_engine_is_a_cause(script: Script) -> None:
     }
 
 
+def test_the_status_at_arrival_is_a_cause(script: Script) -> None:
+    script.source.apply(
+        RequestArrived(
+            request_id="a",
+            arrival_time=script.time,
+            seq_ids=[90],
+            num_prompt_tokens=3,
+            engine_status="WAITING_FOR_FSM",
+        )
+    )
+    script.step()
+    assert summary(parts_of(script, "a")) == [("queued", "WAITING_FOR_FSM", 0, STEP_TIME)]
+
+
+def test_a_budget_that_no_engine_has_told(script: Script) -> None:
+    script.arrive("a")
+    script.arrive("b")
+    script.step(prefill={"a": 20, "b": 20})
+    late = ScriptedSource(history=MemoryStore())
+    script.source.state.info = None
+    late.replace(script.source.state)
+    script.source = late
+    script.step(prefill={"b": 256}, decode=[])
+    assert summary(parts_of(script, "a"))[-1] == ("unscheduled", "unknown", 1, STEP_TIME)
+
+
 def test_tokens_of_a_chunk_whose_past_is_not_recorded(script: Script) -> None:
     script.arrive("a", num_prompt=100)
     script.step(prefill={"a": 60})
@@ -359,6 +385,7 @@ def test_a_request_does_not_wait_for_its_own_blocks(script: Script) -> None:
     """A request with more input waits again, and has its blocks still."""
     script.arrive("a")
     script.step(prefill={"a": 40})
+    script.time += 0.5
     script.source.apply(
         StreamingUpdate(
             request_id="a",
@@ -370,8 +397,12 @@ def test_a_request_does_not_wait_for_its_own_blocks(script: Script) -> None:
         )
     )
     script.step(decode=[], waits=no_blocks("a"))
-    wait = parts_of(script, "a")[-1]
-    assert (wait.kind, wait.cause, wait.holder) == ("queued", "no_blocks", None)
+    parts = parts_of(script, "a")
+    assert summary(parts)[-2:] == [
+        ("unknown", "", 0, 0.5),
+        ("queued", "no_blocks", 1, STEP_TIME),
+    ]
+    assert parts[-1].holder is None
 
 
 @pytest.mark.parametrize("time", [math.nan, math.inf, -math.inf, 0.0])

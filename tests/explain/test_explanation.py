@@ -78,7 +78,7 @@ def test_a_request_that_the_last_state_lacks_is_found_before() -> None:
     script, history = Script(source), source.history
     assert history is not None
     for name in ("dropped", "other", "lost", "last"):
-        script.arrive(name)
+        script.arrive(name, pieces=["RequestFinished "])  # it only looks like its end
         script.step(prefill={name: 40}, decode=[])
         if name == "lost":
             position = history.last

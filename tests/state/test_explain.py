@@ -91,6 +91,27 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
             {},
         ),
         (
+            (
+                "Waiting for free blocks. Waited 10.0 s: 6.00 s for blocks,"
+                " 4.00 s for a reason not given; 2.00 s of it behind others."
+            ),
+            WAITING,
+            reason("no_blocks") | {"wait": WaitTimes(10.0, {"no_blocks": 6.0}, named=4.0)},
+            {},
+        ),
+        (
+            (
+                "Decoding: 1 token so far. 16 tokens found in the prefix cache: 1 block (13)."
+                " 32 tokens loaded by the KV connector. Not in the prefix cache from token 16 on:"
+                " 16 new."
+            ),
+            RUNNING,
+            {},
+            DECODING
+            | {"num_cached_tokens": 48, "num_external_tokens": 32, "block_table": [13, 14, 15]}
+            | misses(("new_tokens", 16, None, None)),
+        ),
+        (
             "Decoding: 1 token so far. 3 tokens loaded by the KV connector.",
             RUNNING,
             {},
