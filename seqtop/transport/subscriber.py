@@ -306,8 +306,7 @@ class Subscriber(BaseSubscriber[EventSink]):
     def _add_part(self, part: SnapshotPart, state: memoryview) -> Snapshot | None:
         partial = self._partial
         if partial is None or part.index != partial.next_index:
-            self._partial = None  # a part was lost, and the whole snapshot is requested again
-            return None
+            return None  # a part was lost, and the whole snapshot will be requested again
         partial.next_index += 1
         partial.num_bytes += len(state)
         if partial.num_bytes > frames.MAX_SNAPSHOT_BYTES:
