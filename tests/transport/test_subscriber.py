@@ -114,6 +114,24 @@ def test_goodbye_is_shown(endpoint: str) -> None:
         assert session.connection.detail == "maintenance"
 
 
+def test_an_engine_that_stops_before_its_snapshot_is_shown_as_stopped(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends none any more, and the question for one is not repeated."""
+    monkeypatch.setattr(subscriber, "_FIRST_RETRY_SECONDS", 0.1)
+    with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
+        joined(engine, session)
+        engine.send(engine_info())
+        engine.send(arrival(1), lose=True)
+        engine.send(EngineStopped(time=5.0, reason="maintenance"))
+        assert session.wait_for(ConnectionState.STOPPED, timeout=SECONDS)
+        assert session.connection.detail == "maintenance"
+        engine.send(Heartbeat(time=6.0, step=1))  # it did not, or another has begun
+        engine.answer()
+        assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
+        assert same(session.state, engine.state)
+
+
 def test_silence_is_noticed_and_forgiven(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriber, "SILENCE_SECONDS", 0.1)
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
