@@ -81,7 +81,6 @@ class Latencies:
         """The figures counted for each request, whose first sequence may change with a fork."""
         self._missed: set[str] = set()
         self._alerts: list[tuple[str, dict[str, float]]] = []
-        self._last_missed_time = -math.inf
         self._time = -math.inf
         self._state: EngineData | None = None
 
@@ -190,6 +189,7 @@ class Latencies:
                 removed = counted_sequences.pop(seq_id, None)
                 if removed is not None and removed.request_id not in requests:
                     self._counted.pop(removed.request_id, None)
+                    self._missed.discard(removed.request_id)
                 continue
             request = requests[sequence.request_id]
             known = counted_sequences.get(seq_id)
@@ -235,8 +235,6 @@ class Latencies:
         if missed_now and request.request_id not in self._missed:
             self._missed.add(request.request_id)
             self._alerts.append((request.request_id, missed_now))
-        if request.finish_reason is not None:
-            self._missed.discard(request.request_id)
 
     def _count_figures(
         self, state: EngineData, request: RequestState, num_tokens: int, counted: frozenset[str]

@@ -1,23 +1,26 @@
 """Latencies: one sample per figure, whatever the order of updates."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
+from seqtop.state.freeze import freeze
 from seqtop.state.latency import MAX_RUNS, QUIET, Latencies, Measured
 from seqtop.state.listener import StateChange
 from seqtop.state.sliding_window import WINDOW
 from seqtop.state.slo import Slo
 from seqtop.tui.ui_state import UiState
-from seqtop.wire.messages import Heartbeat
+from seqtop.wire.messages import Heartbeat, SequenceUpdate
+from tests.support.reducer_events import RUNNING, arrived, metrics, prefilled, step, update
 from tests.support.scripted import START, STEP_TIME, Script, ScriptedSource, engine_info
 
 
-def observed(slo: Slo | None = None) -> tuple[Script, Latencies]:
+def observed(slo: Slo | None = None, *, max_finished: int = 1_000) -> tuple[Script, Latencies]:
     """A script whose every event is looked at."""
-    source = ScriptedSource()
+    source = ScriptedSource(max_finished=max_finished)
     found = Latencies(slo or Slo())
     changes: list[StateChange] = []
     source.add_listener(changes.append)
@@ -50,6 +53,62 @@ def test_each_figure_is_what_the_metrics_say() -> None:
     assert figures["tpot"].p50 == pytest.approx((3 * 0.05 + 0.3) / 4)
     assert figures["e2e"].p50 == pytest.approx(0.152 + 3 * 0.05 + 0.3)
     assert [each.num for each in figures.values()] == [1, 4, 1, 1, 1]
+    found.observe(script.source.state, script.source.state.sequences)
+    assert sizes(found.now) == {"ttft": 1, "itl": 4, "tpot": 1, "queue": 1, "e2e": 1}
+    assert len(found.met) == 1
+
+
+def test_there_are_no_figures_before_the_first_state() -> None:
+    found = Latencies()
+    assert {*sizes(found.now).values()} == {0}
+    assert len(found.now.met) == 0
+    assert found.take_alerts() == []
+
+
+def test_a_state_that_was_never_seen_is_counted_whole() -> None:
+    script, _ = observed()
+    script.arrive("a", num_prompt=32)
+    script.step(prefill={"a": 32})
+    found = Latencies()
+    found.observe(script.source.state, ())
+    found.observe(freeze(script.source.state), ())
+    assert sizes(found.now) == {"ttft": 1, "itl": 0, "tpot": 0, "queue": 1, "e2e": 0}
+
+
+def test_the_queue_time_is_known_without_a_figure_of_the_engine() -> None:
+    """And a time that no clock can measure is left out."""
+    state = EngineState()
+    state.apply(arrived("a", 1))
+    state.apply(arrived("b", 2, time=30.0))
+    changes: dict[str, Any] = {"time_in_queue": None}
+    told = {
+        "a": metrics(**changes),
+        "b": metrics(arrival_time=30.0, **changes),
+    }
+    tokens = [update(seq_id, RUNNING, 3, new_token_ids=[5]) for seq_id in (1, 2)]
+    state.apply(step(0, sequences=tokens, metrics=told))
+    found = Latencies()
+    found.observe(state, None)
+    assert [*found.windows["queue"].values] == [10.0]
+    assert [*found.windows["ttft"].values] == [10.5]
+
+
+def test_the_tokens_of_a_fork_count_from_the_fork_on() -> None:
+    state, found = prefilled(), Latencies()
+    found.observe(state, None)
+
+    def look(number: int, *updates: SequenceUpdate) -> list[float]:
+        found.observe(state, state.apply(step(number, sequences=[*updates])))
+        return [*found.windows["itl"].values]
+
+    def one_more(seq_id: int) -> SequenceUpdate:
+        return update(seq_id, RUNNING, 4, new_token_ids=[6])
+
+    assert look(2, one_more(1)) == [2.0]
+    fork = update(5, RUNNING, 4, parent_seq_id=1, request_id="a", block_table=[7])
+    assert look(3, fork) == [2.0]
+    assert look(6, one_more(5)) == [2.0, 4.0]
+    assert look(7, one_more(5)) == [2.0, 4.0, 1.0]
 
 
 def test_tokens_that_came_between_two_looks_share_their_time() -> None:
@@ -62,6 +121,21 @@ def test_tokens_that_came_between_two_looks_share_their_time() -> None:
     look()
     figures = found.windows["itl"].figures()
     assert (figures.num, figures.largest) == (4, pytest.approx(0.05))
+
+
+def test_of_tokens_seen_late_those_of_the_window_count() -> None:
+    script, found = observed()
+    script.arrive("new", num_prompt=32)
+    script.arrive("old", num_prompt=32)
+    script.step(prefill={"new": 32, "old": 32})
+    script.source.after_event, look = None, script.source.after_event
+    script.step(decode=["old"])
+    script.time += 61
+    script.step(decode=["new"])
+    assert look is not None
+    look()
+    assert [*found.windows["itl"].values] == [pytest.approx(61 + 2 * STEP_TIME)]
+    assert [*found.windows["itl"].times] == [script.time]
 
 
 def test_each_gap_is_counted_as_it_comes_and_drawing_looks_at_no_sequence(
@@ -155,6 +229,14 @@ def test_of_many_starts_the_newest_are_kept() -> None:
     infos = [engine_info(incarnation=f"start-{number}") for number in range(MAX_RUNS + 1)]
     kept = [sizes(found.at(info, script.time))["ttft"] for info in infos]
     assert kept == [0] + [1] * MAX_RUNS
+    # The second one is played again, and is then newer than the third.
+    for number in (1, 99):
+        script.source.replace(EngineState())
+        script = Script(script.source, incarnation=f"start-{number}")
+        script.arrive("a", num_prompt=8)
+        script.step(prefill={"a": 8})
+    kept = [sizes(found.at(info, script.time))["ttft"] for info in infos]
+    assert kept == [0, 1, 0] + [1] * (MAX_RUNS - 2)
 
 
 def test_who_joins_late_learns_what_the_state_tells() -> None:
@@ -166,6 +248,7 @@ def test_who_joins_late_learns_what_the_state_tells() -> None:
     late.observe(script.source.state, None)
     late.observe(script.source.state, None)  # a snapshot counts nothing twice
     assert [len(window) for window in late.windows.values()] == [1, 0, 1, 1, 1]
+    assert sizes(late.at(script.info, script.time)) == sizes(late.now)
     assert late.take_alerts() == []
     assert (len(late.met), late.met.mean()) == (1, 0.0)
     script.arrive("b", num_prompt=32)
@@ -212,3 +295,38 @@ def test_a_burst_is_told_once() -> None:
     script.step(prefill={"again": 8}, decode=[])
     ((name, what),) = found.take_alerts()
     assert (name, what) == ("again", {"ttft": pytest.approx(0.052)})
+
+
+def test_the_end_of_a_burst_is_half_a_minute_without_a_miss() -> None:
+    script, found = observed(Slo(ttft=0.04))
+    told = []
+    for number, after in enumerate((0.0, 29.9, 29.9, 30.1)):
+        script.time += after - 0.052
+        script.arrive(f"r-{number}", num_prompt=8)
+        script.step(prefill={f"r-{number}": 8}, decode=[])
+        told.append(len(found.take_alerts()))
+    assert told == [1, 0, 0, 1]
+
+
+def test_a_request_is_told_once() -> None:
+    script, found = observed(Slo(ttft=0.04), max_finished=0)
+    for name in ("pair", "pair"):
+        script.time += QUIET + 1
+        script.arrive(name, num_prompt=8, n=2)
+        script.step(prefill={name: 8})
+        assert [each for each, _ in found.take_alerts()] == [name]
+        script.time += QUIET + 1
+        script.step()
+        assert found.take_alerts() == []
+        script.time += QUIET + 1
+        script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
+        assert found.take_alerts() == []
+
+
+def test_a_request_of_another_run_is_told_again() -> None:
+    script, found = observed(Slo(ttft=0.04))
+    for _ in range(2):
+        script.arrive("a", num_prompt=8)
+        script.step(prefill={"a": 8})
+        assert [each for each, _ in found.take_alerts()] == ["a"]
+        script = restarted(script)
