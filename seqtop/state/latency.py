@@ -81,6 +81,7 @@ class Latencies:
         """The figures counted for each request, whose first sequence may change with a fork."""
         self._missed: set[str] = set()
         self._alerts: list[tuple[str, dict[str, float]]] = []
+        self._last_missed_time = -math.inf
         self._time = -math.inf
         self._state: EngineData | None = None
 

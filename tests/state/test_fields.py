@@ -17,9 +17,11 @@ from seqtop.state.fields import (
     sequence_name,
     stage,
     status_word,
+    status_words,
     token_rate,
     wait_word,
 )
+from seqtop.state.model import WaitTimes
 from seqtop.wire.columns import Ints
 from seqtop.wire.messages import WaitReason
 
@@ -48,7 +50,11 @@ def test_the_time_in_queue_grows_until_the_first_scheduling() -> None:
     scheduled = request(first_scheduled_time=ARRIVAL + 2)
     assert queue_time(scheduled, running, ARRIVAL + 9) == 2
     assert not field.grows(scheduled, running)
+    assert not field.grows(scheduled, waiting), "it waits again"
+    assert not field.grows(request(time_in_queue=1.5), waiting)
+    assert not field.grows(request(), running)
     assert queue_time(request(time_in_queue=1.5), running, ARRIVAL + 9) == 1.5
+    assert queue_time(request(), running, ARRIVAL + 9) is None
 
 
 def test_a_sequence_without_a_token_for_long_is_stalled() -> None:
@@ -56,14 +62,24 @@ def test_a_sequence_without_a_token_for_long_is_stalled() -> None:
     running = SequenceState(1, "req-1", status=SequenceStatus.RUNNING)
     fast = request(first_token_time=ARRIVAL, last_token_time=ARRIVAL + 1)
     assert not is_stalled(fast, running, ARRIVAL + 99), "it has no token yet"
+    running.output_token_ids = Ints.of([5])
+    assert not is_stalled(fast, running, ARRIVAL + 3)
+    assert is_stalled(fast, running, ARRIVAL + 3.1)
     running.output_token_ids = Ints.of(range(11))
     assert not is_stalled(fast, running, ARRIVAL + 3)
     assert is_stalled(fast, running, ARRIVAL + 3.1)
     slow = request(first_token_time=ARRIVAL, last_token_time=ARRIVAL + 10)
     assert not is_stalled(slow, running, ARRIVAL + 20)
     assert is_stalled(slow, running, ARRIVAL + 20.1)
+    assert FIELDS["age"].value(slow, running, ARRIVAL + 12) == 2
+    ages = FIELDS["age"].grows
+    assert ages is not None
+    assert ages(slow, running)
     running.status = SequenceStatus.WAITING
     assert not is_stalled(slow, running, ARRIVAL + 99)
+    running.status = SequenceStatus.FINISHED_STOPPED
+    assert FIELDS["age"].value(slow, running, ARRIVAL + 12) is None
+    assert not ages(slow, running)
 
 
 def test_a_sequence_that_waits_again_was_preempted() -> None:
@@ -87,6 +103,38 @@ def test_a_wait_has_a_word_for_its_cause() -> None:
     assert wait_word(waits, sequence) is None
     sequence.engine_status = "WAITING_FOR_FSM"
     assert wait_word(waits, sequence) == "waiting_for_fsm"
+
+
+@pytest.mark.parametrize(
+    ("total", "by_cause", "word"),
+    [
+        (5.0, {"seq_limit": 2.0, "no_blocks": 3.0}, "blocks"),
+        (6.0, {"seq_limit": 3.0}, "place"),
+        (6.5, {"seq_limit": 3.0}, None),
+        (5.0, {"WAITING_FOR_FSM": 5.0}, "waiting_for_fsm"),
+        (5.0, {}, None),
+        (0.0, {}, None),
+    ],
+)
+def test_after_a_wait_its_word_is_the_longest_cause(
+    total: float, by_cause: dict[str, float], word: str | None
+) -> None:
+    """Or none, if it waited longer for reasons that are unknown."""
+    waited = request()
+    waited.wait = WaitTimes(total=total, by_cause=by_cause)
+    assert wait_word(waited, SequenceState(1, "req-1", SequenceStatus.RUNNING)) == word
+
+
+def test_the_time_waited_grows_while_it_waits() -> None:
+    waits, sequence = request(), SequenceState(1, "req-1")
+    waits.wait = WaitTimes(total=2.0)
+    field = FIELDS["waited"]
+    assert field.grows is not None
+    assert field.value(waits, sequence, ARRIVAL + 5) == 2.0
+    assert not field.grows(waits, sequence)
+    waits.wait = WaitTimes(total=2.0, since=ARRIVAL + 1)
+    assert field.value(waits, sequence, ARRIVAL + 5) == 6.0
+    assert field.grows(waits, sequence)
 
 
 def test_the_stage_is_that_of_a_running_sequence() -> None:
@@ -129,6 +177,68 @@ def test_not_a_number_sorts_as_an_unknown_value() -> None:
     sequence = SequenceState(1, "req-1")
     assert FIELDS["queue"].sort_value(request(), sequence, math.nan) is None
     assert FIELDS["queue"].sort_value(request(), sequence, ARRIVAL + 1) == 1
+
+
+def test_a_row_has_the_values_of_the_request_and_its_sequence() -> None:
+    times = {"last_token_time": 106.0, "first_token_time": 102.0, "first_scheduled_time": 101.0}
+    row = request(**times, finished_time=107.0)
+    row.priority, row.lora, row.prompt = 3, "pirate", "Tell me"
+    row.num_preemptions, row.num_lost_tokens, row.num_scheduled_steps = 2, 17, 9
+    row.wait = WaitTimes(total=1.0, by_cause={"no_blocks": 1.0})
+    sequence = SequenceState(
+        1,
+        "req-1",
+        SequenceStatus.RUNNING,
+        num_prompt_tokens=40,
+        num_computed_tokens=42,
+        num_cached_tokens=36,
+        num_prompt_hits=32,
+        output_token_ids=Ints.of([5, 6, 7]),
+        text="Once",
+        block_table=[4, 8],
+    )
+    values = {key: field.value(row, sequence, 110.0) for key, field in FIELDS.items()}
+    assert values == {
+        "request": "req-1", "seq": 1, "status": "running", "stage": "decode", "prio": 3,
+        "prompt": 40, "cached": 32, "computed": 42, "out": 3, "blocks": 2, "tps": 0.5,
+        "ttft": 2.0, "itl": 2.0, "queue": 1.0, "waited": 1.0, "why": "blocks", "age": 4.0,
+        "hit": 0.8, "preempt": 2, "text": "Once", "total": 43, "lost": 17, "steps": 9,
+        "e2e": 7.0, "id": "req-1", "lora": "pirate", "prompt_text": "Tell me",
+    }  # fmt: skip
+
+
+def test_values_that_are_not_known_yet_are_none() -> None:
+    row, sequence = request(), SequenceState(1, "req-1", num_prompt_tokens=40)
+    unknown = {key for key, field in FIELDS.items() if field.value(row, sequence, ARRIVAL) is None}
+    assert unknown == {"stage", "tps", "ttft", "itl", "age", "hit", "e2e", "prompt_text"}
+    row.num_scheduled_steps = 1
+    assert FIELDS["hit"].value(row, sequence, ARRIVAL) == 0.0
+    assert FIELDS["hit"].value(row, SequenceState(1, "req-1"), ARRIVAL) is None, "of no prompt"
+
+
+def test_both_words_of_a_preempted_sequence_are_its_status() -> None:
+    again, sequence = request(), SequenceState(1, "req-1")
+    assert status_words(again, sequence) == ("waiting", "waiting")
+    again.num_preemptions = 1
+    assert status_words(again, sequence) == ("preempt", "waiting")
+    assert FIELDS["status"].also is not None
+    assert FIELDS["status"].also(sequence) == "waiting"
+
+
+def keys(attribute: str) -> set[str]:
+    return {key for key, field in FIELDS.items() if getattr(field, attribute)}
+
+
+def test_how_fields_are_shown_and_sorted() -> None:
+    texts = {"request", "status", "stage", "why", "text", "id", "lora", "prompt_text"}
+    assert keys("descending") == {*FIELDS} - texts - {"seq", "prio"}
+    assert keys("compact") == {"out", "blocks", "preempt", "total", "lost"}
+    assert keys("dim_zero") == {"prio", "cached", "out", "blocks", "preempt", "lost", "steps"}
+    assert keys("grows") == {"queue", "waited", "age"}
+    assert keys("right") == {*FIELDS} - texts - {"computed"}
+    assert {*FIELDS} - keys("is_default") == {
+        "queue", "total", "lost", "steps", "e2e", "id", "lora", "prompt_text"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("key", FIELDS)
