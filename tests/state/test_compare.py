@@ -1,11 +1,13 @@
 """Two moments of a run, and what differs between them."""
 
+from seqtop import format as fmt
 from seqtop.sequence import SequenceStatus
-from seqtop.state.compare import MAX_LISTED, compare, describe
+from seqtop.state import EngineState
+from seqtop.state.compare import compare, describe
 from seqtop.state.freeze import freeze
-from seqtop.wire.messages import MissCause, PrefixMiss, SequenceUpdate
+from seqtop.wire.messages import MissCause, Preemption, PrefixMiss, SequenceUpdate
 from tests.support.reducer_events import step
-from tests.support.scripted import Script, ScriptedSource
+from tests.support.scripted import START, Script, ScriptedSource, engine_info
 
 
 def two_moments() -> tuple[ScriptedSource, Script]:
@@ -42,17 +44,62 @@ def test_what_came_ended_and_changed() -> None:
     text = describe(found)
     assert text[0].startswith("A: step 0, ")
     assert text[1].startswith("B: step 23, ")
-    rows = [line.split() for line in text]
-    assert ["running", "2", "0", "-2"] in rows
-    assert ["used", "blocks", "6", "0", "-6"] in rows
-    assert ["preemptions", "0", "1", "+1"] in rows
+    assert text[1].endswith(", 1.15 s later")
     assert (
-        "  stays  running → preempt, +22 output tokens, -3 blocks, preempted to make room for comes"
-        in text
+        "\n".join(text[2:])
+        == """
+Figures:                       A         B     B - A
+  running                      2         0        -2
+  waiting                      1         3        +2
+  swapped                      0         0         0
+  finished requests            0         1        +1
+  prompt tokens               80        80         0
+  output tokens                2        26       +24
+  used blocks                  6         0        -6
+  cached blocks                0         5        +5
+  free blocks                250       251        +1
+  preemptions                  0         1        +1
+  prefix queries              80        80         0
+  prefix hits                  0         0         0
+
+Arrived: 1
+  comes
+
+Ended: 1
+  ends  stop
+
+Changed: 1
+  stays  running → preempt, +22 output tokens, -3 blocks, preempted to make room for comes
+
+Unchanged: 1 unfinished sequence
+Blocks: 0 taken, 6 released, 0 with other owners"""
     )
-    assert "Arrived: 1" in text
-    assert "  ends  stop" in text
-    assert text[-1] == "Blocks: 0 taken, 6 released, 0 with other owners"
+
+
+def test_sequences_that_were_preempted_or_computed_have_changed() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.arrive("pair", n=2)
+    script.arrive("long", num_prompt=2000)
+    script.step(prefill={"pair": 40, "long": 100})
+    lost = Preemption(request_id="pair", mode="recompute", num_lost_tokens=0, for_request_id="pair")
+
+    def changed(number: int) -> list[str]:
+        before = freeze(source.state)
+        for _ in range(number):
+            script.number += 1
+            source.apply(step(script.number, preemptions=[lost]))
+        script.step(prefill={"long": 400}, decode=[])
+        text = describe(compare(before, source.state))
+        begin = text.index("Changed: 3" if number else "Changed: 1") + 1
+        return text[begin : text.index("", begin)]
+
+    cause = "because no blocks were free for it"
+    long = "  long  running, +25 blocks, +400 computed tokens"
+    pairs = ["  pair/1  running, preempted", "  pair/2  running, preempted"]
+    assert changed(1) == [*(f"{pair} {cause}" for pair in pairs), long]
+    assert changed(2) == [*(f"{pair} 2 times {cause}" for pair in pairs), long]
+    assert changed(0) == [long]
 
 
 def test_a_block_with_another_owner() -> None:
@@ -68,6 +115,13 @@ def test_one_moment_is_the_same_as_itself() -> None:
     source, _ = two_moments()
     found = compare(source.state, freeze(source.state))
     assert (found.came, found.ended, found.changed, found.num_unchanged) == ([], [], [], 3)
+    text = describe(found)
+    first = next(number for number, line in enumerate(text) if line.startswith("  prefix hits"))
+    assert text[first + 1 :] == [
+        "",
+        "Unchanged: 3 unfinished sequences",
+        "Blocks: 0 taken, 0 released, 0 with other owners",
+    ]
 
 
 def test_moments_of_different_runs_have_only_figures_to_compare() -> None:
@@ -81,7 +135,18 @@ def test_moments_of_different_runs_have_only_figures_to_compare() -> None:
     assert (found.came, found.ended, found.changed) == ([], [], [])
     assert (found.num_unchanged, found.blocks_taken, found.blocks_released) == (0, 0, 0)
     assert found.blocks_with_other_owners == 0
-    assert describe(found)[-1].startswith("The engine was restarted in between")
+    assert describe(found)[-2:] == [
+        "",
+        "The engine was restarted in between: its requests are others.",
+    ]
+
+
+def test_a_figure_that_one_moment_lacks_has_no_difference() -> None:
+    source, _ = two_moments()
+    for time, figures in ((START + 99.0, ["6", fmt.UNKNOWN]), (START - 99.0, [fmt.UNKNOWN, "6"])):
+        without_steps = EngineState(info=engine_info(incarnation="b2"), time=time)
+        rows = [line.split() for line in describe(compare(source.state, without_steps))]
+        assert ["used", "blocks", *figures, fmt.UNKNOWN] in rows
 
 
 def test_a_crowd_is_counted_and_a_request_that_was_dropped_has_ended() -> None:
@@ -91,11 +156,13 @@ def test_a_crowd_is_counted_and_a_request_that_was_dropped_has_ended() -> None:
     script.arrive("dropped")
     first = freeze(source.state)
     script.finish("dropped", SequenceStatus.FINISHED_ABORTED)
-    for number in range(2 * MAX_LISTED):
+    for number in range(100):
         script.arrive(f"crowd-{number}")
         if number < 10:
             script.finish(f"crowd-{number}", SequenceStatus.FINISHED_ABORTED)
-    assert f"  …and {MAX_LISTED - 6} more" in describe(compare(before, source.state))
+    text = describe(compare(before, source.state))
+    begin = text.index("Arrived: 94")
+    assert text[begin + 50 : begin + 53] == ["  crowd-55", "  …and 44 more", ""]
     gone = compare(first, source.state).ended[0]
     assert (gone.request_id, gone.reason) == ("dropped", None)
 
