@@ -99,7 +99,7 @@ class SlidingWindow(Samples):
         """Returns the number of samples in `num_bins` bins, evenly spaced on a log scale."""
         values = self._sorted_values
         if not values or num_bins < 1:
-            return [0] * max(num_bins, 0)
+            return [0] * num_bins
         low, high = max(values[0], 1e-6), max(values[-1], 1e-6)
         edges = [low * (high / low) ** (index / num_bins) for index in range(1, num_bins)]
         below = [bisect_right(values, edge) for edge in edges]

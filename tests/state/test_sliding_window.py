@@ -40,3 +40,41 @@ def test_a_window_slides(monkeypatch: pytest.MonkeyPatch) -> None:
     assert math.isnan(window.percentile(50))
     assert window.figures().num == 0
     assert window.histogram(4) == [0] * 4
+
+
+def test_a_sample_is_in_the_window_for_a_minute() -> None:
+    window = SlidingWindow()
+    window.add(100.0, 1.0)
+    window.expire(159.5)
+    assert len(window) == 1
+    window.expire(160.0)
+    assert len(window) == 0
+
+
+def test_the_figures_are_percentiles_in_order() -> None:
+    window = SlidingWindow()
+    assert math.isnan(window.mean())
+    assert math.isnan(window.percentile(50))
+    assert all(map(math.isnan, window.figures()[1:]))
+    window.extend([0.0] * 101, range(100, -1, -1))
+    assert window.figures() == (101, 50.0, 90.0, 99.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "num_bins", "counts"),
+    [
+        ([1.0, 9.0, 11.0, 100.0], 2, [2, 2]),
+        ([1.0, 4.0, 5.0, 21.0, 22.0, 100.0], 3, [2, 2, 2]),
+        ([0.0, 0.0009, 0.0011, 1.0], 2, [2, 2]),
+        ([0.0, 0.0], 2, [2, 0]),
+        ([1.0, 2.0], 1, [2]),
+        ([1.0, 2.0], 0, []),
+        ([1.0, 2.0], -1, []),
+    ],
+)
+def test_the_bins_of_a_histogram_have_equal_ratios(
+    values: list[float], num_bins: int, counts: list[int]
+) -> None:
+    window = SlidingWindow()
+    window.extend([0.0] * len(values), values)
+    assert window.histogram(num_bins) == counts
