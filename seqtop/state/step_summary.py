@@ -55,7 +55,7 @@ def time_parts(stats: StepStats, duration: float) -> dict[str, float]:
             parts[name] = known
             left -= known
     if executing is not None:
-        parts["rest"] = max(left, 0.0)
+        parts["rest"] = left
     return parts
 
 
@@ -79,9 +79,9 @@ class StepSummary(msgspec.Struct, frozen=True):
     num_copied: int
     """Blocks copied on the device."""
     waits: tuple[WaitReason, ...]
-    gap: float | None = None
+    gap: float | None
     """Seconds from the end of the step before to the start of this one; `None` if unknown."""
-    was_idle: bool = False
+    was_idle: bool
     """True if no request was unfinished after the step before."""
 
     @property

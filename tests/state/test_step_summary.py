@@ -1,5 +1,6 @@
 """What is said of a step: its figures, why it ran no more, whose sequences it ran."""
 
+import math
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from seqtop.sequence import (
     SequenceStatus,
 )
 from seqtop.state import EngineState, step_summary
+from seqtop.state.step_summary import Member
 from seqtop.wire.decode_rows import num_decodes
 from seqtop.wire.messages import (
     Decodes,
@@ -25,6 +27,7 @@ from seqtop.wire.messages import (
     WaitReason,
 )
 from tests.support.event_script import EventScript
+from tests.support.reducer_events import prefilled, update
 
 EVENTS = list(EventScript(5, 60, num_blocks=24))
 
@@ -64,6 +67,7 @@ def test_figures_are_those_of_the_step() -> None:
         assert found.num_tokens == step.stats.num_prefill_tokens + step.stats.num_decode_tokens
         assert found.num_preemptions == len(step.preemptions)
         assert found.num_swapped_out == len(step.execute.blocks_to_swap_out)
+        assert found.num_swapped_in == len(step.execute.blocks_to_swap_in)
         kinds |= {bool(found.chunks), -bool(found.num_decodes), 2 * bool(found.num_preemptions)}
     assert {True, -1, 2} <= kinds
 
@@ -86,11 +90,18 @@ def test_each_sequence_of_a_request_counts() -> None:
         token_chunk_size=5,
     )
     unnamed = SequenceGroupMetadataDelta({}, "alone", {}, is_prompt=False)
+    unsized = SequenceGroupMetadataDelta({}, "unsized", {}, is_prompt=True)
     found = step_summary.summarize(
-        a_step(stats(), execute=ExecuteModelRequest([beams, prompts, unnamed]))
+        a_step(
+            stats(),
+            execute=ExecuteModelRequest(
+                [beams, prompts, unnamed, unsized], blocks_to_copy=[(1, 2), (1, 3)]
+            ),
+        )
     )
     assert found.num_decodes == 3 + 1
-    assert found.chunks == (5, 5, 5)
+    assert found.chunks == (5, 5, 5, 1)
+    assert found.num_copied == 2
 
 
 def test_the_parts_of_a_step_add_up_to_the_time_since_the_step_before() -> None:
@@ -113,6 +124,29 @@ def test_parts_that_are_not_reported_are_missing() -> None:
     assert parts == {"scheduler": 0.25, "execute": 0.5, "rest": 0.25}
     too_long = step_summary.time_parts(stats(model_execute_time=9.0), 1.0)
     assert sum(too_long.values()) == 1.0
+    backwards = step_summary.time_parts(stats(), -1.0)
+    assert backwards == {"scheduler": 0.0, "forward": 0.0, "execute": 0.0, "rest": 0.0}
+    broken = stats(scheduler_time=math.nan, model_forward_time=-0.5)
+    assert step_summary.time_parts(broken, 2.0) == {
+        "scheduler": 0.0, "forward": 0.0, "execute": 1.0, "rest": 1.0
+    }  # fmt: skip
+
+
+def test_a_step_without_a_known_gap_takes_its_duration() -> None:
+    found = step_summary.summarize(a_step(stats()))
+    assert (found.duration, found.period) == (1.0, 1.0)
+    assert "host" not in found.parts
+    assert "idle" not in found.parts
+    backwards = step_summary.summarize(a_step(stats(), start_time=12.0))
+    assert (backwards.duration, backwards.period) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("name", ["num_running", "num_waiting", "num_swapped"])
+def test_an_unfinished_request_is_work(name: str) -> None:
+    nothing = {"num_running": 0, "num_waiting": 0, "num_swapped": 0}
+    assert step_summary.has_work(stats(**nothing | {name: 1}))
+    assert not step_summary.has_work(stats(**nothing))
+    assert not step_summary.has_work(stats(**nothing | {"num_swapped": None}))
 
 
 @pytest.mark.parametrize(
@@ -147,6 +181,14 @@ def test_parts_that_are_not_reported_are_missing() -> None:
             {},
             {"wait_reasons": [WaitReason(request_id="a", cause="seq_limit")]},
         ),
+        (
+            "no free blocks",
+            {},
+            {"wait_reasons": [WaitReason(request_id="a", cause="no_blocks", num_missing=-1)]},
+        ),
+        ("LoRA slots", {}, {"wait_reasons": [WaitReason(request_id="a", cause="lora_slots")]}),
+        ("paused", {}, {"wait_reasons": [WaitReason(request_id="a", cause="paused")]}),
+        ("unknown", {}, {"wait_reasons": [WaitReason(request_id="a", cause="unknown")]}),
     ],
 )
 def test_why_a_step_ran_no_more(
@@ -154,6 +196,17 @@ def test_why_a_step_ran_no_more(
 ) -> None:
     summary = step_summary.summarize(a_step(stats(**figures), **changes))
     assert step_summary.describe_limit(summary, info()) == expected
+
+
+def test_limits_of_an_engine_that_is_not_known_are_left_out() -> None:
+    reason = WaitReason(request_id="a", cause="seq_limit")
+    summary = step_summary.summarize(a_step(stats(), wait_reasons=[reason]))
+    assert step_summary.describe_limit(summary, None) == "seq limit"
+    assert step_summary.describe_wait(reason, None) == "a waited for a place: all were taken."
+    reason = WaitReason(request_id="a", cause="seq_limit", num_missing=2)
+    assert step_summary.describe_wait(reason, None) == "a waited for 2 more places."
+    spent = step_summary.summarize(a_step(stats(num_prefill_tokens=100_000)))
+    assert step_summary.describe_limit(spent, None) == "nothing waits"
 
 
 def test_every_sequence_in_a_batch_is_a_member() -> None:
@@ -189,6 +242,36 @@ def test_a_member_that_nobody_knows_is_listed_all_the_same() -> None:
     update = SequenceUpdate(seq_id=9, status=SequenceStatus.RUNNING, num_computed_tokens=3)
     (member,) = step_summary.members(a_step(stats(), sequences=[update]), EngineState())
     assert (member.request_id, member.seq_id, member.num_computed_tokens) == (None, 9, 3)
+
+
+def test_the_sequences_of_a_group_that_names_none_are_those_of_its_request() -> None:
+    state = prefilled()
+    prefill = SequenceGroupMetadataDelta({}, "a", {}, is_prompt=True, token_chunk_size=5)
+    (member,) = step_summary.members(a_step(stats(), execute=ExecuteModelRequest([prefill])), state)
+    assert (member.request_id, member.seq_id, member.is_prompt, member.chunk) == ("a", 1, True, 5)
+    assert (member.status, member.num_computed_tokens, member.num_new_blocks) == (None, None, 0)
+    unsized = SequenceGroupMetadataDelta({}, "a", {}, is_prompt=True)
+    nobody = SequenceGroupMetadataDelta({}, "nobody", {}, is_prompt=True)
+    told = update(1, SequenceStatus.RUNNING, 3, new_blocks=[8, 9], text_delta="x")
+    (member,) = step_summary.members(
+        a_step(stats(), execute=ExecuteModelRequest([unsized, nobody]), sequences=[told]), state
+    )
+    assert member == Member(
+        "a", 1, True, 1, 0, SequenceStatus.RUNNING, 3, num_new_blocks=2, text_delta="x"
+    )
+
+
+def test_an_update_without_a_group_is_a_member_unless_it_left_the_batch() -> None:
+    updates = [
+        update(1, SequenceStatus.RUNNING, 3),
+        update(2, SequenceStatus.RUNNING, 3, request_id="b"),
+        update(3, SequenceStatus.WAITING, 0, request_id="c"),
+        update(4, SequenceStatus.SWAPPED, 0, request_id="d"),
+        update(5, SequenceStatus.FINISHED_STOPPED, 3, request_id="e"),
+    ]
+    found = step_summary.members(a_step(stats(), sequences=updates), prefilled())
+    assert [(each.request_id, each.seq_id) for each in found] == [("a", 1), ("b", 2), ("e", 5)]
+    assert {(each.is_prompt, each.chunk) for each in found} == {(False, 1)}
 
 
 def test_a_member_computes_as_many_tokens_as_its_iterations_and_drafts() -> None:
@@ -231,6 +314,10 @@ def test_a_preemption_is_told_in_a_sentence() -> None:
         "a was preempted to make room for b; 1 computed token will be recomputed."
     )
     assert step_summary.describe_preemption(swapped) == "a was swapped out; nothing is lost."
+    swapped.for_request_id = "b"
+    assert step_summary.describe_preemption(swapped) == (
+        "a was swapped out to make room for b; nothing is lost."
+    )
     itself = msgspec.structs.replace(lost, for_request_id="a")
     assert step_summary.describe_preemption(itself) == (
         "a was preempted because no blocks were free for it; 1 computed token will be recomputed."
@@ -246,6 +333,11 @@ def test_a_preemption_is_told_in_a_sentence() -> None:
         ("token_budget", 0, "a waited as the token budget was spent."),
         ("seq_limit", 0, f"a waited for a place: all {info().max_num_seqs} were taken."),
         ("seq_limit", 2, f"a waited for 2 more places of the {info().max_num_seqs}."),
+        ("no_blocks", -1, "a waited for free blocks."),
+        ("no_blocks", 2, "a waited for 2 more free blocks."),
+        ("lora_slots", 0, "a waited for a LoRA slot."),
+        ("paused", 0, "a waited as the scheduler was paused."),
+        ("unknown", 0, "a was left waiting; the reason is unknown."),
     ],
 )
 def test_a_wait_is_told_in_a_sentence(cause: WaitCause, missing: int, expected: str) -> None:
