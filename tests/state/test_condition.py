@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from seqtop.state import EngineState
 from seqtop.state.condition import ENGINE_FIELDS, parse_condition
 from seqtop.state.filter import FilterError, parse
-from tests.support.scripted import ScriptedSource, scene
+from tests.support.reducer_events import STATS
+from tests.support.scripted import ScriptedSource, engine_info, scene
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +51,45 @@ def test_every_figure_of_the_engine_can_be_compared(name: str, state: EngineStat
     assert not holds(f"{name}>=0", EngineState()), "before the first step nothing is known"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("kv", 0.25), ("running", 3), ("waiting", 4), ("swapped", 5), ("free", 6),
+        ("prefill", 7), ("decode", 8),
+    ],
+)  # fmt: skip
+def test_each_word_reads_its_figure(name: str, value: float) -> None:
+    figures = msgspec.structs.replace(
+        STATS, num_used_blocks=64, num_running=3, num_waiting=4, num_swapped=5,
+        num_free_blocks=6, num_prefill_tokens=7, num_decode_tokens=8,
+    )  # fmt: skip
+    told = EngineState(info=engine_info(num_gpu_blocks=256), stats=figures)
+    assert holds(f"{name}={value}", told)
+    assert not holds(f"-{name}={value}", told)
+    assert not holds(f"{name}>{value}", told)
+    assert holds(f"-{name}>{value}", told)
+
+
+def test_the_use_of_an_unknown_pool_is_unknown() -> None:
+    told = EngineState(info=engine_info(num_gpu_blocks=0), stats=STATS)
+    assert not holds("kv>=0", told)
+    assert not holds("-kv>=0", told)
+    assert not holds("running>=0", EngineState(info=engine_info()))
+    assert not holds("running>=0", EngineState(stats=STATS))
+
+
+def test_a_word_without_a_field_is_one_of_the_filter(state: EngineState) -> None:
+    assert holds("req-7", state)
+    assert holds("req-7 running>0", state)
+    assert not holds("req-77", state)
+    assert parse_condition("  req-7 ").source == "req-7"
+
+
+def test_only_a_sequence_that_is_there_matches(state: EngineState) -> None:
+    assert not parse_condition("-req-7").matches(state, 999)
+    assert not any(parse_condition("running>0").matches(state, each) for each in state.sequences)
+
+
 def test_both_kinds_of_words_have_to_hold(state: EngineState) -> None:
     assert holds("status:preempt request:req-7", state)
     assert holds("status:preempted request=req-7 kv<95%", state)
@@ -63,6 +104,7 @@ def test_both_kinds_of_words_have_to_hold(state: EngineState) -> None:
         ("kv>", "kv> needs a number"),
         ("kv:high", "kv: needs a number"),
         ("kv>95x", "no unit 'x'"),
+        ("running>50%", "running> needs a number"),
         ("runing>3", "no field 'runing'"),
         ("status:blue", "no status 'blue'"),
     ],
