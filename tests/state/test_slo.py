@@ -1,8 +1,11 @@
 """Objectives: parsing, and the sequences that miss them."""
 
+import math
+
 import pytest
 
-from seqtop.state.slo import Slo, SloError, missed, parse
+from seqtop.sequence import SequenceStatus
+from seqtop.state.slo import Slo, SloError, from_values, measured, missed, parse
 from tests.support.scripted import START, Script, ScriptedSource
 
 
@@ -15,12 +18,57 @@ def test_what_is_still_awaited_can_be_late_already() -> None:
     assert missed(Slo(), *found, START + 9) == {}
 
 
+def test_the_figures_of_a_request_are_measured_at_every_stage() -> None:
+    script = Script(ScriptedSource())
+    script.arrive("a")
+    script.time = START + 2
+    state = script.source.state
+
+    def figures(now: float) -> dict[str, float | None]:
+        return measured(state.requests["a"], state.sequences[1], START + now)
+
+    waiting = {"ttft": 1.5, "itl": None, "tpot": None, "queue": 1.5, "e2e": 1.5}
+    assert figures(1.5) == waiting
+    script.step(prefill={"a": 40})
+    assert figures(9) == pytest.approx(
+        {"ttft": 2.05, "itl": None, "tpot": None, "queue": 2.0, "e2e": 9.0}
+    )
+    for _ in range(2):
+        script.step()
+    assert figures(9)["itl"] == pytest.approx(0.05)
+    script.time = START + 4
+    script.finish("a", SequenceStatus.FINISHED_STOPPED)
+    assert figures(9) == pytest.approx(
+        {"ttft": 2.05, "itl": 0.05, "tpot": 1.95 / 2, "queue": 2.0, "e2e": 4.0}
+    )
+
+
+def test_what_has_ended_without_a_token_waits_no_more() -> None:
+    script = Script(ScriptedSource())
+    script.arrive("a")
+    script.time = START + 2
+    script.finish("a", SequenceStatus.FINISHED_ABORTED)
+    state = script.source.state
+    found = measured(state.requests["a"], state.sequences[1], START + 9)
+    assert found == {"ttft": None, "itl": None, "tpot": None, "queue": None, "e2e": 2.0}
+
+
+def test_a_limit_that_is_just_met_is_not_missed() -> None:
+    script = Script(ScriptedSource())
+    script.arrive("a")
+    found = script.source.state.requests["a"], script.source.state.sequences[1]
+    assert missed(Slo(queue=2.0), *found, START + 2) == {}
+    assert missed(Slo(queue=2.0), *found, START + 2.5) == {"queue": 2.5}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("ttft", "'ttft' is not like ttft=0.5"),
         ("tftt=1", "no objective 'tftt': there are ttft, itl, tpot, queue, e2e"),
         ("ttft=fast", "ttft: 'fast' is not a time, such as 0.5 or 500ms"),
+        ("ttft=-1", "ttft: '-1' is not a time, such as 0.5 or 500ms"),
+        ("ttft=1, itl ", "'itl' is not like ttft=0.5"),
         ("ttft=0", "ttft: '0' is not a time, such as 0.5 or 500ms"),
         ("ttft=5parsec", "ttft: no unit 'parsec': there are k, M, G, us, ms, s, m, h"),
     ],
@@ -33,4 +81,12 @@ def test_objectives_that_cannot_be_are_refused(text: str, said: str) -> None:
 
 def test_objectives_are_read() -> None:
     assert parse("ttft=0.5, itl=50ms,e2e=2m") == Slo(ttft=0.5, itl=0.05, e2e=120.0)
+    assert parse("") == Slo()
+    assert parse(" ttft = 1 ,, queue=2s,tpot=3") == Slo(ttft=1.0, queue=2.0, tpot=3.0)
+    assert not Slo()
+    assert Slo(e2e=1.0)
+    assert from_values({"ttft": 1, "e2e": "2m"}) == Slo(ttft=1.0, e2e=120.0)
+    for value in (0, math.inf, math.nan):
+        with pytest.raises(SloError, match="is not a time"):
+            from_values({"ttft": value})
     assert str(parse("ttft=0.5,itl=50ms")) == "TTFT ≤ 500 ms, ITL ≤ 50.0 ms"
