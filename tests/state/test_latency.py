@@ -255,6 +255,13 @@ def test_who_joins_late_learns_what_the_state_tells() -> None:
     script.step(prefill={"b": 32})
     late.observe(script.source.state, None)  # after a gap
     assert [len(window) for window in late.windows.values()] == [2, 0, 1, 2, 1]
+    then = script.time
+    script.source.apply(Heartbeat(time=then + 61.0, step=0))
+    later = Latencies()
+    later.observe(script.source.state, None)
+    assert {*sizes(later.now).values(), len(later.met)} == {0}, "all of it is too long ago"
+    assert sizes(later.at(script.info, then)) == sizes(late.at(script.info, then))
+    assert len(later.at(script.info, then).met) == 1
 
 
 def test_an_id_that_is_used_again_counts_again() -> None:
@@ -280,6 +287,9 @@ def test_goodput_counts_whoever_ended_by_itself() -> None:
     script.finish("good", SequenceStatus.FINISHED_STOPPED)
     script.finish("slow", SequenceStatus.FINISHED_LENGTH_CAPPED)
     assert (len(found.met), found.met.mean()) == (2, 0.5)
+    script.arrive("too long")
+    script.finish("too long", SequenceStatus.FINISHED_IGNORED)
+    assert (len(found.met), len(found.windows["e2e"])) == (2, 2), "it has no token"
 
 
 def test_a_burst_is_told_once() -> None:
