@@ -170,7 +170,7 @@ def test_a_crowd_is_counted_and_a_request_that_was_dropped_has_ended() -> None:
 def test_prefix_misses_are_compared_by_cause() -> None:
     source, _ = two_moments()
     before = freeze(source.state)
-    causes: tuple[MissCause, ...] = ("evicted", "new_tokens", "evicted")
+    causes: tuple[MissCause, ...] = ("evicted", "new_tokens", "broken_prefix", "evicted")
     for number, cause in enumerate(causes):
         update = SequenceUpdate(
             seq_id=1,
@@ -179,8 +179,11 @@ def test_prefix_misses_are_compared_by_cause() -> None:
             prefix_misses=[PrefixMiss(cause=cause, num_tokens=16 + number)],
         )
         source.apply(step(100 + number, sequences=[update]))
-    text = [line.split() for line in describe(compare(before, source.state))]
-    assert ["missed:", "evicted", "0", "34", "+34"] in text
+    whole = describe(compare(before, source.state))
+    assert "Figures:                         A         B     B - A" in whole
+    assert "  missed: broken prefix          0        18       +18" in whole
+    text = [line.split() for line in whole]
+    assert ["missed:", "evicted", "0", "35", "+35"] in text
     assert ["missed:", "new", "tokens", "0", "17", "+17"] in text
     assert [] in text[: text.index(["Changed:", "1"])]
     assert before.num_missed_tokens == {}, "a frozen state does not change"
@@ -189,4 +192,4 @@ def test_prefix_misses_are_compared_by_cause() -> None:
     script.time += 1_000.0
     script.step()
     text = [line.split() for line in describe(compare(source.state, restarted.state))]
-    assert ["missed:", "evicted", "34", "0", "-34"] in text
+    assert ["missed:", "evicted", "35", "0", "-35"] in text
