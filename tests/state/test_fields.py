@@ -144,7 +144,7 @@ def test_the_stage_is_that_of_a_running_sequence() -> None:
     assert stage(sequence) is SequenceStage.PREFILL
     sequence.output_token_ids.append(5)
     assert stage(sequence) is SequenceStage.DECODE
-    sequence.num_computed_tokens = 4  # computed again after a preemption
+    sequence.num_computed_tokens = 7  # computed again after a preemption
     assert stage(sequence) is SequenceStage.PREFILL
 
 
