@@ -131,18 +131,8 @@ class BlockIndex:
         self.cached = state.cached_blocks or {}
         changed: set[int] = set()
         for seq_id in touched:
-            sequence = state.sequences.get(seq_id)
-            if sequence is None or not self._has_tables(sequence):
-                changed |= self.set_tables(seq_id, sequence).blocks
+            changed |= self.set_tables(seq_id, state.sequences.get(seq_id)).blocks
         return changed
-
-    def _has_tables(self, sequence: SequenceState) -> bool:
-        """Returns whether the tables of `sequence` are indexed, as those of most are."""
-        return (
-            not sequence.group_block_tables
-            and self._device.table(sequence.seq_id) == sequence.block_table
-            and self._host.table(sequence.seq_id) == sequence.host_table
-        )
 
     def set_tables(self, seq_id: int, sequence: SequenceState | None) -> TableChange:
         """Indexes the tables of one sequence; `None` if it left the state."""

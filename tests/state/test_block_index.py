@@ -114,6 +114,27 @@ def test_the_owners_of_blocks_that_are_held() -> None:
     assert [sorted(each) for each in index.held(range(7))] == [[7]] * 4
 
 
+def test_an_update_changes_the_tables_of_all_groups_and_the_unfilled_slots() -> None:
+    state, index = EngineState(), BlockIndex()
+    for event in started():
+        state.apply(event)
+    state.apply(step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[1, 2])))
+    index.rebuild(state)
+    assert index.num_unfilled == 2 * 16 - 20
+    update = seq_update(SequenceStatus.RUNNING, group_block_tables=[[5]])
+    update.num_computed_tokens = 22
+    assert index.update(state, state.apply(step(1, update))) == {5}
+    assert (index.num_unfilled, index.num_held()) == (2 * 16 - 22, 3)
+    update = seq_update(SequenceStatus.RUNNING, group_block_tables=[])
+    update.num_computed_tokens = 40
+    assert index.update(state, state.apply(step(2, update))) == {5}
+    assert (index.num_unfilled, index.num_held()) == (0, 2)
+    update = seq_update(SequenceStatus.RUNNING, is_removed=True)
+    assert index.update(state, state.apply(step(3, update))) == {1, 2}
+    assert (index.blocks(7), index.first_block(7)) == ([], None)
+    assert (index.num_unfilled, index.num_held()) == (0, 0)
+
+
 def test_blocks_of_further_kv_cache_groups_are_in_it() -> None:
     state, index = EngineState(), BlockIndex()
     for event in started():
