@@ -73,6 +73,17 @@ def test_a_tree_of_parts_ends_with_its_last_sequence() -> None:
     assert trees.members(state, ("whole", True)) == []
 
 
+def test_a_cleared_index_has_no_sequences() -> None:
+    state, trees = EngineState(), RequestTrees()
+    request(state, "part", [1], parent="whole")
+    trees.add(state.requests["part"], 1)
+    trees.clear()
+    assert trees.members(state, ("whole", True)) == []
+    assert trees.discard(1) is None
+    trees.add(state.requests["part"], 1)
+    assert trees.members(state, ("whole", True)) == [1]
+
+
 @pytest.fixture
 def beams() -> EngineState:
     """A request whose first sequence has forked, and a child of it again; one that is alone."""
@@ -163,6 +174,7 @@ def test_deep_descent_ends_at_a_depth_that_can_be_drawn() -> None:
     assert max(map(len, found.values())) == 8
     assert list(tree_positions(found.values(), ())) == sorted(found, reverse=True)
     assert tree_positions([(1,)], ()) == {1: TreePosition()}
+    assert tree_positions([(1,)], {1}) == {1: TreePosition()}, "it has nothing to hide"
 
 
 def test_updates_keep_the_tree_that_a_rebuild_makes() -> None:

@@ -7,11 +7,12 @@ from seqtop.state import EngineState, Span
 from seqtop.state.explain import describe_waits, explain
 from seqtop.state.fields import FIELDS
 from seqtop.state.ordering import SequenceView
-from seqtop.state.waits import MAX_CAUSES, wait_until
+from seqtop.state.waits import wait_until
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import SequenceUpdate, WaitReason
+from seqtop.wire.messages import SequenceUpdate, WaitCause, WaitReason
 from tests.support.questions import question_run
 from tests.support.recordings import encoded
+from tests.support.reducer_events import arrived, step
 from tests.support.scripted import Script, ScriptedSource
 
 WAITS = {"queued", "preempted", "swapped"}
@@ -124,9 +125,9 @@ def test_an_engine_that_invents_names_fills_no_memory() -> None:
     script = Script(source)
     script.arrive("busy")
     request = source.state.requests["busy"]
-    for number in range(3 * MAX_CAUSES):
+    for number in range(48):
         _step_with_status(script, request.seq_ids[0], f"NAME_{number}")
-    assert len(request.wait.by_cause) <= MAX_CAUSES + 1
+    assert list(request.wait.by_cause) == [*(f"NAME_{number}" for number in range(16)), "other"]
     assert sum(request.wait.by_cause.values()) <= request.wait.total + 1e-9
 
 
@@ -139,6 +140,41 @@ def _step_with_status(script: Script, seq_id: int, name: str) -> None:
             seq_id=seq_id, status=SequenceStatus.WAITING, num_computed_tokens=0, engine_status=name
         ),
     )
+
+
+@pytest.mark.parametrize(
+    ("cause", "by_cause"),
+    [("lora_slots", {"lora_slots": 2.0}), ("no_blocks", {"no_blocks": 2.0}), ("unknown", {})],
+)
+def test_a_request_that_is_passed_over_waits_for_what_is_said_of_it(
+    cause: WaitCause, by_cause: dict[str, float]
+) -> None:
+    """The head of the queue and those behind it wait for something else."""
+    state = EngineState()
+    for seq_id, name in enumerate(("passed", "head", "behind")):
+        state.apply(arrived(name, seq_id, time=20.0))
+    reasons = [
+        WaitReason(request_id="passed", cause=cause),
+        WaitReason(request_id="head", cause="no_blocks"),
+    ]
+    for number in range(2):
+        state.apply(step(number, wait_reasons=reasons))
+    state.apply(step(2))
+    found = {name: wait_until(state, each, state.time) for name, each in state.requests.items()}
+    told = {key: seconds for key, seconds in found["passed"].by_cause.items() if seconds}
+    assert told == by_cause
+    assert found["head"].by_cause == found["behind"].by_cause == {"no_blocks": 2.0}
+    assert [each.named for each in found.values()] == [2.0, 2.0, 0.0]
+    assert [each.total for each in found.values()] == [2.5] * 3
+
+
+def test_steps_without_a_length_add_no_causes() -> None:
+    state = EngineState()
+    state.apply(arrived("a", 1, time=20.0))
+    reason = WaitReason(request_id="a", cause="lora_slots")
+    for _ in range(2):
+        state.apply(step(0, wait_reasons=[reason]))
+    assert wait_until(state, state.requests["a"], 20.0).by_cause == {}
 
 
 def test_waits_survive_a_snapshot() -> None:
