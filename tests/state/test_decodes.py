@@ -20,7 +20,7 @@ from seqtop.wire import WireError, codec, parsing
 from seqtop.wire.decode_rows import num_decodes
 from seqtop.wire.messages import Decodes, Event, SequenceUpdate, Step
 from tests.support.event_script import EventScript
-from tests.support.reducer_events import RUNNING, arrived, prefilled, step, update
+from tests.support.reducer_events import RUNNING, arrived, delta, prefilled, step, update
 
 
 def decodes(seq_id: int = 1, token: int = 6, text: str = " x", **fields: Any) -> Decodes:
@@ -31,7 +31,7 @@ def in_rows(event: Step, state: EngineState) -> Step:
     """`event` as it would be without columns; `state` is that before it (docs/protocol.md)."""
     columns = event.decodes
     groups, updates = list(event.execute.seq_group_metadata_list), list(event.sequences)
-    for seq_id, token, delta, logprob in zip(
+    for seq_id, token, text, logprob in zip(
         columns.seq_ids,
         columns.new_token_ids,
         columns.text_deltas,
@@ -58,7 +58,7 @@ def in_rows(event: Step, state: EngineState) -> Step:
                 num_cached_tokens=was.num_cached_tokens,
                 new_token_ids=[token],
                 new_logprobs=[] if logprob is None else [logprob],
-                text_delta=delta,
+                text_delta=text,
                 new_blocks=[columns.new_blocks[seq_id]] if seq_id in columns.new_blocks else [],
             )
         )
@@ -109,6 +109,20 @@ def test_the_script_says_the_same_in_either_form() -> None:
     assert codec.encode(columns) == codec.encode(rows)
 
 
+def test_the_first_decode_ends_a_wait() -> None:
+    """A row may say that a sequence runs before any metadata is there."""
+    state = EngineState()
+    state.apply(arrived("a", 1))
+    state.apply(step(0, sequences=[update(1, RUNNING, 3)]))
+    state.apply(step(1, decodes=decodes()))
+    request = state.requests["a"]
+    assert [(each.kind, each.start, each.end) for each in request.spans] == [
+        ("queued", 10.0, 21.0),
+        ("decode", 21.0, 21.5),
+    ]
+    assert (request.wait.since, request.wait.total) == (None, 11.0)
+
+
 def test_a_long_text_grows() -> None:
     state = prefilled()
     held = state.sequences[1].text
@@ -123,8 +137,9 @@ def test_large_numbers_are_kept() -> None:
     """A column of numbers gets a larger type with the first one that it cannot hold."""
     state = prefilled()
     for number, (token, text) in enumerate(((2**40, "x"), (6, "y" * 300), (-1, "z"))):
-        state.apply(step(1 + number, decodes=decodes(token=token, text=text)))
+        state.apply(step(1 + number, decodes=decodes(token=token, text=text, new_logprobs=[-0.1])))
     sequence = state.sequences[1]
+    assert list(sequence.output_logprobs) == [-0.5, -0.1, -0.1, -0.1]
     assert list(sequence.output_token_ids) == [5, 2**40, 6, -1]
     assert list(sequence.text_lengths) == [2, 1, 300, 1]
     assert sequence.text == "Hix" + "y" * 300 + "z"
@@ -134,8 +149,8 @@ def test_a_step_of_nothing_but_columns_is_not_a_bare_one() -> None:
     """In a bare stream of vLLM's deltas, those would move their sequences by themselves."""
     state = prefilled()
     state.apply(arrived("b", 2))
-    group = SequenceGroupMetadataDelta({}, "b", {}, True, token_chunk_size=2)
-    assert list(state.apply(step(1, group, decodes=decodes()))) == [1]
+    assert list(state.apply(step(1, delta("b", 2, [9], 2), decodes=decodes()))) == [1]
+    assert list(state.sequences[2].output_token_ids) == []
 
 
 @pytest.mark.parametrize(
@@ -212,6 +227,7 @@ def test_a_request_that_has_ended_is_shared_and_not_touched() -> None:
     state.apply(event)
     assert (codec.encode(state.requests["a"]), codec.encode(state.sequences[1])) == held
     assert state.num_anomalies == 1
+    assert state.last_anomaly == "decode of sequence 1, which is not running"
 
 
 def test_checks_look_at_columns_as_at_rows() -> None:

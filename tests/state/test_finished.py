@@ -2,9 +2,7 @@
 
 import pytest
 
-from seqtop.sequence import (
-    SequenceStatus,
-)
+from seqtop.sequence import SequenceGroupMetadataDelta, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.freeze import freeze
 from seqtop.wire import codec
@@ -74,6 +72,9 @@ def test_an_eighth_of_the_cap_is_dropped_at_once() -> None:
         step(9, sequences=[update(5, SequenceStatus.RUNNING, 3, request_id="a", parent_seq_id=1)]),
         step(9, full("a", 1, [3], chunk=4)),
         step(9, delta("a", 1, [5], 3)),
+        step(9, delta("b", 1, [5], 3)),
+        step(9, SequenceGroupMetadataDelta({}, "b", {1: [9]}, False)),
+        step(9, full("b", 1, [3], chunk=4)),
         step(9, metrics={"a": metrics(time_in_queue=7.0)}),
         step(9, preemptions=[Preemption(request_id="a", mode="recompute", num_lost_tokens=3)]),
         step(9, wait_reasons=[WaitReason(request_id="a", cause="no_blocks", num_missing=1)]),
@@ -82,6 +83,7 @@ def test_an_eighth_of_the_cap_is_dropped_at_once() -> None:
 def test_a_late_event_changes_a_copy(late: Step) -> None:
     state = prefilled()
     finish(state)
+    state.apply(arrived("b", 2))
     other = freeze(state)
     request, sequence = other.requests["a"], other.sequences[1]
     assert state.requests["a"] is request
@@ -91,6 +93,18 @@ def test_a_late_event_changes_a_copy(late: Step) -> None:
     assert (codec.encode(request), codec.encode(sequence)) == before
     after = codec.encode(state.requests["a"]), codec.encode(state.sequences[1])
     assert after != before
+
+
+def test_unfinished_requests_are_not_copied_and_unknown_ones_not_added() -> None:
+    state = prefilled()
+    request, sequence = state.requests["a"], state.sequences[1]
+    reasons = [WaitReason(request_id=name, cause="no_blocks") for name in ("a", "nobody")]
+    state.apply(step(1, metrics={"a": metrics(), "nobody": metrics()}, wait_reasons=reasons))
+    assert (state.requests, state.sequences) == ({"a": request}, {1: sequence})
+    assert state.requests["a"] is request
+    assert state.sequences[1] is sequence
+    state.apply(step(2))
+    assert request.wait_reason is None
 
 
 def test_other_finished_requests_stay_shared() -> None:

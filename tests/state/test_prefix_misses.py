@@ -127,6 +127,16 @@ def test_what_has_been_forgotten_is_unknown() -> None:
     assert misses(history, b"c", step=12)[0] == ("unknown", 4, 12, None)
 
 
+def test_the_blocks_that_were_not_met_for_longest_are_forgotten() -> None:
+    history = PrefixHistory(max_blocks=2)
+    history.store(1, "one", b"a", b"a")
+    history.store(2, "one", b"b", b"b")
+    history.evict(3, "two", b"a")
+    history.store(4, "one", b"c", b"c")
+    assert misses(history, b"a")[0] == ("evicted", 4, 3, "two")
+    assert misses(history, b"b")[0] == ("unknown", 4, 3, None)
+
+
 def test_a_history_that_began_late_knows_no_new_tokens() -> None:
     assert misses(PrefixHistory(known_since=0), b"a")[0] == ("unknown", 4, 0, None)
 

@@ -1,11 +1,99 @@
 """Updates of a sequence: its tokens, texts and candidates."""
 
+from typing import Any
+
 import pytest
 
 from seqtop.sequence import Logprob, SequenceStatus
-from tests.support.reducer_events import delta, prefilled, step, update
+from seqtop.state import EngineState
+from seqtop.wire.messages import Decodes, Preemption, PrefixMiss
+from tests.support.reducer_events import arrived, delta, prefilled, step, update
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
+
+
+def test_an_update_tells_all_of_a_sequence() -> None:
+    state = prefilled()
+    misses = [PrefixMiss(cause="new_tokens", num_tokens=2)]
+    told: dict[str, Any] = {
+        "num_cached_tokens": 2,
+        "num_external_tokens": 1,
+        "prefix_misses": misses,
+        "block_table": [4, 9],
+        "group_block_tables": [[5], [6]],
+        "num_draft_tokens": 3,
+        "num_accepted_tokens": 1,
+        "engine_status": "RUNNING_SLOWLY",
+        "stop_reason": "end",
+    }
+    state.apply(step(4, sequences=[update(1, RUNNING, 8, **told)]))
+    sequence = state.sequences[1]
+    assert {name: getattr(sequence, name) for name in told} == told
+    assert (sequence.status, sequence.num_computed_tokens) == (RUNNING, 8)
+    assert (sequence.last_step, sequence.num_prompt_hits) == (4, 2)
+    # What another does not tell stays, except for numbers that it always has.
+    state.apply(step(5, sequences=[update(1, RUNNING, 9, new_blocks=[3])]))
+    changed = {"num_cached_tokens": 0, "num_external_tokens": 0, "engine_status": ""}
+    told |= {**changed, "block_table": [4, 9, 3]}
+    assert {name: getattr(sequence, name) for name in told} == told
+
+
+def test_hits_of_the_prompt_are_those_of_the_first_admission() -> None:
+    state = EngineState()
+    state.apply(arrived("a", 1))
+    sequence = state.sequences[1]
+    state.apply(step(0, sequences=[update(1, WAITING, 0, num_cached_tokens=2)]))
+    assert sequence.num_prompt_hits == 0, "it is not admitted"
+    for number, hits in enumerate((1, 9)):
+        state.apply(step(number, sequences=[update(1, RUNNING, 3, num_cached_tokens=hits)]))
+        assert sequence.num_prompt_hits == min(hits, 3)
+    preemption = Preemption(request_id="a", mode="recompute", num_lost_tokens=3)
+    state.apply(step(2, sequences=[update(1, WAITING, 0)], preemptions=[preemption]))
+    state.apply(step(3, sequences=[update(1, RUNNING, 3, num_cached_tokens=2)]))
+    assert (sequence.num_prompt_hits, sequence.num_cached_tokens) == (3, 2)
+
+
+def test_drafts_add_up_by_sequence_and_by_position() -> None:
+    state = prefilled()
+    assert state.sequences[1].num_draft_tokens is state.sequences[1].num_accepted_tokens is None
+    for number, (drafted, accepted) in enumerate(((2, 1), (3, 3), (1, None))):
+        drafts = {"num_draft_tokens": drafted, "num_accepted_tokens": accepted}
+        state.apply(step(1 + number, sequences=[update(1, RUNNING, 4, **drafts)]))
+    assert (state.num_drafted, state.num_accepted) == ([3, 2, 1], [2, 1, 1])
+    sequence = state.sequences[1]
+    assert (sequence.num_draft_tokens, sequence.num_accepted_tokens) == (6, 4)
+    more = update(1, RUNNING, 4, num_draft_tokens=70, num_accepted_tokens=65)
+    state.apply(step(5, sequences=[more]))
+    assert state.num_drafted == [4, 3, 2, *[1] * 61]
+    assert state.num_accepted == [3, 2, 2, *[1] * 61]
+
+
+def test_a_removed_sequence_leaves_its_request() -> None:
+    state = prefilled()
+    state.apply(step(1, sequences=[update(2, RUNNING, 3, request_id="a", parent_seq_id=1)]))
+    assert state.num_by_status[RUNNING] == 2
+    assert list(state.apply(step(2, sequences=[update(1, RUNNING, 3, is_removed=True)]))) == [1]
+    assert list(state.sequences) == state.requests["a"].seq_ids == [2]
+    assert (state.num_by_status[RUNNING], sum(state.num_by_status)) == (1, 1)
+
+
+def test_only_tokens_move_the_time_of_the_last_one() -> None:
+    state = prefilled()
+    times, deltas = [], []
+    for number, fields in enumerate(({"text_delta": "abc"}, {"new_token_ids": [6]}, {})):
+        state.apply(step(1 + number, sequences=[update(1, RUNNING, 4, **fields)]))
+        times.append(state.requests["a"].metrics.last_token_time)
+        deltas.append(state.sequences[1].last_delta_length)
+    assert times == [20.5, 22.5, 22.5]
+    assert deltas == [3, 3, 3]
+    assert (state.sequences[1].text, state.num_output_tokens) == ("Hiabc", 2)
+
+
+def test_text_without_a_token_has_no_length() -> None:
+    state = EngineState()
+    state.apply(arrived("a", 1))
+    state.apply(step(0, sequences=[update(1, RUNNING, 3, text_delta="abc")]))
+    assert (state.sequences[1].text, list(state.sequences[1].text_lengths)) == ("abc", [])
 
 
 def test_candidates_are_kept_by_output_position() -> None:
@@ -67,3 +155,26 @@ def test_fork_appears_under_its_request() -> None:
     assert state.sequences[2].top_logprobs == parent.top_logprobs
     assert state.sequences[2].top_logprobs is not parent.top_logprobs
     assert state.sequences[2].text_lengths == [2]
+
+
+def test_a_fork_starts_with_the_output_of_its_parent_and_goes_on_alone() -> None:
+    state = prefilled()
+    fork = update(2, RUNNING, 3, request_id="a", parent_seq_id=1)
+    state.apply(step(1, sequences=[fork]))
+    columns = Decodes(seq_ids=[1], new_token_ids=[6], text_deltas=["!"], new_logprobs=[-0.25])
+    state.apply(step(2, decodes=columns))
+    output = [
+        (list(each.output_token_ids), list(each.output_logprobs), each.cumulative_logprob,
+         each.text, list(each.text_lengths))
+        for each in state.sequences.values()
+    ]  # fmt: skip
+    assert output == [([5, 6], [-0.5, -0.25], -0.75, "Hi!", [2, 1]), ([5], [-0.5], -0.5, "Hi", [2])]
+    orphan = update(3, RUNNING, 3, request_id="a", parent_seq_id=99)
+    alone = update(4, RUNNING, 3, request_id="a")
+    state.apply(step(3, sequences=[orphan, alone]))
+    for seq_id, parent in ((3, 99), (4, None)):
+        sequence = state.sequences[seq_id]
+        assert (sequence.parent_seq_id, sequence.fork_length, sequence.num_tokens) == (
+            parent, None, 3
+        )  # fmt: skip
+    assert state.num_anomalies == 0
