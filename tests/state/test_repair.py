@@ -8,12 +8,21 @@ import pytest
 from seqtop.sequence import SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.model import Span
-from seqtop.wire.messages import CachedBlocks, InFlight, RequestArrived, SequenceUpdate, WaitReason
+from seqtop.state.waits import wait_until
+from seqtop.wire.messages import (
+    CachedBlocks,
+    Heartbeat,
+    InFlight,
+    RequestArrived,
+    SequenceUpdate,
+    WaitReason,
+)
 from tests.support.reducer_events import (
     RUNNING,
     WAITING,
     arrived,
     finish,
+    full,
     metrics,
     prefilled,
     step,
@@ -113,7 +122,10 @@ def test_the_prefix_cache_is_that_of_the_list() -> None:
         # Preempted during the loss, when is not known exactly.
         (Span("decode", 20.0, 21.0), WAITING, 0, [("preempted", 21.0, None)]),
         (Span("prefill", 20.0, 21.0), WAITING, 0, [("preempted", 21.0, None)]),
+        (Span("decode", 20.0, None), WAITING, 0, [("preempted", TIME, None)]),
         (Span("preempted", 20.0, None), WAITING, 0, []),
+        # Neither waits nor runs.
+        (Span("decode", 20.0, 21.0), SequenceStatus.SWAPPED, 0, []),
     ],
 )
 def test_the_last_span_agrees_with_the_status(
@@ -124,17 +136,77 @@ def test_the_last_span_agrees_with_the_status(
 ) -> None:
     state = prefilled()
     state.requests["a"].spans = [Span("queued", 10.0, 20.0), msgspec.structs.replace(last)]
-    turn = state.requests["a"].queue_turn
     repaired(state, [arrived("a", 1)], update(1, status, num_computed))
     assert spans(state)[2:] == expected
-    assert (state.requests["a"].queue_turn != turn) == (
-        expected[-1:] == [("preempted", 21.0, None)]
+    request = state.requests["a"]
+    is_preempted = "preempted" in [kind for kind, *_ in expected]
+    assert (request.queue_turn, request.wait.since) == (
+        (-2, expected[0][1]) if is_preempted else (1, None)
     )
 
 
 def test_a_request_that_was_queued_has_its_first_span_ended() -> None:
     state = EngineState()
     state.apply(arrived("a", 1))
+    state.apply(arrived("b", 2))
     arrival = msgspec.structs.replace(arrived("a", 1), metrics=metrics(first_scheduled_time=25.0))
-    repaired(state, [arrival], update(1, RUNNING, 3))
+    repaired(state, [arrival, arrived("b", 2)], update(1, RUNNING, 3), update(2, RUNNING, 2))
     assert spans(state) == [("queued", 10.0, 25.0), ("decode", 25.0, TIME)]
+    wait, other = (state.requests[name].wait for name in "ab")
+    assert (wait.since, wait.total) == (None, 15.0)
+    assert (other.since, other.total) == (None, TIME - 10.0), "its end is not known"
+
+
+def test_reasons_to_wait_from_before_the_loss_are_no_longer_valid() -> None:
+    state = EngineState()
+    state.apply(arrived("a", 1, time=20.0))
+    state.apply(step(0, wait_reasons=[WaitReason(request_id="a", cause="no_blocks")]))
+    state.apply(step(1, wait_reasons=[WaitReason(request_id="a", cause="no_blocks")]))
+    repaired(state, [arrived("a", 1)], update(1, WAITING, 0))
+    wait = wait_until(state, state.requests["a"], 40.0)
+    assert (wait.total, wait.by_cause) == (20.0, {"no_blocks": 1.0})
+    assert list(state.apply(step(10))) == []
+
+
+def test_all_that_was_named_or_dropped_has_changed() -> None:
+    state = prefilled()
+    fork = update(5, RUNNING, 3, request_id="a", parent_seq_id=1)
+    state.apply(step(1, sequences=[fork]))
+    state.apply(arrived("b", 2))
+    event = InFlight(
+        time=TIME,
+        step=9,
+        stats=step(9).stats,
+        requests=[arrived("a", 1), arrived("c", 3)],
+        sequences=[update(1, RUNNING, 3), update(3, WAITING, 0)],
+    )
+    assert sorted(state.apply(event)) == [1, 2, 3, 5]
+    assert [*state.num_by_status[:2], sum(state.num_by_status)] == [1, 1, 2]
+
+
+def test_a_total_of_tokens_is_not_negative() -> None:
+    """Tokens that full metadata bring along are not in it."""
+    state = EngineState()
+    group = full("a", 1, [7], chunk=1)
+    for token in (5, 6):
+        group.seq_data[1].append_token_id(token, -0.5)
+    state.apply(step(0, group))
+    repaired(state, [arrived("a", 1)], update(1, RUNNING, 3, new_token_ids=[5]))
+    assert state.num_output_tokens == 0
+
+
+def test_requests_without_a_sequence_and_finished_ones_keep_their_spans() -> None:
+    state = prefilled()
+    finish(state)
+    before = spans(state)
+    empty = msgspec.structs.replace(arrived("b", 2), seq_ids=[])
+    repaired(state, [arrived("a", 1), empty], update(1, WAITING, 0))
+    assert spans(state) == before
+    assert [span.kind for span in state.requests["b"].spans] == ["queued"]
+
+
+def test_the_clock_does_not_go_back() -> None:
+    state = prefilled()
+    state.apply(Heartbeat(time=50.0, step=0))
+    state.apply(InFlight(time=TIME, step=9, stats=step(9).stats, requests=[], sequences=[]))
+    assert (state.time, state.step) == (50.0, 9)
