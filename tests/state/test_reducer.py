@@ -14,6 +14,7 @@ from seqtop.sequence import (
 from seqtop.state import EngineState
 from seqtop.state.model import CachedBlock
 from seqtop.state.waits import wait_until
+from seqtop.wire.columns import Ints
 from seqtop.wire.messages import (
     CachedBlocks,
     Decodes,
@@ -26,7 +27,18 @@ from seqtop.wire.messages import (
     StreamingUpdate,
     WaitReason,
 )
-from tests.support.reducer_events import arrived, delta, full, metrics, prefilled, step, update
+from tests.support.reducer_events import (
+    STATS,
+    arrived,
+    delta,
+    finish,
+    full,
+    metrics,
+    prefilled,
+    step,
+    update,
+)
+from tests.support.scripted import engine_info
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
 
@@ -144,10 +156,14 @@ def test_preemption_takes_the_blocks_and_is_told() -> None:
     assert sequence.output_token_ids == [5]  # what was sampled stays
     assert (request.num_preemptions, request.num_lost_tokens) == (1, 3)
     assert (request.preempted_for, request.last_preemption_mode) == ("b", "recompute")
+    assert request.preemption_steps == [1]
+    assert (request.queue_turn, state.num_queued) == (-2, 2)
+    assert (request.wait.since, request.wait.total) == (21.0, 10.0)
     assert request.wait_reason is not None
     assert (request.spans[-1].kind, request.spans[-1].end) == ("preempted", None)
     state.apply(step(2, full("a", 1, [3], chunk=4), sequences=[update(1, RUNNING, 4)]))
     assert request.wait_reason is None
+    assert (request.wait.since, request.wait.total) == (None, 11.0)
     assert [span.kind for span in request.spans] == ["queued", "prefill", "preempted", "prefill"]
 
 
@@ -164,6 +180,7 @@ def test_requests_that_share_a_block_are_swapped_out_in_one_step() -> None:
     state.apply(swap)
     assert state.sequences[2].host_table == [0, 1]
     assert state.sequences[1].host_table == [2, 5]
+    assert [each.spans[-1].kind for each in state.requests.values()] == ["swapped"] * 2
     state.apply(step(4, full("a", 1, [7, 3], chunk=3)))
     columns = Decodes(seq_ids=[1], new_token_ids=[6], text_deltas=["x"])
     state.apply(step(5, decodes=columns))
@@ -212,9 +229,14 @@ def test_input_of_a_session_takes_the_output_into_the_prompt() -> None:
     assert list(state.apply(event)) == [1]
     assert (request.num_prompt_tokens, request.prompt) == (6, "Hi again")
     assert (sequence.num_tokens, sequence.num_computed_tokens) == (6, 3)
+    assert list(request.prompt_token_ids) == event.prompt_token_ids
     assert (len(sequence.output_token_ids), sequence.text, sequence.engine_status) == (0, "", "")
+    assert len(sequence.output_logprobs) == len(sequence.text_lengths) == 0
+    assert (sequence.last_delta_length, sequence.cumulative_logprob) == (0, 0.0)
     assert sequence.status is WAITING
+    assert (state.num_by_status[WAITING], sum(state.num_by_status)) == (1, 1)
     assert request.spans[-1].kind == "queued"
+    assert state.time == request.wait.since == event.time
     event.time += 1.0  # more input while it waits
     state.apply(event)
     *_, before, now = request.spans
@@ -225,7 +247,20 @@ def test_input_of_a_session_takes_the_output_into_the_prompt() -> None:
     assert (sequence.num_prompt_hits, sequence.num_prompt_tokens) == (4, 4)
     event.request_id = "nobody"
     assert not list(state.apply(event))
-    assert state.num_anomalies == 1
+    assert state.last_anomaly == "input for unknown or ended request nobody"
+    finish(state)
+    event.request_id = "a"
+    assert not list(state.apply(event))
+    assert (state.num_anomalies, request.num_prompt_tokens) == (2, 4)
+
+
+def test_a_session_that_waits_for_input_joins_the_end_of_the_queue() -> None:
+    state = prefilled()
+    state.apply(arrived("b", 2))
+    waiting = update(1, WAITING, 3, engine_status="WAITING_FOR_STREAMING_REQ")
+    for number in range(2):
+        state.apply(step(1 + number, sequences=[waiting]))
+        assert (state.requests["a"].queue_turn, state.num_queued) == (3, 3)
 
 
 def test_end_frees_and_keeps_what_was_said() -> None:
@@ -280,6 +315,64 @@ def test_abort_of_a_waiting_request(told: float | None) -> None:
     assert state.requests["a"].wait_reason is None
 
 
+def test_the_end_frees_all_blocks_of_what_has_not_ended_before() -> None:
+    state = prefilled()
+    fork = update(
+        2, RUNNING, 3, request_id="a", parent_seq_id=1, block_table=[7], group_block_tables=[[5]]
+    )
+    ended = update(1, SequenceStatus.FINISHED_STOPPED, 3)
+    state.apply(step(1, sequences=[fork, ended]))
+    swap = step(
+        2,
+        sequences=[update(2, SequenceStatus.SWAPPED, 3)],
+        preemptions=[Preemption(request_id="a", mode="swap", num_lost_tokens=0)],
+    )
+    swap.execute.blocks_to_swap_out.append((7, 1))
+    state.apply(swap)
+    assert state.sequences[2].host_table == [1]
+    finish(state)
+    request, sequence = state.requests["a"], state.sequences[2]
+    assert (sequence.block_table, sequence.group_block_tables, sequence.host_table) == ([], [], [])
+    assert [each.status.name for each in state.sequences.values()] == [
+        "FINISHED_STOPPED",
+        "FINISHED_ABORTED",
+    ]
+    assert (request.wait.since, request.spans[-1].end) == (None, 21.0)
+    assert [sum(state.num_by_status), sum(state.num_by_status[:3])] == [2, 0]
+    finish(state)
+    assert (state.num_finished, state.finished) == (1, ["a"])
+    assert state.last_anomaly == "end of unknown or ended request a"
+
+
+@pytest.mark.parametrize(
+    ("ranking", "expected", "anomalies"),
+    [
+        ([], [1, 2, 3], 0),
+        ([1, 2, 3], [1, 2, 3], 0),
+        ([3, 1, 2], [3, 1, 2], 0),
+        ([3, 1], [3, 1], 0),
+        ([2, 9, 2], [2], 0),
+    ],
+)
+def test_the_end_ranks_the_sequences_of_the_answer(
+    ranking: list[int], expected: list[int], anomalies: int
+) -> None:
+    state = prefilled()
+    forks = [update(each, RUNNING, 3, request_id="a", parent_seq_id=1) for each in (2, 3)]
+    state.apply(step(1, sequences=forks))
+    status = SequenceStatus.FINISHED_LENGTH_CAPPED
+    end = RequestFinished(
+        request_id="a", time=60.0, status=status, metrics=metrics(), seq_ids=ranking
+    )
+    assert sorted(state.apply(end)) == [1, 2, 3]
+    assert state.requests["a"].seq_ids == expected
+    assert sorted(state.sequences) == sorted(expected)
+    assert state.num_by_status[RUNNING] == 0
+    assert state.num_by_status[status] == sum(state.num_by_status) == len(expected)
+    assert (state.requests["a"].finish_reason, state.time) == ("length", 60.0)
+    assert state.num_anomalies == anomalies
+
+
 def test_prefix_cache_forgets_first_and_then_knows() -> None:
     state = prefilled()
     assert state.cached_blocks is None, "the engine has not told"
@@ -310,11 +403,71 @@ def test_full_metadata_correct_what_updates_have_told() -> None:
     assert sequence.num_computed_tokens == 5
 
 
+def test_full_metadata_correct_a_prompt_and_its_hits() -> None:
+    state = EngineState()
+    state.apply(RequestArrived(request_id="a", arrival_time=10.0, seq_ids=[1], num_prompt_tokens=9))
+    request, sequence = state.requests["a"], state.sequences[1]
+    group = full("a", 1, [7], chunk=3)
+    group.seq_data[1].update_num_cached_tokens(2)
+    assert list(state.apply(step(0, group, sequences=[]))) == [1]
+    assert sequence.num_prompt_tokens == request.num_prompt_tokens == 3
+    assert (sequence.num_prompt_hits, sequence.num_cached_tokens) == (2, 2)
+    assert list(request.prompt_token_ids) == [0, 1, 2]
+    assert request.sampling_params == SamplingParams(max_tokens=5)
+    assert sequence.last_step == 0
+    preemption = Preemption(request_id="a", mode="recompute", num_lost_tokens=3)
+    state.apply(step(1, sequences=[update(1, WAITING, 0)], preemptions=[preemption]))
+    group = full("a", 1, [7], chunk=3)
+    group.seq_data[1].update_num_cached_tokens(1)
+    group.pooling_params = PoolingParams(dimensions=8)
+    group.block_tables = {}
+    state.apply(step(2, group))
+    assert (sequence.num_prompt_hits, sequence.num_cached_tokens) == (2, 1)
+    assert request.pooling_params == PoolingParams(dimensions=8)
+    assert (sequence.block_table, sequence.last_step, sequence.status) == ([], 2, RUNNING)
+    request.prompt_token_ids = Ints.of([9, 9, 9])
+    state.apply(step(3, full("a", 1, [7], chunk=3)))
+    assert list(request.prompt_token_ids) == [9, 9, 9], "known before"
+
+
+def test_figures_of_a_request_add_up_over_its_steps() -> None:
+    state = EngineState()
+    state.apply(arrived("a", 1))
+    request = state.requests["a"]
+    unknown = msgspec.structs.replace(STATS, model_forward_time=None, model_execute_time=None)
+    for number in range(2):
+        chunk = step(number, full("a", 1, [7], chunk=2))
+        chunk.stats = unknown
+        state.apply(chunk)
+    assert request.metrics.model_forward_time is request.metrics.model_execute_time is None
+    more = delta("a", 1, [5], 4)
+    tokens = update(1, RUNNING, 6, new_token_ids=[6, 7, 8])
+    state.apply(step(2, more, sequences=[tokens]))
+    more.token_chunk_size = None
+    state.apply(step(3, more, sequences=[update(1, RUNNING, 7, new_token_ids=[9])]))
+    last = step(4, more, sequences=[update(1, RUNNING, 7)])
+    last.stats = unknown
+    state.apply(last)
+    assert [(each.kind, each.start, each.end, each.num_steps, each.num_tokens)
+            for each in request.spans] == [
+        ("queued", 10.0, 20.0, 0, 0),
+        ("prefill", 20.0, 20.5, 1, 2),
+        ("prefill", 21.0, 21.5, 1, 2),
+        ("decode", 22.0, 24.5, 3, 5),
+    ]  # fmt: skip
+    assert (request.num_scheduled_steps, request.token_chunk_size) == (5, 1)
+    assert request.metrics.scheduler_time == 1.25
+    assert request.metrics.model_forward_time == 1.0
+    assert request.metrics.model_execute_time == 2.0
+
+
 def test_bare_vllm_stream_is_understood_without_announcements_or_updates() -> None:
     state = EngineState()
     group = full("a", 1, [7], chunk=3)
     group.seq_data[1].update_num_cached_tokens(2)
     state.apply(step(0, group))
+    request = state.requests["a"]
+    assert (request.metrics.arrival_time, request.spans[0].start) == (20.0, 20.0)
     assert state.sequences[1].status is RUNNING
     assert (state.sequences[1].num_cached_tokens, state.sequences[1].num_prompt_hits) == (2, 2)
     bare = SequenceGroupMetadataDelta(
@@ -325,8 +478,19 @@ def test_bare_vllm_stream_is_understood_without_announcements_or_updates() -> No
     assert state.sequences[1].output_token_ids == [5]
     assert state.sequences[1].num_computed_tokens == 3
     assert state.sequences[1].block_table == [7, 8]
+    assert list(state.sequences[1].text_lengths) == [0]
+    assert (state.sequences[1].cumulative_logprob, state.sequences[1].last_step) == (-0.5, 1)
     assert state.requests["a"].prompt_token_ids == [0, 1, 2]
     assert state.num_anomalies == 0
+    bare.seq_data_delta = {9: bare.seq_data_delta[1]} | bare.seq_data_delta
+    bare.block_tables = {9: [3]}
+    state.apply(step(2, bare))
+    assert state.last_anomaly == "delta for unknown sequence 9"
+    assert (list(state.sequences), state.num_by_status[RUNNING]) == ([1], 1)
+    assert state.sequences[1].output_token_ids == [5, 5]
+    state.apply(step(3, sequences=[update(1, WAITING, 0)]))
+    state.apply(step(4, bare))
+    assert (state.sequences[1].status, state.num_by_status[RUNNING]) == (RUNNING, 1)
 
 
 @pytest.mark.parametrize(
@@ -372,4 +536,12 @@ def test_clock_never_goes_back() -> None:
     state.apply(Heartbeat(time=40.0, step=3))
     assert state.time == 50.0
     state.apply(EngineStopped(time=51.0))
-    assert state.stopped == "the engine stopped"
+    assert (state.stopped, state.time) == ("the engine stopped", 51.0)
+    state.apply(EngineStopped(time=49.0, reason="killed"))
+    assert (state.stopped, state.time) == ("killed", 51.0)
+    state.apply(engine_info(start_time=52.0))
+    state.apply(engine_info(start_time=50.0))
+    assert state.info == engine_info(start_time=50.0)
+    state.apply(arrived("a", 1, time=10.0))
+    state.apply(step(0))
+    assert state.time == 52.0
