@@ -17,14 +17,17 @@ from seqtop.state.freeze import freeze
 from seqtop.wire import codec
 from seqtop.wire.messages import (
     CachedBlocks,
+    Decodes,
     Heartbeat,
     Preemption,
+    PrefixMiss,
     RequestArrived,
     RequestFinished,
     SequenceUpdate,
     Step,
+    WaitReason,
 )
-from tests.support.reducer_events import STATS
+from tests.support.reducer_events import RUNNING, STATS, prefilled, step, update
 
 
 def play(state: EngineState, number: int, names: list[str], *, evict: bool) -> None:
@@ -102,3 +105,17 @@ def test_a_still_is_what_the_state_was_and_stays_so(
             taken, encoded = freeze(state), codec.encode(state)
         play(state, number, names, evict=evict)
     assert codec.encode(taken) == encoded
+
+
+def test_later_forks_drafts_and_reasons_are_not_in_a_still() -> None:
+    state = prefilled()
+    reason = WaitReason(request_id="a", cause="no_blocks")
+    state.apply(step(1, wait_reasons=[reason]))
+    taken, encoded = freeze(state), codec.encode(state)
+    misses = [PrefixMiss(cause="new_tokens", num_tokens=2)]
+    fork = update(2, RUNNING, 3, request_id="a", parent_seq_id=1, prefix_misses=misses)
+    row = update(1, RUNNING, 4, num_draft_tokens=2, group_block_tables=[[5]])
+    state.apply(step(2, sequences=[fork, row]))
+    state.apply(step(3, decodes=Decodes(seq_ids=[2], new_token_ids=[6], text_deltas=["!"])))
+    assert codec.encode(taken) == encoded
+    assert taken.requests["a"].seq_ids == [1]
