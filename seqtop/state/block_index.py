@@ -6,6 +6,7 @@ then those in host memory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from seqtop.state.model import CachedBlock, EngineData, SequenceState
@@ -44,8 +45,8 @@ class BlockIndex:
 
     @property
     def num_shared(self) -> int:
-        """Blocks of the device that several sequences hold."""
-        reserved = sum(len(owners) > 1 for owners in self._device.below(self.num_reserved))
+        """Blocks of the device that several sequences hold; reserved blocks do not count."""
+        reserved = sum(len(owners) > 1 for owners in self._reserved())
         return self._device.num_shared + self._groups.num_shared - reserved
 
     @property
@@ -54,7 +55,7 @@ class BlockIndex:
 
         Reserved blocks do not count.
         """
-        saved = sum(len(owners) - 1 for owners in self._device.below(self.num_reserved))
+        saved = sum(len(owners) - 1 for owners in self._reserved())
         pools = (self._device, self._groups)
         return sum(pool.num_entries - pool.num_blocks for pool in pools) - saved
 
@@ -123,7 +124,7 @@ class BlockIndex:
         """Indexes all tables of `state`, and sets the sizes of the pools."""
         self.num_device, self.num_host, self.num_reserved = _sizes(state)
         self._clear()
-        self._block_size = max(state.info.block_size, 0) if state.info else 0
+        self._block_size = state.info.block_size if state.info else 0
         self.update(state, state.sequences)
 
     def update(self, state: EngineData, touched: Iterable[int]) -> set[int]:
@@ -151,6 +152,12 @@ class BlockIndex:
         _, on_host = self._host.set_table(seq_id, host_table)
         changed.update(self.num_device + block for block in on_host)
         return TableChange(new_positions, changed)
+
+    def _reserved(self) -> Iterator[Mapping[int, int]]:
+        """Returns the owners of each reserved block, in the first group and in the others."""
+        return chain.from_iterable(
+            pool.below(self.num_reserved) for pool in (self._device, self._groups)
+        )
 
     def _clear(self) -> None:
         self._device, self._groups, self._host = BlockOwners(), BlockOwners(), BlockOwners()

@@ -10,8 +10,17 @@ from hypothesis import strategies as st
 from seqtop.sequence import ExecuteModelRequest, SequenceStatus
 from seqtop.state import EngineState
 from seqtop.state.block_index import MAX_BLOCKS, BlockIndex, BlockOwners
+from seqtop.state.model import CachedBlock
 from seqtop.wire import codec, parsing
-from seqtop.wire.messages import EngineInfo, Event, Preemption, RequestArrived, SequenceUpdate, Step
+from seqtop.wire.messages import (
+    CachedBlocks,
+    EngineInfo,
+    Event,
+    Preemption,
+    RequestArrived,
+    SequenceUpdate,
+    Step,
+)
 from tests.support.event_script import EventScript
 
 BLOCKS = 24
@@ -92,7 +101,10 @@ def test_a_swapped_sequence_holds_the_host_blocks_its_own_went_to() -> None:
     state, index = swapped_state(), BlockIndex()
     index.rebuild(state)
     assert index.blocks(7) == [8 + 5, 8 + 2]
-    assert dict(index.owners(8 + 2)) == {7: 1}
+    assert dict(index.owners(8 + 2)) == dict(index.host_owners(2)) == {7: 1}
+    assert index.held(range(8, 16)) == [{7: 1}, {7: 0}]
+    assert index.held(range(11, 16)) == [{7: 0}]
+    assert index.num_swapped == 2
     assert index.first_block(7) == 13
     back = step(1, seq_update(SequenceStatus.RUNNING, block_table=[1, 2]))
     assert index.update(state, state.apply(back)) == {1, 2, 13, 10}
@@ -114,11 +126,55 @@ def test_the_owners_of_blocks_that_are_held() -> None:
     assert [sorted(each) for each in index.held(range(7))] == [[7]] * 4
 
 
+def test_an_index_is_empty_before_there_is_an_engine() -> None:
+    state, index = EngineState(), BlockIndex()
+    assert index.fits(state)
+    assert (len(index), index.num_shared, index.num_saved, index.num_swapped) == (0, 0, 0, 0)
+    assert (index.num_unfilled, index.num_held(), index.cached) == (0, 0, {})
+    assert (index.blocks(7), index.first_block(7)) == ([], None)
+    assert index.update(state, [7]) == set()
+
+
+def test_reserved_blocks_do_not_count_as_shared() -> None:
+    state, index = EngineState(), BlockIndex()
+    info, arrival = started()
+    info.num_reserved_blocks, info.num_cpu_blocks = 1, None
+    state.apply(info)
+    state.apply(arrival)
+    updates = [
+        seq_update(SequenceStatus.RUNNING, block_table=[0, 3, 4], group_block_tables=[[0, 6]]),
+        seq_update(SequenceStatus.RUNNING, block_table=[0, 3, 5], group_block_tables=[[0, 6]]),
+    ]
+    updates[1].seq_id, updates[1].request_id = 8, "req"
+    for number, each in enumerate(updates):
+        state.apply(step(number, each))
+    assert not index.fits(state)
+    index.rebuild(state)
+    assert index.fits(state)
+    assert (len(index), index.num_reserved, index.num_host) == (8, 1, 0)
+    assert (index.num_shared, index.num_saved) == (2, 2)
+    assert [index.num_held(first=first) for first in (1, 4, 6, 7)] == [4, 3, 1, 0]
+    assert (index.first_block(7), dict(index.table_owners(3))) == (0, {7: 1, 8: 1})
+    assert dict(index.table_owners(6)) == {}
+    assert dict(index.device_owners(6)) == {7: 1, 8: 1}
+    assert dict(index.device_owners(0)) == {7: 0, 8: 0}
+
+
+def test_the_index_has_the_cached_blocks_of_the_state() -> None:
+    state, index = EngineState(), BlockIndex()
+    event = step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[1]))
+    event.newly_cached_blocks = [CachedBlocks(request_id="req", seq_id=7, position=0, blocks=[1])]
+    for each in (*started(), event):
+        state.apply(each)
+    index.rebuild(state)
+    assert index.cached == state.cached_blocks == {1: CachedBlock("req", 7, 0)}
+
+
 def test_an_update_changes_the_tables_of_all_groups_and_the_unfilled_slots() -> None:
     state, index = EngineState(), BlockIndex()
     for event in started():
         state.apply(event)
-    state.apply(step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[1, 2])))
+    state.apply(step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[0, 2])))
     index.rebuild(state)
     assert index.num_unfilled == 2 * 16 - 20
     update = seq_update(SequenceStatus.RUNNING, group_block_tables=[[5]])
@@ -130,7 +186,7 @@ def test_an_update_changes_the_tables_of_all_groups_and_the_unfilled_slots() -> 
     assert index.update(state, state.apply(step(2, update))) == {5}
     assert (index.num_unfilled, index.num_held()) == (0, 2)
     update = seq_update(SequenceStatus.RUNNING, is_removed=True)
-    assert index.update(state, state.apply(step(3, update))) == {1, 2}
+    assert index.update(state, state.apply(step(3, update))) == {0, 2}
     assert (index.blocks(7), index.first_block(7)) == ([], None)
     assert (index.num_unfilled, index.num_held()) == (0, 0)
 
