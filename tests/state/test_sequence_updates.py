@@ -57,7 +57,7 @@ def test_drafts_add_up_by_sequence_and_by_position() -> None:
     state = prefilled()
     assert state.sequences[1].num_draft_tokens is state.sequences[1].num_accepted_tokens is None
     for number, (drafted, accepted) in enumerate(((2, 1), (3, 3), (1, None))):
-        drafts = {"num_draft_tokens": drafted, "num_accepted_tokens": accepted}
+        drafts: dict[str, Any] = {"num_draft_tokens": drafted, "num_accepted_tokens": accepted}
         state.apply(step(1 + number, sequences=[update(1, RUNNING, 4, **drafts)]))
     assert (state.num_drafted, state.num_accepted) == ([3, 2, 1], [2, 1, 1])
     sequence = state.sequences[1]
@@ -80,7 +80,8 @@ def test_a_removed_sequence_leaves_its_request() -> None:
 def test_only_tokens_move_the_time_of_the_last_one() -> None:
     state = prefilled()
     times, deltas = [], []
-    for number, fields in enumerate(({"text_delta": "abc"}, {"new_token_ids": [6]}, {})):
+    told: list[dict[str, Any]] = [{"text_delta": "abc"}, {"new_token_ids": [6]}, {}]
+    for number, fields in enumerate(told):
         state.apply(step(1 + number, sequences=[update(1, RUNNING, 4, **fields)]))
         times.append(state.requests["a"].metrics.last_token_time)
         deltas.append(state.sequences[1].last_delta_length)
