@@ -192,7 +192,7 @@ class _Runs:
     ) -> None:
         if num_tokens <= 0:
             return
-        last = self.misses[-1] if self.misses and not self._sums else None
+        last = self.misses[-1] if self.misses else None
         if last and (last.cause, last.step, last.request_id) == (cause, step, request_id):
             last.num_tokens += num_tokens
         elif len(self.misses) < MAX_RUNS:

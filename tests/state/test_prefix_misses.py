@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from seqtop.state import EngineState
-from seqtop.state.prefix_misses import MAX_RUNS, PrefixHistory, PrefixLookup
+from seqtop.state.prefix_misses import PrefixHistory, PrefixLookup
 from seqtop.wire.messages import PrefixMiss, SequenceUpdate
 from tests.support.reducer_events import RUNNING, arrived, step
 
@@ -125,6 +125,9 @@ def test_what_has_been_forgotten_is_unknown() -> None:
     assert misses(history, b"a")[0] == ("unknown", 4, 1, None)
     history.forget(12)
     assert misses(history, b"c", step=12)[0] == ("unknown", 4, 12, None)
+    history.store(13, "salted", b"d+salt", b"d")
+    history.forget(14)
+    assert misses(history, b"d", step=14)[0] == ("unknown", 4, 14, None), "nor are its tokens known"
 
 
 def test_the_blocks_that_were_not_met_for_longest_are_forgotten() -> None:
@@ -158,8 +161,15 @@ def test_many_runs_are_added_up_by_cause() -> None:
         history.store(0, "one", block_hash, block_hash)
         history.evict(number, "two", block_hash)
     found = misses(history, *hashes)
-    assert found[:MAX_RUNS] == [("evicted", 4, number, "two") for number in range(MAX_RUNS)]
-    assert found[MAX_RUNS:] == [("evicted", 4 * (100 - MAX_RUNS), None, None), LAST]
+    assert found[:32] == [("evicted", 4, number, "two") for number in range(32)]
+    assert found[32:] == [("evicted", 4 * 68, None, None), LAST]
+    hashes[-5], hashes[-4], hashes[-1] = b"new", b"other", b"third"
+    found = misses(history, *hashes)
+    assert found[32:] == [
+        ("evicted", 4 * 65, None, None),
+        ("new_tokens", 12, None, None),
+        LAST,
+    ]
 
 
 def test_a_state_has_the_misses_of_the_last_admission_and_all_totals() -> None:
