@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from engine_stub.core.block_manager import BlockManager
 from engine_stub.step_record import TableChanges
 from seqtop.sequence import LoRARequest, Sequence, token_inputs
+from seqtop.state.prefix_misses import PrefixLookup
 
 BLOCK_SIZE = 4
 
@@ -214,6 +215,196 @@ def test_only_blocks_with_computed_tokens_are_swapped() -> None:
     manager.check()
     assert len(manager.swap_in([seq])) == 2
     manager.check()
+
+
+def make_fork(manager: BlockManager, parent: Sequence, seq_id: int) -> Sequence:
+    child = parent.fork(seq_id)
+    manager.fork(parent, child)
+    return child
+
+
+@pytest.mark.parametrize("caching", [False, True])
+def test_sequences_of_a_group_share_their_equal_full_blocks(caching: bool) -> None:
+    manager = make_manager(9, caching=caching)
+    seqs = [make_seq(0, [1] * 8 + [2] * 3), make_seq(1, [1] * 8 + [2] * 3)]
+    placement = manager.find_placement(seqs)
+    assert (placement.hits, placement.num_new) == ([], 4)
+    manager.allocate(seqs, placement)
+    manager.check()
+    assert [manager.get_block_table(seq) for seq in seqs] == [[0, 1, 2], [0, 1, 3]]
+    assert manager.stats.used == 4
+    assert manager.stats.prefix_queries == (22 if caching else 0)
+    for seq in seqs:
+        compute(manager, seq)
+    again = [make_seq(2, [1] * 8 + [3] * 4), make_seq(3, [1] * 8 + [4] * 4)]
+    placement = manager.find_placement(again)
+    assert placement.hits == ([0, 1] if caching else [])
+    assert placement.num_new == (2 if caching else 4)
+    assert placement.num_blocks == placement.num_new, "the hits are in use already"
+    manager.allocate(again, placement)
+    manager.check()
+    assert manager.stats.used == (6 if caching else 8)
+    assert manager.stats.prefix_hits == (16 if caching else 0)
+
+
+def test_a_group_finds_what_all_its_sequences_begin_with() -> None:
+    manager = make_manager(9)
+    first = make_seq(0, [1] * 9)
+    allocate(manager, first)
+    compute(manager, first)
+    seqs = [make_seq(1, [1] * 10), make_seq(2, [1] * 4 + [2] * 6)]
+    assert manager.find_placement(seqs).hits == [0]
+    assert manager.find_placement(seqs, use_cache=False).hits == []
+    assert manager.find_placement(seqs, use_cache=False).num_new == 5
+
+
+def test_forks_of_forks_are_copied_for_all_writers_but_one() -> None:
+    manager = make_manager(8)
+    parent = make_seq(0, [1] * 6)
+    allocate(manager, parent)
+    compute(manager, parent)
+    seqs = [parent, make_fork(manager, parent, 1), make_fork(manager, parent, 2)]
+    assert manager.get_computed_block_nums(seqs) == [0]
+    for seq in seqs:
+        append(seq, seq.seq_id)
+    assert manager.num_blocks_to_append(seqs) == 2
+    assert manager.append_slots(seqs) == [(1, 2), (1, 3)]
+    assert manager.num_blocks_to_append(seqs) == 0
+    manager.check()
+    for seq in seqs:
+        append(seq, 9)
+        compute(manager, seq)
+    assert manager.get_computed_block_nums(seqs) == [0]
+    tables = [[0, 2], [0, 3], [0, 1]]
+    assert [manager.get_computed_block_nums([seq]) for seq in seqs] == tables
+    stored = manager.take_cache_changes().stored
+    assert [(each.seq_id, each.position, each.block) for each in stored] == [
+        (0, 0, 0),
+        (0, 1, 2),
+        (1, 1, 3),
+        (2, 1, 1),
+    ]
+
+
+def test_slots_ahead_stay_for_later_tokens() -> None:
+    manager = make_manager(4)
+    seq = make_seq(0, [1] * 6)
+    allocate(manager, seq)
+    compute(manager, seq)
+    append(seq, 1)
+    needed = [manager.num_blocks_to_append([seq], num_slots) for num_slots in (0, 1, 2, 5, 6)]
+    assert needed == [0, 0, 1, 1, 2]
+    manager.begin_step()
+    assert manager.append_slots([seq], 2) == []
+    assert manager.table_changes == TableChanges(appended={0: [2]})
+    for _ in range(5):
+        append(seq, 1)
+        assert manager.have_slots([seq])
+        assert manager.num_blocks_to_append([seq]) == 0
+    append(seq, 1)
+    assert not manager.have_slots([seq])
+    assert manager.num_blocks_to_append([seq]) == 1
+
+
+def test_a_fork_takes_the_slots_that_its_parent_had_alone() -> None:
+    manager = make_manager(4)
+    parent = make_seq(0, [1] * 5)
+    allocate(manager, parent)
+    manager.append_slots([parent])
+    compute(manager, parent)
+    assert manager.have_slots([parent])
+    child = make_fork(manager, parent, 1)
+    assert not manager.have_slots([parent])
+    assert not manager.have_slots([child])
+
+
+@pytest.mark.parametrize(("num_tokens", "num_more"), [(6, 1), (8, 2)])
+def test_a_shared_block_is_swapped_once(num_tokens: int, num_more: int) -> None:
+    """Forks of 6 tokens write to a block that they share, and those of 8 to new ones."""
+    manager = BlockManager(5, BLOCK_SIZE, enable_prefix_caching=True, num_cpu_blocks=2)
+    parent = make_seq(0, [1] * num_tokens)
+    allocate(manager, parent)
+    compute(manager, parent)
+    seqs = [parent, make_fork(manager, parent, 1)]
+    for seq in seqs:
+        append(seq, 1)
+    assert manager.can_swap_out(seqs)
+    assert manager.swap_out(seqs) == [(0, 0), (1, 1)]
+    manager.check()
+    assert [manager.get_block_table(seq) for seq in seqs] == [[], []]
+    assert (manager.stats.used, manager.stats.total_cpu, manager.stats.free_cpu) == (0, 2, 0)
+    assert manager.num_to_swap_in(seqs) == 2 + num_more
+    manager.begin_step()
+    assert manager.swap_in(seqs) == [(0, 2), (1, 3)]
+    manager.check()
+    assert manager.table_changes == TableChanges(replaced={0: [2, 3], 1: [2, 3]})
+    assert manager.num_blocks_to_append(seqs) == num_more
+    assert not manager.have_slots(seqs)
+    manager.append_slots(seqs)
+    manager.check()
+    assert (manager.stats.used, manager.stats.free_cpu) == (2 + num_more, 2)
+
+
+def test_what_the_host_has_no_room_for_cannot_be_swapped() -> None:
+    manager = BlockManager(5, BLOCK_SIZE, enable_prefix_caching=False, num_cpu_blocks=2)
+    seq = make_seq(0, [1] * 9)
+    allocate(manager, seq)
+    for num_tokens, is_possible in ((8, True), (1, False)):
+        seq.data.update_num_computed_tokens(num_tokens)
+        assert manager.can_swap_out([seq]) == is_possible
+
+
+def test_a_swapped_sequence_can_be_freed() -> None:
+    manager = BlockManager(5, BLOCK_SIZE, enable_prefix_caching=False, num_cpu_blocks=3)
+    parent = make_seq(0, [1] * 9)
+    allocate(manager, parent)
+    compute(manager, parent)
+    child = make_fork(manager, parent, 1)
+    manager.swap_out([parent, child])
+    manager.free(parent)
+    manager.check()
+    assert manager.stats.free_cpu == 0
+    manager.free(child)
+    manager.check()
+    assert manager.stats.free_cpu == 3
+    assert manager.stats.free == 5
+
+
+@pytest.mark.parametrize("use_cache", [False, True])
+def test_a_lookup_tells_the_full_blocks_that_were_not_found(use_cache: bool) -> None:
+    manager = make_manager(7)
+    lora = LoRARequest("l", 1, "/l")
+    first = make_seq(0, [1] * 13, lora)
+    allocate(manager, first)
+    compute(manager, first)
+    manager.free(first)
+    changes = manager.take_cache_changes()
+    assert [each[:2] for each in changes.lookups] == [(0, 0)]
+    assert changes.lookups[0].lookup.hashes == [each.block_hash for each in changes.stored]
+    assert [each.block for each in changes.stored] == [0, 1, 2]
+    plain, other = make_seq(1, [1] * 17), make_seq(2, [1] * 5, lora)
+    allocate(manager, plain)
+    manager.allocate([other], manager.find_placement([other], use_cache=use_cache))
+    manager.check()
+    later = manager.take_cache_changes()
+    assert [(each.block, each.seq_id) for each in later.removed] == (
+        [(2, 1), (1, 2)] if use_cache else [(2, 1), (1, 2), (0, 2)]
+    )
+    assert [each[:2] for each in later.lookups] == [(1, 0), (2, 1)]
+    of_plain, of_other = (each.lookup for each in later.lookups)
+    assert len(of_plain.hashes) == 4
+    assert of_plain.token_hashes == of_plain.hashes
+    assert of_plain.is_cacheable
+    missed = slice(1 if use_cache else 0, 1)
+    assert of_other == PrefixLookup(
+        block_size=4,
+        num_tokens=5,
+        num_hit_tokens=4 if use_cache else 0,
+        hashes=[each.block_hash for each in changes.stored][missed],
+        token_hashes=of_plain.token_hashes[missed],
+        is_cacheable=use_cache,
+    )
+    assert [each.token_hash for each in changes.stored] == of_plain.hashes[:3]
 
 
 def test_freeing_twice_or_never_allocated_changes_nothing() -> None:
