@@ -308,7 +308,7 @@ def test_slots_ahead_stay_for_later_tokens() -> None:
 
 def test_a_fork_takes_the_slots_that_its_parent_had_alone() -> None:
     manager = make_manager(4)
-    parent = make_seq(0, [1] * 5)
+    parent = make_seq(0, [1])
     allocate(manager, parent)
     manager.append_slots([parent])
     compute(manager, parent)

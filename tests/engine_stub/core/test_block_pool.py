@@ -6,6 +6,15 @@ from engine_stub.core.block_pool import BlockPool
 from engine_stub.step_record import RemovedBlock
 
 
+def test_all_blocks_are_free_at_first() -> None:
+    pool = BlockPool(3)
+    assert (pool.num_blocks, pool.num_free, pool.num_cached, pool.num_available) == (3, 3, 0, 3)
+    assert [pool.ref_count(block) for block in range(3)] == [0, 0, 0]
+    pool.check(Counter())
+    assert [pool.take(7) for _ in range(3)] == [0, 1, 2]
+    assert pool.num_available == 0
+
+
 def test_free_blocks_are_taken_before_cached_ones() -> None:
     pool = BlockPool(3)
     first, second = pool.take(7), pool.take(7)
@@ -18,8 +27,11 @@ def test_free_blocks_are_taken_before_cached_ones() -> None:
     assert pool.find(b"first") == first
     assert pool.take(7) == first
     assert pool.find(b"first") is None
+    assert pool.num_removed == 1
     assert pool.take_removed() == [RemovedBlock(first, b"first", 7)]
     assert pool.take_removed() == []
+    assert pool.num_removed == 0
+    pool.check(Counter(range(3)))
 
 
 def test_the_least_recently_used_cached_block_is_evicted_first() -> None:

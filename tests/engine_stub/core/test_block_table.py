@@ -1,7 +1,7 @@
 """The hashes of blocks, and common prefixes of tables."""
 
 from engine_stub.core.block_table import BlockTable, common_prefix
-from seqtop.sequence import Sequence, token_inputs
+from seqtop.sequence import LoRARequest, Sequence, token_inputs
 
 
 def hashes(token_ids: list[int], num_blocks: int) -> list[bytes]:
@@ -27,6 +27,18 @@ def test_hashes_are_extended_not_computed_again() -> None:
     table.hash_blocks(seq, 2)
     assert table.hashes[0] is first
     assert len(table.hashes) == 2
+
+
+def test_hashes_of_tokens_are_those_without_adapters() -> None:
+    expected = hashes([1, 2, 3, 4, 5, 6, 7, 8], 2)
+    for lora in (None, LoRARequest("l", 1, "/l")):
+        table = BlockTable()
+        seq = Sequence(0, token_inputs([1, 2, 3, 4, 5, 6, 7, 8]), 4, lora_request=lora)
+        assert table.hash_tokens(seq, 1) == expected[:1]
+        assert table.hash_tokens(seq, 2) == expected
+        table.hash_blocks(seq, 2)
+        assert (table.hashes == expected) == (lora is None)
+        assert table.hash_tokens(seq, 1) == expected
 
 
 def test_common_prefix() -> None:
