@@ -2,16 +2,17 @@
 
 import itertools
 import random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine_stub.config import EngineConfig
+from engine_stub.config import EngineConfig, PreemptionMode
 from engine_stub.core.block_manager import BlockManager
 from engine_stub.core.scheduler import Scheduler, SchedulerOutputs
-from engine_stub.core.sequence_groups import replace_seqs
-from engine_stub.step_record import AdmissionBlocked, StepRecord
+from engine_stub.core.sequence_groups import replace_seqs, unfinished_seqs
+from engine_stub.step_record import AdmissionBlocked, PreemptionRecord, StepRecord, WaitCause
 from seqtop.sequence import (
     SamplingParams,
     Sequence,
@@ -332,6 +333,221 @@ def test_a_prefill_for_which_no_token_is_left_waits_a_step() -> None:
     scheduler.fork_seq(parent, child)
     assert step() == {"forks": 2, "again": 4}
     manager.check()
+
+
+def make_group(name: str, seq_ids: list[int], length: int, priority: int = 0) -> SequenceGroup:
+    """A group of sequences that have no block in common."""
+    seqs = [Sequence(seq_id, token_inputs([seq_id] * length), 4) for seq_id in seq_ids]
+    params = SamplingParams(n=len(seqs), max_tokens=40)
+    return SequenceGroup(name, seqs, 0.0, sampling_params=params, priority=priority)
+
+
+def make_scheduler(*groups: SequenceGroup, **settings: Any) -> Scheduler:
+    defaults: dict[str, Any] = {
+        "block_size": 4,
+        "num_gpu_blocks": 40,
+        "num_cpu_blocks": 0,
+        "max_num_seqs": 8,
+        "max_num_batched_tokens": 64,
+        "max_model_len": 32,
+        "enable_chunked_prefill": True,
+    }
+    config = EngineConfig(**(defaults | settings))
+    assert config.num_gpu_blocks is not None
+    manager = BlockManager(
+        config.num_gpu_blocks, 4, enable_prefix_caching=False, num_cpu_blocks=config.num_cpu_blocks
+    )
+    scheduler = Scheduler(config, manager)
+    for group in groups:
+        scheduler.add_seq_group(group)
+    return scheduler
+
+
+def compute(outputs: SchedulerOutputs) -> None:
+    """Do what an engine does to a step of a scheduler: a token for each complete sequence."""
+    for each in outputs.scheduled:
+        each.seq_group.update_num_computed_tokens(each.token_chunk_size)
+        for seq in unfinished_seqs(each.seq_group):
+            if seq.data.get_num_uncomputed_tokens() == 0:
+                seq.data.append_token_id(1, -1.0)
+
+
+def finish(scheduler: Scheduler, group: SequenceGroup) -> None:
+    for seq in group.seqs:
+        seq.status = SequenceStatus.FINISHED_STOPPED
+    scheduler.finish_seq_group(group)
+
+
+def planned(outputs: SchedulerOutputs) -> dict[str, tuple[int, int, bool]]:
+    """By request: the tokens of each sequence, those of all of them, and whether in prefill."""
+    return {
+        each.seq_group.request_id: (
+            each.token_chunk_size,
+            each.num_batched_tokens,
+            each.is_prompt,
+        )
+        for each in outputs.scheduled
+    }
+
+
+@pytest.mark.parametrize(("num_cpu_blocks", "mode"), [(4, "swap"), (3, "recompute")])
+def test_a_group_of_several_is_swapped_if_the_host_has_room(
+    num_cpu_blocks: int, mode: PreemptionMode
+) -> None:
+    first, pair = make_group("first", [1], 8), make_group("pair", [2, 3], 8)
+    scheduler = make_scheduler(first, pair, num_gpu_blocks=6, num_cpu_blocks=num_cpu_blocks)
+    outputs = scheduler.schedule()
+    assert planned(outputs) == {"first": (8, 8, True), "pair": (8, 16, True)}
+    assert scheduler.num_running_seqs == 3
+    compute(outputs)
+    outputs = scheduler.schedule()
+    is_swap = mode == "swap"
+    (preemption,) = outputs.preemptions
+    assert preemption == PreemptionRecord("pair", mode, [2, 3], 0 if is_swap else 16, "first")
+    assert planned(outputs) == {"first": (1, 1, False)}
+    assert (outputs.num_prefill_tokens, outputs.num_decode_tokens) == (0, 1)
+    assert outputs.admission_blocked == AdmissionBlocked("pair", "no_blocks", 3)
+    expected = SequenceStatus.SWAPPED if is_swap else SequenceStatus.WAITING
+    assert [seq.status for seq in pair.seqs] == [expected] * 2
+    assert [len(scheduler.waiting), len(scheduler.swapped)] == ([0, 1] if is_swap else [1, 0])
+    assert scheduler.num_running_seqs == 1
+    swapped_out = outputs.execute_model_req.blocks_to_swap_out
+    assert len(swapped_out) == (4 if is_swap else 0)
+    scheduler.block_manager.check()
+    compute(outputs)
+    finish(scheduler, first)
+    assert scheduler.num_running_seqs == 0
+    assert scheduler.has_work()
+    late = make_group("late", [4], 1)
+    scheduler.add_seq_group(late)
+    outputs = scheduler.schedule()
+    assert planned(outputs) == {"pair": (1, 2, False) if is_swap else (9, 18, True)}
+    assert outputs.admission_blocked == AdmissionBlocked("late", "no_blocks", 1)
+    request = outputs.execute_model_req
+    assert request.finished_requests_ids == ["first"]
+    assert request.running_queue_size == 1
+    assert [host for host, _ in request.blocks_to_swap_in] == [host for _, host in swapped_out]
+    assert request.blocks_to_swap_out == []
+    assert [seq.status for seq in pair.seqs] == [SequenceStatus.RUNNING] * 2
+    scheduler.block_manager.check()
+    compute(outputs)
+    for group in (pair, late):
+        finish(scheduler, group)
+    assert scheduler.has_work(), "the worker has to be told"
+    outputs = scheduler.schedule()
+    assert outputs.execute_model_req.finished_requests_ids == ["pair", "late"]
+    assert outputs.execute_model_req.blocks_to_swap_in == []
+    assert not scheduler.has_work()
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "cause", "num_missing"), [(23, "token_budget", 1), (22, "no_blocks", 6)]
+)
+def test_a_swapped_group_waits_for_a_token_of_each_sequence(
+    num_tokens: int, cause: WaitCause, num_missing: int
+) -> None:
+    first, pair = make_group("first", [1], 8), make_group("pair", [2, 3], 8)
+    scheduler = make_scheduler(
+        first, pair, num_gpu_blocks=6, num_cpu_blocks=4, max_num_batched_tokens=24
+    )
+    for _ in range(2):
+        compute(scheduler.schedule())
+    finish(scheduler, first)
+    scheduler.add_seq_group(make_group("urgent", [4], num_tokens, priority=-1))
+    outputs = scheduler.schedule()
+    assert planned(outputs) == {"urgent": (num_tokens, num_tokens, True)}
+    assert outputs.admission_blocked == AdmissionBlocked("pair", cause, num_missing)
+
+
+def test_sequences_in_prefill_together_are_not_swapped() -> None:
+    first, pair = make_group("first", [1], 4), make_group("pair", [2, 3], 8)
+    scheduler = make_scheduler(
+        first, pair, num_gpu_blocks=5, num_cpu_blocks=9, max_num_batched_tokens=9
+    )
+    outputs = scheduler.schedule()
+    assert planned(outputs) == {"first": (4, 4, True), "pair": (2, 4, True)}
+    compute(outputs)
+    (preemption,) = scheduler.schedule().preemptions
+    assert (preemption.mode, preemption.num_lost_tokens) == ("recompute", 4)
+
+
+@pytest.mark.parametrize(("policy", "victim"), [("last", "e"), ("largest", "d")])
+def test_the_victim_is_one_behind(policy: str, victim: str) -> None:
+    """Of two that are largest, the later."""
+    lengths = {"large": 15, "a": 4, "b": 7, "c": 11, "d": 11, "e": 3}
+    groups = [make_group(name, [i], length) for i, (name, length) in enumerate(lengths.items())]
+    scheduler = make_scheduler(*groups, num_gpu_blocks=14, preemption_victim=policy)
+    compute(scheduler.schedule())
+    outputs = scheduler.schedule()
+    preempted = [(each.request_id, each.for_request_id) for each in outputs.preemptions]
+    assert preempted == [(victim, "a")]
+    assert set(planned(outputs)) == set(lengths) - {victim}
+
+
+@pytest.mark.parametrize(
+    ("budget", "chunked", "plan", "num_missing"),
+    [
+        (8, True, None, 1),
+        (9, True, (1, 2, True), 0),
+        (12, True, (2, 4, True), 0),
+        (22, False, None, 1),
+        (23, False, (8, 16, True), 0),
+    ],
+)
+def test_sequences_of_a_group_share_the_budget(
+    budget: int, chunked: bool, plan: tuple[int, int, bool] | None, num_missing: int
+) -> None:
+    scheduler = make_scheduler(
+        make_group("first", [1], 7),
+        make_group("pair", [2, 3], 8),
+        max_num_batched_tokens=budget,
+        max_model_len=8,
+        enable_chunked_prefill=chunked,
+    )
+    outputs = scheduler.schedule()
+    assert planned(outputs) == {"first": (7, 7, True)} | ({"pair": plan} if plan else {})
+    assert outputs.num_prefill_tokens == 7 + (plan[1] if plan else 0)
+    assert outputs.admission_blocked == (
+        AdmissionBlocked("pair", "token_budget", num_missing) if num_missing else None
+    )
+
+
+def test_prefills_under_way_share_the_budget_in_order() -> None:
+    groups = make_group("pair", [1, 2], 8), make_group("single", [3], 20)
+    scheduler = make_scheduler(*groups, max_num_batched_tokens=9)
+    plans = []
+    for _ in range(4):
+        outputs = scheduler.schedule()
+        plans.append(planned(outputs))
+        compute(outputs)
+    assert plans == [
+        {"pair": (4, 8, True), "single": (1, 1, True)},
+        {"pair": (4, 8, True), "single": (1, 1, True)},
+        {"single": (7, 7, True), "pair": (1, 2, False)},
+        {"single": (7, 7, True), "pair": (1, 2, False)},
+    ]
+
+
+def test_each_sequence_of_a_group_takes_a_place() -> None:
+    groups = [make_group("a", [1], 1), make_group("b", [2, 3], 1), make_group("c", [4, 5], 1)]
+    scheduler = make_scheduler(*groups, max_num_seqs=4)
+    for _ in range(2):
+        outputs = scheduler.schedule()
+        assert set(planned(outputs)) == {"a", "b"}
+        assert outputs.admission_blocked == AdmissionBlocked("c", "seq_limit", 1)
+        compute(outputs)
+    finish(scheduler, groups[0])
+    outputs = scheduler.schedule()
+    assert set(planned(outputs)) == {"b", "c"}
+    assert outputs.admission_blocked is None
+
+
+def test_whoever_wants_logprobs_of_the_prompt_has_it_computed(make_engine: MakeEngine) -> None:
+    engine = make_engine()
+    for request_id, more in (("a", {}), ("b", {"prompt_logprobs": 1}), ("c", {})):
+        engine.add_request(request_id, [1] * 13, greedy(1, **more))
+        num_tokens = ran(engine.step())[request_id]
+        assert num_tokens == (1 if request_id == "c" else 13)
 
 
 # A workload without a model: the scheduler cannot tell.
