@@ -318,9 +318,9 @@ def test_a_fork_takes_the_slots_that_its_parent_had_alone() -> None:
     assert not manager.have_slots([child])
 
 
-@pytest.mark.parametrize(("num_tokens", "num_more"), [(6, 1), (8, 2)])
+@pytest.mark.parametrize(("num_tokens", "num_more"), [(6, 1), (7, 1), (8, 2)])
 def test_a_shared_block_is_swapped_once(num_tokens: int, num_more: int) -> None:
-    """Forks of 6 tokens write to a block that they share, and those of 8 to new ones."""
+    """Forks of 6 or 7 tokens write to a block that they share, and those of 8 to new ones."""
     manager = BlockManager(5, BLOCK_SIZE, enable_prefix_caching=True, num_cpu_blocks=2)
     parent = make_seq(0, [1] * num_tokens)
     allocate(manager, parent)
@@ -517,12 +517,15 @@ TestBlocks = Blocks.TestCase
 TestBlocks.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=30))
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.booleans())
 @settings(max_examples=50, deadline=None)
-def test_a_second_run_finds_all_full_blocks_but_the_last_token(token_ids: list[int]) -> None:
+def test_a_second_run_finds_all_full_blocks_but_the_last_token(
+    token_ids: list[int], has_adapter: bool
+) -> None:
     manager = make_manager(32)
-    first = make_seq(0, token_ids)
+    lora = LoRARequest("l", 1, "/l") if has_adapter else None
+    first = make_seq(0, token_ids, lora)
     allocate(manager, first)
     compute(manager, first)
     manager.free(first)
-    assert allocate(manager, make_seq(1, token_ids)) == (len(token_ids) - 1) // BLOCK_SIZE
+    assert allocate(manager, make_seq(1, token_ids, lora)) == (len(token_ids) - 1) // BLOCK_SIZE

@@ -9,9 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_stub.config import EngineConfig
+from engine_stub.core.block_manager import BlockManager
+from engine_stub.core.lookahead_slots import LookaheadSlots
 from engine_stub.engine import LLMEngine
-from engine_stub.step_record import StepRecord
-from seqtop.sequence import SamplingParams, SequenceStatus
+from engine_stub.step_record import ScheduledSequenceGroup, StepRecord
+from seqtop.sequence import (
+    SamplingParams,
+    Sequence,
+    SequenceGroup,
+    SequenceStatus,
+    token_inputs,
+)
 from tests.support.checkpoints import add_draft_head, generate, make_checkpoint
 
 MAX_TOKENS = 14
@@ -117,6 +125,96 @@ def test_at_most_as_many_slots_as_are_set(
     requests = [record.execute_model_req for record in records]
     assert max(each.num_lookahead_slots for each in requests) == num_slots
     assert max(each.num_steps for each in requests) == num_slots + 1
+
+
+def make_scheduled(
+    manager: BlockManager, seq_id: int, num_tokens: int, params: SamplingParams
+) -> ScheduledSequenceGroup:
+    """A group in decode; the last one of its tokens is new, and has its slot."""
+    seq = Sequence(seq_id, token_inputs([1] * (num_tokens - 1)), 4)
+    group = SequenceGroup(f"r{seq_id}", [seq], 0.0, sampling_params=params)
+    manager.allocate([seq], manager.find_placement([seq]))
+    group.update_num_computed_tokens(num_tokens - 1)
+    seq.data.append_token_id(1, -1.0)
+    manager.append_slots([seq])
+    return ScheduledSequenceGroup(group, 1, 1, is_prompt=False)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "more", "num_blocks", "expected"),
+    [
+        ([9], {}, 9, [4]),
+        ([9], {"max_tokens": None}, 9, [4]),
+        ([], {}, 9, []),
+        ([9], {"num_scheduler_steps": 1}, 9, [0]),
+        ([9], {"num_scheduler_steps": 2}, 9, [1]),
+        ([9], {"num_scheduler_steps": 1, "speculative": "ngram", "num_speculative_tokens": 3}, 9,
+         [3]),
+        # The budget is for all groups, and for the slot of the step itself.
+        ([9, 5], {"max_num_batched_tokens": 8}, 9, [3, 3]),
+        ([9, 5], {"max_num_batched_tokens": 7}, 9, [2, 2]),
+        ([9, 5], {"max_num_batched_tokens": 3}, 9, [0, 0]),
+        # No more than the tokens that may come.
+        ([9], {"max_model_len": 12}, 9, [2]),
+        ([9], {"max_model_len": 10}, 9, [0]),
+        ([9, 10], {"max_model_len": 12}, 9, [2, 1]),
+        ([9], {"max_tokens": 4}, 9, [2]),
+        ([9], {"max_tokens": 2}, 9, [0]),
+        ([9], {"extra_args": {"beam_width": 1}}, 9, [0]),
+        # As many as there are blocks for.
+        ([7], {}, 2, [1]),
+        ([8], {}, 2, [0]),
+        ([8, 8], {}, 5, [4, 0]),
+        ([8, 7], {}, 5, [4, 1]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_slots_of_a_step_that_decodes(
+    lengths: list[int], more: dict[str, Any], num_blocks: int, expected: list[int]
+) -> None:
+    params = {name: more[name] for name in ("max_tokens", "extra_args") if name in more}
+    defaults: dict[str, Any] = {
+        "max_num_seqs": 2,
+        "max_num_batched_tokens": 64,
+        "max_model_len": 32,
+        "num_scheduler_steps": 5,
+    }
+    settings = {name: value for name, value in more.items() if name not in params}
+    manager = BlockManager(num_blocks, 4, enable_prefix_caching=False)
+    slots = LookaheadSlots(EngineConfig(**(defaults | settings)), manager)
+    scheduled = [
+        make_scheduled(manager, index, length, SamplingParams(**({"max_tokens": 20} | params)))
+        for index, length in enumerate(lengths)
+    ]
+    extended = slots.extend(scheduled)
+    manager.check()
+    assert [each.seq_group for each in extended] == [each.seq_group for each in scheduled]
+    assert [each.num_lookahead_slots for each in extended] == expected
+    for each in extended:
+        assert each.num_batched_tokens == 1 + each.num_lookahead_slots
+        assert each.token_chunk_size == 1
+        assert each.seq_group.state.num_steps == 1 + each.num_lookahead_slots
+        seq = each.seq_group.first_seq
+        num_slots = len(manager.get_block_table(seq)) * 4
+        assert num_slots - 4 < seq.get_len() + each.num_lookahead_slots <= num_slots
+
+
+def test_a_step_with_a_prompt_has_no_slots_ahead() -> None:
+    manager = BlockManager(9, 4, enable_prefix_caching=False)
+    config = EngineConfig(max_num_seqs=2, max_model_len=32, num_scheduler_steps=5)
+    slots = LookaheadSlots(config, manager)
+    decode = make_scheduled(manager, 0, 9, SamplingParams(max_tokens=20))
+    assert [each.num_lookahead_slots for each in slots.extend([decode])] == [4]
+    prompt_seq = Sequence(1, token_inputs([1] * 5), 4)
+    prompt = ScheduledSequenceGroup(
+        SequenceGroup("prompt", [prompt_seq], 0.0, sampling_params=SamplingParams()),
+        token_chunk_size=5,
+        num_batched_tokens=5,
+        is_prompt=True,
+    )
+    manager.allocate([prompt_seq], manager.find_placement([prompt_seq]))
+    assert slots.extend([prompt, decode]) == [prompt, decode]
+    assert [each.seq_group.state.num_steps for each in (prompt, decode)] == [1, 1]
 
 
 @given(
