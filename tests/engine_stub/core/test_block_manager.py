@@ -51,6 +51,7 @@ def test_a_sequence_gets_blocks_for_its_tokens() -> None:
     assert manager.get_block_table(seq) == [0, 1, 2]
     stats = manager.stats
     assert (stats.total, stats.used, stats.cached, stats.free) == (8, 3, 0, 5)
+    assert (stats.total_cpu, stats.free_cpu) == (0, 0)
 
 
 def test_slots_are_appended_as_tokens_come() -> None:

@@ -471,6 +471,29 @@ def test_sequences_in_prefill_together_are_not_swapped() -> None:
     assert (preemption.mode, preemption.num_lost_tokens) == ("recompute", 4)
 
 
+def test_a_fork_shares_blocks_until_it_leaves() -> None:
+    group = make_group("r", [1], 6)
+    scheduler = make_scheduler(group)
+    compute(scheduler.schedule())
+    parent = group.first_seq
+    child = parent.fork(2)
+    scheduler.fork_seq(parent, child)
+    replace_seqs(group, [parent, child])
+    outputs = scheduler.schedule()
+    assert planned(outputs) == {"r": (1, 2, False)}
+    assert outputs.num_decode_tokens == 2
+    assert outputs.execute_model_req.blocks_to_copy == [(1, 2)]
+    assert scheduler.block_manager.stats.used == 3
+    scheduler.free_seq(child)
+    replace_seqs(group, [parent])
+    scheduler.block_manager.check()
+    assert scheduler.block_manager.stats.used == 2
+    compute(outputs)
+    outputs = scheduler.schedule()
+    assert planned(outputs) == {"r": (1, 1, False)}
+    assert outputs.execute_model_req.blocks_to_copy == []
+
+
 @pytest.mark.parametrize(("policy", "victim"), [("last", "e"), ("largest", "d")])
 def test_the_victim_is_one_behind(policy: str, victim: str) -> None:
     """Of two that are largest, the later."""
