@@ -81,6 +81,8 @@ def test_one_batch(checkpoint: Path, expected: list[list[int]], lookahead: str) 
     outputs, records = run(make_engine(checkpoint, **LOOKAHEADS[lookahead]))
     assert outputs == expected
     assert looked_ahead(records)
+    most_steps = max(record.execute_model_req.num_steps for record in records)
+    assert most_steps == (5 if lookahead == "multi-step" else 1), "a draft is verified at once"
 
 
 @pytest.mark.parametrize("mode", ["swap", "recompute"])

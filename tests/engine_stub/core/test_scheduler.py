@@ -17,6 +17,8 @@ from seqtop.sequence import (
     SamplingParams,
     Sequence,
     SequenceGroup,
+    SequenceGroupMetadata,
+    SequenceGroupMetadataDelta,
     SequenceStatus,
     token_inputs,
 )
@@ -426,6 +428,8 @@ def test_a_group_of_several_is_swapped_if_the_host_has_room(
     request = outputs.execute_model_req
     assert request.finished_requests_ids == ["first"]
     assert request.running_queue_size == 1
+    (sent,) = request.seq_group_metadata_list
+    assert isinstance(sent, SequenceGroupMetadataDelta if is_swap else SequenceGroupMetadata)
     assert [host for host, _ in request.blocks_to_swap_in] == [host for _, host in swapped_out]
     assert request.blocks_to_swap_out == []
     assert [seq.status for seq in pair.seqs] == [SequenceStatus.RUNNING] * 2
@@ -492,6 +496,18 @@ def test_a_fork_shares_blocks_until_it_leaves() -> None:
     outputs = scheduler.schedule()
     assert planned(outputs) == {"r": (1, 1, False)}
     assert outputs.execute_model_req.blocks_to_copy == []
+
+
+def test_a_group_like_a_finished_one_is_described_in_full() -> None:
+    scheduler = make_scheduler()
+    for _ in range(2):
+        group = make_group("r", [1], 6)
+        scheduler.add_seq_group(group)
+        outputs = scheduler.schedule()
+        (sent,) = outputs.execute_model_req.seq_group_metadata_list
+        assert isinstance(sent, SequenceGroupMetadata)
+        compute(outputs)
+        finish(scheduler, group)
 
 
 @pytest.mark.parametrize(("policy", "victim"), [("last", "e"), ("largest", "d")])
