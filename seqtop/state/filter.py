@@ -117,19 +117,8 @@ def parse(source: str) -> Filter:
 
 
 def words(source: str) -> Iterator[re.Match[str]]:
-    """Yields the words of a filter.
-
-    Raises:
-        FilterError: The rest cannot be parsed.
-    """
-    pattern = re.compile(_WORD, re.VERBOSE | re.IGNORECASE)
-    position = 0
-    while (position := _skip_spaces(source, position)) < len(source):
-        word = pattern.match(source, position)
-        if word is None:
-            raise FilterError(f"cannot parse {source[position:].split()[0]!r}")
-        position = word.end()
-        yield word
+    """Returns the words of a filter."""
+    return re.finditer(_WORD, source, re.VERBOSE | re.IGNORECASE)
 
 
 class TextSearch:
@@ -170,12 +159,6 @@ class TextSearch:
         found = search(text, max(start - len(self._pattern.pattern), 0))
         self.num_searched[sequence.seq_id] = found.start() if found else len(text)
         return found is not None
-
-
-def _skip_spaces(source: str, position: int) -> int:
-    while position < len(source) and source[position].isspace():
-        position += 1
-    return position
 
 
 def _test(word: re.Match[str]) -> Test:
@@ -223,8 +206,6 @@ def _field(name: str, comparison: str, wanted: str) -> Test:
         if close:
             raise FilterError(f"no field {name!r}: perhaps {close[0]}")
         raise UnknownFieldError(f"no field {name!r}: the help lists them all")
-    if not wanted:
-        raise FilterError(f"{name}{comparison} needs a value")
     alternatives = [_compare(column, comparison, part) for part in wanted.split(",") if part]
     if not alternatives:
         raise FilterError(f"{name}{comparison} needs a value")

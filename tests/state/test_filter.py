@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, SequenceState
-from seqtop.state.filter import UNITS, FilterError, parse, quantity
+from seqtop.state.filter import (
+    UNITS,
+    FilterError,
+    UnknownFieldError,
+    number_test,
+    parse,
+    quantity,
+    share,
+)
 from seqtop.wire.columns import Ints
 
 NOW = 110.0
@@ -65,6 +73,7 @@ def matches(source: str, **changes: Any) -> bool:
         "status:waiting,running",
         "status=running",
         "status!=stop,length",
+        "status=stop,RUNNING",
         "request=req-7",
         "stage:decode",
         "prompt>1000",
@@ -116,6 +125,8 @@ def test_holds(source: str) -> None:
         "e2e>0",
         "e2e!=0",
         "prompt:many",
+        "prompt!=many",
+        "prompt!=7,1500",
         "id:nowhere,nobody",
         "id>1",
         "id<1",
@@ -133,6 +144,7 @@ def test_does_not_hold(source: str) -> None:
         ("zzz:1", "no field 'zzz': the help lists them all"),
         ("prompt>many", "prompt> needs a number, not 'many'"),
         ("prompt>", "prompt> needs a value"),
+        ('prompt>""', "prompt> needs a value"),
         ("status:,", "status: needs a value"),
         ("prompt>3parsecs", "no unit 'parsecs': there are k, M, G, us, ms, s, m, h"),
         ("re:abc", "a regular expression needs slashes: re:/abc/"),
@@ -150,7 +162,8 @@ def test_time_alone_changes_only_what_still_waits() -> None:
     waiting = request_of(metrics=RequestMetrics(100.0, 100.0, None, None, None))
     wanted = parse("queue>9")
     assert wanted.grows
-    assert not parse("prompt>9").grows
+    assert parse("-QUEUE>9 prompt>9").grows
+    assert not parse("fox prompt>9").grows
     sequence = sequence_of(status=SequenceStatus.WAITING)
     assert not wanted.matches(waiting, sequence, 108.0)
     assert wanted.matches(waiting, sequence, 110.0)
@@ -183,7 +196,14 @@ def test_units_are_the_same_everywhere() -> None:
 
 def test_waiting_includes_preempted_sequences_as_in_the_header() -> None:
     preempted = {"status": SequenceStatus.WAITING}
-    for source in ("status:waiting", "status=waiting", "waiting", "status:preempt", "preempt"):
+    for source in (
+        "status:waiting",
+        "status=waiting",
+        "waiting",
+        "status:preempt",
+        "preempt",
+        "status=Preempted",
+    ):
         assert matches(source, **preempted), source
     for source in ("status!=waiting", "-waiting", "status:running", "running"):
         assert not matches(source, **preempted), source
@@ -194,3 +214,128 @@ def test_a_word_of_the_status_column_finds_that_status() -> None:
     assert matches("RUNNING upon")
     assert not matches("runnin"), "a text that is nowhere"
     assert not matches('"running"'), "quoted, it is only a text"
+
+
+def test_the_name_of_a_status_may_have_an_ending() -> None:
+    stopped = {"status": SequenceStatus.FINISHED_STOPPED}
+    assert matches("status:stopped", **stopped)
+    assert matches("status=STOPPED", **stopped)
+    assert not matches("status=aborted,ignored", **stopped)
+
+
+def test_a_field_that_resembles_none_is_told_apart() -> None:
+    with pytest.raises(UnknownFieldError):
+        parse("zzz:1")
+    for source in ("promt>1000", "re:abc", "prompt>"):
+        with pytest.raises(FilterError) as error:
+            parse(source)
+        assert not isinstance(error.value, UnknownFieldError)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1500", 1500.0),
+        ("+2.5", 2.5),
+        ("-.5", -0.5),
+        ("3.", 3.0),
+        ("2k", 2e3),
+        ("2K", 2e3),
+        ("2M", 2e6),
+        ("2G", 2e9),
+        ("250us", 0.00025),
+        ("250ms", 0.25),
+        ("250MS", 0.25),
+        ("2s", 2.0),
+        ("2m", 120.0),
+        ("2h", 7200.0),
+        ("", None),
+        ("many", None),
+        ("1.2.3", None),
+        ("9" * 400, None),
+    ],
+)
+def test_numbers_with_their_units(text: str, value: float | None) -> None:
+    assert quantity(text) == (None if value is None else pytest.approx(value))
+
+
+def test_a_share_may_be_a_percentage() -> None:
+    assert share("95%") == share(".95") == 0.95
+    assert share("95") == 95.0
+    assert share("most") is share("most%") is None
+    half = sequence_of(num_prompt_hits=750)
+    scheduled = request_of(num_scheduled_steps=1)
+    held = [
+        source
+        for source in ("hit=50%", "hit>=0.5", "hit<51%", "hit>50%", "hit=50", "hit<50%")
+        if parse(source).matches(scheduled, half, NOW)
+    ]
+    assert held == ["hit=50%", "hit>=0.5", "hit<51%"]
+
+
+@pytest.mark.parametrize(
+    ("comparison", "held"),
+    [
+        ("<", [1]),
+        ("<=", [1, 2]),
+        (">", [3]),
+        (">=", [2, 3]),
+        ("=", [2]),
+        ("==", [2]),
+        (":", [2]),
+        ("!=", [1, 3]),
+    ],
+)
+def test_comparisons_with_a_number(comparison: str, held: list[int]) -> None:
+    holds = number_test("kv", comparison, 2.0)
+    assert [value for value in (1, 2, 3) if holds(value)] == held
+    assert [
+        value for value in (1, 2, 3) if matches(f"computed{comparison}2", num_computed_tokens=value)
+    ] == held
+    with pytest.raises(FilterError, match=f"^kv{comparison} needs a number$"):
+        number_test("kv", comparison, None)
+
+
+def test_what_is_highlighted_is_what_is_searched_for_in_texts() -> None:
+    wanted = parse('  fox.  -owl re:/[A-Z]+/ "a b" out>3 text:sea  ')
+    assert wanted.source == 'fox.  -owl re:/[A-Z]+/ "a b" out>3 text:sea'
+    text = "foxy FOX. owl A B sea"
+    found = [match and match[0] for match in (each.search(text) for each in wanted.patterns)]
+    assert found == ["FOX.", "foxy", "A B"]
+
+
+def test_only_the_new_part_of_an_output_is_searched_until_a_reset() -> None:
+    wanted = parse("-owl")
+
+    def has_owl(text: str, seq_id: int = 7) -> bool:
+        return not wanted.matches(request_of(), sequence_of(text=text, seq_id=seq_id), NOW)
+
+    assert not has_owl("a fox sat")
+    assert not has_owl("a fox sat", 8)
+    assert not has_owl("an owl and a fox")
+    wanted.reset(8)
+    assert has_owl("an owl and a fox", 8)
+    assert not has_owl("an owl and a fox")
+    wanted.reset()
+    assert has_owl("an owl and a fox")
+    assert not has_owl("a fox")
+    assert has_owl("owl"), "a shorter output is another one"
+
+
+def test_a_text_is_found_wherever_the_output_is_cut() -> None:
+    wanted, text = parse('"a.b (C"'), "xx A.B (c"
+    for cut in range(len(text)):
+        wanted.reset()
+        for part in (text[:cut], text[: len(text) - 1]):
+            assert not wanted.matches(request_of(), sequence_of(text=part), NOW)
+        assert wanted.matches(request_of(), sequence_of(text=text), NOW)
+        assert wanted.matches(request_of(), sequence_of(text=text + " and on"), NOW)
+
+
+def test_the_request_id_and_the_prompt_are_searched_once() -> None:
+    wanted = parse("sea")
+    assert wanted.matches(request_of(), sequence_of(), NOW)
+    assert wanted.matches(request_of(prompt=None), sequence_of(), NOW)
+    wanted.reset(7)
+    assert not wanted.matches(request_of(prompt=None), sequence_of(), NOW)
+    assert not wanted.matches(request_of(), sequence_of(), NOW)
