@@ -265,3 +265,168 @@ def test_an_arrival_at_no_time_moves_no_other_id(descending: bool, arrival: floa
     view.rebuild(state)
     view.tick(state)
     assert sorted(view.page(0, 9)) == [7, 8]
+
+
+def running(state: EngineState, seq_id: int, arrival: float = 1.0, text: str = "") -> None:
+    name = f"req-{seq_id}"
+    metrics = RequestMetrics(arrival, arrival, None, None, None)
+    state.requests[name] = RequestState(name, metrics, [seq_id])
+    state.sequences[seq_id] = SequenceState(seq_id, name, SequenceStatus.RUNNING, text=text)
+
+
+def test_a_search_follows_the_text_of_a_running_sequence() -> None:
+    state, view = EngineState(), SequenceView()
+    for seq_id in (1, 2):
+        running(state, seq_id, text="a f")
+    assert view.next_hit(None, 1) is None
+    view.rebuild(state)
+    view.search(state, parse("fox"))
+    assert view.hit_place(1) == (0, 0)
+    assert view.next_hit(1, 1) is None
+    state.sequences[1].text += "ox"
+    view.update(state, [1])
+    assert view.is_hit(1)
+    assert view.hit_place(1) == (1, 1)
+    assert view.hit_place(2) == view.hit_place(None) == (0, 1)
+    state.sequences[2].status = SequenceStatus.WAITING
+    state.sequences[2].text += "ox"
+    view.update(state, [2])
+    assert view.hit_place(2) == (2, 2)
+    view.filter = parse("status:waiting")
+    view.rebuild(state)
+    assert view.hit_place(2) == (1, 1)
+    view.search(state, parse(""))
+    assert view.hit_place(2) == (0, 0)
+
+
+def test_a_search_may_stay_where_it_is() -> None:
+    state, view = EngineState(), SequenceView()
+    for seq_id, text in enumerate(("owl", "fox", "owl", "fox", "owl")):
+        running(state, seq_id, seq_id, text)
+    view.rebuild(state)
+    view.search(state, parse("fox"))
+    assert [view.next_hit(seq_id, 1, here=True) for seq_id in range(5)] == [1, 1, 3, 3, 1]
+    assert [view.next_hit(seq_id, 1) for seq_id in range(5)] == [1, 3, 3, 1, 1]
+    assert [view.next_hit(seq_id, -1) for seq_id in range(5)] == [3, 3, 1, 1, 3]
+
+
+@pytest.mark.parametrize("source", ["owl", "-owl"])
+def test_another_sequence_with_the_id_of_one_that_is_gone_is_searched_anew(source: str) -> None:
+    state, view = EngineState(), SequenceView()
+    running(state, 1, text="a long tale of a fox")
+    view.filter = parse(source)
+    view.rebuild(state)
+    view.search(state, parse(source))
+    del state.sequences[1], state.requests["req-1"]
+    view.update(state, [1])
+    assert (len(view), view.is_hit(1), list(view.running)) == (0, False, [])
+    running(state, 1, text="an owl, and a long tale of a fox")
+    view.update(state, [1])
+    assert (1 in view) == view.is_hit(1) == (source == "owl")
+
+
+def test_a_request_that_arrives_again_at_another_time_moves() -> None:
+    state, view = EngineState(), SequenceView()
+    for seq_id in (1, 2):
+        running(state, seq_id, seq_id)
+    view.rebuild(state)
+    state.requests["req-1"].metrics.arrival_time = 3.0
+    view.update(state, [1])
+    assert ids(view) == [2, 1]
+
+
+def test_the_place_in_the_queue_follows_each_change() -> None:
+    state, view = EngineState(), SequenceView()
+    for seq_id in (1, 2, 3):
+        running(state, seq_id, seq_id)
+        state.sequences[seq_id].status = SequenceStatus.WAITING
+    view.rebuild(state)
+    assert [view.queue_place(seq_id) for seq_id in (1, 2, 3)] == [(0, 1), (1, 1), (2, 2)]
+    state.sequences[1].status = SequenceStatus.RUNNING
+    view.update(state, [1])
+    assert [view.queue_place(seq_id) for seq_id in (1, 2, 3)] == [None, (0, 2), (1, 2)]
+    state.requests["req-3"].priority = -1
+    view.update(state, [3])
+    assert view.queue == [3, 2]
+    del state.sequences[3]
+    view.update(state, [3])
+    assert view.queue == [2]
+    assert view.queue_place(3) is None
+    view.rebuild(EngineState())
+    assert (view.queue, list(view.running), ids(view)) == ([], [], [])
+
+
+@pytest.mark.parametrize("time", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_time_that_no_clock_shows_counts_as_none(time: float, descending: bool) -> None:
+    state, view = EngineState(time=time), SequenceView()
+    for seq_id, arrival in ((1, 5.0), (2, 7.0)):
+        running(state, seq_id, arrival)
+        state.sequences[seq_id].status = SequenceStatus.WAITING
+    view.sort = Sort("queue", descending)
+    view.rebuild(state)
+    view.tick(state)
+    assert ids(view) == ([1, 2] if descending else [2, 1])
+    assert view.index(1) == (0 if descending else 1)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_what_still_waits_is_compared_with_waits_that_ended(descending: bool) -> None:
+    state, view = EngineState(time=10.0), SequenceView()
+    running(state, 1, 5.0)
+    state.sequences[1].status = SequenceStatus.WAITING
+    for seq_id, seconds in ((2, 4.5), (3, 5.5)):
+        running(state, seq_id)
+        state.requests[f"req-{seq_id}"].metrics.time_in_queue = seconds
+    view.sort = Sort("queue", descending)
+    view.rebuild(state)
+    assert ids(view) == ([3, 1, 2] if descending else [2, 1, 3])
+    state.time = 11.0
+    view.tick(state)
+    assert ids(view) == ([1, 3, 2] if descending else [2, 3, 1])
+    del state.sequences[1], state.requests["req-1"]
+    view.rebuild(state)
+    view.tick(state)
+    assert ids(view) == ([3, 2] if descending else [2, 3])
+
+
+def test_a_tree_of_samples_that_wait_moves_as_time_passes() -> None:
+    state, view = EngineState(time=10.0), SequenceView()
+    running(state, 1, 5.0)
+    running(state, 2, 0.0)
+    state.requests["req-2"].metrics.time_in_queue = 7.0
+    state.requests["req-1"].seq_ids.append(3)
+    state.sequences[3] = SequenceState(3, "req-1", SequenceStatus.WAITING)
+    state.sequences[1].status = SequenceStatus.WAITING
+    view.sort = Sort("queue", descending=True)
+    view.rebuild(state)
+    assert ids(view) == [2, 1, 3]
+    state.time = 13.0
+    view.tick(state)
+    assert ids(view) == [1, 3, 2]
+
+
+def test_one_sample_that_is_left_of_several_is_in_no_tree() -> None:
+    state, view = EngineState(), SequenceView()
+    running(state, 1)
+    running(state, 2)
+    state.requests["req-1"].seq_ids.append(3)
+    state.sequences[3] = SequenceState(3, "req-1", SequenceStatus.RUNNING)
+    view.rebuild(state)
+    assert view.tree_position(1).is_parent
+    assert view.tree_position(3).parent == 1
+    state.requests["req-1"].seq_ids.remove(3)
+    del state.sequences[3]
+    assert view.update(state, [1, 2, 3]) == {1}
+    assert view.tree_position(1) == view.tree_position(2)
+    assert not view.tree_position(1).is_parent
+    assert ids(view) == [1, 2]
+
+
+def test_no_row_is_moved_when_its_key_stays_the_same_or_its_id_is_unknown() -> None:
+    state, view = EngineState(), SequenceView()
+    running(state, 1)
+    view.rebuild(state)
+    assert view.update(state, [1, 2]) == set()
+    assert ids(view) == [1]
+    assert 2 not in view
