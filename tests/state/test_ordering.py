@@ -418,7 +418,7 @@ def test_one_sample_that_is_left_of_several_is_in_no_tree() -> None:
     state.requests["req-1"].seq_ids.remove(3)
     del state.sequences[3]
     assert view.update(state, [1, 2, 3]) == {1}
-    assert view.tree_position(1) == view.tree_position(2)
+    assert view.tree_position(1) == view.tree_position(2) == view.tree_position(3)
     assert not view.tree_position(1).is_parent
     assert ids(view) == [1, 2]
 
