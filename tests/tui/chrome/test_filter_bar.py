@@ -1,9 +1,16 @@
 """Filtering and searching, and the errors that are shown while typing."""
 
-from textual.pilot import Pilot
-from textual.widgets import Input
+import asyncio
+from collections.abc import Awaitable, Callable
 
+import pytest
+from textual.app import ComposeResult
+from textual.pilot import Pilot
+from textual.widgets import Input, OptionList
+
+from seqtop.state.filter import parse
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.base_app import BaseApp
 from seqtop.tui.chrome.filter_bar import FilterBar
 from seqtop.tui.screens.sequences.table import Rows
 from tests.support.piloting import notices, play, screen, until
@@ -164,3 +171,156 @@ def test_a_selection_that_the_filter_hides_is_named_and_comes_back(app: SeqtopAp
         assert app.ui.selected == other
 
     play(app, act)
+
+
+class Bench(BaseApp):
+    """A bar above a list, and what the bar says of itself."""
+
+    def __init__(self, name: str = "filter") -> None:
+        super().__init__(theme_name=None, problems=())
+        self.bar = FilterBar(parse, "text  out>9", name)
+        self.list = OptionList("a", "b")
+        self.said: list[str | None] = []
+        """The filters that became active; `None` where the user left the line."""
+        self.num_rings = 0
+
+    def compose(self) -> ComposeResult:
+        yield self.bar
+        yield self.list
+
+    def on_filter_bar_changed(self, message: FilterBar.Changed) -> None:
+        assert message.bar is self.bar
+        self.said.append(message.source)
+
+    def on_filter_bar_left(self) -> None:
+        self.said.append(None)
+        self.list.focus()
+
+    def on_input_changed(self) -> None:
+        self.said.append("an event of the line, which is the bar's own")
+
+    on_input_submitted = on_input_changed
+
+    def bell(self) -> None:
+        self.num_rings += 1
+
+    def words(self) -> str:
+        return " ".join(screen(self).split())
+
+
+def tried(act: Callable[[Bench, Pilot[int]], Awaitable[None]], name: str = "filter") -> None:
+    async def run() -> None:
+        bench = Bench(name)
+        async with bench.run_test(size=(120, 12)) as pilot:
+            assert not bench.bar.display
+            await act(bench, pilot)
+
+    asyncio.run(run())
+
+
+def test_a_bar_says_what_is_active_and_when_it_is_left() -> None:
+    async def act(bench: Bench, pilot: Pilot[int]) -> None:
+        bench.bar.open()
+        await pilot.pause()
+        line = bench.query_one("#filter-input", Input)
+        assert bench.focused is line
+        assert "Filter text out>9" in bench.words()
+        await pilot.press(*" ou", "space")
+        assert bench.said == ["", "o", "ou", "ou"]
+        bench.said.clear()
+        line.value = "out>"
+        await pilot.pause()
+        assert bench.bar.has_class("-wrong")
+        assert "out> needs a value. Not applied; the active filter is ou." in bench.words()
+        await pilot.press("down")
+        assert (bench.said, bench.num_rings, bench.focused) == ([], 1, line)
+        assert "the active filter is ou. Correct it, or press Esc to clear it." in bench.words()
+        await pilot.press("1", "enter")
+        assert (bench.said, bench.num_rings) == (["out>1", None], 1)
+        assert not bench.bar.has_class("-wrong")
+        assert "Not applied" not in bench.words()
+        assert bench.focused is bench.list
+        assert bench.bar.display
+
+    tried(act)
+
+
+@pytest.mark.parametrize("key", ["enter", "down", "escape"])
+def test_a_bar_that_is_left_empty_is_closed(key: str) -> None:
+    async def act(bench: Bench, pilot: Pilot[int]) -> None:
+        bench.bar.open()
+        await pilot.press("space", "x" if key == "escape" else "space", key)
+        assert None in bench.said
+        assert not bench.bar.display
+        assert bench.focused is bench.list
+        line = bench.query_one("#search-input", Input)
+        assert not line.can_focus
+        bench.bar.open()
+        assert line.can_focus
+        await pilot.pause()
+        assert "Search" in bench.words()
+        assert line.value == ("" if key == "escape" else "  ")
+
+    tried(act, "search")
+
+
+def test_the_filter_is_cleared_and_said_to_be() -> None:
+    async def act(bench: Bench, pilot: Pilot[int]) -> None:
+        bench.bar.open()
+        await pilot.press("x", "enter")
+        bench.said.clear()
+        bench.bar.clear()
+        await pilot.pause()
+        assert set(bench.said) == {"", None}
+        bench.bar.open()
+        await pilot.press(*"out>")
+        assert "the active filter is out." in bench.words()
+        bench.bar.clear()
+        bench.bar.open()
+        await pilot.pause()
+        assert "Not applied" not in bench.words()
+        for text in ("zzz:", "fox\x1b[2J", "fox out>"):
+            bench.query_one(Input).value = text
+            await pilot.pause()
+            if text == "zzz:":
+                assert "Not applied; the active filter is none." in bench.words()
+        assert "the active filter is fox" in bench.words()
+        assert "\x1b" not in screen(bench)
+
+    tried(act)
+
+
+def test_a_filter_that_was_not_typed_is_shown() -> None:
+    async def act(bench: Bench, pilot: Pilot[int]) -> None:
+        bench.bar.fill("fox")
+        await pilot.pause()
+        assert bench.bar.display
+        assert bench.focused is not bench.query_one(Input)
+        assert "Filter fox" in bench.words()
+        bench.query_one(Input).value = "fox out>"
+        await pilot.pause()
+        assert "the active filter is fox." in bench.words()
+        bench.bar.fill("")
+        await pilot.pause()
+        assert not bench.bar.display
+
+    tried(act)
+
+
+def test_the_count_of_matches_names_what_is_hidden() -> None:
+    async def act(bench: Bench, pilot: Pilot[int]) -> None:
+        bench.bar.show_count(1, 2)
+        bench.bar.open()
+        await pilot.pause()
+        assert "1 of 2" not in bench.words(), "it was not shown then"
+        bench.bar.show_count(1_200, 34_567)
+        await pilot.pause()
+        assert "1,200 of 34,567" in bench.words()
+        assert "is hidden" not in bench.words()
+        bench.bar.show_count(3, 4, "[b]req\x1b-7")
+        await pilot.pause()
+        assert "-7 is hidden 3 of 4" in bench.words()
+        assert "[b]req" in bench.words()
+        assert "\x1b" not in screen(bench)
+
+    tried(act)
