@@ -172,6 +172,19 @@ def test_no_key_is_computed_when_time_passes_even_by_queue_time(
     assert not keyed
 
 
+def test_no_key_is_computed_of_a_sequence_that_goes_on_running(keyed: list[int]) -> None:
+    state, view = EngineState(), SequenceView()
+    running(state, 1)
+    view.rebuild(state)
+    assert keyed == [1]
+    state.sequences[1].text = "more"
+    assert view.update(state, [1]) == set()
+    assert keyed == [1]
+    view.filter = parse("-more")
+    view.update(state, [1])
+    assert not ids(view)
+
+
 def test_a_filter_by_waiting_time_follows_the_time() -> None:
     state, chance = EngineState(time=150.0), random.Random(3)
     for seq_id in range(5_000):
@@ -381,9 +394,21 @@ def test_what_still_waits_is_compared_with_waits_that_ended(descending: bool) ->
     view.sort = Sort("queue", descending)
     view.rebuild(state)
     assert ids(view) == ([3, 1, 2] if descending else [2, 1, 3])
+    view.search(state, parse("req"))
+    assert [view.hit_place(seq_id)[0] for seq_id in ids(view)] == [1, 2, 3]
     state.time = 11.0
     view.tick(state)
     assert ids(view) == ([1, 3, 2] if descending else [2, 3, 1])
+    assert [view.hit_place(seq_id)[0] for seq_id in ids(view)] == [1, 2, 3]
+    state.sequences[1].status = SequenceStatus.RUNNING
+    state.requests["req-1"].metrics.time_in_queue = 5.0
+    view.update(state, [1])
+    state.time = 12.0
+    view.tick(state)
+    assert ids(view) == ([3, 1, 2] if descending else [2, 1, 3])
+    state.sequences[1].status = SequenceStatus.WAITING
+    state.requests["req-1"].metrics.time_in_queue = None
+    view.update(state, [1])
     del state.sequences[1], state.requests["req-1"]
     view.rebuild(state)
     view.tick(state)
@@ -421,6 +446,28 @@ def test_one_sample_that_is_left_of_several_is_in_no_tree() -> None:
     assert view.tree_position(1) == view.tree_position(2) == view.tree_position(3)
     assert not view.tree_position(1).is_parent
     assert ids(view) == [1, 2]
+
+
+def test_another_state_has_trees_of_its_own() -> None:
+    view = SequenceView()
+    for whole, numbers in (("x", [1, 3]), ("y", [1, 2])):
+        state = EngineState()
+        for seq_id in numbers:
+            running(state, seq_id)
+            state.requests[f"req-{seq_id}"].parent_request_id = whole
+        view.rebuild(state)
+        assert ids(view) == numbers
+        assert [view.tree_position(seq_id).parent for seq_id in numbers] == [None, 1]
+
+
+def test_a_page_ends_where_the_rows_do() -> None:
+    state, view = EngineState(), SequenceView()
+    for seq_id in range(5):
+        running(state, seq_id, seq_id)
+    view.rebuild(state)
+    assert view.page(-1, 2) == [0, 1]
+    assert view.page(3, 9) == [3, 4]
+    assert view.page(5, 9) == view.page(-3, -1) == view.page(0, -1) == []
 
 
 def test_no_row_is_moved_when_its_key_stays_the_same_or_its_id_is_unknown() -> None:

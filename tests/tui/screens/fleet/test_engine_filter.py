@@ -22,6 +22,14 @@ from seqtop.tui.screens.fleet.engine_filter import parse_engine_filter
         ("running=1 stories", [1]),
         ("!waiting>0", [1]),
         ('"rank 1"', []),
+        ('"rank-1"', [1]),
+        ('-"rank-1"', [0, 2]),
+        ('"waiting>0"', []),
+        ("WAITING>=1", [0]),
+        ("kv<101%", [0, 1]),
+        ("!kv<101%", []),
+        ("-live -10.0.0.7", []),
+        ("-tcp:", [0, 1]),
     ],
 )
 def test_engines_that_match(fleet: SeqtopApp, source: str, engines: list[int]) -> None:
@@ -29,10 +37,24 @@ def test_engines_that_match(fleet: SeqtopApp, source: str, engines: list[int]) -
     assert [number for number, ui in enumerate(fleet.engines.all) if matches(ui)] == engines
 
 
-@pytest.mark.parametrize("source", ["prompt>3", "re:/x/", "kv>much", "running>1parsec"])
-def test_what_is_no_filter(source: str) -> None:
-    with pytest.raises(FilterError):
+FIELDS = "there are kv, running, waiting, swapped, free, prefill, decode"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("prompt>3", f"engines have no field for 'prompt>3'; {FIELDS}"),
+        ("live -prompt!=3", f"engines have no field for '-prompt!=3'; {FIELDS}"),
+        ("re:/x/", f"engines have no field for 're:/x/'; {FIELDS}"),
+        ("kv>much", "kv> needs a number"),
+        ("kv:", "kv: needs a number"),
+        ("running>1parsec", "no unit 'parsec': there are k, M, G, us, ms, s, m, h"),
+    ],
+)
+def test_what_is_no_filter(source: str, words: str) -> None:
+    with pytest.raises(FilterError) as error:
         parse_engine_filter(source)
+    assert str(error.value) == words
 
 
 def test_an_engine_that_is_lost_is_found(fleet: SeqtopApp) -> None:

@@ -4,6 +4,7 @@ from textual.pilot import Pilot
 
 from seqtop.connection import ConnectionState
 from seqtop.tui.app import SeqtopApp
+from seqtop.tui.screens.fleet.table import FleetRows
 from seqtop.wire.messages import RequestArrived
 from tests.support.piloting import play, screen, until
 from tests.support.scripted import ScriptedSource
@@ -22,3 +23,37 @@ def test_what_goes_on_elsewhere_is_seen(fleet: SeqtopApp, sources: list[Scripted
         await until(pilot, lambda: "LOST" in row())
 
     play(fleet, act, (120, 24))
+
+
+def test_the_cursor_is_on_the_engine_that_is_shown_if_it_is_listed(fleet: SeqtopApp) -> None:
+    async def act(pilot: Pilot[int]) -> None:
+        rows = fleet.screen.query_one(FleetRows)
+        assert (rows.num_rows, rows.cursor_row) == (3, 0)
+        await pilot.click(FleetRows, offset=(5, 2))
+        assert fleet.engines.shown == 2
+        assert (rows.cursor_row, rows.is_selected(2), rows.is_selected(0)) == (2, True, False)
+        await until(pilot, lambda: "─tcp://10.0.0.7:5557" in screen(fleet))
+        rows.filter = lambda ui: ui is not fleet.engines.all[2]
+        rows.sort()
+        assert (rows.num_rows, rows.cursor_row) == (2, None)
+        assert [list(rows.page(0, 9)), list(rows.page(1, 2))] == [[0, 1], [1]]
+        await pilot.press("down")
+        assert fleet.engines.shown == 0
+
+    play(fleet, act, (120, 24))
+
+
+def test_the_cursor_stays_in_sight(sources: list[ScriptedSource]) -> None:
+    fleet = SeqtopApp(*sources * 10, clock=lambda: 0.0)
+
+    async def act(pilot: Pilot[int]) -> None:
+        rows = fleet.screen.query_one(FleetRows)
+        await pilot.press("G")
+        await pilot.pause()
+        assert fleet.engines.shown == 29
+        assert rows.visible_keys()[-1] == 29
+        await pilot.press("g")
+        await pilot.pause()
+        assert rows.visible_keys()[0] == 0
+
+    play(fleet, act, (120, 16))
