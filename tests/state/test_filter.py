@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import RequestState, SequenceState
 from seqtop.state.filter import (
+    NO_FILTER,
     UNITS,
     FilterError,
     UnknownFieldError,
@@ -67,6 +68,7 @@ def matches(source: str, **changes: Any) -> bool:
         "upon sea",
         "re:/^req-[0-9]$/",
         "re:/TIME$/",
+        "re:/^tell.*sea$/",
         r"re:/(\/|once)/",
         "re:/a time/ upon",
         "status:run",
@@ -164,6 +166,7 @@ def test_time_alone_changes_only_what_still_waits() -> None:
     assert wanted.grows
     assert parse("-QUEUE>9 prompt>9").grows
     assert not parse("fox prompt>9").grows
+    assert not NO_FILTER.grows
     sequence = sequence_of(status=SequenceStatus.WAITING)
     assert not wanted.matches(waiting, sequence, 108.0)
     assert wanted.matches(waiting, sequence, 110.0)
@@ -330,6 +333,12 @@ def test_a_text_is_found_wherever_the_output_is_cut() -> None:
             assert not wanted.matches(request_of(), sequence_of(text=part), NOW)
         assert wanted.matches(request_of(), sequence_of(text=text), NOW)
         assert wanted.matches(request_of(), sequence_of(text=text + " and on"), NOW)
+
+
+def test_a_regular_expression_needs_no_prompt() -> None:
+    assert not parse("re:/sea/").matches(request_of(prompt=None), sequence_of(), NOW)
+    assert not parse("re:/none/").matches(request_of(prompt=None), sequence_of(), NOW)
+    assert not parse("none").matches(request_of(prompt=None), sequence_of(), NOW)
 
 
 def test_the_request_id_and_the_prompt_are_searched_once() -> None:
