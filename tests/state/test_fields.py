@@ -168,6 +168,7 @@ def test_one_of_several_sequences_has_a_number() -> None:
 def test_the_token_rate_counts_from_the_arrival() -> None:
     sequence = SequenceState(1, "req-1")
     assert token_rate(request(), sequence) is None
+    assert token_rate(request(last_token_time=ARRIVAL + 2), sequence) is None
     sequence.output_token_ids.extend([1, 2, 3])
     assert token_rate(request(last_token_time=ARRIVAL + 2), sequence) == 1.5
     assert token_rate(request(), sequence) is None
