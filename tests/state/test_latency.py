@@ -109,6 +109,11 @@ def test_the_tokens_of_a_fork_count_from_the_fork_on() -> None:
     assert look(3, fork) == [2.0]
     assert look(6, one_more(5)) == [2.0, 4.0]
     assert look(7, one_more(5)) == [2.0, 4.0, 1.0]
+    # The fork goes on alone: what its request has been counted with stays.
+    assert look(8, update(1, RUNNING, 4, is_removed=True)) == [2.0, 4.0, 1.0]
+    found.observe(state, [99])
+    assert look(9, one_more(5)) == [2.0, 4.0, 1.0, 2.0]
+    assert sizes(found.now) == {"ttft": 1, "itl": 4, "tpot": 0, "queue": 1, "e2e": 0}
 
 
 def test_tokens_that_came_between_two_looks_share_their_time() -> None:

@@ -36,6 +36,9 @@ def test_a_sequence_waits_without_tokens_until_told_otherwise() -> None:
         "prefix_misses": None,
     }  # fmt: skip
     assert sequence.num_tokens == 0
+    sequence.num_prompt_tokens = 8
+    sequence.output_token_ids.extend([5, 6])
+    assert sequence.num_tokens == 10
 
 
 def test_a_request_has_done_nothing_until_told_otherwise() -> None:
