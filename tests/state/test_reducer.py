@@ -53,6 +53,8 @@ def test_arrival_waits() -> None:
         ("queued", 10.0, None)
     ]
     assert state.num_by_status[WAITING] == 1
+    state.apply(arrived("b", 2))
+    assert [each.queue_turn for each in state.requests.values()] == [1, 2]
 
 
 def test_an_arrival_tells_all_of_a_request() -> None:
@@ -114,7 +116,7 @@ def test_prefill_brings_table_tokens_text_and_times() -> None:
 def test_decode_steps_add_up_and_share_a_span() -> None:
     state = prefilled()
     for number in (1, 2):
-        state.apply(
+        touched = state.apply(
             step(
                 number,
                 delta("a", 1, [5], 2 + number),
@@ -124,6 +126,7 @@ def test_decode_steps_add_up_and_share_a_span() -> None:
                 ],
             )
         )  # fmt: skip
+        assert list(touched) == [1]
     request, sequence = state.requests["a"], state.sequences[1]
     assert sequence.output_token_ids == [5, 6, 6]
     assert sequence.text == "Hi!!"
@@ -168,22 +171,25 @@ def test_preemption_takes_the_blocks_and_is_told() -> None:
 
 
 def test_requests_that_share_a_block_are_swapped_out_in_one_step() -> None:
-    """Each has a copy of its own, in the order of the preemptions."""
+    """Each has a copy of its own, in the order of the preemptions; its sequences share one."""
     state = EngineState()
-    for name, seq_id, table in (("a", 1, [7, 3]), ("b", 2, [7, 4])):
+    for name, seq_id, table in (("a", 1, [7, 3, 9]), ("b", 2, [7, 4])):
         state.apply(arrived(name, seq_id))
         state.apply(step(seq_id, full(name, seq_id, table, chunk=3)))
-    updates = [update(each, SequenceStatus.SWAPPED, 3, block_table=[]) for each in (1, 2)]
+    fork = update(3, RUNNING, 3, request_id="b", parent_seq_id=2, block_table=[7])
+    state.apply(step(3, sequences=[fork]))
+    updates = [update(each, SequenceStatus.SWAPPED, 3, block_table=[]) for each in (1, 2, 3)]
     preemptions = [Preemption(request_id=each, mode="swap", num_lost_tokens=0) for each in "ba"]
-    swap = step(3, sequences=updates, preemptions=preemptions)
+    swap = step(4, sequences=updates, preemptions=preemptions)
     swap.execute.blocks_to_swap_out += [(7, 0), (4, 1), (7, 2), (3, 5)]
     state.apply(swap)
     assert state.sequences[2].host_table == [0, 1]
-    assert state.sequences[1].host_table == [2, 5]
+    assert state.sequences[3].host_table == [0]
+    assert state.sequences[1].host_table == [2, 5], "no copy of block 9"
     assert [each.spans[-1].kind for each in state.requests.values()] == ["swapped"] * 2
-    state.apply(step(4, full("a", 1, [7, 3], chunk=3)))
+    state.apply(step(5, full("a", 1, [7, 3], chunk=3)))
     columns = Decodes(seq_ids=[1], new_token_ids=[6], text_deltas=["x"])
-    state.apply(step(5, decodes=columns))
+    state.apply(step(6, decodes=columns))
     assert (state.sequences[1].host_table, state.sequences[2].host_table) == ([], [0, 1])
     assert state.num_anomalies == 0
 
@@ -515,7 +521,7 @@ def test_bare_vllm_stream_is_understood_without_announcements_or_updates() -> No
 def test_what_does_not_fit_is_counted_and_harms_nothing(event: Event) -> None:
     state = prefilled()
     sequence = msgspec.structs.asdict(state.sequences[1])
-    state.apply(event)
+    assert 1 not in [*state.apply(event)]
     assert state.num_anomalies == 1
     assert state.last_anomaly
     assert msgspec.structs.asdict(state.sequences[1]) == sequence
