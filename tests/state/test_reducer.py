@@ -170,6 +170,22 @@ def test_preemption_takes_the_blocks_and_is_told() -> None:
     assert [span.kind for span in request.spans] == ["queued", "prefill", "preempted", "prefill"]
 
 
+def test_a_preemption_ends_the_wait_before_it() -> None:
+    """A row may say that a sequence runs before any metadata is there."""
+    state = EngineState()
+    state.apply(arrived("a", 1))
+    state.apply(step(0, sequences=[update(1, RUNNING, 3)]))
+    preemption = Preemption(request_id="a", mode="swap", num_lost_tokens=0)
+    swapped = update(1, SequenceStatus.SWAPPED, 3)
+    state.apply(step(1, sequences=[swapped], preemptions=[preemption]))
+    request = state.requests["a"]
+    assert [(each.kind, each.start, each.end) for each in request.spans] == [
+        ("queued", 10.0, 21.0),
+        ("swapped", 21.0, None),
+    ]
+    assert (request.wait.since, request.wait.total) == (21.0, 11.0)
+
+
 def test_requests_that_share_a_block_are_swapped_out_in_one_step() -> None:
     """Each has a copy of its own, in the order of the preemptions; its sequences share one."""
     state = EngineState()
