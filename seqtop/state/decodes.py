@@ -52,7 +52,6 @@ def apply(state: EngineData, step: Step, decodes: Decodes) -> list[int]:
             continue
         request.token_chunk_size = 1
         request.num_scheduled_steps += 1
-        request.wait_reason = None
         metrics = request.metrics
         metrics.last_token_time = end
         metrics.scheduler_time = (metrics.scheduler_time or 0.0) + scheduling

@@ -261,7 +261,6 @@ def _count_step(
     """Adds one step to the figures of a request that was in its batch."""
     request.token_chunk_size = chunk or 1
     request.num_scheduled_steps += 1
-    request.wait_reason = None
     metrics, stats = request.metrics, step.stats
     metrics.scheduler_time = (metrics.scheduler_time or 0.0) + stats.scheduler_time
     metrics.model_forward_time = _add_known(metrics.model_forward_time, stats.model_forward_time)

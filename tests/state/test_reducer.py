@@ -431,7 +431,9 @@ def test_full_metadata_correct_a_prompt_and_its_hits() -> None:
     request, sequence = state.requests["a"], state.sequences[1]
     group = full("a", 1, [7], chunk=3)
     group.seq_data[1].update_num_cached_tokens(2)
+    group.seq_data[1].update_num_computed_tokens(1)
     assert list(state.apply(step(0, group, sequences=[]))) == [1]
+    assert sequence.num_computed_tokens == 1
     assert sequence.num_prompt_tokens == request.num_prompt_tokens == 3
     assert (sequence.num_prompt_hits, sequence.num_cached_tokens) == (2, 2)
     assert list(request.prompt_token_ids) == [0, 1, 2]
