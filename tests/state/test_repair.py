@@ -157,6 +157,15 @@ def test_a_request_that_was_queued_has_its_first_span_ended() -> None:
     assert (other.since, other.total) == (None, TIME - 10.0), "its end is not known"
 
 
+def test_the_first_sequence_determines_the_phase() -> None:
+    state = prefilled()
+    fork = update(5, RUNNING, 3, request_id="a", parent_seq_id=1)
+    state.apply(step(1, sequences=[fork]))
+    arrival = msgspec.structs.replace(arrived("a", 1), seq_ids=[1, 5])
+    repaired(state, [arrival], update(1, RUNNING, 3), update(5, WAITING, 0))
+    assert spans(state)[-1] == ("decode", 20.5, TIME)
+
+
 def test_reasons_to_wait_from_before_the_loss_are_no_longer_valid() -> None:
     state = EngineState()
     state.apply(arrived("a", 1, time=20.0))
