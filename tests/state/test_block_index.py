@@ -160,7 +160,7 @@ def test_reserved_blocks_do_not_count_as_shared() -> None:
     assert dict(index.device_owners(0)) == {7: 0, 8: 0}
 
 
-def test_the_index_has_the_cached_blocks_of_the_state() -> None:
+def test_the_index_has_the_blocks_of_the_state_for_which_it_was_built() -> None:
     state, index = EngineState(), BlockIndex()
     event = step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[1]))
     event.newly_cached_blocks = [CachedBlocks(request_id="req", seq_id=7, position=0, blocks=[1])]
@@ -168,6 +168,9 @@ def test_the_index_has_the_cached_blocks_of_the_state() -> None:
         state.apply(each)
     index.rebuild(state)
     assert index.cached == state.cached_blocks == {1: CachedBlock("req", 7, 0)}
+    assert index.num_held() == 1
+    index.rebuild(EngineState())
+    assert (index.cached, index.num_held(), len(index)) == ({}, 0, 0)
 
 
 def test_an_update_changes_the_tables_of_all_groups_and_the_unfilled_slots() -> None:
