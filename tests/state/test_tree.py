@@ -165,6 +165,14 @@ def test_senseless_parents_do_no_harm() -> None:
     assert sorted(view_ids := viewed(state).page(0, 9)) == [1, 2, 3, 4, 5], view_ids
 
 
+def test_children_may_be_listed_before_their_parents() -> None:
+    state = EngineState()
+    request(state, "odd", [1])
+    for seq_id in (4, 3, 2):
+        fork(state, "odd", seq_id, seq_id - 1)
+    assert paths(state, [1, 4, 3, 2]) == {1: (1,), 2: (1, 2), 3: (1, 2, 3), 4: (1, 2, 3, 4)}
+
+
 def test_deep_descent_ends_at_a_depth_that_can_be_drawn() -> None:
     state = EngineState()
     request(state, "deep", [0])
