@@ -174,7 +174,8 @@ def make_scheduled(
 def test_slots_of_a_step_that_decodes(
     lengths: list[int], more: dict[str, Any], num_blocks: int, expected: list[int]
 ) -> None:
-    params = {name: more[name] for name in ("max_tokens", "extra_args") if name in more}
+    params: dict[str, Any] = {"max_tokens": 20}
+    params |= {name: more[name] for name in ("max_tokens", "extra_args") if name in more}
     defaults: dict[str, Any] = {
         "max_num_seqs": 2,
         "max_num_batched_tokens": 64,
@@ -185,7 +186,7 @@ def test_slots_of_a_step_that_decodes(
     manager = BlockManager(num_blocks, 4, enable_prefix_caching=False)
     slots = LookaheadSlots(EngineConfig(**(defaults | settings)), manager)
     scheduled = [
-        make_scheduled(manager, index, length, SamplingParams(**({"max_tokens": 20} | params)))
+        make_scheduled(manager, index, length, SamplingParams(**params))
         for index, length in enumerate(lengths)
     ]
     extended = slots.extend(scheduled)
