@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from seqtop.explain.outliers import Outliers, SlowRequest, find_outliers
+from seqtop.explain.outliers import FieldDifference, Outliers, SlowRequest, find_outliers
 from seqtop.explain.report import outliers_as_text
 from seqtop.history.memory_store import MemoryStore
 from seqtop.sequence import SequenceStatus
@@ -144,3 +144,92 @@ def test_no_slow_requests(objectives: str) -> None:
     found = find_outliers(history, slo.parse(objectives))
     assert found.slow == []
     assert outliers_as_text(found).startswith("0 slow requests of ")
+
+
+@pytest.mark.parametrize(
+    ("by", "title", "seconds", "own", "others"),
+    [
+        ("e2e", "E2E", 0.502, "e2e", {"ttft", "queue"}),
+        ("ttft", "TTFT", 0.452, "ttft", {"e2e", "queue"}),
+        ("queue", "Queue", 0.402, "queue", {"e2e", "ttft"}),
+    ],
+)
+def test_the_slowest_tenth_by_another_figure(
+    by: str, title: str, seconds: float, own: str, others: set[str]
+) -> None:
+    found = find_outliers(run(), slo.Slo(), by)
+    assert found.rule == f"the slowest tenth by {title}"
+    assert found.slow[0].seconds == pytest.approx(seconds, abs=1e-6)
+    assert found.slow[0].missed == {}
+    fields = {each.field for each in found.differences}
+    assert own not in fields
+    assert others <= fields
+
+
+@pytest.mark.parametrize(("number", "num_slow"), [(1, 1), (10, 1), (11, 2), (20, 2), (21, 3)])
+def test_a_part_of_ten_requests_has_a_slowest_one_too(number: int, num_slow: int) -> None:
+    found = find_outliers(run(num_slow=0, num_others=number), slo.Slo())
+    assert (len(found.slow), found.num_others) == (num_slow, number - num_slow)
+
+
+def test_a_request_without_the_figure_is_one_of_the_others() -> None:
+    script = Script(ScriptedSource(history=MemoryStore()))
+    for number in range(12):
+        name = f"req-{number}"
+        script.arrive(name)
+        if number < 6:
+            script.step(prefill={name: 40})
+        for _ in range(number):
+            script.step(decode=[])
+        script.step(stop={name: SequenceStatus.FINISHED_ABORTED})
+    history = script.source.history
+    assert history is not None
+    found = find_outliers(history, slo.Slo(), "ttft")
+    assert (len(found.slow), found.num_others) == (1, 11)
+    assert found.slow[0].request_id in {f"req-{number}" for number in range(6)}
+    assert find_outliers(history, slo.Slo()).slow[0].request_id == "req-11"
+
+
+def test_several_objectives_and_the_first_that_was_missed() -> None:
+    found = find_outliers(run(), slo.parse("ttft=0.2,e2e=0.5"))
+    assert found.rule == "they missed TTFT ≤ 200 ms, E2E ≤ 500 ms"
+    assert [set(each.missed) for each in found.slow] == [{"ttft", "e2e"}] * 3 + [{"ttft"}] * 2
+    assert [each.seconds for each in found.slow] == pytest.approx(
+        [0.452, 0.452, 0.452, 0.402, 0.252], abs=1e-5
+    )
+    assert not {"ttft", "e2e"} & {each.field for each in found.differences}
+
+
+def test_the_figures_of_a_difference() -> None:
+    found = find_outliers(run(), slo.Slo())
+    fields = {each.field: each for each in found.differences}
+    assert fields["ttft"] == FieldDifference(
+        "ttft", "time to first token", 1.0, "median 452 ms", "median 52.0 ms"
+    )
+    assert fields["why"].others == "none 100%"
+    assert fields["tps"].slow == "median 4.0"
+    waited = fields["waited: blocks"]
+    assert waited.title == "waited: blocks"
+    assert (waited.slow, waited.others) == ("median 400 ms", "median 0 s")
+
+
+def test_prefills_priorities_and_arrivals_are_compared_too() -> None:
+    script = Script(ScriptedSource(history=MemoryStore()))
+    for number in range(60):
+        name, is_slow = f"req-{number}", number >= 54
+        script.arrive(name, priority=3 if is_slow else 2)
+        for _ in range(4 if is_slow else 1):
+            script.step(prefill={name: 10})
+        script.step(stop={name: SequenceStatus.FINISHED_STOPPED})
+    history = script.source.history
+    assert history is not None
+    found = find_outliers(history, slo.Slo())
+    assert {each.request_id for each in found.slow} == {f"req-{each}" for each in range(54, 60)}
+    fields = {each.field: each for each in found.differences}
+    prefill = fields["time: prefill"]
+    assert (prefill.slow, prefill.others) == ("median 200 ms", "median 50.0 ms")
+    assert (fields["prio"].slow, fields["prio"].others) == ("median 3", "median 2")
+    assert fields["prio"].distance == fields["arrived"].distance == prefill.distance == 1.0
+    assert fields["arrived"].title == "arrived"
+    assert "id" not in fields
+    assert "request" not in fields

@@ -8,8 +8,17 @@ import pytest
 
 from seqtop.explain.chain import Holder, Part, PartKind
 from seqtop.explain.explanation import Explanation, explain
-from seqtop.explain.report import as_json, as_text, describe, headline
+from seqtop.explain.outliers import FieldDifference, Outliers, SlowRequest
+from seqtop.explain.report import (
+    as_json,
+    as_text,
+    describe,
+    headline,
+    outliers_as_json,
+    outliers_as_text,
+)
 from seqtop.history.memory_store import MemoryStore
+from seqtop.sequence import SequenceStatus
 from seqtop.wire.messages import Preemption, WaitReason
 from tests.support.latency_run import latency_run
 from tests.support.scripted import Script, ScriptedSource
@@ -124,3 +133,113 @@ def test_text_is_safe() -> None:
     explanation = explain(history, state.requests["b"], history.last)
     assert "\x1b" not in as_text(explanation)
     assert "\x1b" not in as_json(explanation)
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        ("no_blocks", "no free blocks (2 blocks missing)"),
+        ("token_budget", "the token budget of the step was spent (2 tokens missing)"),
+        ("seq_limit", "all places for running sequences were taken (2 places missing)"),
+        ("lora_slots", "no LoRA slot"),
+        ("paused", "the scheduler was paused"),
+        ("unknown", "the reason is unknown"),
+        ("arriving", "had not joined the waiting queue yet"),
+        ("between_steps", "until the next step began"),
+        ("mixed_batch", "in one batch with prefills of others"),
+        ("recompute", "again after the preemption"),
+        ("not_recorded", "its steps are not recorded"),
+        ("in_progress", "since the last step that has ended"),
+    ],
+)
+def test_each_cause_has_its_words(cause: str, words: str) -> None:
+    assert describe(part("queued", cause, num_missing=2), "a") == words
+
+
+def test_a_request_that_was_aborted_before_its_first_token() -> None:
+    script = Script(ScriptedSource(history=MemoryStore()))
+    history = script.source.history
+    assert history is not None
+    script.arrive("a")
+    script.step(decode=[])
+    request = script.source.state.requests["a"]
+    before = json.loads(as_json(explain(history, request, history.last)))
+    assert before["since_arrival"] == pytest.approx(0.052, abs=1e-6)
+    assert (before["ttft"], before["e2e"], before["finish_reason"]) == (None, None, None)
+    script.step(stop={"a": SequenceStatus.FINISHED_ABORTED})
+    explanation = explain(history, script.source.state.requests["a"], history.last)
+    assert as_text(explanation).splitlines() == [
+        "a: no first token, end to end 102 ms (abort)",
+        "    after     step      time  share  part",
+        "      0 s        0   2.00 ms   2.0%  queued      until the next step began",
+        "  2.00 ms        0    100 ms    98%  queued      the reason is unknown; 2 steps",
+    ]
+    document = json.loads(as_json(explanation))
+    assert document["arrival_time"] == 1_700_000_000.0
+    assert document["ttft"] is None
+    assert document["e2e"] == document["since_arrival"] == pytest.approx(0.102, abs=1e-6)
+    assert document["finish_reason"] == "abort"
+    assert document["parts"][1] == {
+        "kind": "queued",
+        "cause": "unknown",
+        "start": pytest.approx(0.002, abs=1e-6),
+        "seconds": pytest.approx(0.1, abs=1e-6),
+        "step": 0,
+        "num_steps": 2,
+        "num_tokens": 0,
+        "longest": pytest.approx(0.05, abs=1e-6),
+        "before_first_token": True,
+        "is_behind": False,
+        "requests": [],
+        "num_missing": 0,
+        "preemption": None,
+        "holder": None,
+        "text": "the reason is unknown; 2 steps",
+    }
+
+
+def test_the_first_token_has_a_line_of_its_own_before_the_parts_after_it() -> None:
+    lines = as_text(known_run()).splitlines()
+    assert [line.split()[-2:] == ["first", "token"] for line in lines] == [
+        number == 5 for number in range(9)
+    ]
+    document = json.loads(as_json(known_run()))
+    assert document["ttft"] == pytest.approx(0.102, abs=1e-6)
+    assert [each["before_first_token"] for each in document["parts"]] == [True] * 3 + [False] * 3
+    assert [each["cause"] for each in document["parts"]] == [
+        "between_steps", "no_blocks", None, "no_blocks", "recompute", None,
+    ]  # fmt: skip
+    assert [each["num_missing"] for each in document["parts"]] == [0, 3, 0, 3, 0, 0]
+
+
+def test_a_table_of_outliers() -> None:
+    slow = [SlowRequest(f"req-{number}\x1b", 2.5 - number, {"ttft": 2.5}) for number in range(2)]
+    outliers = Outliers(
+        "they missed TTFT ≤ 1.00 s",
+        slow,
+        1_998,
+        [
+            FieldDifference("out", "output tokens", 1.0, "median 7", "median 3"),
+            FieldDifference("lora", "lora", 0.25, "none 100%", "\x1b 100%"),
+        ],
+    )
+    text = outliers_as_text(outliers)
+    assert "\x1b" not in text
+    assert text.splitlines()[0] == "2 slow requests of 2,000: they missed TTFT ≤ 1.00 s"
+    assert [line.split()[-2:] for line in text.splitlines()[1:3]] == [["2.50", "s"], ["1.50", "s"]]
+    assert text.splitlines()[3:5] == [
+        "field                  differ  slow                     others",
+        "output tokens            100%  median 7                 median 3",
+    ]
+    document = json.loads(outliers_as_json(outliers))
+    assert document["rule"] == "they missed TTFT ≤ 1.00 s"
+    assert (document["num_others"], len(document["slow"])) == (1_998, 2)
+    assert document["slow"][1]["seconds"] == 1.5
+    assert document["slow"][1]["missed"] == {"ttft": 2.5}
+    assert document["differences"][1]["distance"] == 0.25
+    assert "\x1b" not in outliers_as_json(outliers)
+
+
+def test_a_request_that_is_alone_is_named_in_the_singular() -> None:
+    text = outliers_as_text(Outliers("the rule", [SlowRequest("a", 1.0, {})], 0, []))
+    assert text.startswith("1 slow request of 1: the rule\n  a: 1.00 s\nNo field")
