@@ -34,6 +34,8 @@ def test_the_cursor_is_on_the_engine_that_is_shown_if_it_is_listed(fleet: Seqtop
         assert (rows.cursor_row, rows.is_selected(2), rows.is_selected(0)) == (2, True, False)
         await pilot.pause()
         assert "─tcp://10.0.0.7:5557" in screen(fleet)
+        lines = screen(fleet).splitlines()[3:6]
+        assert [line.startswith("▌") for line in lines] == [False, False, True]
         rows.filter = lambda ui: ui is not fleet.engines.all[2]
         rows.sort()
         assert (rows.num_rows, rows.cursor_row) == (2, None)
