@@ -8,9 +8,9 @@ import pytest
 from seqtop.explain.outliers import FieldDifference, Outliers, SlowRequest, find_outliers
 from seqtop.explain.report import outliers_as_text
 from seqtop.history.memory_store import MemoryStore
-from seqtop.sequence import SequenceStatus
+from seqtop.sequence import RequestMetrics, SequenceStatus
 from seqtop.state import EngineState, slo
-from seqtop.wire.messages import WaitReason
+from seqtop.wire.messages import RequestArrived, RequestFinished, WaitReason
 from tests.support.scripted import Script, ScriptedSource
 
 
@@ -233,3 +233,26 @@ def test_prefills_priorities_and_arrivals_are_compared_too() -> None:
     assert fields["arrived"].title == "arrived"
     assert "id" not in fields
     assert "request" not in fields
+
+
+def test_a_request_without_sequences_is_passed_over() -> None:
+    script = Script(ScriptedSource(history=MemoryStore()))
+    source, metrics = script.source, RequestMetrics(1.0, 1.0, None, None, None, 2.0)
+    source.apply(
+        RequestArrived(request_id="none", arrival_time=1.0, seq_ids=[], num_prompt_tokens=4)
+    )
+    script.arrive("a")
+    script.step(stop={"a": SequenceStatus.FINISHED_STOPPED})
+    for name in ("none", "unknown"):
+        source.apply(
+            RequestFinished(
+                request_id=name,
+                time=2.0,
+                status=SequenceStatus.FINISHED_STOPPED,
+                metrics=metrics,
+            )
+        )
+    assert source.history is not None
+    found = find_outliers(source.history, slo.Slo())
+    assert [each.request_id for each in found.slow] == ["a"]
+    assert found.num_others == 0
