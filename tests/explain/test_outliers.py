@@ -211,6 +211,7 @@ def test_the_figures_of_a_difference() -> None:
     waited = fields["waited: blocks"]
     assert waited.title == "waited: blocks"
     assert (waited.slow, waited.others) == ("median 400 ms", "median 0 s")
+    assert not {each for each in fields if each.startswith("time: ")}, "waits have their causes"
 
 
 def test_prefills_priorities_and_arrivals_are_compared_too() -> None:

@@ -91,7 +91,9 @@ def test_a_part_in_words(expected: str, part: Part) -> None:
 
 
 def test_json() -> None:
-    document = json.loads(as_json(known_run()))
+    text = as_json(known_run())
+    assert text.startswith('{\n  "request": "short",\n')
+    document = json.loads(text)
     assert document["request"] == "short"
     assert sum(each["seconds"] for each in document["parts"]) - document["e2e"] < 1e-6
     wait = document["parts"][1]

@@ -225,6 +225,7 @@ def test_a_bar_says_what_is_active_and_when_it_is_left() -> None:
         line = bench.query_one("#filter-input", Input)
         assert bench.focused is line
         assert "Filter text out>9" in bench.words()
+        assert bench.bar.size.height == 1
         await pilot.press(*" ou", "space")
         assert bench.said == ["", "o", "ou", "ou"]
         bench.said.clear()
@@ -296,6 +297,7 @@ def test_a_filter_that_was_not_typed_is_shown() -> None:
         await pilot.pause()
         assert bench.bar.display
         assert bench.focused is not bench.query_one(Input)
+        assert not bench.query_one(Input).can_focus
         assert "Filter fox" in bench.words()
         bench.query_one(Input).value = "fox out>"
         await pilot.pause()
