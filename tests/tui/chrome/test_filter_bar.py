@@ -268,6 +268,9 @@ def test_a_bar_that_is_left_empty_is_closed(key: str) -> None:
 def test_the_filter_is_cleared_and_said_to_be() -> None:
     async def act(bench: Bench, pilot: Pilot[int]) -> None:
         bench.bar.open()
+        await pilot.press("escape")
+        assert bench.said == ["", None]
+        bench.bar.open()
         await pilot.press("x", "enter")
         bench.said.clear()
         bench.bar.clear()
