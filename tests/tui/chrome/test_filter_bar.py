@@ -329,3 +329,14 @@ def test_the_count_of_matches_names_what_is_hidden() -> None:
         assert "\x1b" not in screen(bench)
 
     tried(act)
+
+
+def test_the_first_filter_may_be_pasted_and_wrong() -> None:
+    async def act(bench: Bench, pilot: Pilot[int]) -> None:
+        bench.bar.open()
+        bench.query_one(Input).insert_text_at_cursor("zzz:1")
+        await pilot.pause()
+        assert "Not applied; the active filter is none." in bench.words()
+        assert bench.said == []
+
+    tried(act)
