@@ -216,7 +216,8 @@ class Subscriber(BaseSubscriber[EventSink]):
         num_missed = frame.sequence_number - self._last_number - 1
         if num_missed > 0:
             self.connection.num_missed += num_missed
-            self._resync(f"{num_missed} messages were missed", frame)
+            were_missed = "message was" if num_missed == 1 else "messages were"
+            self._resync(f"{num_missed:,} {were_missed} missed", frame)
         elif num_missed == 0:
             self._apply(frame)
 

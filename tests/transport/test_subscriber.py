@@ -69,14 +69,17 @@ def test_a_gap_between_the_messages_that_came_before_the_snapshot_is_counted_onc
         engine.send(arrival(1), lose=True)
         early = engine.snapshot()
         engine.send(arrival(2))
-        for number in range(3, 8):
+        for number in range(3, 6):
             engine.send(arrival(number), lose=number == 4)
+        later = engine.snapshot()
+        for number in range(6, 8):
+            engine.send(arrival(number))
         wait_until(lambda: session.connection.num_messages == 6)
         engine.answer(early)
         wait_until(lambda: session.sequence_number == 3)
         assert session.connection.state is ConnectionState.SYNCING
-        assert session.connection.detail == "1 messages were missed"
-        engine.answer()
+        assert session.connection.detail == "1 message was missed"
+        engine.answer(later)
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         assert same(session.state, engine.state)
         assert session.connection.num_missed == 2
@@ -104,6 +107,16 @@ def test_unreadable_message_is_named_and_healed(endpoint: str) -> None:
         engine.answer()
         assert session.wait_for(ConnectionState.LIVE, timeout=SECONDS)
         assert same(session.state, engine.state)
+
+
+def test_a_message_of_something_else_is_an_error_that_is_seen(endpoint: str) -> None:
+    with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
+        joined(engine, session)
+        version = session.version
+        engine.send_frames([b"hello"])
+        assert session.wait_for_change(version, SECONDS)
+        assert session.connection.num_errors == 1
+        assert session.connection.state is ConnectionState.LIVE
 
 
 def test_goodbye_is_shown(endpoint: str) -> None:

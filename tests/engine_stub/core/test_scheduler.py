@@ -1,7 +1,9 @@
 """Who runs when, on whose blocks, and what the step record says about it."""
 
+import gc
 import itertools
 import random
+import weakref
 from typing import Any
 
 import pytest
@@ -68,6 +70,25 @@ def test_a_prefix_hit_is_part_of_the_first_chunk_but_not_of_the_budget(
     assert ran(record) == {"b": 16}
     assert record.num_prefill_tokens == 16
     assert record.scheduled[0].seq_group.first_seq.get_num_computed_tokens() == 28
+
+
+class Name(str):
+    """A string to which there can be weak references."""
+
+    __slots__ = ("__weakref__",)
+
+
+def test_a_scheduler_forgets_what_has_finished() -> None:
+    name = Name("a")
+    reference, group = weakref.ref(name), make_group(name, [1], 8)
+    scheduler = make_scheduler(group)
+    del name
+    assert scheduler.schedule().scheduled
+    scheduler.abort_seq_group(group)
+    assert scheduler.schedule().execute_model_req.finished_requests_ids == ["a"]
+    del group
+    gc.collect()
+    assert reference() is None
 
 
 def test_a_step_without_groups_looks_nowhere_ahead(make_engine: MakeEngine) -> None:
