@@ -63,6 +63,27 @@ def test_objectives_mark_slow_requests() -> None:
     assert "ttft" not in {each.field for each in found.differences}
 
 
+def test_arrivals_count_from_the_begin_of_the_recording() -> None:
+    source = ScriptedSource()
+    script = Script(source)
+    script.step(decode=[])
+    history = MemoryStore()
+    source.listeners.append(history.record)
+    source.replace(source.state)
+    for number in range(60):
+        name = f"req-{number}"
+        script.time += 9.0
+        script.arrive(name)
+        is_slow = number >= 54
+        script.time += 0.898 if is_slow else 0.948
+        for _ in range(is_slow):
+            script.step(decode=[])
+        script.step(prefill={name: 40}, stop={name: SequenceStatus.FINISHED_STOPPED})
+    fields = {each.field: each for each in find_outliers(history, slo.Slo()).differences}
+    arrived = fields["arrived"]
+    assert (arrived.slow, arrived.others) == ("median 9m 39s", "median 4m 39s")
+
+
 def test_the_most_frequent_words_of_a_field() -> None:
     script = Script(ScriptedSource(history=MemoryStore()))
     ends = [
