@@ -325,6 +325,15 @@ LIMIT = {"sampling_params": SamplingParams(max_tokens=64)}
         ),
         (
             (
+                "Decoding: 1 token so far. 64 tokens found in the prefix cache: "
+                "4 blocks (20, 22, 24, 26)."
+            ),
+            RUNNING,
+            {},
+            DECODING | {"num_cached_tokens": 64, "block_table": [20, 22, 24, 26, 28]},
+        ),
+        (
+            (
                 "Decoding: 1 token so far. 96 tokens found in the prefix cache: "
                 "6 blocks (20, 22, 24, 26 and more)."
             ),
