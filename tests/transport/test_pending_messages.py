@@ -66,6 +66,9 @@ def test_the_limit_itself_is_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
     large = Frame("one", 4, b"1234")
     pending.add(large)
     assert pending.take() == [large]
+    pending.add(large)
+    pending.add(first)
+    assert pending.take() == [first], "both are five bytes"
 
 
 def test_viewer_keeps_so_many_bytes_while_it_waits_for_a_snapshot(
