@@ -17,6 +17,7 @@ from typing import Protocol
 import msgspec
 import zmq
 
+from seqtop import format as fmt
 from seqtop.connection import ConnectionState
 from seqtop.transport import sockets
 from seqtop.transport.base_subscriber import BaseSubscriber, ConnectionSink
@@ -117,7 +118,7 @@ class Subscriber(BaseSubscriber[EventSink]):
         self._partial: _PartialSnapshot | None = None
         # The reason of an EngineStopped that is pending; None if none is, or others came after it.
         self._pending_stop: str | None = None
-        self._requested_at = -math.inf
+        self._requested_at = -math.inf  # the first request is due at once
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._received_at: float | None = None
 
@@ -216,8 +217,8 @@ class Subscriber(BaseSubscriber[EventSink]):
         num_missed = frame.sequence_number - self._last_number - 1
         if num_missed > 0:
             self.connection.num_missed += num_missed
-            were_missed = "message was" if num_missed == 1 else "messages were"
-            self._resync(f"{num_missed:,} {were_missed} missed", frame)
+            verb = "was" if num_missed == 1 else "were"
+            self._resync(f"{fmt.plural(num_missed, 'message')} {verb} missed", frame)
         elif num_missed == 0:
             self._apply(frame)
 

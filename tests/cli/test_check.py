@@ -152,13 +152,7 @@ def test_check_ends_when_the_engine_stops_while_messages_are_missing(
 
 
 def _snapshot(engine: HandDrivenEngine, **changes: Any) -> Snapshot:
-    reply = Snapshot(
-        protocol_version=PROTOCOL_VERSION,
-        incarnation="one",
-        sequence_number=0,
-        state=msgspec.Raw(codec.encode(engine.state)),
-    )
-    return msgspec.structs.replace(reply, **changes)
+    return engine.snapshot(**{"sequence_number": 0} | changes)
 
 
 def _contradictory(engine: HandDrivenEngine) -> Snapshot:

@@ -29,6 +29,15 @@ def known_run() -> Explanation:
     return explain(history, source.state.requests["short"], history.last)
 
 
+def waiting_request() -> tuple[Script, MemoryStore]:
+    """A run of one step, in which request `a` waited."""
+    history = MemoryStore()
+    script = Script(ScriptedSource(history=history))
+    script.arrive("a")
+    script.step(decode=[])
+    return script, history
+
+
 def part(kind: PartKind, cause: str, **changes: Any) -> Part:
     return Part(kind, cause, 0.0, 1, 1, **changes)
 
@@ -107,11 +116,7 @@ def test_json() -> None:
 
 
 def test_the_headline_of_an_unfinished_request() -> None:
-    script = Script(ScriptedSource(history=MemoryStore()))
-    history = script.source.history
-    assert history is not None
-    script.arrive("a")
-    script.step(decode=[])
+    script, history = waiting_request()
     request = script.source.state.requests["a"]
     assert headline(explain(history, request, history.last)) == (
         "no first token yet, 52.0 ms since its arrival"
@@ -159,11 +164,7 @@ def test_each_cause_has_its_words(cause: str, words: str) -> None:
 
 
 def test_a_request_that_was_aborted_before_its_first_token() -> None:
-    script = Script(ScriptedSource(history=MemoryStore()))
-    history = script.source.history
-    assert history is not None
-    script.arrive("a")
-    script.step(decode=[])
+    script, history = waiting_request()
     request = script.source.state.requests["a"]
     before = json.loads(as_json(explain(history, request, history.last)))
     assert before["since_arrival"] == pytest.approx(0.052, abs=1e-6)

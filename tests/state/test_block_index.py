@@ -113,10 +113,8 @@ def test_a_swapped_sequence_holds_the_host_blocks_its_own_went_to() -> None:
 
 
 def test_the_owners_of_blocks_that_are_held() -> None:
-    state, index = EngineState(), BlockIndex()
-    for event in started():
-        state.apply(event)
-    state.apply(step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[1, 3])))
+    first = step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[1, 3]))
+    state, index = state_after(first), BlockIndex()
     index.rebuild(state)
     assert index.held(range(5)) == [{7: 0}, {7: 1}]
     assert index.held(range(2, 3)) == []
@@ -161,11 +159,10 @@ def test_reserved_blocks_do_not_count_as_shared() -> None:
 
 
 def test_the_index_has_the_blocks_of_the_state_for_which_it_was_built() -> None:
-    state, index = EngineState(), BlockIndex()
+    index = BlockIndex()
     event = step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[1]))
     event.newly_cached_blocks = [CachedBlocks(request_id="req", seq_id=7, position=0, blocks=[1])]
-    for each in (*started(), event):
-        state.apply(each)
+    state = state_after(event)
     index.rebuild(state)
     assert index.cached == state.cached_blocks == {1: CachedBlock("req", 7, 0)}
     assert index.num_held() == 1
@@ -174,10 +171,8 @@ def test_the_index_has_the_blocks_of_the_state_for_which_it_was_built() -> None:
 
 
 def test_an_update_changes_the_tables_of_all_groups_and_the_unfilled_slots() -> None:
-    state, index = EngineState(), BlockIndex()
-    for event in started():
-        state.apply(event)
-    state.apply(step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[0, 2])))
+    first = step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[0, 2]))
+    state, index = state_after(first), BlockIndex()
     index.rebuild(state)
     assert index.num_unfilled == 2 * 16 - 20
     update = seq_update(SequenceStatus.RUNNING, group_block_tables=[[5]])
@@ -195,11 +190,8 @@ def test_an_update_changes_the_tables_of_all_groups_and_the_unfilled_slots() -> 
 
 
 def test_blocks_of_further_kv_cache_groups_are_in_it() -> None:
-    state, index = EngineState(), BlockIndex()
-    for event in started():
-        state.apply(event)
     update = seq_update(SequenceStatus.RUNNING, new_blocks=[1, 2], group_block_tables=[[5], [6, 7]])
-    state.apply(step(0, update))
+    state, index = state_after(step(0, update)), BlockIndex()
     index.rebuild(state)
     assert index.blocks(7) == [1, 2, 5, 6, 7]
     assert dict(index.owners(6)) == {7: 1}
@@ -269,15 +261,19 @@ def started() -> list[Event]:
     ]
 
 
-def swapped_state() -> EngineState:
+def state_after(*steps: Step) -> EngineState:
+    """The state of the engine that `started` describes, after these steps."""
     state = EngineState()
-    for event in [
-        *started(),
-        step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[3, 4])),
-        step(1, seq_update(SequenceStatus.SWAPPED, block_table=[]), [(3, 5), (4, 2)]),
-    ]:
+    for event in (*started(), *steps):
         state.apply(event)
     return state
+
+
+def swapped_state() -> EngineState:
+    return state_after(
+        step(0, seq_update(SequenceStatus.RUNNING, new_blocks=[3, 4])),
+        step(1, seq_update(SequenceStatus.SWAPPED, block_table=[]), [(3, 5), (4, 2)]),
+    )
 
 
 def seq_update(status: SequenceStatus, **changes: Any) -> SequenceUpdate:

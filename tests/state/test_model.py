@@ -1,4 +1,4 @@
-"""What a field of the state means that is left out: the defaults are part of the format."""
+"""Defaults of the fields of a state, which are part of the format."""
 
 import msgspec
 import pytest

@@ -131,14 +131,15 @@ class HandDrivenEngine:
         self.router.send_multipart([identity, codec.encode(reply or self.snapshot())])
         return question
 
-    def snapshot(self) -> Snapshot:
-        """The state after the last message."""
-        return Snapshot(
+    def snapshot(self, **changes: Any) -> Snapshot:
+        """Return the snapshot after the last message, with some fields changed."""
+        snapshot = Snapshot(
             protocol_version=PROTOCOL_VERSION,
             incarnation=self.incarnation,
             sequence_number=self.next_number - 1,
             state=msgspec.Raw(codec.encode(self.state)),
         )
+        return msgspec.structs.replace(snapshot, **changes)
 
     def __enter__(self) -> "HandDrivenEngine":
         return self

@@ -9,7 +9,7 @@ from seqtop.connection import ConnectionState
 from seqtop.session import Session
 from seqtop.state import EngineState
 from seqtop.wire import codec
-from seqtop.wire.messages import PROTOCOL_VERSION, Refused, Snapshot
+from seqtop.wire.messages import Refused
 from tests.support.hand_driven import HandDrivenEngine, arrival, same
 from tests.support.waiting import SECONDS, wait_until
 
@@ -17,14 +17,7 @@ from tests.support.waiting import SECONDS, wait_until
 def test_snapshot_of_another_version_is_refused(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
-        engine.answer(
-            Snapshot(
-                protocol_version=1,
-                incarnation="one",
-                sequence_number=0,
-                state=msgspec.Raw(codec.encode(engine.state)),
-            )
-        )
+        engine.answer(engine.snapshot(protocol_version=1, sequence_number=0))
         wait_until(lambda: session.connection.num_errors == 1)
         assert "version 1 of the protocol" in session.connection.last_error
         engine.answer()  # the viewer repeats the request
@@ -73,13 +66,7 @@ def test_snapshot_that_contradicts_itself_is_refused(
 def test_snapshot_of_garbage_is_refused(endpoint: str) -> None:
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
-        engine.answer(
-            Snapshot(
-                protocol_version=PROTOCOL_VERSION,
-                incarnation="one",
-                sequence_number=0,
-                state=msgspec.Raw(b"\x93\x01\x02\x03"),
-            )
-        )
+        garbage = msgspec.Raw(b"\x93\x01\x02\x03")
+        engine.answer(engine.snapshot(sequence_number=0, state=garbage))
         wait_until(lambda: session.connection.num_errors == 1)
         assert session.connection.state is ConnectionState.CONNECTING

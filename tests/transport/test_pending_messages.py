@@ -1,15 +1,12 @@
 """Messages that arrive before the snapshot."""
 
-import msgspec
 import pytest
 
 from seqtop.connection import ConnectionState
 from seqtop.session import Session
 from seqtop.transport import pending_messages, subscriber
 from seqtop.transport.pending_messages import PendingMessages
-from seqtop.wire import codec
 from seqtop.wire.frames import Frame
-from seqtop.wire.messages import PROTOCOL_VERSION, Snapshot
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info, same, step
 from tests.support.waiting import wait_until
 
@@ -34,12 +31,7 @@ def test_what_follows_an_early_snapshot_is_applied_at_once(endpoint: str) -> Non
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send(engine_info())
-        early = Snapshot(
-            protocol_version=PROTOCOL_VERSION,
-            incarnation="one",
-            sequence_number=0,
-            state=msgspec.Raw(codec.encode(engine.state)),
-        )
+        early = engine.snapshot()
         for number in range(3):
             engine.send(arrival(number))
         wait_until(lambda: session.connection.num_messages == 4)
@@ -80,12 +72,7 @@ def test_viewer_keeps_so_many_bytes_while_it_waits_for_a_snapshot(
     with HandDrivenEngine(endpoint) as engine, Session(endpoint) as session:
         engine.await_viewer()
         engine.send(engine_info())
-        early = Snapshot(
-            protocol_version=PROTOCOL_VERSION,
-            incarnation="one",
-            sequence_number=0,
-            state=msgspec.Raw(codec.encode(engine.state)),
-        )
+        early = engine.snapshot()
         for number in range(100):
             engine.send(arrival(number))
         wait_until(lambda: session.connection.num_messages == 101)

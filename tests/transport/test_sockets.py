@@ -88,7 +88,7 @@ def test_file_in_the_place_of_a_socket_is_not_removed(endpoint: str) -> None:
 
 
 def keepalive_timers(*ports: int) -> list[bool]:
-    """Whether keep-alive runs, for each end of each connection to these ports, if both are idle."""
+    """Return for each end of each connection to these ports whether keep-alive runs on it."""
     found = []
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:  # man 5 proc_net
         _, local, remote, state, _, timer, *_ = line.split()

@@ -13,7 +13,7 @@ from seqtop.transport import subscriber
 from seqtop.transport.publisher import Publisher
 from seqtop.wire import codec, frames, snapshot_chunks
 from seqtop.wire.errors import WireError
-from seqtop.wire.messages import PROTOCOL_VERSION, Snapshot, SnapshotPart
+from seqtop.wire.messages import SnapshotPart
 from tests.support.event_script import EventScript
 from tests.support.hand_driven import HandDrivenEngine, arrival, engine_info
 from tests.support.waiting import MILLISECONDS, SECONDS, wait_until
@@ -117,15 +117,7 @@ class Parts:
         assert len(self.parts) > 2
         assert engine.router.poll(MILLISECONDS), "no viewer asked"
         self._identity, _ = engine.router.recv_multipart()
-        self._send(
-            Snapshot(
-                protocol_version=PROTOCOL_VERSION,
-                incarnation=engine.incarnation,
-                sequence_number=engine.next_number - 1,
-                state=msgspec.Raw(first),
-                has_parts=True,
-            )
-        )
+        self._send(engine.snapshot(state=msgspec.Raw(first), has_parts=True))
 
     def send(self, index: int, state: bytes | None = None, *, is_last: bool | None = None) -> None:
         last = index == len(self.parts) - 1

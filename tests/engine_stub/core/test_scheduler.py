@@ -72,14 +72,14 @@ def test_a_prefix_hit_is_part_of_the_first_chunk_but_not_of_the_budget(
     assert record.scheduled[0].seq_group.first_seq.get_num_computed_tokens() == 28
 
 
-class Name(str):
-    """A string to which there can be weak references."""
+class TrackedId(str):
+    """A request id to which there can be weak references."""
 
     __slots__ = ("__weakref__",)
 
 
 def test_a_scheduler_forgets_what_has_finished() -> None:
-    name = Name("a")
+    name = TrackedId("a")
     reference, group = weakref.ref(name), make_group(name, [1], 8)
     scheduler = make_scheduler(group)
     del name

@@ -173,7 +173,7 @@ def test_a_selection_that_the_filter_hides_is_named_and_comes_back(app: SeqtopAp
     play(app, act)
 
 
-class Bench(BaseApp):
+class BarApp(BaseApp):
     """A bar above a list, and what the bar says of itself."""
 
     def __init__(self, name: str = "filter") -> None:
@@ -208,135 +208,135 @@ class Bench(BaseApp):
         return " ".join(screen(self).split())
 
 
-def tried(act: Callable[[Bench, Pilot[int]], Awaitable[None]], name: str = "filter") -> None:
+def drive(act: Callable[[BarApp, Pilot[int]], Awaitable[None]], name: str = "filter") -> None:
     async def run() -> None:
-        bench = Bench(name)
-        async with bench.run_test(size=(120, 12)) as pilot:
-            assert not bench.bar.display
-            await act(bench, pilot)
+        app = BarApp(name)
+        async with app.run_test(size=(120, 12)) as pilot:
+            assert not app.bar.display
+            await act(app, pilot)
 
     asyncio.run(run())
 
 
 def test_a_bar_says_what_is_active_and_when_it_is_left() -> None:
-    async def act(bench: Bench, pilot: Pilot[int]) -> None:
-        bench.bar.open()
+    async def act(app: BarApp, pilot: Pilot[int]) -> None:
+        app.bar.open()
         await pilot.pause()
-        line = bench.query_one("#filter-input", Input)
-        assert bench.focused is line
-        assert "Filter text out>9" in bench.words()
-        assert bench.bar.size.height == 1
+        line = app.query_one("#filter-input", Input)
+        assert app.focused is line
+        assert "Filter text out>9" in app.words()
+        assert app.bar.size.height == 1
         await pilot.press(*" ou", "space")
-        assert bench.said == ["", "o", "ou", "ou"]
-        bench.said.clear()
+        assert app.said == ["", "o", "ou", "ou"]
+        app.said.clear()
         line.value = "out>"
         await pilot.pause()
-        assert bench.bar.has_class("-wrong")
-        assert "out> needs a value. Not applied; the active filter is ou." in bench.words()
+        assert app.bar.has_class("-wrong")
+        assert "out> needs a value. Not applied; the active filter is ou." in app.words()
         await pilot.press("down")
-        assert (bench.said, bench.num_rings, bench.focused) == ([], 1, line)
-        assert "the active filter is ou. Correct it, or press Esc to clear it." in bench.words()
+        assert (app.said, app.num_rings, app.focused) == ([], 1, line)
+        assert "the active filter is ou. Correct it, or press Esc to clear it." in app.words()
         await pilot.press("1", "enter")
-        assert (bench.said, bench.num_rings) == (["out>1", None], 1)
-        assert not bench.bar.has_class("-wrong")
-        assert "Not applied" not in bench.words()
-        assert bench.focused is bench.list
-        assert bench.bar.display
+        assert (app.said, app.num_rings) == (["out>1", None], 1)
+        assert not app.bar.has_class("-wrong")
+        assert "Not applied" not in app.words()
+        assert app.focused is app.list
+        assert app.bar.display
 
-    tried(act)
+    drive(act)
 
 
 @pytest.mark.parametrize("key", ["enter", "down", "escape"])
 def test_a_bar_that_is_left_empty_is_closed(key: str) -> None:
-    async def act(bench: Bench, pilot: Pilot[int]) -> None:
-        bench.bar.open()
+    async def act(app: BarApp, pilot: Pilot[int]) -> None:
+        app.bar.open()
         await pilot.press("space", "x" if key == "escape" else "space", key)
-        assert None in bench.said
-        assert not bench.bar.display
-        assert bench.focused is bench.list
-        line = bench.query_one("#search-input", Input)
+        assert None in app.said
+        assert not app.bar.display
+        assert app.focused is app.list
+        line = app.query_one("#search-input", Input)
         assert not line.can_focus
-        bench.bar.open()
+        app.bar.open()
         assert line.can_focus
         await pilot.pause()
-        assert "Search" in bench.words()
+        assert "Search" in app.words()
         assert line.value == ("" if key == "escape" else "  ")
 
-    tried(act, "search")
+    drive(act, "search")
 
 
 def test_the_filter_is_cleared_and_said_to_be() -> None:
-    async def act(bench: Bench, pilot: Pilot[int]) -> None:
-        bench.bar.open()
+    async def act(app: BarApp, pilot: Pilot[int]) -> None:
+        app.bar.open()
         await pilot.press("escape")
-        assert bench.said == ["", None]
-        bench.bar.open()
+        assert app.said == ["", None]
+        app.bar.open()
         await pilot.press("x", "enter")
-        bench.said.clear()
-        bench.bar.clear()
+        app.said.clear()
+        app.bar.clear()
         await pilot.pause()
-        assert set(bench.said) == {"", None}
-        bench.bar.open()
+        assert set(app.said) == {"", None}
+        app.bar.open()
         await pilot.press(*"out>")
-        assert "the active filter is out." in bench.words()
-        bench.bar.clear()
-        bench.bar.open()
+        assert "the active filter is out." in app.words()
+        app.bar.clear()
+        app.bar.open()
         await pilot.pause()
-        assert "Not applied" not in bench.words()
+        assert "Not applied" not in app.words()
         for text in ("zzz:", "fox\x1b[2J", "fox out>"):
-            bench.query_one(Input).value = text
+            app.query_one(Input).value = text
             await pilot.pause()
             if text == "zzz:":
-                assert "Not applied; the active filter is none." in bench.words()
-        assert "the active filter is fox" in bench.words()
-        assert "\x1b" not in screen(bench)
+                assert "Not applied; the active filter is none." in app.words()
+        assert "the active filter is fox" in app.words()
+        assert "\x1b" not in screen(app)
 
-    tried(act)
+    drive(act)
 
 
 def test_a_filter_that_was_not_typed_is_shown() -> None:
-    async def act(bench: Bench, pilot: Pilot[int]) -> None:
-        bench.bar.fill("fox")
+    async def act(app: BarApp, pilot: Pilot[int]) -> None:
+        app.bar.fill("fox")
         await pilot.pause()
-        assert bench.bar.display
-        assert bench.focused is not bench.query_one(Input)
-        assert not bench.query_one(Input).can_focus
-        assert "Filter fox" in bench.words()
-        bench.query_one(Input).value = "fox out>"
+        assert app.bar.display
+        assert app.focused is not app.query_one(Input)
+        assert not app.query_one(Input).can_focus
+        assert "Filter fox" in app.words()
+        app.query_one(Input).value = "fox out>"
         await pilot.pause()
-        assert "the active filter is fox." in bench.words()
-        bench.bar.fill("")
+        assert "the active filter is fox." in app.words()
+        app.bar.fill("")
         await pilot.pause()
-        assert not bench.bar.display
+        assert not app.bar.display
 
-    tried(act)
+    drive(act)
 
 
 def test_the_count_of_matches_names_what_is_hidden() -> None:
-    async def act(bench: Bench, pilot: Pilot[int]) -> None:
-        bench.bar.show_count(1, 2)
-        bench.bar.open()
+    async def act(app: BarApp, pilot: Pilot[int]) -> None:
+        app.bar.show_count(1, 2)
+        app.bar.open()
         await pilot.pause()
-        assert "1 of 2" not in bench.words(), "it was not shown then"
-        bench.bar.show_count(1_200, 34_567)
+        assert "1 of 2" not in app.words(), "it was not shown then"
+        app.bar.show_count(1_200, 34_567)
         await pilot.pause()
-        assert "1,200 of 34,567" in bench.words()
-        assert "is hidden" not in bench.words()
-        bench.bar.show_count(3, 4, "[b]req\x1b-7")
+        assert "1,200 of 34,567" in app.words()
+        assert "is hidden" not in app.words()
+        app.bar.show_count(3, 4, "[b]req\x1b-7")
         await pilot.pause()
-        assert "-7 is hidden 3 of 4" in bench.words()
-        assert "[b]req" in bench.words()
-        assert "\x1b" not in screen(bench)
+        assert "-7 is hidden 3 of 4" in app.words()
+        assert "[b]req" in app.words()
+        assert "\x1b" not in screen(app)
 
-    tried(act)
+    drive(act)
 
 
 def test_the_first_filter_may_be_pasted_and_wrong() -> None:
-    async def act(bench: Bench, pilot: Pilot[int]) -> None:
-        bench.bar.open()
-        bench.query_one(Input).insert_text_at_cursor("zzz:1")
+    async def act(app: BarApp, pilot: Pilot[int]) -> None:
+        app.bar.open()
+        app.query_one(Input).insert_text_at_cursor("zzz:1")
         await pilot.pause()
-        assert "Not applied; the active filter is none." in bench.words()
-        assert bench.said == []
+        assert "Not applied; the active filter is none." in app.words()
+        assert app.said == []
 
-    tried(act)
+    drive(act)
